@@ -1,0 +1,49 @@
+"""What does one task of a job need, and when do two jobs need the same?
+
+Units: GPUs are whole devices, memory is MiB, `gpu_memory_mb` is per GPU.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from stoker.brain.domain.ids import TenantName
+
+
+class JobClass(StrEnum):
+    """The pool that a job draws on."""
+
+    ONLINE = "online"
+    BATCH = "batch"
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """The need of *one task*, and how many such tasks make the gang.
+
+    Rules: total GPUs = `gpu_count` x `tasks`; tasks may share a node; a task never spans nodes.
+    """
+
+    gpu_count: int = 0
+    gpu_memory_mb: int = 0
+    """A GPU must have at least this much memory. 0 = any."""
+    gpu_model: str = ""
+    """Matches as `domain.gpu.model_matches` says. Empty = any."""
+    cpus: int = 1
+    memory_mb: int = 0
+    """Host memory reserved and, where the node can, enforced. 0 = no reservation and no limit."""
+    tasks: int = 1
+
+    @property
+    def total_gpus(self) -> int:
+        return self.gpu_count * self.tasks
+
+
+class Shape(msgspec.Struct, frozen=True, cache_hash=True):
+    """All that the engine's verdict may depend on, except priority and age.
+
+    Jobs of one shape share one verdict per pass, so whatever a filter reads must be part of this.
+    """
+
+    tenant: TenantName
+    job_class: JobClass
+    demand: Demand

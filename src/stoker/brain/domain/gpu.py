@@ -1,0 +1,35 @@
+"""What is a GPU to the scheduler, and does its model match what a job asked for?"""
+
+import re
+
+import msgspec
+
+from stoker.brain.domain.ids import GpuUuid
+
+_WORD = re.compile(r"[a-z]+|[0-9]+")
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A device, named by UUID. `index` is the node's own numbering in PCI order and only for people."""
+
+    uuid: GpuUuid
+    index: int
+    model: str
+    memory_mb: int
+    simulated: bool = False
+
+
+def model_matches(wanted: str, model: str) -> bool:
+    """May a GPU of the driver's name `model` serve a job that asked for `wanted`?
+
+    Rules: M1  an empty wish matches every model
+           M2  case, blanks and punctuation don't count: `v100-sxm2` is found in `Tesla V100-SXM2-32GB`
+           M3  whole words only: `V100` isn't found in `V1000`, nor `A10` in `A100`
+           M4  a wish with no letter or digit in it, such as `*`, matches nothing
+    """
+    if not wanted:
+        return True
+    needle, hay = _WORD.findall(wanted.lower()), _WORD.findall(model.lower())
+    if not needle:
+        return False
+    return any(hay[i : i + len(needle)] == needle for i in range(len(hay) - len(needle) + 1))

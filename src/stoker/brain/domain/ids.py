@@ -1,0 +1,45 @@
+"""Which kinds of identifier exist, and how is one read from text?
+
+Ids are typed, so that a node's name can't pass for a GPU's UUID, and parsed once, at the edge.
+"""
+
+from typing import Final, NewType
+
+from stoker.brain.domain.errors import Refusal, StokerError
+
+JobId = NewType("JobId", int)
+NodeName = NewType("NodeName", str)
+GpuUuid = NewType("GpuUuid", str)
+TenantName = NewType("TenantName", str)
+Principal = NewType("Principal", str)
+"""Who gave a command: `user:NAME`, `node:NAME` or `control`."""
+Epoch = NewType("Epoch", int)
+Position = NewType("Position", int)
+"""Place of an event in the log. The first event has position 1."""
+
+JOB_ID_MAX: Final = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact."""
+
+DEFAULT_TENANT: Final = TenantName("default")
+CONTROL: Final = Principal("control")
+
+
+def parse_job_id(text: str) -> JobId:
+    """Read a job id as people and clients write it.
+
+    Raises: StokerError `bad_job_id` for anything but a positive integer in ASCII digits.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= 16 and 1 <= int(text) <= JOB_ID_MAX:
+        return JobId(int(text))
+    raise StokerError(
+        Refusal(
+            code="bad_job_id",
+            message=f"{text[:80]!r} is not a job id",
+            hint="a job id is the whole number that `stoker submit` printed; `stoker list` shows them",
+        )
+    )
+
+
+def node_principal(node: NodeName) -> Principal:
+    """The principal under which an agent's reports are logged."""
+    return Principal(f"node:{node}")

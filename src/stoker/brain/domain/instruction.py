@@ -1,0 +1,49 @@
+"""What is an agent told?
+
+Instructions are pushed at once and at least once; each carries the attempt and the epoch, and acts once because the
+runner keeps a record per (job, attempt, rank).
+"""
+
+import msgspec
+
+from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
+from stoker.brain.domain.job import Command, StopCause
+
+
+class TaskKey(msgspec.Struct, frozen=True, order=True):
+    """Names one task of one attempt for ever."""
+
+    job: JobId
+    attempt: int
+    rank: int
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Start one task. The environment is complete but for the node's own additions (PATH defaults, HOME)."""
+
+    key: TaskKey
+    epoch: Epoch
+    command: Command
+    env: dict[str, str]
+    workdir: str
+    """Empty = a folder of the attempt's own."""
+    gpus: tuple[GpuUuid, ...]
+    cpus: int
+    memory_mb: int
+    """Limit to enforce where the node can. 0 = none."""
+    user: str = ""
+    probe_port: int = 0
+    """Bind this once before starting, and answer `port_taken` when it can't be bound. 0 = don't."""
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """Terminate, wait `grace_ms`, kill, verify the whole tree, then report the end."""
+
+    key: TaskKey
+    epoch: Epoch
+    grace_ms: int
+    cause: StopCause | None = None
+    """None for a stray: a task that isn't live in the ledger."""
+
+
+Instruction = Start | Stop

@@ -1,0 +1,187 @@
+"""What is a job, an attempt at it, and a task of that attempt?
+
+All records are frozen: `apply` replaces them whole, so whoever holds one holds a consistent value, and a snapshot is
+taken by copying a dictionary of references.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.demand import Demand, JobClass, Shape
+from stoker.brain.domain.ids import DEFAULT_TENANT, Epoch, JobId, NodeName, Principal, TenantName
+from stoker.brain.domain.lifecycle import FINAL, LIVE, JobState, Outcome
+from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.units import NEVER, Instant
+
+Command = str | tuple[str, ...]
+"""A shell line (run by `/bin/sh -c`) or an argv."""
+
+
+class Visible(StrEnum):
+    """How `CUDA_VISIBLE_DEVICES` names the GPUs of a task."""
+
+    UUID = "uuid"
+    INDEX = "index"
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person submitted, after defaults; it never changes."""
+
+    name: str
+    demand: Demand
+    command: Command
+    priority: int
+    time_limit_ms: int
+    tenant: TenantName = DEFAULT_TENANT
+    user: str = ""
+    """The Unix account the job runs as. Empty = the agent's own account."""
+    job_class: JobClass = JobClass.BATCH
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    workdir: str = ""
+    """Absolute path on the node. Empty = a folder of the attempt's own."""
+    image: str = ""
+    retries_max: int = 0
+    requeue: bool = True
+    visible: Visible = Visible.UUID
+    owner: str = "person"
+    """Why the job exists: `person` for now; a workflow step, replica or claim later."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.tenant, self.job_class, self.demand)
+
+
+class EndCause(StrEnum):
+    """What ended one task, as its agent saw it."""
+
+    EXITED = "exited"
+    """The leader ended by itself; `exit_code` or `signal` says how."""
+    STOPPED = "stopped"
+    """We ended it by an instruction."""
+    START_FAILED = "start_failed"
+    PORT_TAKEN = "port_taken"
+    NEVER_STARTED = "never_started"
+    """A start record without a process: the runner died between the two."""
+    RUNNER_LOST = "runner_lost"
+    """The runner was killed; the task's processes were swept."""
+    NODE_REBOOTED = "node_rebooted"
+    GONE = "gone"
+    """The node searched and has no trace of it."""
+    FORGOTTEN = "forgotten"
+    """Settled without proof by `node forget --force`."""
+
+
+class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of one task. `exit_code` is None when a signal or something else ended it; `signal` is 0 when none did."""
+
+    cause: EndCause
+    at: Instant
+    exit_code: int | None = None
+    signal: int = 0
+    oom: bool = False
+    peak_memory_mb: int = 0
+    """0 = not measured."""
+    error: str = ""
+    """For people: why it could not start, or what was lost."""
+
+    @property
+    def clean(self) -> bool:
+        return self.cause is EndCause.EXITED and self.exit_code == 0 and not self.oom
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of an attempt's gang."""
+
+    placement: TaskPlacement
+    started_at: Instant = NEVER
+    end: TaskEnd | None = None
+
+
+class StopCause(StrEnum):
+    """Why we told an attempt to end."""
+
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    MEMBER_ENDED = "member_ended"
+    """A task of the gang failed, so the others must not hang on."""
+
+
+class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
+    cause: StopCause
+    at: Instant
+    by: Principal
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One try at running a job. It is live until `outcome` is set."""
+
+    number: int
+    epoch: Epoch
+    tasks: tuple[Task, ...]
+    """In rank order."""
+    placed_at: Instant
+    master_addr: str = ""
+    master_port: int = 0
+    """0 = none was asked for."""
+    started_at: Instant = NEVER
+    """When the last rank had started."""
+    stop: StopOrder | None = None
+    outcome: Outcome | None = None
+    ended_at: Instant = NEVER
+    exit_code: int | None = None
+    """Of the first task that failed, else of rank 0."""
+
+    @property
+    def open_tasks(self) -> tuple[Task, ...]:
+        """Tasks that still hold their GPUs."""
+        return tuple(task for task in self.tasks if task.end is None)
+
+    @property
+    def all_started(self) -> bool:
+        return all(task.started_at != NEVER for task in self.tasks)
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job and its history of attempts, newest last."""
+
+    id: JobId
+    uid: str
+    spec: JobSpec
+    by: Principal
+    submitted_at: Instant
+    state: JobState = JobState.PENDING
+    reason: Reason | None = None
+    """Why it ended or is delayed. Why it waits for GPUs is kept by the loop, by shape."""
+    attempts: tuple[Attempt, ...] = ()
+    retries_used: int = 0
+    requeues_used: int = 0
+    port_retries_used: int = 0
+    not_before: Instant = NEVER
+    """A pending job is not offered to the engine until a `JobsEligible` event clears this."""
+    started_at: Instant = NEVER
+    """Of the first attempt that ran."""
+    ended_at: Instant = NEVER
+    exit_code: int | None = None
+
+    @property
+    def live_attempt(self) -> Attempt | None:
+        return self.attempts[-1] if self.state in LIVE else None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    def story(self) -> str:
+        """What this job has been through, for the message of an assertion."""
+        tries = ", ".join(f"#{a.number}@{a.epoch} {a.outcome or 'live'}" for a in self.attempts)
+        return f"job {self.id} {self.state} [{tries}] not_before={self.not_before}"
+
+
+def tasks_on(job: Job, node: NodeName) -> tuple[Task, ...]:
+    """The tasks of the live attempt that hold something on `node`."""
+    attempt = job.live_attempt
+    if attempt is None:
+        return ()
+    return tuple(task for task in attempt.open_tasks if task.placement.node == node)

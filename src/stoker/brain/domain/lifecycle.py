@@ -1,0 +1,109 @@
+"""Which states may a job or a node be in, and which moves are legal?
+
+The tables here are the source: the documents and the faces of other systems (dgpu, MVP, Slurm) are compared with them.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    HELD = "held"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_FAILED = "node_failed"
+
+
+class StateWords(msgspec.Struct, frozen=True):
+    """How each dialect names a state."""
+
+    meaning: str
+    final: bool
+    dgpu: str
+    mvp: str
+    slurm: str
+
+
+JOB_STATES: Final[dict[JobState, StateWords]] = {
+    JobState.PENDING: StateWords("waits; `reason` says why", False, "pending", "pending", "PD"),
+    JobState.HELD: StateWords("a person holds it", False, "pending", "pending", "PD"),
+    JobState.STARTING: StateWords("allocated, not yet confirmed by every agent", False, "pending", "pending", "CF"),
+    JobState.RUNNING: StateWords("every task runs", False, "running", "running", "R"),
+    JobState.STOPPING: StateWords(
+        "ending or told to end; processes not yet proved gone, GPUs still held", False, "running", "running", "CG"
+    ),
+    JobState.SUCCEEDED: StateWords("exit 0", True, "success", "completed", "CD"),
+    JobState.FAILED: StateWords("exit other than 0, or could not start", True, "failed", "failed", "F"),
+    JobState.CANCELLED: StateWords("by a person, proved gone", True, "failed", "cancelled", "CA"),
+    JobState.TIMEOUT: StateWords("its time limit ended it", True, "failed", "failed", "TO"),
+    JobState.OUT_OF_MEMORY: StateWords("its memory limit ended it", True, "failed", "failed", "OOM"),
+    JobState.NODE_FAILED: StateWords("its node or runner was lost", True, "failed", "failed", "NF"),
+}
+
+FINAL: Final = frozenset(state for state, words in JOB_STATES.items() if words.final)
+LIVE: Final = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
+"""States in which an attempt holds GPUs."""
+
+_ENDS: Final = tuple(sorted(FINAL))
+JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {
+    JobState.PENDING: frozenset({JobState.HELD, JobState.STARTING, JobState.CANCELLED, JobState.FAILED}),
+    JobState.HELD: frozenset({JobState.PENDING, JobState.CANCELLED, JobState.FAILED}),
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.PENDING, JobState.HELD, *_ENDS}),
+    JobState.RUNNING: frozenset({JobState.STOPPING, JobState.PENDING, JobState.HELD, *_ENDS}),
+    JobState.STOPPING: frozenset({JobState.PENDING, JobState.HELD, *_ENDS}),
+    **{state: frozenset() for state in _ENDS},
+}
+
+
+class IllegalMove(AssertionError):
+    """A bug of ours: an event moved a job where the table has no arrow. Carries that job's story."""
+
+
+def check_move(old: JobState, new: JobState, story: str) -> None:
+    """Assert that a job may go from `old` to `new`; `story` tells a reader which job and what it had been through."""
+    if new is not old and new not in JOB_MOVES[old]:
+        raise IllegalMove(f"{old} -> {new} is not in the table: {story}")
+
+
+_WORDS: Final[dict[str, tuple[JobState, ...]]] = {}
+
+
+def states_named(word: str) -> tuple[JobState, ...]:
+    """All states that `word` means in any dialect; empty when no dialect knows it."""
+    if not _WORDS:
+        for state, words in JOB_STATES.items():
+            for name in {state.value, words.dgpu, words.mvp, words.slurm.lower()}:
+                _WORDS[name] = (*_WORDS.get(name, ()), state)
+    exact = [state for state in JobState if state.value == word.lower()]
+    return tuple(exact) or _WORDS.get(word.lower(), ())
+
+
+class NodeState(StrEnum):
+    READY = "ready"
+    UNREACHABLE = "unreachable"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    FORGOTTEN = "forgotten"
+
+
+class Outcome(StrEnum):
+    """How one attempt ended. `lost`, `preempted` and `port_taken` never become a state of the job."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    START_FAILED = "start_failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_FAILED = "node_failed"
+    PORT_TAKEN = "port_taken"
+    LOST = "lost"

@@ -1,0 +1,70 @@
+"""What is a node, and what of it is free?"""
+
+import msgspec
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.units import NEVER, Instant
+
+
+class Stray(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a node runs although it isn't live in our ledger. It was told to stop; until its end is reported
+    its GPUs are not offered and are charged to nobody."""
+
+    job: JobId
+    attempt: int
+    rank: int
+    gpus: tuple[GpuUuid, ...]
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node is and has, as its agent measured it. Units: MiB, whole CPUs."""
+
+    boot_id: str
+    address: str
+    """Where other nodes reach it; ranks meet at rank 0's address."""
+    gpus: tuple[Gpu, ...]
+    """In PCI order."""
+    cpus: int
+    memory_mb: int
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    executors: tuple[str, ...] = ("process",)
+    simulated: bool = False
+    """True when its GPUs, CPUs and memory are scripted rather than found."""
+    version: str = ""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine with an agent. Its state word is derived: see `state.view`."""
+
+    name: NodeName
+    inventory: Inventory
+    registered_at: Instant
+    reachable: bool = True
+    silent_since: Instant = NEVER
+    drain: str | None = None
+    """Why a person drains it. None = it isn't drained."""
+    forgotten: bool = False
+    strays: tuple[Stray, ...] = ()
+
+    @property
+    def schedulable(self) -> bool:
+        return self.reachable and self.drain is None and not self.forgotten
+
+
+class Free(msgspec.Struct, frozen=True):
+    """What one node has left. Take and release give a new value, so a draft can speculate by holding on to the old."""
+
+    gpus: tuple[Gpu, ...]
+    """In PCI order; GPUs of strays are not in it."""
+    cpus: int
+    memory_mb: int
+
+    def take(self, placement: TaskPlacement) -> "Free":
+        """What is left after `placement`. Taking what isn't free is a bug."""
+        held = placement.gpus
+        left = tuple(gpu for gpu in self.gpus if gpu.uuid not in held) if held else self.gpus
+        assert len(left) == len(self.gpus) - len(held), f"a GPU is promised twice: {placement} from {self}"
+        assert self.cpus >= placement.cpus and self.memory_mb >= placement.memory_mb, f"overdrawn: {placement}"
+        return Free(left, self.cpus - placement.cpus, self.memory_mb - placement.memory_mb)

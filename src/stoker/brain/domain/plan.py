@@ -1,0 +1,35 @@
+"""What does the engine propose?
+
+A plan is a proposal: `cycle.settle` re-admits each action against the newest state.
+"""
+
+import msgspec
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.reason import Reason
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Start attempt `attempt` of `job` there, all ranks or none."""
+
+    job: JobId
+    attempt: int
+    tasks: tuple[TaskPlacement, ...]
+    """In rank order, never empty."""
+    master_addr: str = ""
+    master_port: int = 0
+
+
+Action = Place
+"""A closed union; preemption and reservations join it later."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Actions in the order in which they were found, and a reason for each shape that waits."""
+
+    actions: tuple[Action, ...]
+    reasons: dict[Shape, Reason]
+    more: bool = False
+    """True when the budget ended the pass before the queue did."""

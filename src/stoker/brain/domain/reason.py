@@ -1,0 +1,135 @@
+"""Why does this job wait, or why did it end as it did?
+
+A closed list. Each code has a sentence for people and says what would change it; the numbers travel as facts.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.errors import Facts
+
+
+class ReasonCode(StrEnum):
+    """Codes are stable and public; `docs/reference/reasons.md` lists them."""
+
+    # why a job waits
+    AWAITING_PASS = "awaiting_pass"
+    NO_NODES = "no_nodes"
+    NODES_UNAVAILABLE = "nodes_unavailable"
+    NO_FITTING_NODE = "no_fitting_node"
+    INSUFFICIENT_GPUS = "insufficient_gpus"
+    INSUFFICIENT_CPUS = "insufficient_cpus"
+    INSUFFICIENT_MEMORY = "insufficient_memory"
+    NO_FREE_PORT = "no_free_port"
+    NODE_BACKOFF = "node_backoff"
+    RETRY_BACKOFF = "retry_backoff"
+    BUDGET_SPENT = "budget_spent"
+    HELD = "held"
+    # why a job ended
+    EXITED = "exited"
+    KILLED_BY_SIGNAL = "killed_by_signal"
+    START_FAILED = "start_failed"
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time_limit"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_FAILED = "node_failed"
+    REQUEUES_SPENT = "requeues_spent"
+    PORT_TAKEN = "port_taken"
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One reason with the numbers that make it true."""
+
+    code: ReasonCode
+    facts: Facts = msgspec.field(default_factory=dict)
+
+
+AWAITING_PASS: Final = Reason(ReasonCode.AWAITING_PASS)
+
+_SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
+    ReasonCode.AWAITING_PASS: ("the scheduler has not looked at it yet", "nothing to do; a pass runs within seconds"),
+    ReasonCode.NO_NODES: (
+        "no node has registered with this cluster yet",
+        "start `stoker agent -c FILE` on a GPU node",
+    ),
+    ReasonCode.NODES_UNAVAILABLE: (
+        "{fitting} node(s) could run it, but none is available: {unreachable} unreachable, {draining} draining, "
+        "{forgotten} forgotten",
+        "`stoker node list` shows them; `stoker node resume NODE` ends a drain",
+    ),
+    ReasonCode.NO_FITTING_NODE: (
+        "no node that ever registered is large enough: it asks {asked} per task; the largest has {largest}",
+        "cancel it and ask for less per task, or add a larger node",
+    ),
+    ReasonCode.INSUFFICIENT_GPUS: (
+        "it needs {needed} GPU(s) for {tasks} task(s) of {per_task}; {free} suitable GPU(s) are free now, at most "
+        "{best} on one node",
+        "it starts when running jobs end; fewer GPUs per task would fit sooner",
+    ),
+    ReasonCode.INSUFFICIENT_CPUS: (
+        "GPUs are free, but each task needs {needed} CPU(s) beside them; at most {best} are free on a node that has the GPUs",
+        "ask for fewer CPUs (`--cpus`), or wait for running jobs to end",
+    ),
+    ReasonCode.INSUFFICIENT_MEMORY: (
+        "GPUs and CPUs are free, but each task needs {needed} MiB of memory; at most {best} MiB are free on such a node",
+        "ask for less memory (`--memory`), or wait for running jobs to end",
+    ),
+    ReasonCode.NO_FREE_PORT: (
+        "every rendezvous port of {address} is in use ({ports_max} of them)",
+        "it starts when a multi-GPU job on that address ends",
+    ),
+    ReasonCode.NODE_BACKOFF: (
+        "the only nodes with room failed to start jobs lately: {nodes}",
+        "see `stoker node show NODE`; they are tried again after a pause",
+    ),
+    ReasonCode.RETRY_BACKOFF: (
+        "attempt {attempt} ended ({outcome}); the next try waits until {until_ms}",
+        "nothing to do; `stoker status ID` shows the attempts",
+    ),
+    ReasonCode.BUDGET_SPENT: (
+        "this pass placed {placed} jobs, as many as one pass may; the next goes on",
+        "nothing to do",
+    ),
+    ReasonCode.HELD: ("a person holds it", "`stoker release ID` lets it run"),
+    ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs ID` shows its last lines"),
+    ReasonCode.KILLED_BY_SIGNAL: (
+        "its command was killed by signal {signal}, which Stoker did not send",
+        "`stoker logs ID` shows its last lines; the node's kernel log may say more",
+    ),
+    ReasonCode.START_FAILED: ("it could not start on {node}: {error}", "mend the command, folder or node and submit again"),
+    ReasonCode.CANCELLED: ("cancelled by {by}", "submit it again to run it"),
+    ReasonCode.TIME_LIMIT: (
+        "it ran longer than its limit of {limit}",
+        "submit with a longer `--time`, or make it resume from a checkpoint",
+    ),
+    ReasonCode.OUT_OF_MEMORY: (
+        "it used up its memory limit of {limit_mb} MiB (peak {peak_mb} MiB)",
+        "submit with more `--memory`",
+    ),
+    ReasonCode.NODE_FAILED: ("{node} lost it: {error}", "submit it again, or allow requeues"),
+    ReasonCode.REQUEUES_SPENT: (
+        "it was requeued {requeues} times, the most allowed, and lost again: {error}",
+        "see `stoker status ID` for its attempts and `stoker node list` for the nodes",
+    ),
+    ReasonCode.PORT_TAKEN: (
+        "the rendezvous port was taken on {node} in {tries} attempts",
+        "something else uses ports {port_min} to {port_max} of that node",
+    ),
+}
+
+
+class _Missing(dict[str, object]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def describe(reason: Reason) -> str:
+    """The sentence for people."""
+    return _SENTENCES[reason.code][0].format_map(_Missing(reason.facts))
+
+
+def hint_for(reason: Reason) -> str:
+    """What would change it."""
+    return _SENTENCES[reason.code][1]

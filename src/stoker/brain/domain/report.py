@@ -1,0 +1,100 @@
+"""What does an agent say?
+
+Reports are claims of one node about its own tasks. The end of a task is never in a heartbeat: it travels as a
+`TaskFinished` of its own and is repeated until its answer says that it is durable.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from stoker.brain.domain.ids import GpuUuid, NodeName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.job import TaskEnd
+from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.units import Instant
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """First words of an agent on a new connection."""
+
+    node: NodeName
+    inventory: Inventory
+
+
+class TaskPhase(StrEnum):
+    """What a runner knows of a task whose start record it holds."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+    """The leader ended or was told to; its tree is not yet proved gone."""
+    ENDED = "ended"
+    """The end record is on disk; a `TaskFinished` is under way or was answered."""
+
+
+class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
+    key: TaskKey
+    phase: TaskPhase
+    gpus: tuple[GpuUuid, ...] = ()
+    started_at: Instant = Instant(0)
+
+
+class TaskInventory(msgspec.Struct, frozen=True, kw_only=True, tag="tasks"):
+    """Every task this node knows, after a search of records, process trees, cgroups and environment marks.
+
+    First report on each stream: nothing starts on a stream before it was compared with the ledger. What isn't in it
+    doesn't run on this node.
+    """
+
+    boot_id: str
+    tasks: tuple[TaskStatus, ...]
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """The process of a task runs. `at` is the node's wall clock, for people."""
+
+    key: TaskKey
+    at: Instant
+    pid: int
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+    """A sign of life. `ending` lists tasks whose leader has ended while their tree hasn't."""
+
+    sequence: int
+    ending: tuple[TaskKey, ...] = ()
+
+
+Report = TaskInventory | Started | Beat
+
+
+class TaskFinished(msgspec.Struct, frozen=True, kw_only=True):
+    """The only ending. Sent when the whole tree is gone and the runner's end record is on disk."""
+
+    node: NodeName
+    key: TaskKey
+    end: TaskEnd
+
+
+class LogRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Read part of a task's output. `offset` counts bytes from the start of all that was ever written;
+    a negative one counts from the end."""
+
+    request: int
+    key: TaskKey
+    offset: int
+    limit: int
+
+
+class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer. `data` begins at `offset`; `size` is all that was ever written; bytes from `offset` asked for to
+    `offset` answered were dropped by the size bound."""
+
+    request: int
+    offset: int
+    data: bytes
+    size: int
+    ended: bool
+    """No more will be written."""
+    error: str = ""

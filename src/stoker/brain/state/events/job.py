@@ -1,0 +1,108 @@
+"""Facts about jobs, attempts and tasks."""
+
+import msgspec
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.ids import Epoch, JobId, Position
+from stoker.brain.domain.job import JobSpec, StopCause, TaskEnd
+from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.units import NEVER, Instant
+
+
+class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
+    job: JobId
+    uid: str
+    spec: JobSpec
+
+
+class JobPlaced(msgspec.Struct, frozen=True, kw_only=True, tag="job_placed"):
+    """An attempt got its resources. It was decided on the state at `decided_at`, under the policy of that digest and
+    with that seed, so that it can be decided again later."""
+
+    job: JobId
+    attempt: int
+    epoch: Epoch
+    tasks: tuple[TaskPlacement, ...]
+    master_addr: str = ""
+    master_port: int = 0
+    decided_at: Position = Position(0)
+    policy: str = ""
+    seed: int = 0
+
+
+class TaskStarted(msgspec.Struct, frozen=True, kw_only=True, tag="task_started"):
+    job: JobId
+    attempt: int
+    rank: int
+
+
+class AttemptStopping(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_stopping"):
+    """We told an attempt to end, or saw that it is ending. `cause` None: its leader ended by itself while part of its
+    tree still lives."""
+
+    job: JobId
+    attempt: int
+    cause: StopCause | None = None
+
+
+class TaskEnded(msgspec.Struct, frozen=True, kw_only=True, tag="task_ended"):
+    """A task is proved gone, or was settled without proof (`end.cause` says so). What it held is free."""
+
+    job: JobId
+    attempt: int
+    rank: int
+    end: TaskEnd
+
+
+class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_ended"):
+    """Every task of the attempt has ended. Always followed by `JobRequeued` or `JobFinished` of the same job."""
+
+    job: JobId
+    attempt: int
+    outcome: Outcome
+    exit_code: int | None = None
+
+
+class JobRequeued(msgspec.Struct, frozen=True, kw_only=True, tag="job_requeued"):
+    """The job is pending again. Exactly one counter rose, by the kind of its last outcome."""
+
+    job: JobId
+    reason: Reason
+    not_before: Instant = NEVER
+    retries_used: int = 0
+    requeues_used: int = 0
+    port_retries_used: int = 0
+
+
+class JobsEligible(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_eligible"):
+    """The pause of these jobs is over; the engine may place them."""
+
+    jobs: tuple[JobId, ...]
+
+
+class JobFinished(msgspec.Struct, frozen=True, kw_only=True, tag="job_finished"):
+    job: JobId
+    state: JobState
+    reason: Reason | None = None
+    exit_code: int | None = None
+
+
+class JobsPruned(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_pruned"):
+    """Ended jobs that the state no longer remembers; their ids stay used."""
+
+    jobs: tuple[JobId, ...]
+
+
+JobEvent = (
+    JobSubmitted
+    | JobPlaced
+    | TaskStarted
+    | AttemptStopping
+    | TaskEnded
+    | AttemptEnded
+    | JobRequeued
+    | JobsEligible
+    | JobFinished
+    | JobsPruned
+)

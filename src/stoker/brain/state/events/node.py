@@ -1,0 +1,50 @@
+"""Facts about nodes and their GPUs."""
+
+import msgspec
+
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.node import Inventory, Stray
+
+
+class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="node_registered"):
+    """A node joined, came back after it was forgotten, or its inventory changed."""
+
+    node: NodeName
+    inventory: Inventory
+
+
+class NodeReachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_reachable"):
+    node: NodeName
+
+
+class NodeUnreachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_unreachable"):
+    """It was silent too long. Nothing ends for that; it only gets no new work."""
+
+    node: NodeName
+
+
+class NodeDrained(msgspec.Struct, frozen=True, kw_only=True, tag="node_drain_asked"):
+    """A person wants no new work there. What runs goes on."""
+
+    node: NodeName
+    reason: str
+
+
+class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed"):
+    node: NodeName
+
+
+class NodeForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="node_forgotten"):
+    """A person says that it won't come back. Preceded by the ends of all it held."""
+
+    node: NodeName
+
+
+class StraysFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_found"):
+    """The tasks that run on the node although our ledger says they don't: all of them, so an empty tuple clears."""
+
+    node: NodeName
+    strays: tuple[Stray, ...]
+
+
+NodeEvent = NodeRegistered | NodeReachable | NodeUnreachable | NodeDrained | NodeResumed | NodeForgotten | StraysFound

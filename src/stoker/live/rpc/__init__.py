@@ -1,0 +1,4 @@
+"""gRPC: decode, hand over to sessions or the writer, answer.
+
+The only place in this body that imports grpc.
+"""

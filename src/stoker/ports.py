@@ -1,0 +1,147 @@
+"""Through which Protocols does a body touch the world?
+
+Real implementations live in `adapters`, simulated ones in `tests/rig` (and later in `sim`); both pass the same
+contract tests. Nothing above a port uses a thread, so that a whole cluster runs on one virtual clock.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from stoker.brain.domain.ids import Epoch, GpuUuid, Position
+from stoker.brain.domain.units import Instant, Mono
+
+
+class Clock(Protocol):
+    """The only source of time.
+
+    `now` is wall time that moves with the monotonic clock: a step of the machine's wall clock doesn't reach it while
+    the process lives, so limits neither fire early nor late.
+    """
+
+    def now(self) -> Instant: ...
+    def mono(self) -> Mono: ...
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Entropy(Protocol):
+    """The only source of chance."""
+
+    def uid(self) -> str:
+        """A fresh UUIDv7 as text."""
+        ...
+
+    def seed(self) -> int:
+        """A fresh 63-bit seed."""
+        ...
+
+    def jitter(self, low: float, high: float) -> float:
+        """A uniform draw from [low, high]."""
+        ...
+
+
+class LogConflict(Exception):
+    """The log has moved on under another writer: this process must stop at once."""
+
+
+class LogFailed(Exception):
+    """The store could not make the records durable. Nothing after this may be acknowledged."""
+
+
+class LogDamaged(Exception):
+    """The store holds a record or snapshot that can't be trusted. The message says where, and how to recover."""
+
+
+class Snapshot(Protocol):
+    """A stored snapshot: the state after the event at `position`, as the chunks it was saved in."""
+
+    @property
+    def position(self) -> Position: ...
+    @property
+    def chunks(self) -> Sequence[bytes]: ...
+
+
+class EventLog(Protocol):
+    """The durable history. One process at a time has it open.
+
+    Rules: L1  `append` returns only when every record would survive a power loss
+           L2  `append` is a compare-and-set: it raises LogConflict unless `position` is the log's end and `epoch` is
+               not below the newest epoch it holds
+           L3  after LogFailed or LogConflict the log accepts nothing more from this process
+           L4  `follow` yields records in order without gaps, or raises LogDamaged
+           L5  a snapshot is there whole or not at all; the newest whole one is answered
+    """
+
+    async def open(self) -> Position:
+        """Take the store for this process, migrate its schema, answer the position of the last record (0 = empty)."""
+        ...
+
+    async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        """Add `records` after `position`."""
+        ...
+
+    def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
+        """Every stored record after `position`, to the present end."""
+        ...
+
+    async def snapshot(self) -> Snapshot | None: ...
+
+    async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
+        """Keep a snapshot and drop records that neither recovery nor a short look back needs any more.
+        Must not delay a concurrent `append` noticeably."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Telemetry(Protocol):
+    """Structured log lines and metrics; a body says what happened, the adapter decides how it looks."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """One line at level info. Names are past tense: `task_submitted`."""
+        ...
+
+    def warn(self, name: str, **fields: object) -> None: ...
+    def count(self, name: str, by: int = 1, **labels: str) -> None: ...
+    def gauge(self, name: str, value: float, **labels: str) -> None: ...
+    def observe(self, name: str, seconds: float, **labels: str) -> None: ...
+
+
+class ProbedGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU as found. None = the driver wouldn't say."""
+
+    uuid: GpuUuid
+    index: int
+    model: str
+    memory_mb: int
+    memory_used_mb: int | None = None
+    utilization_percent: int | None = None
+    temperature_c: int | None = None
+    power_w: int | None = None
+
+
+class GpuFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that is there but couldn't be read; the others are unaffected."""
+
+    where: str
+    error: str
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU probe found. `uuid`s are unique; `gpus` is in PCI order."""
+
+    gpus: tuple[ProbedGpu, ...]
+    faults: tuple[GpuFault, ...] = ()
+    simulated: bool = False
+    cpus: int = 0
+    """0 = not told by the probe: measure the machine."""
+    memory_mb: int = 0
+
+
+class GpuProbe(Protocol):
+    """Finds the GPUs of this machine. Blocking; the daemon calls it before it serves, never while."""
+
+    def probe(self) -> ProbeResult:
+        """Raises OSError with a sentence for people when no answer can be had at all; a fault of one GPU is a GpuFault."""
+        ...
