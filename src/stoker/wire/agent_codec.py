@@ -1,0 +1,324 @@
+"""How do the nouns of an agent's stream look in protobuf, and back?
+
+Rules: C1  what was encoded decodes to the same value
+       C2  decoding never yields half a value: a field that is missing or makes no sense raises Malformed
+       C3  a kind of message that a newer neighbour invented decodes to None, and the reader skips it
+       C4  text for people always goes through: bytes of no encoding are replaced, never refused
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TypeVar, assert_never
+
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
+from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.job import Command, EndCause, StopCause, TaskEnd
+from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.report import (
+    Beat,
+    LogChunk,
+    LogRequest,
+    Registration,
+    Report,
+    Started,
+    TaskFinished,
+    TaskInventory,
+    TaskPhase,
+    TaskStatus,
+)
+from stoker.brain.domain.units import Instant
+from stoker.wire.gen import agent_pb2 as pb
+
+_Word = TypeVar("_Word", bound=StrEnum)
+_TEXT_SHOWN_MAX = 80
+
+
+class Malformed(ValueError):
+    """A message of a neighbour that can't be understood. The text names the field and the value."""
+
+
+# --- registration -----------------------------------------------------------------------------------------------
+
+
+def encode_registration(registration: Registration) -> pb.RegisterRequest:
+    inventory = registration.inventory
+    return pb.RegisterRequest(
+        node=registration.node,
+        boot_id=inventory.boot_id,
+        address=inventory.address,
+        gpus=[_encode_gpu(gpu) for gpu in inventory.gpus],
+        cpus=inventory.cpus,
+        memory_mb=inventory.memory_mb,
+        labels=inventory.labels,
+        executors=inventory.executors,
+        simulated=inventory.simulated,
+        version=inventory.version,
+    )
+
+
+def decode_registration(wire: pb.RegisterRequest) -> Registration:
+    inventory = Inventory(
+        boot_id=wire.boot_id,
+        address=wire.address,
+        gpus=tuple(_decode_gpu(gpu) for gpu in wire.gpus),
+        cpus=_not_negative("cpus", wire.cpus),
+        memory_mb=_not_negative("memory_mb", wire.memory_mb),
+        labels=dict(wire.labels),
+        executors=tuple(wire.executors),
+        simulated=wire.simulated,
+        version=wire.version,
+    )
+    return Registration(node=NodeName(_not_empty("node", wire.node)), inventory=inventory)
+
+
+def _encode_gpu(gpu: Gpu) -> pb.Gpu:
+    return pb.Gpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=gpu.simulated)
+
+
+def _decode_gpu(wire: pb.Gpu) -> Gpu:
+    return Gpu(
+        uuid=GpuUuid(_not_empty("gpus.uuid", wire.uuid)),
+        index=_not_negative("gpus.index", wire.index),
+        model=wire.model,
+        memory_mb=_not_negative("gpus.memory_mb", wire.memory_mb),
+        simulated=wire.simulated,
+    )
+
+
+# --- reports: agent to control plane ----------------------------------------------------------------------------
+
+
+def encode_report(report: Report) -> pb.AgentReport:
+    match report:
+        case TaskInventory():
+            tasks = pb.TaskInventory(boot_id=report.boot_id, tasks=[_encode_status(task) for task in report.tasks])
+            return pb.AgentReport(tasks=tasks)
+        case Started():
+            return pb.AgentReport(started=pb.Started(key=_encode_key(report.key), at=report.at, pid=report.pid))
+        case Beat():
+            ending = [_encode_key(key) for key in report.ending]
+            return pb.AgentReport(beat=pb.Beat(sequence=report.sequence, ending=ending))
+    assert_never(report)
+
+
+def decode_report(wire: pb.AgentReport) -> Report | None:
+    kind = wire.WhichOneof("report")
+    if kind == "tasks":
+        tasks = tuple(_decode_status(task) for task in wire.tasks.tasks)
+        return TaskInventory(boot_id=wire.tasks.boot_id, tasks=tasks)
+    if kind == "started":
+        started = wire.started
+        return Started(key=_decode_key(started.key), at=Instant(started.at), pid=started.pid)
+    if kind == "beat":
+        return Beat(sequence=wire.beat.sequence, ending=tuple(_decode_key(key) for key in wire.beat.ending))
+    return None  # C3
+
+
+def _encode_status(status: TaskStatus) -> pb.TaskStatus:
+    return pb.TaskStatus(
+        key=_encode_key(status.key), phase=status.phase.value, gpus=status.gpus, started_at=status.started_at
+    )
+
+
+def _decode_status(wire: pb.TaskStatus) -> TaskStatus:
+    return TaskStatus(
+        key=_decode_key(wire.key),
+        phase=_word("phase", TaskPhase, wire.phase),
+        gpus=_gpus(wire.gpus),
+        started_at=Instant(wire.started_at),
+    )
+
+
+# --- instructions: control plane to agent -----------------------------------------------------------------------
+
+
+def encode_instruction(instruction: Instruction) -> pb.ControlMessage:
+    match instruction:
+        case Start():
+            return pb.ControlMessage(start=_encode_start(instruction))
+        case Stop():
+            return pb.ControlMessage(
+                stop=pb.Stop(
+                    key=_encode_key(instruction.key),
+                    epoch=instruction.epoch,
+                    grace_ms=instruction.grace_ms,
+                    cause=instruction.cause.value if instruction.cause else "",
+                )
+            )
+    assert_never(instruction)
+
+
+def encode_beat_answer(sequence: int, epoch: Epoch) -> pb.ControlMessage:
+    return pb.ControlMessage(beat=pb.BeatAnswer(sequence=sequence, epoch=epoch))
+
+
+def decode_instruction(wire: pb.ControlMessage) -> Instruction | None:
+    """None for an answer to a beat (the reader looks at `wire.beat` itself) and for C3."""
+    kind = wire.WhichOneof("message")
+    if kind == "start":
+        return _decode_start(wire.start)
+    if kind == "stop":
+        stop = wire.stop
+        return Stop(
+            key=_decode_key(stop.key),
+            epoch=Epoch(stop.epoch),
+            grace_ms=_not_negative("grace_ms", stop.grace_ms),
+            cause=_word("cause", StopCause, stop.cause) if stop.cause else None,
+        )
+    return None
+
+
+def _encode_start(start: Start) -> pb.Start:
+    wire = pb.Start(
+        key=_encode_key(start.key),
+        epoch=start.epoch,
+        env=start.env,
+        workdir=start.workdir,
+        gpus=start.gpus,
+        cpus=start.cpus,
+        memory_mb=start.memory_mb,
+        user=start.user,
+        probe_port=start.probe_port,
+    )
+    if isinstance(start.command, str):
+        wire.shell = start.command
+    else:
+        wire.argv.extend(start.command)
+    return wire
+
+
+def _decode_start(wire: pb.Start) -> Start:
+    return Start(
+        key=_decode_key(wire.key),
+        epoch=Epoch(wire.epoch),
+        command=_command(wire),
+        env=dict(wire.env),
+        workdir=wire.workdir,
+        gpus=_gpus(wire.gpus),
+        cpus=_not_negative("cpus", wire.cpus),
+        memory_mb=_not_negative("memory_mb", wire.memory_mb),
+        user=wire.user,
+        probe_port=_not_negative("probe_port", wire.probe_port),
+    )
+
+
+def _command(wire: pb.Start) -> Command:
+    if bool(wire.shell) == bool(wire.argv):
+        raise Malformed("a start must have either `shell` or `argv`")
+    return wire.shell or tuple(wire.argv)
+
+
+# --- ends -------------------------------------------------------------------------------------------------------
+
+
+def encode_finished(finished: TaskFinished) -> pb.TaskFinishedRequest:
+    end = finished.end
+    wire = pb.TaskEnd(
+        cause=end.cause.value,
+        at=end.at,
+        signal=end.signal,
+        oom=end.oom,
+        peak_memory_mb=end.peak_memory_mb,
+        error=_for_people(end.error),
+    )
+    if end.exit_code is not None:
+        wire.exit_code = end.exit_code
+    return pb.TaskFinishedRequest(node=finished.node, key=_encode_key(finished.key), end=wire)
+
+
+def decode_finished(wire: pb.TaskFinishedRequest) -> TaskFinished:
+    end = wire.end  # a missing one has no cause, which is refused below
+    return TaskFinished(
+        node=NodeName(_not_empty("node", wire.node)),
+        key=_decode_key(wire.key),
+        end=TaskEnd(
+            cause=_word("end.cause", EndCause, end.cause),
+            at=Instant(end.at),
+            exit_code=end.exit_code if end.HasField("exit_code") else None,
+            signal=end.signal,
+            oom=end.oom,
+            peak_memory_mb=_not_negative("end.peak_memory_mb", end.peak_memory_mb),
+            error=end.error,
+        ),
+    )
+
+
+# --- logs -------------------------------------------------------------------------------------------------------
+
+
+def encode_log_request(request: LogRequest) -> pb.LogRequest:
+    return pb.LogRequest(
+        request=request.request, key=_encode_key(request.key), offset=request.offset, limit=request.limit
+    )
+
+
+def decode_log_request(wire: pb.LogRequest) -> LogRequest:
+    return LogRequest(
+        request=wire.request,
+        key=_decode_key(wire.key),
+        offset=wire.offset,
+        limit=_not_negative("limit", wire.limit),
+    )
+
+
+def encode_log_chunk(chunk: LogChunk) -> pb.LogChunk:
+    return pb.LogChunk(
+        request=chunk.request,
+        offset=chunk.offset,
+        data=chunk.data,
+        size=chunk.size,
+        ended=chunk.ended,
+        error=_for_people(chunk.error),
+    )
+
+
+def decode_log_chunk(wire: pb.LogChunk) -> LogChunk:
+    return LogChunk(
+        request=wire.request,
+        offset=_not_negative("offset", wire.offset),
+        data=wire.data,
+        size=_not_negative("size", wire.size),
+        ended=wire.ended,
+        error=wire.error,
+    )
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+
+def _encode_key(key: TaskKey) -> pb.TaskKey:
+    return pb.TaskKey(job=key.job, attempt=key.attempt, rank=key.rank)
+
+
+def _decode_key(wire: pb.TaskKey) -> TaskKey:
+    if wire.job < 1 or wire.attempt < 1 or wire.rank < 0:
+        raise Malformed(f"no task is called job {wire.job}, attempt {wire.attempt}, rank {wire.rank}")
+    return TaskKey(JobId(wire.job), wire.attempt, wire.rank)
+
+
+def _gpus(uuids: Iterable[str]) -> tuple[GpuUuid, ...]:
+    return tuple(GpuUuid(_not_empty("gpus", uuid)) for uuid in uuids)
+
+
+def _word(field: str, words: Callable[[str], _Word], text: str) -> _Word:
+    try:
+        return words(text)
+    except ValueError:
+        raise Malformed(f"{field} can't be {text[:_TEXT_SHOWN_MAX]!r}") from None
+
+
+def _not_empty(field: str, text: str) -> str:
+    if not text:
+        raise Malformed(f"{field} is empty")
+    return text
+
+
+def _not_negative(field: str, number: int) -> int:
+    if number < 0:
+        raise Malformed(f"{field} can't be {number}")
+    return number
+
+
+def _for_people(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
