@@ -1,0 +1,30 @@
+"""Where does chance come from?
+
+The only module that draws randomness; everything else gets ids, seeds and jitter through the `Entropy` port.
+"""
+
+import random
+import secrets
+from typing import Final
+
+import uuid_utils
+
+_SEED_BITS: Final = 63
+
+
+class SystemEntropy:
+    """The operating system's randomness behind the `Entropy` port."""
+
+    def __init__(self) -> None:
+        # SystemRandom holds no state, so a forked or copied process can't repeat its parent's draws.
+        self._dice = random.SystemRandom()
+
+    def uid(self) -> str:
+        return str(uuid_utils.uuid7())
+
+    def seed(self) -> int:
+        return secrets.randbits(_SEED_BITS)
+
+    def jitter(self, low: float, high: float) -> float:
+        assert low <= high, f"empty range: {low=} {high=}"
+        return self._dice.uniform(low, high)

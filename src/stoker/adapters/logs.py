@@ -1,0 +1,141 @@
+"""How does what a body says become log lines?
+
+Rules: T1  one call, one line: control characters are escaped, so nothing from outside can forge a line
+       T2  a field is cut at FIELD_CHARS_MAX and a line can't fail for what a field holds
+       T3  a broken output (the reader of a pipe went away) is noted once in a metric and never stops the process
+Shapes: json: {"at":"2026-11-28T02:11:00.123Z","level":"info","event":"task_submitted","task_id":"1"}
+        text: 2026-11-28T02:11:00.123Z info task_submitted task_id=1
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal
+
+import msgspec
+
+from stoker.brain.domain.units import Instant
+from stoker.ports import Clock
+
+if TYPE_CHECKING:  # the agent has no metrics of its own and needn't load the library
+    from stoker.adapters.metrics import Metrics
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["json", "text"]
+
+FIELD_CHARS_MAX: Final = 4_096
+_CUT: Final = "...[cut]"
+_RANK: Final[Mapping[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_PLAIN: Final = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StructuredTelemetry:
+    """The `Telemetry` port on a byte stream (standard output by default) and, if given, on metrics."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        metrics: "Metrics | None" = None,
+        level: Level = "info",
+        format: Format = "json",
+        stream: BinaryIO | None = None,
+    ) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._rank_min = _RANK[level]
+        self._line = _json_line if format == "json" else _text_line
+        self._stream = stream if stream is not None else sys.stdout.buffer
+        self._broken = False
+
+    def event(self, name: str, **fields: object) -> None:
+        self._write("info", name, fields)
+
+    def warn(self, name: str, **fields: object) -> None:
+        self._write("warning", name, fields)
+
+    def count(self, name: str, by: int = 1, **labels: str) -> None:
+        if self._metrics is not None:
+            self._metrics.count(name, by, labels)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        if self._metrics is not None:
+            self._metrics.gauge(name, value, labels)
+
+    def observe(self, name: str, seconds: float, **labels: str) -> None:
+        if self._metrics is not None:
+            self._metrics.observe(name, seconds, labels)
+
+    def render(self) -> bytes:
+        """The metrics as Prometheus text; nothing when there are none."""
+        return b"" if self._metrics is None else self._metrics.render()
+
+    def _write(self, level: Level, name: str, fields: Mapping[str, object]) -> None:
+        if _RANK[level] < self._rank_min or self._broken:
+            return
+        line = self._line(_timestamp(self._clock.now()), level, name, fields)
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self._broken = True
+            self.count("log_output_broken")
+
+
+class LibraryLogs(logging.Handler):
+    """Puts warnings of libraries (uvicorn, grpc, asyncio) into the same stream and the same form."""
+
+    def __init__(self, telemetry: StructuredTelemetry) -> None:
+        super().__init__(logging.WARNING)
+        self._telemetry = telemetry
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+        self._telemetry.warn("library_warned", library=record.name, message=text)
+
+
+def capture_library_logs(telemetry: StructuredTelemetry) -> LibraryLogs:
+    """Route the standard library's root logger here; answers the handler, so that a caller can remove it again."""
+    handler = LibraryLogs(telemetry)
+    logging.getLogger().addHandler(handler)
+    return handler
+
+
+def _timestamp(at: Instant) -> str:
+    return (_EPOCH + timedelta(milliseconds=at)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at % 1_000:03d}Z"
+
+
+def _json_line(at: str, level: Level, name: str, fields: Mapping[str, object]) -> bytes:
+    line: dict[str, object] = {"at": at, "level": level, "event": name}
+    for key, value in fields.items():
+        line[f"{key}_" if key in line else key] = _readable(value)
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _text_line(at: str, level: Level, name: str, fields: Mapping[str, object]) -> bytes:
+    words = [at, level, name]
+    for key, value in fields.items():
+        shown = _readable(value)
+        text = shown if isinstance(shown, str) else msgspec.json.encode(shown).decode()
+        words.append(f"{key}={text if _PLAIN.fullmatch(text) else msgspec.json.encode(text).decode()}")
+    return " ".join(words).encode() + b"\n"
+
+
+def _readable(value: object) -> object:
+    """The value as JSON can hold it, bounded. Anything that JSON has no form for becomes its text."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else str(value)
+    if isinstance(value, list | tuple) and len(value) <= FIELD_CHARS_MAX // 16:
+        return [_readable(part) for part in value]
+    text = value if isinstance(value, str) else str(value)
+    if len(text) > FIELD_CHARS_MAX:
+        text = text[: FIELD_CHARS_MAX - len(_CUT)] + _CUT
+    # A lone surrogate (an undecodable byte in a file name) has no UTF-8 form.
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,98 @@
+"""How do telemetry calls become Prometheus text?
+
+Rules: M1  every name gets the prefix `stoker_`; a duration also gets the suffix `_seconds`, a counter `_total`
+       M2  a metric holds at most `series_max` label sets; what is beyond counts under the value `other`, so that a
+           label taken from the outside (a tenant, a node) can't fill the memory of the control plane
+       M3  a metric keeps the kind and the label names of its first use; another use is a bug and raises ValueError
+"""
+
+from collections.abc import Mapping
+from typing import Final, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+SERIES_MAX: Final = 1_000
+"""A cluster of 200 nodes with a label per node stays far below it."""
+
+BUCKETS_S: Final = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0, 3_600.0),
+)
+"""From one fsync of a fast disk to an hour in the queue."""
+
+_OVERFLOW: Final = "other"
+
+Kind = TypeVar("Kind", bound=Counter | Gauge | Histogram)
+
+
+class _Family(Generic[Kind]):
+    """One metric and its series. Series are kept here too, because the library's own look-up takes a lock."""
+
+    def __init__(self, metric: Kind, label_names: tuple[str, ...], series_max: int) -> None:
+        self._metric: Kind = metric
+        self._label_names = label_names
+        self._series_max = series_max
+        self._series: dict[tuple[str, ...], Kind] = {}
+
+    def series(self, labels: Mapping[str, str]) -> Kind:
+        if not self._label_names and not labels:
+            return self._metric
+        if len(labels) != len(self._label_names) or any(name not in labels for name in self._label_names):
+            raise ValueError(f"{self._metric} has labels {self._label_names}, not {tuple(labels)}")
+        values = tuple(labels[name] for name in self._label_names)
+        found = self._series.get(values)
+        return found if found is not None else self._begin(values)
+
+    def _begin(self, values: tuple[str, ...]) -> Kind:
+        overflow = (_OVERFLOW,) * len(values)
+        if len(self._series) >= self._series_max:
+            values = overflow
+        if values not in self._series:
+            self._series[values] = self._metric.labels(*values)  # type: ignore[assignment]  # answers its own kind
+        return self._series[values]
+
+
+class Metrics:
+    """Every metric of one process."""
+
+    def __init__(self, series_max: int = SERIES_MAX) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._series_max = series_max
+        self._counters: dict[str, _Family[Counter]] = {}
+        self._gauges: dict[str, _Family[Gauge]] = {}
+        self._histograms: dict[str, _Family[Histogram]] = {}
+
+    def count(self, name: str, by: int, labels: Mapping[str, str]) -> None:
+        family = self._counters.get(name)
+        if family is None:
+            metric = Counter(_full(name), _words(name), tuple(labels), registry=self._registry)
+            family = self._counters[name] = _Family(metric, tuple(labels), self._series_max)
+        family.series(labels).inc(by)
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        family = self._gauges.get(name)
+        if family is None:
+            metric = Gauge(_full(name), _words(name), tuple(labels), registry=self._registry)
+            family = self._gauges[name] = _Family(metric, tuple(labels), self._series_max)
+        family.series(labels).set(value)
+
+    def observe(self, name: str, seconds: float, labels: Mapping[str, str]) -> None:
+        family = self._histograms.get(name)
+        if family is None:
+            full = f"{_full(name).removesuffix('_seconds')}_seconds"
+            metric = Histogram(full, _words(name), tuple(labels), registry=self._registry, buckets=BUCKETS_S)
+            family = self._histograms[name] = _Family(metric, tuple(labels), self._series_max)
+        family.series(labels).observe(seconds)
+
+    def render(self) -> bytes:
+        """The text exposition format, for `/metrics`."""
+        return generate_latest(self._registry)
+
+
+def _full(name: str) -> str:
+    return f"stoker_{name.removeprefix('stoker_')}"
+
+
+def _words(name: str) -> str:
+    return name.removeprefix("stoker_").replace("_", " ")
