@@ -30,6 +30,11 @@ class LinkSession(Protocol):
     @property
     def epoch(self) -> Epoch: ...
 
+    @property
+    def heartbeat_s(self) -> float:
+        """How often this control plane wants a Beat. Greater than 0."""
+        ...
+
     async def send(self, report: Report) -> None: ...
 
     def instructions(self) -> AsyncIterator[Instruction]:
