@@ -54,6 +54,7 @@ def encode_registration(registration: Registration) -> pb.RegisterRequest:
         executors=inventory.executors,
         simulated=inventory.simulated,
         version=inventory.version,
+        agent_uid=inventory.agent_uid,
     )
 
 
@@ -68,6 +69,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         executors=tuple(wire.executors),
         simulated=wire.simulated,
         version=wire.version,
+        agent_uid=wire.agent_uid,
     )
     return Registration(node=NodeName(_not_empty("node", wire.node)), inventory=inventory)
 

@@ -87,6 +87,7 @@ class RegisterRequest(_message.Message):
     EXECUTORS_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    AGENT_UID_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -94,6 +95,8 @@ class RegisterRequest(_message.Message):
     memory_mb: _builtins.int
     simulated: _builtins.bool
     version: _builtins.str
+    agent_uid: _builtins.str
+    """Made once per agent data folder: tells a restarted agent from a second machine under the same name."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -113,10 +116,11 @@ class RegisterRequest(_message.Message):
         executors: _abc.Iterable[_builtins.str] | None = ...,
         simulated: _builtins.bool = ...,
         version: _builtins.str = ...,
+        agent_uid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_uid", b"agent_uid", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
