@@ -143,5 +143,5 @@ class GpuProbe(Protocol):
     """Finds the GPUs of this machine. Blocking; the daemon calls it before it serves, never while."""
 
     def probe(self) -> ProbeResult:
-        """Raises OSError with a sentence for people when no answer can be had at all; a fault of one GPU is a GpuFault."""
+        """A fault of one GPU is a GpuFault. Raises OSError, with a sentence for people, when nothing answers at all."""
         ...

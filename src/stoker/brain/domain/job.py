@@ -74,7 +74,7 @@ class EndCause(StrEnum):
 
 
 class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of one task. `exit_code` is None when a signal or something else ended it; `signal` is 0 when none did."""
+    """The end of one task. `exit_code` is None when something else ended it; `signal` is 0 when none did."""
 
     cause: EndCause
     at: Instant
@@ -85,6 +85,11 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
     """0 = not measured."""
     error: str = ""
     """For people: why it could not start, or what was lost."""
+
+    @property
+    def proved(self) -> bool:
+        """Did the node itself say that the task is gone?"""
+        return self.cause is not EndCause.FORGOTTEN
 
     @property
     def clean(self) -> bool:
@@ -137,6 +142,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def open_tasks(self) -> tuple[Task, ...]:
         """Tasks that still hold their GPUs."""
         return tuple(task for task in self.tasks if task.end is None)
+
+    @property
+    def began_at(self) -> Instant:
+        """When its first task started; the time limit counts from here. NEVER = none has."""
+        return min((task.started_at for task in self.tasks if task.started_at != NEVER), default=NEVER)
 
     @property
     def all_started(self) -> bool:

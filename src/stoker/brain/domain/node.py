@@ -33,6 +33,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     """True when its GPUs, CPUs and memory are scripted rather than found."""
     version: str = ""
+    agent_uid: str = ""
+    """Made once per agent data folder: tells a restarted agent from a second machine under the same name."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,5 +68,6 @@ class Free(msgspec.Struct, frozen=True):
         held = placement.gpus
         left = tuple(gpu for gpu in self.gpus if gpu.uuid not in held) if held else self.gpus
         assert len(left) == len(self.gpus) - len(held), f"a GPU is promised twice: {placement} from {self}"
-        assert self.cpus >= placement.cpus and self.memory_mb >= placement.memory_mb, f"overdrawn: {placement}"
+        assert self.cpus >= placement.cpus, f"overdrawn CPUs: {placement} from {self}"
+        assert self.memory_mb >= placement.memory_mb, f"overdrawn memory: {placement} from {self}"
         return Free(left, self.cpus - placement.cpus, self.memory_mb - placement.memory_mb)

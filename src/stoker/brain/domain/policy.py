@@ -47,9 +47,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     backoff_first_ms: int = 1 * SECOND_MS
     backoff_max_ms: int = 60 * SECOND_MS
     """Pause before a retry or requeue: doubles from first to max."""
-    node_failures_max: int = 3
-    """Starts that fail in a row on one node before the engine prefers others for `node_backoff_ms`."""
-    node_backoff_ms: int = 60 * SECOND_MS
     stop_grace_ms: int = 10 * SECOND_MS
     """Between the terminate and the kill signal."""
     placements_per_pass_max: int = 1_024

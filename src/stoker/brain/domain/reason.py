@@ -23,7 +23,6 @@ class ReasonCode(StrEnum):
     INSUFFICIENT_CPUS = "insufficient_cpus"
     INSUFFICIENT_MEMORY = "insufficient_memory"
     NO_FREE_PORT = "no_free_port"
-    NODE_BACKOFF = "node_backoff"
     RETRY_BACKOFF = "retry_backoff"
     BUDGET_SPENT = "budget_spent"
     HELD = "held"
@@ -69,20 +68,18 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "it starts when running jobs end; fewer GPUs per task would fit sooner",
     ),
     ReasonCode.INSUFFICIENT_CPUS: (
-        "GPUs are free, but each task needs {needed} CPU(s) beside them; at most {best} are free on a node that has the GPUs",
+        "GPUs are free, but each task needs {needed} CPU(s) beside them; at most {best} are free on a node that has "
+        "the GPUs",
         "ask for fewer CPUs (`--cpus`), or wait for running jobs to end",
     ),
     ReasonCode.INSUFFICIENT_MEMORY: (
-        "GPUs and CPUs are free, but each task needs {needed} MiB of memory; at most {best} MiB are free on such a node",
+        "GPUs and CPUs are free, but each task needs {needed} MiB of memory; at most {best} MiB are free on such a "
+        "node",
         "ask for less memory (`--memory`), or wait for running jobs to end",
     ),
     ReasonCode.NO_FREE_PORT: (
         "every rendezvous port of {address} is in use ({ports_max} of them)",
         "it starts when a multi-GPU job on that address ends",
-    ),
-    ReasonCode.NODE_BACKOFF: (
-        "the only nodes with room failed to start jobs lately: {nodes}",
-        "see `stoker node show NODE`; they are tried again after a pause",
     ),
     ReasonCode.RETRY_BACKOFF: (
         "attempt {attempt} ended ({outcome}); the next try waits until {until_ms}",
@@ -98,7 +95,10 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "its command was killed by signal {signal}, which Stoker did not send",
         "`stoker logs ID` shows its last lines; the node's kernel log may say more",
     ),
-    ReasonCode.START_FAILED: ("it could not start on {node}: {error}", "mend the command, folder or node and submit again"),
+    ReasonCode.START_FAILED: (
+        "it could not start on {node}: {error}",
+        "mend the command, folder or node and submit again",
+    ),
     ReasonCode.CANCELLED: ("cancelled by {by}", "submit it again to run it"),
     ReasonCode.TIME_LIMIT: (
         "it ran longer than its limit of {limit}",

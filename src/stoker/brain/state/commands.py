@@ -6,10 +6,10 @@ A closed union. Each command carries its principal; none carries a time, since t
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, Principal
+from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory
-from stoker.brain.domain.instruction import TaskKey
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, Position
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Node
-from stoker.brain.domain.units import Instant
 
 GpuKinds = tuple[tuple[str, int], ...]
 """The distinct (model, memory_mb) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""
@@ -59,8 +58,4 @@ class View(Protocol):
 
     def ports_in_use(self, address: str) -> Set[int]:
         """Rendezvous ports held by live attempts whose rank 0 is at `address`."""
-        ...
-
-    def failing_until(self, node: NodeName) -> Instant:
-        """Until when a node that failed to start jobs in a row should be avoided; 0 = it shouldn't."""
         ...

@@ -55,19 +55,13 @@ class TaskEnded(msgspec.Struct, frozen=True, kw_only=True, tag="task_ended"):
     end: TaskEnd
 
 
-class AttemptEnded(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_ended"):
-    """Every task of the attempt has ended. Always followed by `JobRequeued` or `JobFinished` of the same job."""
+class JobRequeued(msgspec.Struct, frozen=True, kw_only=True, tag="job_requeued"):
+    """Every task of the live attempt has ended with `outcome`, and the job is pending again. Exactly one counter
+    rose, by the kind of that outcome."""
 
     job: JobId
-    attempt: int
     outcome: Outcome
     exit_code: int | None = None
-
-
-class JobRequeued(msgspec.Struct, frozen=True, kw_only=True, tag="job_requeued"):
-    """The job is pending again. Exactly one counter rose, by the kind of its last outcome."""
-
-    job: JobId
     reason: Reason
     not_before: Instant = NEVER
     retries_used: int = 0
@@ -82,8 +76,11 @@ class JobsEligible(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_eligible
 
 
 class JobFinished(msgspec.Struct, frozen=True, kw_only=True, tag="job_finished"):
+    """The job is final. `outcome` is that of the attempt that ended with it; None when none was live."""
+
     job: JobId
     state: JobState
+    outcome: Outcome | None = None
     reason: Reason | None = None
     exit_code: int | None = None
 
@@ -100,7 +97,6 @@ JobEvent = (
     | TaskStarted
     | AttemptStopping
     | TaskEnded
-    | AttemptEnded
     | JobRequeued
     | JobsEligible
     | JobFinished

@@ -1,0 +1,48 @@
+"""One turn of the wheel: what should happen next, and which of it may?
+
+Every body calls these two and nothing else of the brain's verbs. `propose` reads a view and answers with a plan;
+`settle` holds each action of the plan against the newest state and yields the events of those that still stand.
+"""
+
+from collections.abc import Iterator
+
+from stoker.brain.domain.ids import Position
+from stoker.brain.domain.plan import Place, Plan
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import Instant
+from stoker.brain.engine.decide import decide
+from stoker.brain.state.admit.plan import admit_place
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.events.job import JobPlaced
+from stoker.brain.state.events.union import Event
+from stoker.brain.state.view import View
+
+
+def propose(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
+    """What to do next. `budget` counts placements, never time, so that the answer doesn't depend on the machine."""
+    return decide(view, policy, now, seed, budget)
+
+
+def settle(state: ClusterState, plan: Plan, *, decided_at: Position, seed: int) -> Iterator[tuple[Event, ...]]:
+    """Yield the events of each action that the newest state still permits.
+
+    The caller applies each tuple before it asks for the next, so that no two actions take one GPU.
+    """
+    digest = state.policy.digest()
+    for action in plan.actions:
+        if admit_place(state, action) is None:
+            yield (_placed(state, action, decided_at, digest, seed),)
+
+
+def _placed(state: ClusterState, action: Place, decided_at: Position, digest: str, seed: int) -> JobPlaced:
+    return JobPlaced(
+        job=action.job,
+        attempt=action.attempt,
+        epoch=state.epoch,
+        tasks=action.tasks,
+        master_addr=action.master_addr,
+        master_port=action.master_port,
+        decided_at=decided_at,
+        policy=digest,
+        seed=seed,
+    )

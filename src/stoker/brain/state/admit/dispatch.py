@@ -1,0 +1,68 @@
+"""May this command be carried out, and what are then the facts?
+
+One door for every command. It reads the state and changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.admit import deadlines, job, leadership, node
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import (
+    BeginEpoch,
+    Cancel,
+    Command,
+    CompareInventory,
+    DrainNode,
+    ForgetNode,
+    NodeHeard,
+    NodeSilent,
+    Register,
+    ReportEnding,
+    ReportFinished,
+    ReportStarted,
+    ResumeNode,
+    RunDeadlines,
+    Submit,
+)
+from stoker.brain.state.events.union import Event
+
+Answer = tuple[Event, ...] | Refusal
+"""An empty tuple: accepted, and nothing new happened."""
+
+
+def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[], str]) -> Answer:  # a flat table
+    """Answer `command` against `state`. `ids` gives fresh UUIDs."""
+    match command:
+        case Submit():
+            return job.submit(state, command, ids)
+        case Cancel():
+            return job.cancel(state, command)
+        case ReportStarted():
+            return job.report_started(state, command)
+        case ReportEnding():
+            return job.report_ending(state, command)
+        case ReportFinished():
+            return job.report_finished(state, command, now)
+        case Register():
+            return node.register(state, command)
+        case CompareInventory():
+            return node.compare(state, command, now)
+        case NodeSilent():
+            return node.silent(state, command)
+        case NodeHeard():
+            return node.heard(state, command)
+        case DrainNode():
+            return node.drain(state, command)
+        case ResumeNode():
+            return node.resume(state, command)
+        case ForgetNode():
+            return node.forget(state, command, now)
+        case RunDeadlines():
+            return deadlines.run(state, now)
+        case BeginEpoch():
+            return leadership.begin(state, command, ids)
+        case _:
+            assert_never(command)

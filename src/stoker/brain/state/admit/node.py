@@ -1,0 +1,229 @@
+"""May this node join, drain or leave, and what does its inventory change?"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.job import EndCause, Job, Task, TaskEnd
+from stoker.brain.domain.node import Inventory, Node, Stray
+from stoker.brain.domain.report import TaskPhase, TaskStatus
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import (
+    CompareInventory,
+    DrainNode,
+    ForgetNode,
+    NodeHeard,
+    NodeSilent,
+    Register,
+    ResumeNode,
+)
+from stoker.brain.state.ending import end_tasks
+from stoker.brain.state.events.job import TaskStarted
+from stoker.brain.state.events.node import (
+    NodeDrained,
+    NodeForgotten,
+    NodeReachable,
+    NodeRegistered,
+    NodeResumed,
+    NodeUnreachable,
+    StraysFound,
+)
+from stoker.brain.state.events.union import Event
+
+Answer = tuple[Event, ...] | Refusal
+
+NODES_MAX: Final = 10_000
+GPUS_PER_NODE_MAX: Final = 1_024
+_RUNS: Final = (TaskPhase.RUNNING, TaskPhase.ENDING)
+
+
+def find_node(state: ClusterState, name: NodeName) -> Node | Refusal:
+    node = state.nodes.get(name)
+    if node is not None:
+        return node
+    return refuse(
+        "node_unknown",
+        f"there is no node {name[:80]!r}",
+        "`stoker node list` shows the nodes there are",
+        node=name[:80],
+    )
+
+
+def register(state: ClusterState, command: Register) -> Answer:
+    name, inventory = command.registration.node, command.registration.inventory
+    fault = _inventory_fault(state, name, inventory)
+    if fault:
+        return fault
+    old = state.nodes.get(name)
+    if old is not None and not old.forgotten and old.inventory == inventory:
+        return ()
+    return (NodeRegistered(node=name, inventory=inventory),)
+
+
+def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
+    if name not in state.nodes and len(state.nodes) >= NODES_MAX:
+        return refuse(
+            "too_many_nodes", f"{NODES_MAX} nodes are known already", "forget nodes that are gone", nodes_max=NODES_MAX
+        )
+    uuids = [gpu.uuid for gpu in inventory.gpus]
+    if len(uuids) > GPUS_PER_NODE_MAX:
+        return refuse(
+            "bad_inventory",
+            f"node {name} reports {len(uuids)} GPUs; at most {GPUS_PER_NODE_MAX} are taken",
+            "check the agent's GPU detection",
+            node=name,
+        )
+    if len(dict.fromkeys(uuids)) != len(uuids):
+        return refuse(
+            "bad_inventory", f"node {name} reports one GPU twice", "check the agent's GPU detection", node=name
+        )
+    for uuid in uuids:
+        owner = state.indexes.gpu_owner.get(uuid, name)
+        if owner != name:
+            return refuse(
+                "gpu_claimed",
+                f"node {name} reports GPU {uuid}, which node {owner} has",
+                f"stop one of the two agents, or `stoker node forget {owner}` if that name is no longer used",
+                node=name,
+                owner=owner,
+                gpu=uuid,
+            )
+    return _name_taken(state, name, inventory)
+
+
+def _name_taken(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
+    """Two machines under one name would each be told that the other's work is gone."""
+    old = state.nodes.get(name)
+    if old is None or old.forgotten or not old.inventory.agent_uid or old.inventory.agent_uid == inventory.agent_uid:
+        return None
+    if name not in state.indexes.held and not old.strays:
+        return None
+    return refuse(
+        "node_name_taken",
+        f"node {name} holds work and belongs to another agent's data folder",
+        f"give this agent another name, or `stoker node forget --force {name}` if the old machine is surely gone",
+        node=name,
+    )
+
+
+def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Answer:
+    """Hold what the node runs against the ledger.
+
+    Rules: C1  a task that runs there and is live here has started
+           C2  a task that had started and isn't there is gone: it ends
+           C3  a task that never was seen to start and isn't there is left alone: its start is sent again
+           C4  a task that runs there and isn't live here is a stray, told to stop, and its GPUs are not offered
+    """
+    node = find_node(state, command.node)
+    if isinstance(node, Refusal):
+        return node
+    there = {status.key: status for status in command.inventory.tasks}
+    events: list[Event] = []
+    for job_id in tuple(state.indexes.on_node.get(node.name, ())):
+        events.extend(_compare_job(state, state.jobs[job_id], node.name, there, now))
+    strays = tuple(_strays(state, node.name, there.values()))
+    if strays != node.strays:
+        events.append(StraysFound(node=node.name, strays=strays))
+    if not node.reachable:
+        events.append(NodeReachable(node=node.name))
+    return tuple(events)
+
+
+def _compare_job(
+    state: ClusterState, job: Job, node: NodeName, there: dict[TaskKey, TaskStatus], now: Instant
+) -> Iterable[Event]:
+    ends: dict[int, TaskEnd] = {}
+    for task in _held_there(job, node):
+        key = TaskKey(job.id, job.attempts[-1].number, task.placement.rank)
+        status = there.get(key)
+        if status is None and task.started_at != NEVER:
+            ends[key.rank] = TaskEnd(cause=EndCause.GONE, at=now, error="the node has no trace of it")
+        elif status is not None and status.phase in _RUNS and task.started_at == NEVER:
+            yield TaskStarted(job=key.job, attempt=key.attempt, rank=key.rank)
+    if ends:
+        yield from end_tasks(job, ends, now, state.policy)
+
+
+def _held_there(job: Job, node: NodeName) -> tuple[Task, ...]:
+    return tuple(task for task in job.attempts[-1].open_tasks if task.placement.node == node)
+
+
+def _strays(state: ClusterState, node: NodeName, statuses: Iterable[TaskStatus]) -> Iterable[Stray]:
+    for status in statuses:
+        key = status.key
+        if status.phase is not TaskPhase.ENDED and not _is_live(state, key, node):
+            yield Stray(job=key.job, attempt=key.attempt, rank=key.rank, gpus=status.gpus)
+
+
+def _is_live(state: ClusterState, key: TaskKey, node: NodeName) -> bool:
+    return (key.job, key.attempt, key.rank) in state.indexes.held.get(node, {})
+
+
+def silent(state: ClusterState, command: NodeSilent) -> Answer:
+    node = find_node(state, command.node)
+    if isinstance(node, Refusal):
+        return node
+    return (NodeUnreachable(node=node.name),) if node.reachable else ()
+
+
+def heard(state: ClusterState, command: NodeHeard) -> Answer:
+    node = find_node(state, command.node)
+    if isinstance(node, Refusal):
+        return node
+    return () if node.reachable or node.forgotten else (NodeReachable(node=node.name),)
+
+
+def drain(state: ClusterState, command: DrainNode) -> Answer:
+    node = _known(state, command.node)
+    if isinstance(node, Refusal):
+        return node
+    return () if node.drain == command.reason else (NodeDrained(node=node.name, reason=command.reason),)
+
+
+def resume(state: ClusterState, command: ResumeNode) -> Answer:
+    node = _known(state, command.node)
+    if isinstance(node, Refusal):
+        return node
+    return () if node.drain is None else (NodeResumed(node=node.name),)
+
+
+def _known(state: ClusterState, name: NodeName) -> Node | Refusal:
+    node = find_node(state, name)
+    if isinstance(node, Refusal) or not node.forgotten:
+        return node
+    return refuse(
+        "node_forgotten", f"node {name} was forgotten", "start its agent again, and it registers by itself", node=name
+    )
+
+
+def forget(state: ClusterState, command: ForgetNode, now: Instant) -> Answer:
+    """Without `force` only a node that is silent and holds nothing; with it, what it holds is settled without proof."""
+    node = find_node(state, command.node)
+    if isinstance(node, Refusal):
+        return node
+    if node.forgotten:
+        return ()
+    jobs = tuple(state.indexes.on_node.get(node.name, ()))
+    if not command.force and (node.reachable or jobs):
+        return _forget_refused(node, jobs)
+    events: list[Event] = []
+    for job_id in jobs:
+        job = state.jobs[job_id]
+        end = TaskEnd(cause=EndCause.FORGOTTEN, at=now, error=f"{command.by} said that the node is gone")
+        ends = {task.placement.rank: end for task in _held_there(job, node.name)}
+        events.extend(end_tasks(job, ends, now, state.policy))
+    return (*events, NodeForgotten(node=node.name))
+
+
+def _forget_refused(node: Node, jobs: tuple[JobId, ...]) -> Refusal:
+    what = f"holds work of {len(jobs)} job(s)" if jobs else "is reachable"
+    return refuse(
+        "node_in_use",
+        f"node {node.name} {what}",
+        "stop its agent first; if the machine is surely gone, `--force` ends what it held without proof",
+        node=node.name,
+        jobs=len(jobs),
+    )

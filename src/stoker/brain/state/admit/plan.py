@@ -1,0 +1,38 @@
+"""Is a proposed action still legal against the newest state?"""
+
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.node import Free
+from stoker.brain.domain.plan import Place
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state.cluster import ClusterState
+
+
+def admit_place(state: ClusterState, place: Place) -> Refusal | None:
+    """None when every rank of `place` can be had; else why not. Nothing is reserved by asking."""
+    job = state.jobs.get(place.job)
+    if job is None or job.state is not JobState.PENDING or job.not_before != NEVER:
+        return _stale(place, f"job {place.job} no longer waits")
+    if place.attempt != len(job.attempts) + 1:
+        return _stale(place, f"attempt {place.attempt} of job {place.job} is out of turn")
+    if [task.rank for task in place.tasks] != list(range(job.spec.demand.tasks)):
+        return _stale(place, f"job {place.job} asked for {job.spec.demand.tasks} tasks")
+    if place.master_port in state.indexes.ports.get(place.master_addr, {}):
+        return _stale(place, f"port {place.master_port} of {place.master_addr} is in use")
+    left: dict[NodeName, Free] = {}
+    for task in place.tasks:
+        free = left.get(task.node) or state.indexes.free.get(task.node)
+        if free is None:
+            return _stale(place, f"node {task.node} takes no new work")
+        known = {gpu.uuid for gpu in free.gpus}
+        if not all(uuid in known for uuid in task.gpus) or len(task.gpus) != job.spec.demand.gpu_count:
+            return _stale(place, f"a GPU of node {task.node} is no longer free")
+        if task.cpus > free.cpus or task.memory_mb > free.memory_mb:
+            return _stale(place, f"node {task.node} has too few CPUs or too little memory left")
+        left[task.node] = free.take(task)
+    return None
+
+
+def _stale(place: Place, message: str) -> Refusal:
+    return refuse("stale_plan", message, "the next pass decides again", job_id=place.job)

@@ -1,0 +1,277 @@
+"""Is what a person asks for well-formed, within bounds, and possible on any node there ever was?
+
+All bounds come from the policy, and a refusal names the value, the bound and, in a bulk, which job it was.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.fit import asked, suitable_gpus, tasks_ever
+from stoker.brain.domain.ids import DEFAULT_TENANT
+from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import human_duration
+from stoker.brain.state.cluster import ClusterState
+
+
+def admit_specs(state: ClusterState, specs: Sequence[JobSpec]) -> list[JobSpec] | Refusal:
+    """The specs with defaults filled in, or the first refusal."""
+    if not specs:
+        return refuse("no_jobs", "the list of jobs is empty", "send at least one job")
+    if len(specs) > state.policy.jobs_per_submit_max:
+        return refuse(
+            "too_many_jobs",
+            f"{len(specs)} jobs in one request; at most {state.policy.jobs_per_submit_max} are taken",
+            "send them in several requests",
+            jobs=len(specs),
+            jobs_max=state.policy.jobs_per_submit_max,
+        )
+    full = _queue_full(state, len(specs))
+    if full:
+        return full
+    possible: dict[Demand, Refusal | None] = {}
+    admitted: list[JobSpec] = []
+    for index, spec in enumerate(specs):
+        if spec.time_limit_ms == 0:
+            spec = replace(spec, time_limit_ms=state.policy.time_limit_default_ms)
+        fault = _spec_fault(state, spec)
+        if fault is None:
+            if spec.demand not in possible:
+                possible[spec.demand] = never_fits(state, spec.demand)
+            fault = possible[spec.demand]
+        if fault is not None:
+            return _at(fault, index) if len(specs) > 1 else fault
+        admitted.append(spec)
+    return admitted
+
+
+def _at(fault: Refusal, index: int) -> Refusal:
+    facts = {**fault.facts, "index": index}
+    return Refusal(code=fault.code, message=f"jobs[{index}]: {fault.message}", hint=fault.hint, facts=facts)
+
+
+def _queue_full(state: ClusterState, more: int) -> Refusal | None:
+    waiting = len(state.indexes.by_state[JobState.PENDING]) + len(state.indexes.by_state[JobState.HELD])
+    # Only the default tenant exists yet, so its bound and the cluster's are compared with the same count.
+    bound = min(state.policy.pending_jobs_max, state.policy.tenant_pending_jobs_max)
+    if waiting + more <= bound:
+        return None
+    return refuse(
+        "queue_full",
+        f"{waiting} jobs wait already; {more} more would exceed the bound of {bound}",
+        "wait for jobs to start, or cancel some",
+        pending=waiting,
+        pending_max=bound,
+    )
+
+
+def _spec_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
+    policy = state.policy
+    return (
+        _text_fault(spec, policy)
+        or _demand_fault(spec.demand, policy)
+        or _limits_fault(spec, policy)
+        or _unsupported(state, spec)
+    )
+
+
+def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
+    for field, text in (("name", spec.name), ("workdir", spec.workdir), ("user", spec.user), ("image", spec.image)):
+        fault = _bad_text(field, text, policy.text_bytes_max)
+        if fault:
+            return fault
+    parts = (spec.command,) if isinstance(spec.command, str) else spec.command
+    if not any(part.strip() for part in parts[:1]):
+        return refuse("empty_command", "the command is empty", "say what to run, such as `-- python train.py`")
+    for part in parts:
+        fault = _bad_text("command", part, policy.command_bytes_max)
+        if fault:
+            return fault
+    if spec.workdir and not spec.workdir.startswith("/"):
+        return refuse(
+            "bad_workdir",
+            f"workdir {spec.workdir[:80]!r} is not an absolute path",
+            "begin it with a slash",
+            field="workdir",
+        )
+    return _env_fault(spec.env, policy)
+
+
+def _bad_text(field: str, text: str, bytes_max: int) -> Refusal | None:
+    if "\0" in text:
+        return refuse(
+            "bad_text", f"{field} contains a NUL character", "remove it; no program could receive it", field=field
+        )
+    size = _utf8_size(text)
+    if size is None:
+        return refuse("bad_text", f"{field} contains half a surrogate pair", "send valid Unicode", field=field)
+    if size > bytes_max:
+        return refuse(
+            "text_too_long",
+            f"{field} has {size} bytes; at most {bytes_max} are taken",
+            "put long text in a file that the job reads",
+            field=field,
+            bytes=size,
+            bytes_max=bytes_max,
+        )
+    return None
+
+
+def _utf8_size(text: str) -> int | None:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return None
+
+
+def _env_fault(env: dict[str, str], policy: Policy) -> Refusal | None:
+    total = 0
+    for name, value in env.items():
+        fault = _bad_text("env", name, policy.env_bytes_max) or _bad_text(
+            f"env.{name[:40]}", value, policy.env_bytes_max
+        )
+        if fault:
+            return fault
+        if not name or "=" in name:
+            return refuse(
+                "bad_env",
+                f"{name[:80]!r} can't be the name of a variable",
+                "names aren't empty and have no `=`",
+                field="env",
+            )
+        total += len(name.encode()) + len(value.encode()) + 2
+    if total <= policy.env_bytes_max:
+        return None
+    return refuse(
+        "text_too_long",
+        f"the environment has {total} bytes; at most {policy.env_bytes_max} are taken",
+        "put long values in a file that the job reads",
+        field="env",
+        bytes=total,
+        bytes_max=policy.env_bytes_max,
+    )
+
+
+def _demand_fault(demand: Demand, policy: Policy) -> Refusal | None:
+    fault = _bad_text("gpu_model", demand.gpu_model, policy.text_bytes_max)
+    if fault:
+        return fault
+    for field, value, low, high in (
+        ("gpu_count", demand.gpu_count, 0, policy.gpus_per_task_max),
+        ("gpu_memory_mb", demand.gpu_memory_mb, 0, policy.memory_mb_max),
+        ("cpus", demand.cpus, 0, policy.cpus_per_task_max),
+        ("memory_mb", demand.memory_mb, 0, policy.memory_mb_max),
+        ("tasks", demand.tasks, 1, policy.tasks_max),
+    ):
+        if not low <= value <= high:
+            return out_of_range(field, value, low, high)
+    return None
+
+
+def out_of_range(field: str, value: int, low: int, high: int) -> Refusal:
+    return refuse(
+        "out_of_range",
+        f"{field} is {value}; it must be from {low} to {high}",
+        f"give {field} a value in that range",
+        field=field,
+        value=value,
+        low=low,
+        high=high,
+    )
+
+
+def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
+    for field, value, low, high in (
+        ("priority", spec.priority, -policy.priority_max, policy.priority_max),
+        ("retries", spec.retries_max, 0, policy.retries_max),
+    ):
+        if not low <= value <= high:
+            return out_of_range(field, value, low, high)
+    if spec.time_limit_ms < 0:
+        return refuse(
+            "bad_time",
+            f"a time limit of {spec.time_limit_ms} ms lies in the past",
+            "give a time above zero",
+            field="time",
+        )
+    if spec.time_limit_ms > policy.time_limit_max_ms:
+        longest = human_duration(policy.time_limit_max_ms)
+        return refuse(
+            "time_limit_too_long",
+            f"a time limit of {human_duration(spec.time_limit_ms)} was asked for; the longest here is {longest}",
+            f"ask for at most {longest}, or let the job resume from a checkpoint",
+            limit_ms=spec.time_limit_ms,
+            limit_max_ms=policy.time_limit_max_ms,
+        )
+    return None
+
+
+def _unsupported(state: ClusterState, spec: JobSpec) -> Refusal | None:
+    if spec.tenant != DEFAULT_TENANT:
+        return refuse(
+            "unknown_tenant",
+            f"there is no tenant {spec.tenant[:80]!r}",
+            f"leave it out, or say {DEFAULT_TENANT!r}",
+            tenant=spec.tenant[:80],
+        )
+    if spec.user:
+        return refuse(
+            "user_not_supported",
+            f"the job asks to run as {spec.user[:80]!r}, but agents run jobs as their own account",
+            "leave `user` out",
+            user=spec.user[:80],
+        )
+    if spec.image and not any("container" in node.inventory.executors for node in state.nodes.values()):
+        return refuse(
+            "no_container_runtime",
+            f"the job names the image {spec.image[:80]!r}, but no node of this cluster can run containers",
+            "leave `image` out and give a command that the nodes have",
+            image=spec.image[:80],
+        )
+    return None
+
+
+def never_fits(state: ClusterState, demand: Demand) -> Refusal | None:
+    """A refusal when no node that ever registered could run one task, or all together couldn't run them all."""
+    if not state.nodes:
+        return None
+    room = 0
+    for node in state.nodes.values():
+        room += tasks_ever(node.inventory, demand)
+        if room >= demand.tasks:
+            return None
+    if room:
+        return refuse(
+            "demand_unsatisfiable",
+            f"the gang needs {demand.tasks} tasks of {asked(demand)}; all nodes together hold {room} of them",
+            f"ask for at most {room} tasks",
+            tasks=demand.tasks,
+            tasks_max=room,
+        )
+    return _too_large(state, demand)
+
+
+def _too_large(state: ClusterState, demand: Demand) -> Refusal:
+    inventories = [node.inventory for node in state.nodes.values()]
+    largest = max(inventories, key=lambda inv: (len(inv.gpus), inv.cpus, inv.memory_mb))
+    suitable = max(len(suitable_gpus(inv.gpus, demand)) for inv in inventories)
+    models = sorted({gpu.model for inv in inventories for gpu in inv.gpus})
+    hint = "ask for less per task"
+    if demand.gpu_count and not suitable:
+        hint = f"the GPUs here are: {', '.join(models[:8]) or 'none'}"
+    elif suitable and demand.gpu_count > suitable:
+        hint = f"spread it over several tasks: `--tasks N --gpus {suitable}` at most per task"
+    return refuse(
+        "demand_unsatisfiable",
+        f"no node could ever run one task of {asked(demand)}; the largest node has {len(largest.gpus)} GPU(s), "
+        f"{largest.cpus} CPU(s) and {largest.memory_mb} MiB memory, and at most {suitable} GPU(s) suit on one node",
+        hint,
+        gpus=len(largest.gpus),
+        suitable_gpus=suitable,
+        cpus=largest.cpus,
+        memory_mb=largest.memory_mb,
+    )

@@ -1,0 +1,33 @@
+"""How does a fact change the state?
+
+One door for every event: it keeps position and time, and sends the event to its noun.
+"""
+
+from typing import assert_never
+
+from stoker.brain.domain.ids import Position
+from stoker.brain.state.apply.job import apply_job
+from stoker.brain.state.apply.leadership import apply_leadership
+from stoker.brain.state.apply.node import apply_node
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.job import JobEvent
+from stoker.brain.state.events.leadership import LeadershipEvent
+from stoker.brain.state.events.node import NodeEvent
+
+
+def apply(state: ClusterState, fact: Fact, position: Position) -> None:
+    """Apply the fact that stands at `position` of the log, which must be the next one."""
+    assert position == state.position + 1, f"event {position} applied to a state at {state.position}"
+    assert fact.at >= state.last_at, f"event {position} of {fact.at} is older than its predecessor of {state.last_at}"
+    event = fact.event
+    if isinstance(event, JobEvent):
+        apply_job(state, event, fact.at, fact.by)
+    elif isinstance(event, NodeEvent):
+        apply_node(state, event, fact.at)
+    elif isinstance(event, LeadershipEvent):
+        apply_leadership(state, event)
+    else:
+        assert_never(event)
+    state.position = position
+    state.last_at = fact.at

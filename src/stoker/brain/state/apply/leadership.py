@@ -1,0 +1,20 @@
+"""How do facts about epochs and policy change the state?"""
+
+from typing import assert_never
+
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.events.leadership import ClusterCreated, EpochBegan, LeadershipEvent, PolicySet
+
+
+def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
+    match event:
+        case ClusterCreated():
+            assert not state.cluster_id, f"created twice: {state.cluster_id} and {event.cluster_id}"
+            state.cluster_id = event.cluster_id
+        case EpochBegan():
+            assert event.epoch > state.epoch, f"epoch {event.epoch} after {state.epoch}"
+            state.epoch = event.epoch
+        case PolicySet():
+            state.put_policy(event.policy)
+        case _:
+            assert_never(event)

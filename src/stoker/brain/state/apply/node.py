@@ -1,0 +1,49 @@
+"""How do facts about nodes change the state?"""
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from stoker.brain.domain.node import Node
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.events.node import (
+    NodeDrained,
+    NodeEvent,
+    NodeForgotten,
+    NodeReachable,
+    NodeRegistered,
+    NodeResumed,
+    NodeUnreachable,
+    StraysFound,
+)
+
+
+def apply_node(state: ClusterState, event: NodeEvent, at: Instant) -> None:
+    if isinstance(event, NodeRegistered):
+        state.put_node(_registered(state.nodes.get(event.node), event, at))
+        return
+    node = state.nodes[event.node]
+    match event:
+        case NodeReachable():
+            node = replace(node, reachable=True, silent_since=NEVER)
+        case NodeUnreachable():
+            node = replace(node, reachable=False, silent_since=at)
+        case NodeDrained():
+            node = replace(node, drain=event.reason)
+        case NodeResumed():
+            node = replace(node, drain=None)
+        case NodeForgotten():
+            node = replace(node, forgotten=True, reachable=False, silent_since=at, strays=(), drain=None)
+        case StraysFound():
+            node = replace(node, strays=event.strays)
+        case _:
+            assert_never(event)
+    state.put_node(node)
+
+
+def _registered(old: Node | None, event: NodeRegistered, at: Instant) -> Node:
+    if old is None or old.forgotten:
+        return Node(name=event.node, inventory=event.inventory, registered_at=at)
+    # Reachability returns only once the inventory of tasks was compared (`NodeReachable`).
+    return replace(old, inventory=event.inventory)

@@ -1,0 +1,119 @@
+"""How is history written down?
+
+One canonical JSON for log, snapshots and, later, replication: keys in declared order, maps sorted, no floats. A
+record names its format version; `decode_fact` refuses what it doesn't know instead of guessing.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.ids import Epoch, JobId, Position, Principal
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.node import Node
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.events.union import Event
+
+FORMAT: Final = 1
+"""Of facts and snapshots. A newer number is refused; older ones are brought up to date by `upcast` once they exist."""
+JOBS_PER_CHUNK: Final = 500
+"""About a millisecond of encoding, so that a snapshot never holds the process for long."""
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of the log: an event, when it happened and who caused it."""
+
+    v: int = FORMAT
+    at: Instant
+    by: Principal
+    event: Event
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    v: int
+    cluster_id: str
+    epoch: Epoch
+    position: Position
+    last_at: Instant
+    policy: Policy
+    next_job_id: JobId
+    nodes: int
+    jobs: int
+
+
+_encoder: Final = msgspec.json.Encoder(order="deterministic")
+_facts: Final = msgspec.json.Decoder(Fact)
+_headers: Final = msgspec.json.Decoder(_Header)
+_jobs: Final = msgspec.json.Decoder(list[Job])
+_nodes: Final = msgspec.json.Decoder(list[Node])
+
+
+def encode_fact(fact: Fact) -> bytes:
+    return _encoder.encode(fact)
+
+
+def decode_fact(record: bytes) -> Fact:
+    """Raises ValueError with a sentence when `record` isn't a fact of a known format."""
+    try:
+        fact = _facts.decode(record)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a fact of format {FORMAT}: {error}") from error
+    if fact.v != FORMAT:
+        raise ValueError(f"a fact of format {fact.v}; this version reads format {FORMAT}")
+    return fact
+
+
+def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
+    """The state in slices: a header, the nodes, then the jobs.
+
+    What is written is the state at the first `next()`: records are frozen, so holding references to them is enough.
+    """
+    jobs = list(state.jobs.values())
+    nodes = list(state.nodes.values())
+    yield _encoder.encode(
+        _Header(
+            v=FORMAT,
+            cluster_id=state.cluster_id,
+            epoch=state.epoch,
+            position=state.position,
+            last_at=state.last_at,
+            policy=state.policy,
+            next_job_id=state.next_job_id,
+            nodes=len(nodes),
+            jobs=len(jobs),
+        )
+    )
+    yield _encoder.encode(nodes)
+    for start in range(0, len(jobs), JOBS_PER_CHUNK):
+        yield _encoder.encode(jobs[start : start + JOBS_PER_CHUNK])
+
+
+def load_snapshot(chunks: Iterable[bytes]) -> ClusterState:
+    """The state that `snapshot_chunks` wrote. Raises ValueError when the chunks aren't whole or of another format."""
+    remaining = iter(chunks)
+    state = ClusterState()
+    try:
+        header = _headers.decode(next(remaining))
+        if header.v != FORMAT:
+            raise ValueError(f"a snapshot of format {header.v}; this version reads format {FORMAT}")
+        _fill(state, header, _nodes.decode(next(remaining)), (_jobs.decode(chunk) for chunk in remaining))
+    except (msgspec.MsgspecError, StopIteration) as error:
+        raise ValueError(f"not a whole snapshot: {error}") from error
+    return state
+
+
+def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterable[list[Job]]) -> None:
+    state.cluster_id, state.epoch, state.position = header.cluster_id, header.epoch, header.position
+    state.last_at, state.next_job_id = header.last_at, header.next_job_id
+    state.put_policy(header.policy)
+    for node in nodes:
+        state.put_node(node)
+    for chunk in jobs:
+        for job in chunk:
+            state.put_job(job)
+    found = f"{len(state.jobs)} of {header.jobs} jobs, {len(state.nodes)} of {header.nodes} nodes"
+    if (len(state.nodes), len(state.jobs)) != (header.nodes, header.jobs):
+        raise ValueError(f"not a whole snapshot: {found}")

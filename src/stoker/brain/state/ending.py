@@ -1,0 +1,183 @@
+"""What follows when tasks of a live attempt end?
+
+The one place that decides outcomes, retries and requeues, used by every command that can end a task: an agent's
+report, a compared inventory, a forgotten node.
+
+Rules: E1  the outcome is that of what ended the attempt: our order if there was one, else the first task that failed
+       E2  one failed task ends the gang: the others are told to stop
+       E3  a retry follows a non-zero exit, a signal or a failed start, at most `retries_max` of the job's own wish
+       E4  a requeue follows a lost node or runner, at most `requeues_max` of the policy, and costs no retry
+       E5  a taken port costs neither, and has a bound of its own
+       E6  cancel, time-out and out of memory are final
+"""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from stoker.brain.domain.errors import Facts
+from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TaskEnd
+from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
+from stoker.brain.domain.units import NEVER, Instant, human_duration, later
+from stoker.brain.state.events.job import AttemptStopping, JobEvent, JobFinished, JobRequeued, TaskEnded
+
+_OUTCOMES: Mapping[EndCause, Outcome] = {
+    EndCause.EXITED: Outcome.FAILED,
+    EndCause.STOPPED: Outcome.NODE_FAILED,  # nobody here ordered it, so the node did, as `up` does when it ends
+    EndCause.START_FAILED: Outcome.START_FAILED,
+    EndCause.PORT_TAKEN: Outcome.PORT_TAKEN,
+    EndCause.NEVER_STARTED: Outcome.NODE_FAILED,
+    EndCause.RUNNER_LOST: Outcome.NODE_FAILED,
+    EndCause.NODE_REBOOTED: Outcome.NODE_FAILED,
+    EndCause.GONE: Outcome.NODE_FAILED,
+    EndCause.FORGOTTEN: Outcome.LOST,
+}
+_STOPS: Mapping[StopCause, Outcome | None] = {
+    StopCause.CANCELLED: Outcome.CANCELLED,
+    StopCause.TIMEOUT: Outcome.TIMEOUT,
+    StopCause.MEMBER_ENDED: None,  # the member that ended says what the outcome is
+}
+
+
+def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Policy) -> tuple[JobEvent, ...]:
+    """The events that follow when these ranks of the live attempt end; each must be open."""
+    attempt = job.live_attempt
+    assert attempt is not None, f"nothing is live: {job.story()}"
+    tasks = list(attempt.tasks)
+    events: list[JobEvent] = []
+    for rank, end in ends.items():
+        assert tasks[rank].end is None, f"rank {rank} ends twice: {job.story()}"
+        end = _in_its_time(tasks[rank], end, attempt, now)
+        tasks[rank] = replace(tasks[rank], end=end)
+        events.append(TaskEnded(job=job.id, attempt=attempt.number, rank=rank, end=end))
+    attempt = replace(attempt, tasks=tuple(tasks))
+    if attempt.open_tasks:
+        if attempt.stop is None and any(not end.clean for end in ends.values()):
+            events.append(AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.MEMBER_ENDED))
+        return tuple(events)
+    return (*events, _settle_job(job, attempt, now, policy))
+
+
+def _in_its_time(task: Task, end: TaskEnd, attempt: Attempt, now: Instant) -> TaskEnd:
+    # The node's wall clock may be off; an end lies between its start and its report on our clock.
+    earliest = max(task.started_at, attempt.placed_at)
+    return replace(end, at=min(max(end.at, earliest), now))
+
+
+def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> JobEvent:
+    decisive = _decisive(attempt)
+    assert decisive.end is not None, "an attempt is settled when all its tasks have ended"
+    outcome = _outcome(attempt, decisive)
+    again = _next_try(job, outcome, now, policy)
+    if again is not None:
+        facts: Facts = {"attempt": attempt.number, "outcome": outcome.value, "until_ms": again.not_before}
+        reason = Reason(ReasonCode.RETRY_BACKOFF, facts)
+        return replace(again, exit_code=decisive.end.exit_code, reason=reason)
+    return JobFinished(
+        job=job.id,
+        state=_final_state(outcome),
+        outcome=outcome,
+        reason=_reason(job, attempt, outcome, decisive, policy),
+        exit_code=decisive.end.exit_code,
+    )
+
+
+def _decisive(attempt: Attempt) -> Task:
+    """The task that says how the attempt went: the first that failed by itself, else rank 0."""
+    failed = [task for task in attempt.tasks if task.end and not task.end.clean]
+    own = [task for task in failed if task.end and task.end.cause is not EndCause.STOPPED] or failed
+    return min(own, key=_when_ended, default=attempt.tasks[0])
+
+
+def _when_ended(task: Task) -> tuple[Instant, int]:
+    assert task.end is not None, "only ended tasks are compared"
+    return task.end.at, task.placement.rank
+
+
+def _outcome(attempt: Attempt, decisive: Task) -> Outcome:
+    ordered = _STOPS[attempt.stop.cause] if attempt.stop else None
+    if ordered:
+        return ordered
+    end = decisive.end
+    assert end is not None, "an attempt is settled when all its tasks have ended"
+    if end.clean:
+        return Outcome.SUCCEEDED
+    if end.oom:
+        return Outcome.OUT_OF_MEMORY
+    return _OUTCOMES[end.cause]
+
+
+def _next_try(job: Job, outcome: Outcome, now: Instant, policy: Policy) -> JobRequeued | None:
+    """The requeue that E3 to E5 grant after `outcome`, its reason still to be filled in. None = the job ends."""
+    again = JobRequeued(
+        job=job.id,
+        outcome=outcome,
+        reason=AWAITING_PASS,
+        retries_used=job.retries_used,
+        requeues_used=job.requeues_used,
+        port_retries_used=job.port_retries_used,
+    )
+    match outcome:
+        case Outcome.FAILED | Outcome.START_FAILED if job.retries_used < job.spec.retries_max:
+            until = later(now, backoff_ms(job.retries_used, policy))
+            return replace(again, retries_used=job.retries_used + 1, not_before=until)
+        case Outcome.NODE_FAILED | Outcome.LOST if job.spec.requeue and job.requeues_used < policy.requeues_max:
+            # The first loss is the node's bad luck; a job lost again and again may be the cause of it.
+            until = later(now, backoff_ms(job.requeues_used - 1, policy)) if job.requeues_used else NEVER
+            return replace(again, requeues_used=job.requeues_used + 1, not_before=until)
+        case Outcome.PORT_TAKEN if job.port_retries_used < policy.port_retries_max:
+            return replace(again, port_retries_used=job.port_retries_used + 1)
+        case _:
+            return None
+
+
+def backoff_ms(tries: int, policy: Policy) -> int:
+    """The pause before the next try after `tries` earlier ones: doubles from the first to the longest."""
+    return min(policy.backoff_first_ms << min(tries, 32), policy.backoff_max_ms)
+
+
+def _final_state(outcome: Outcome) -> JobState:
+    match outcome:
+        case Outcome.SUCCEEDED:
+            return JobState.SUCCEEDED
+        case Outcome.CANCELLED:
+            return JobState.CANCELLED
+        case Outcome.TIMEOUT:
+            return JobState.TIMEOUT
+        case Outcome.OUT_OF_MEMORY:
+            return JobState.OUT_OF_MEMORY
+        case Outcome.NODE_FAILED | Outcome.LOST:
+            return JobState.NODE_FAILED
+        case Outcome.FAILED | Outcome.START_FAILED | Outcome.PORT_TAKEN:
+            return JobState.FAILED
+
+
+def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Policy) -> Reason:
+    end, node = task.end, task.placement.node
+    assert end is not None, "an attempt is settled when all its tasks have ended"
+    where: Facts = {"rank": task.placement.rank, "node": node}
+    match outcome:
+        case Outcome.SUCCEEDED:
+            return Reason(ReasonCode.EXITED, {"exit_code": 0})
+        case Outcome.CANCELLED:
+            return Reason(ReasonCode.CANCELLED, {"by": attempt.stop.by if attempt.stop else "?"})
+        case Outcome.TIMEOUT:
+            limit = job.spec.time_limit_ms
+            return Reason(ReasonCode.TIME_LIMIT, {"limit": human_duration(limit), "limit_ms": limit})
+        case Outcome.OUT_OF_MEMORY:
+            used: Facts = {"limit_mb": task.placement.memory_mb, "peak_mb": end.peak_memory_mb}
+            return Reason(ReasonCode.OUT_OF_MEMORY, {**where, **used})
+        case Outcome.START_FAILED:
+            return Reason(ReasonCode.START_FAILED, {**where, "error": end.error or end.cause.value})
+        case Outcome.PORT_TAKEN:
+            ports: Facts = {"port_min": policy.port_min, "port_max": policy.port_max}
+            return Reason(ReasonCode.PORT_TAKEN, {**where, **ports, "tries": job.port_retries_used + 1})
+        case Outcome.NODE_FAILED | Outcome.LOST:
+            lost: Facts = {**where, "error": end.error or end.cause.value, "requeues": job.requeues_used}
+            return Reason(ReasonCode.REQUEUES_SPENT if job.spec.requeue else ReasonCode.NODE_FAILED, lost)
+        case Outcome.FAILED:
+            if end.signal:
+                return Reason(ReasonCode.KILLED_BY_SIGNAL, {**where, "signal": end.signal})
+            return Reason(ReasonCode.EXITED, {**where, "exit_code": -1 if end.exit_code is None else end.exit_code})

@@ -1,0 +1,7 @@
+"""Every kind of fact, in one closed union: what `apply` must know how to apply."""
+
+from stoker.brain.state.events.job import JobEvent
+from stoker.brain.state.events.leadership import LeadershipEvent
+from stoker.brain.state.events.node import NodeEvent
+
+Event = JobEvent | NodeEvent | LeadershipEvent

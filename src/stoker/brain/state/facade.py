@@ -1,0 +1,54 @@
+"""How does the engine look at a ClusterState?
+
+The one implementation of `view.View` over live state. It hands out the indexes themselves, so it costs nothing to
+make; a reader that changed them would be a bug.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, Position
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.node import Free, Node
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.view import Bucket, GpuKinds
+
+_NO_PORTS: dict[int, JobId] = {}
+
+
+class ClusterView:
+    """A View of `state` as it is at each call."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    @property
+    def position(self) -> Position:
+        return self._state.position
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._state.epoch
+
+    def pending(self) -> Iterable[Bucket]:
+        for (priority, shape), jobs in self._state.indexes.waiting.items():
+            yield Bucket(priority, shape, jobs.ids)
+
+    def job(self, job: JobId) -> Job:
+        return self._state.jobs[job]
+
+    @property
+    def nodes(self) -> Mapping[NodeName, Node]:
+        return self._state.nodes
+
+    @property
+    def free(self) -> Mapping[NodeName, Free]:
+        return self._state.indexes.free
+
+    @property
+    def by_free(self) -> Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]:
+        return self._state.indexes.by_free
+
+    def ports_in_use(self, address: str) -> Set[int]:
+        return self._state.indexes.ports.get(address, _NO_PORTS).keys()

@@ -1,0 +1,304 @@
+"""Which look-ups does the state need, and how are they kept true?
+
+Everything here is derived from the records of jobs and nodes: `job_changed` and `node_changed` take the old and the
+new record, undo what the old one contributed and add what the new one does. `rebuild` makes the same from nothing,
+and a test holds the two against each other after every event.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.job import Attempt, Job
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.node import Free, Node
+from stoker.brain.domain.units import NEVER, Instant, later
+from stoker.brain.state.view import GpuKinds
+
+TaskId = tuple[JobId, int, int]
+"""(job, attempt, rank)"""
+
+_LIMITED = frozenset({JobState.STARTING, JobState.RUNNING})
+
+
+class SortedIds:
+    """Ids in ascending order. Most arrive at the end and leave at the front, which a plain list does well."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: Iterable[JobId] = ()) -> None:
+        self.ids: list[JobId] = sorted(ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SortedIds) and self.ids == other.ids
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
+
+    def add(self, job: JobId) -> None:
+        if not self.ids or job > self.ids[-1]:
+            self.ids.append(job)
+        else:
+            insort(self.ids, job)
+
+    def remove(self, job: JobId) -> None:
+        at = bisect_left(self.ids, job)
+        assert self.ids[at : at + 1] == [job], f"job {job} is not in this index"
+        del self.ids[at]
+
+
+class Agenda:
+    """What falls due when, earliest first."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Instant, JobId]] = []
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Agenda) and self.entries == other.entries
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
+
+    def add(self, at: Instant, job: JobId) -> None:
+        insort(self.entries, (at, job))
+
+    def remove(self, at: Instant, job: JobId) -> None:
+        i = bisect_left(self.entries, (at, job))
+        assert self.entries[i : i + 1] == [(at, job)], f"job {job} is not due at {at}"
+        del self.entries[i]
+
+    def head(self) -> Instant | None:
+        return self.entries[0][0] if self.entries else None
+
+    def due(self, now: Instant) -> list[JobId]:
+        """Jobs that are due at `now` or were before."""
+        found: list[JobId] = []
+        for at, job in self.entries:
+            if at > now:
+                break
+            found.append(job)
+        return found
+
+
+class Indexes:
+    """All derived look-ups of one ClusterState."""
+
+    def __init__(self, nodes: Mapping[NodeName, Node]) -> None:
+        self._nodes = nodes
+        self.by_state: dict[JobState, SortedIds] = {state: SortedIds() for state in JobState}
+        self.waiting: dict[tuple[int, Shape], SortedIds] = {}
+        """Jobs that the engine may place, by base priority and shape."""
+        self.delayed = Agenda()
+        self.limits = Agenda()
+        """When running jobs reach their time limit."""
+        self.ended = Agenda()
+        """Final jobs by the time of their end, oldest first."""
+        self.on_node: dict[NodeName, dict[JobId, None]] = {}
+        self.held: dict[NodeName, dict[TaskId, TaskPlacement]] = {}
+        self.ports: dict[str, dict[int, JobId]] = {}
+        self.gpu_owner: dict[GpuUuid, NodeName] = {}
+        self.free: dict[NodeName, Free] = {}
+        self.by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
+        self._slot: dict[NodeName, tuple[GpuKinds, int]] = {}
+        self.ended_max = 0
+        """Copied from the policy, so that `next_deadline` knows when pruning is due."""
+
+    def next_deadline(self) -> Instant | None:
+        """When `RunDeadlines` has something to do next; None = nothing is foreseen."""
+        if len(self.ended) > self.ended_max + self.ended_max // 10:
+            return NEVER
+        heads = [at for at in (self.delayed.head(), self.limits.head()) if at is not None]
+        return min(heads) if heads else None
+
+    # -- jobs ----------------------------------------------------------------------------------------------------
+
+    def job_changed(self, old: Job | None, new: Job | None) -> None:
+        """Follow one job record being replaced, made (old None) or dropped (new None)."""
+        self._follow_state(old, new)
+        self._follow_agendas(old, new)
+        before, after = _live(old), _live(new)
+        if before is not after:
+            self._follow_attempt(old, before, new, after)
+
+    def _follow_state(self, old: Job | None, new: Job | None) -> None:
+        before, after = old.state if old else None, new.state if new else None
+        if before is not after:
+            if old and before:
+                self.by_state[before].remove(old.id)
+            if new and after:
+                self.by_state[after].add(new.id)
+        was, is_now = _offered(old), _offered(new)
+        if was != is_now:
+            if old and was:
+                self._unoffer(was, old.id)
+            if new and is_now:
+                self.waiting.setdefault(is_now, SortedIds()).add(new.id)
+
+    def _unoffer(self, key: tuple[int, Shape], job: JobId) -> None:
+        bucket = self.waiting[key]
+        bucket.remove(job)
+        if not bucket.ids:
+            del self.waiting[key]
+
+    def _follow_agendas(self, old: Job | None, new: Job | None) -> None:
+        for agenda, due in ((self.delayed, _delay), (self.limits, _limit), (self.ended, _end)):
+            before, after = due(old), due(new)
+            if before != after:
+                if old and before is not None:
+                    agenda.remove(before, old.id)
+                if new and after is not None:
+                    agenda.add(after, new.id)
+
+    def _follow_attempt(self, old: Job | None, before: Attempt | None, new: Job | None, after: Attempt | None) -> None:
+        touched: dict[NodeName, None] = {}
+        was = _holdings(old, before)
+        now = _holdings(new, after)
+        for task, placement in was.items():
+            if task not in now:
+                self._drop(task, placement)
+                touched[placement.node] = None
+        for task, placement in now.items():
+            if task not in was:
+                self._hold(task, placement)
+                touched[placement.node] = None
+        self._follow_port(old, before, new, after)
+        for node in touched:
+            self._refresh(node)
+
+    def _hold(self, task: TaskId, placement: TaskPlacement) -> None:
+        self.held.setdefault(placement.node, {})[task] = placement
+        self.on_node.setdefault(placement.node, {})[task[0]] = None
+
+    def _drop(self, task: TaskId, placement: TaskPlacement) -> None:
+        held = self.held[placement.node]
+        del held[task]
+        if not any(other[0] == task[0] for other in held):
+            del self.on_node[placement.node][task[0]]
+        if not held:
+            del self.held[placement.node]
+            del self.on_node[placement.node]
+
+    def _follow_port(self, old: Job | None, before: Attempt | None, new: Job | None, after: Attempt | None) -> None:
+        was = (before.master_addr, before.master_port) if before and before.master_port else None
+        now = (after.master_addr, after.master_port) if after and after.master_port else None
+        if was == now:
+            return
+        if was:
+            ports = self.ports[was[0]]
+            del ports[was[1]]
+            if not ports:
+                del self.ports[was[0]]
+        if now and new:
+            ports = self.ports.setdefault(now[0], {})
+            assert now[1] not in ports, f"port {now} of job {new.id} is held by job {ports[now[1]]}"
+            ports[now[1]] = new.id
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    def node_changed(self, old: Node | None, new: Node) -> None:
+        """Follow one node record being made or replaced; `nodes` already holds the new one."""
+        if old is None or old.inventory is not new.inventory or old.forgotten is not new.forgotten:
+            for gpu in old.inventory.gpus if old else ():
+                if self.gpu_owner.get(gpu.uuid) == new.name:
+                    del self.gpu_owner[gpu.uuid]
+            if not new.forgotten:
+                for gpu in new.inventory.gpus:
+                    self.gpu_owner[gpu.uuid] = new.name
+        self._refresh(new.name)
+
+    def _refresh(self, name: NodeName) -> None:
+        node = self._nodes.get(name)
+        slot = self._slot.pop(name, None)
+        if slot:
+            self._leave_slot(name, slot)
+        if node is None or not node.schedulable:
+            self.free.pop(name, None)
+            return
+        free = free_on(node, self.held.get(name, {}).values())
+        self.free[name] = free
+        slot = (kinds_of(node), len(free.gpus))
+        self._slot[name] = slot
+        insort(self.by_free.setdefault(slot[0], {}).setdefault(slot[1], []), name)
+
+    def _leave_slot(self, name: NodeName, slot: tuple[GpuKinds, int]) -> None:
+        kinds, count = slot
+        names = self.by_free[kinds][count]
+        del names[bisect_left(names, name)]
+        if not names:
+            del self.by_free[kinds][count]
+            if not self.by_free[kinds]:
+                del self.by_free[kinds]
+
+
+def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
+    """What `node` has left beside `held` and its strays. An inventory that shrank under its tasks leaves nothing."""
+    cpus, memory_mb = node.inventory.cpus, node.inventory.memory_mb
+    taken: dict[GpuUuid, None] = {uuid: None for stray in node.strays for uuid in stray.gpus}
+    for placement in held:
+        cpus -= placement.cpus
+        memory_mb -= placement.memory_mb
+        for uuid in placement.gpus:
+            taken[uuid] = None
+    gpus = node.inventory.gpus
+    if taken:
+        gpus = tuple(gpu for gpu in gpus if gpu.uuid not in taken)
+    return Free(gpus, max(cpus, 0), max(memory_mb, 0))
+
+
+def kinds_of(node: Node) -> GpuKinds:
+    return tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in node.inventory.gpus}))
+
+
+def rebuild(jobs: Mapping[JobId, Job], nodes: Mapping[NodeName, Node], ended_max: int) -> Indexes:
+    """The same indexes from nothing."""
+    made = Indexes(nodes)
+    made.ended_max = ended_max
+    for node in nodes.values():
+        made.node_changed(None, node)
+    for job in jobs.values():
+        made.job_changed(None, job)
+    return made
+
+
+def _live(job: Job | None) -> Attempt | None:
+    return job.live_attempt if job else None
+
+
+def _offered(job: Job | None) -> tuple[int, Shape] | None:
+    if job is None or job.state is not JobState.PENDING or job.not_before != NEVER:
+        return None
+    return job.spec.priority, job.spec.shape
+
+
+def _delay(job: Job | None) -> Instant | None:
+    if job is None or job.state is not JobState.PENDING or job.not_before == NEVER:
+        return None
+    return job.not_before
+
+
+def _limit(job: Job | None) -> Instant | None:
+    if job is None or job.state not in _LIMITED:
+        return None
+    began = job.attempts[-1].began_at
+    return None if began == NEVER else later(began, job.spec.time_limit_ms)
+
+
+def _end(job: Job | None) -> Instant | None:
+    return job.ended_at if job is not None and job.is_final else None
+
+
+def _holdings(job: Job | None, attempt: Attempt | None) -> dict[TaskId, TaskPlacement]:
+    if job is None or attempt is None:
+        return {}
+    return {(job.id, attempt.number, task.placement.rank): task.placement for task in attempt.open_tasks}

@@ -1,0 +1,103 @@
+"""What must be true after every event?
+
+Named truths over the whole state, for tests, the simulator and the live audit. Each answers with sentences about
+what is wrong; none is ever wrong unless Stoker has a bug.
+"""
+
+from collections.abc import Iterator
+
+from stoker.brain.domain.ids import GpuUuid
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import LIVE, JobState
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state.cluster import ClusterState
+
+_INDEXES = (
+    "by_state",
+    "waiting",
+    "delayed",
+    "limits",
+    "ended",
+    "on_node",
+    "held",
+    "ports",
+    "gpu_owner",
+    "free",
+    "by_free",
+)
+
+
+def violations(state: ClusterState) -> list[str]:
+    """Every broken truth, in words. Cost: one walk over all jobs and nodes."""
+    return [*no_gpu_twice(state), *no_node_overdrawn(state), *each_job_consistent(state), *indexes_derived(state)]
+
+
+def no_gpu_twice(state: ClusterState) -> Iterator[str]:
+    """A GPU is promised to one open task at most, and never to one beside a stray."""
+    holder: dict[GpuUuid, str] = {}
+    for node in state.nodes.values():
+        for stray in node.strays:
+            for uuid in stray.gpus:
+                holder[uuid] = f"stray {stray.job}.{stray.attempt}.{stray.rank} on {node.name}"
+    for job in state.jobs.values():
+        attempt = job.live_attempt
+        for task in attempt.open_tasks if attempt else ():
+            for uuid in task.placement.gpus:
+                me = f"job {job.id} rank {task.placement.rank}"
+                # A stray found after the placement shares the GPU through no promise of ours.
+                if uuid in holder and not holder[uuid].startswith("stray"):
+                    yield f"GPU {uuid} is held by {holder[uuid]} and by {me}"
+                holder[uuid] = me
+
+
+def no_node_overdrawn(state: ClusterState) -> Iterator[str]:
+    """Open tasks of a node never hold more CPUs or memory than the largest inventory it had when they were placed."""
+    for name, held in state.indexes.held.items():
+        inventory = state.nodes[name].inventory
+        known = {gpu.uuid for gpu in inventory.gpus}
+        shrunk = any(uuid not in known for placement in held.values() for uuid in placement.gpus)
+        cpus = sum(placement.cpus for placement in held.values())
+        memory_mb = sum(placement.memory_mb for placement in held.values())
+        if not shrunk and (cpus > inventory.cpus or memory_mb > inventory.memory_mb):
+            yield f"node {name} is overdrawn: {cpus} of {inventory.cpus} CPUs, {memory_mb} of {inventory.memory_mb} MiB"
+
+
+def each_job_consistent(state: ClusterState) -> Iterator[str]:
+    for job in state.jobs.values():
+        for fault in _job_faults(state, job):
+            yield f"{fault}: {job.story()}"
+
+
+def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
+    open_attempts = [attempt.number for attempt in job.attempts if attempt.outcome is None]
+    if job.state in LIVE and open_attempts != [len(job.attempts)]:
+        yield "live without exactly its newest attempt open"
+    if job.state not in LIVE and open_attempts:
+        yield f"attempts {open_attempts} open in a state that holds nothing"
+    if [attempt.number for attempt in job.attempts] != list(range(1, len(job.attempts) + 1)):
+        yield "attempts out of order"
+    if any(attempt.epoch > state.epoch for attempt in job.attempts):
+        yield f"an attempt of an epoch beyond {state.epoch}"
+    if job.is_final != (job.ended_at != NEVER):
+        yield "ended without a time, or a time without an end"
+    if job.is_final and job.reason is None:
+        yield "ended without a reason"
+    if job.state is JobState.RUNNING and not job.attempts[-1].all_started:
+        yield "running before every rank has started"
+    if job.id >= state.next_job_id:
+        yield f"an id at or beyond the next one, {state.next_job_id}"
+    bounds = (
+        (job.retries_used, job.spec.retries_max),
+        (job.requeues_used, state.policy.requeues_max),
+        (job.port_retries_used, state.policy.port_retries_max),
+    )
+    if any(used > most for used, most in bounds):
+        yield "more tries than allowed"
+
+
+def indexes_derived(state: ClusterState) -> Iterator[str]:
+    """Every index equals what `rebuild` makes from nothing."""
+    fresh = state.rebuilt_indexes()
+    for name in _INDEXES:
+        if getattr(state.indexes, name) != getattr(fresh, name):
+            yield f"index {name} has drifted from the records"
