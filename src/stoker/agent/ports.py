@@ -124,6 +124,7 @@ class Runner(Protocol):
            R3  one `TaskOver` per key, when the whole tree is gone
            R4  an end is kept for 24 h or until newer than `ends_max` others, also after `settle`
            R5  after a kill of the runner the next one sweeps and reports `runner_lost` for what it finds open
+           R6  a call raises OSError when the runner has died; RunnerGone follows on the report stream
     """
 
     async def connect(self) -> None:
@@ -141,10 +142,12 @@ class Runner(Protocol):
         ...
 
     async def settle(self, key: TaskKey) -> None:
-        """The control plane has this end on disk."""
+        """The control plane has this end on disk. Settling an unknown key does nothing."""
         ...
 
-    async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice: ...
+    async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
+        """A negative offset counts from the end. Raises OSError when there is no such output."""
+        ...
 
     async def shutdown(self) -> None:
         """Kill every task, then end the runner. For `up` and `demo`."""

@@ -1,0 +1,338 @@
+"""What does an agent do with what it is told, and what does it say?
+
+The logic between the Link and Runner ports. It holds no thread and reads no clock of its own.
+
+Rules: A1  the first report on each stream is the inventory of tasks, and none is sent before the runner gave its own
+       A2  only instructions received on the present stream are acted on; when it breaks, the rest is dropped
+       A3  an instruction of an older epoch than the newest seen is ignored and counted
+       A4  a start whose key is known is answered from what is known, never acted on
+       A5  a start whose GPUs aren't free here ends `start_failed` and says who holds them
+       A6  a stop of a task that this node has no trace of is answered with an end `gone`
+       A7  a sign of life goes out every heartbeat, and at once when a task is ending
+       A8  when the runner dies the stream is dropped too, and both begin again from the next runner's inventory:
+           a start that died with it is in neither the inventory nor the air
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from stoker.agent.delivery import Delivery
+from stoker.agent.launch import Folders, NoFolders, complete_environment
+from stoker.agent.link import Backoff
+from stoker.agent.observed import Observed
+from stoker.agent.ports import (
+    Link,
+    LinkDown,
+    LinkRefused,
+    LinkSession,
+    Runner,
+    RunnerGone,
+    RunnerInventory,
+    RunnerReport,
+    StartTask,
+    TaskEnding,
+    TaskOver,
+    TaskRunning,
+)
+from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.job import EndCause, TaskEnd
+from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report
+from stoker.ports import Clock, Entropy, Telemetry
+
+OUTGOING_MAX: Final = 10_000
+"""Reports that wait for a slow stream. One more, and the stream is given up: the next inventory says it all."""
+LOG_BYTES_MAX: Final = 1 << 20
+"""One log request is answered with at most 1 MiB, whatever it asks for; the reader asks again from where it ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPorts:
+    """All that the daemon touches."""
+
+    link: Link
+    runner: Runner
+    clock: Clock
+    entropy: Entropy
+    telemetry: Telemetry
+    folders: Folders = field(default_factory=NoFolders)
+
+
+class _Stream:
+    """A session in use, and the reports that wait to go out on it, in order."""
+
+    def __init__(self, session: LinkSession, first: Report) -> None:
+        self.session = session
+        self._outgoing: asyncio.Queue[Report] = asyncio.Queue(OUTGOING_MAX)
+        self._cut = asyncio.Event()
+        self._why = ""
+        self.say(first)
+
+    def say(self, report: Report) -> None:
+        try:
+            self._outgoing.put_nowait(report)
+        except asyncio.QueueFull:
+            self.cut(f"{OUTGOING_MAX} reports wait to be sent")
+
+    def cut(self, why: str) -> None:
+        """Give the stream up for a reason of ours."""
+        self._why = self._why or why
+        self._cut.set()
+
+    @property
+    def was_cut(self) -> bool:
+        return self._cut.is_set()
+
+    async def send(self) -> None:
+        while True:
+            await self.session.send(await self._outgoing.get())
+
+    async def until_cut(self) -> None:
+        await self._cut.wait()
+        raise LinkDown(self._why)
+
+
+class Daemon:
+    """One node's agent. `run` until cancelled; `amend` when the node's inventory changes."""
+
+    def __init__(
+        self, registration: Registration, ports: AgentPorts, *, node_env: Mapping[str, str] | None = None
+    ) -> None:
+        """`node_env` is what each job gets unless the control plane gave it: PATH, HOME."""
+        self._registration = registration
+        self._ports = ports
+        self._node_env = dict(node_env or {})
+        self._observed = Observed()
+        self._delivery = Delivery(registration.node, self._observed, ports.runner, ports.folders, self._session_when_up)
+        self._link_backoff = Backoff(ports.entropy)
+        self._runner_backoff = Backoff(ports.entropy)
+        self._epoch = Epoch(0)
+        self._stream: _Stream | None = None
+        self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._down.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled. Jobs run on."""
+        async with asyncio.TaskGroup() as duties:
+            duties.create_task(self._keep_runner())
+            duties.create_task(self._keep_link())
+            duties.create_task(self._delivery.run(self._ports.clock, self._ports.entropy))
+
+    def amend(self, registration: Registration) -> None:
+        """The node has changed (a driver came up): register anew. No running task is touched."""
+        assert registration.node == self._registration.node, "a node can't change its name"
+        if registration != self._registration:
+            self._registration = registration
+            self._cut("the node's inventory changed")
+
+    # --- the runner ---------------------------------------------------------------------------------------------
+
+    async def _keep_runner(self) -> None:
+        while True:
+            try:
+                await self._ports.runner.connect()
+            except OSError as error:
+                self._ports.telemetry.warn("runner_unavailable", error=str(error))
+                await self._ports.clock.sleep(self._runner_backoff.next_s())
+                continue
+            async for report in self._ports.runner.reports():
+                self._take_report(report)
+            self._cut("the runner is gone")
+            self._runner_ready.clear()
+            await self._down.wait()  # A8: the old stream's last instruction is over before the next inventory
+            await self._ports.clock.sleep(self._runner_backoff.next_s())
+
+    def _take_report(self, report: RunnerReport) -> None:
+        match report:
+            case RunnerInventory():
+                self._observed.inventory(report)
+                self._delivery.offer_all()
+                self._runner_backoff.worked()
+                self._runner_ready.set()
+            case TaskRunning():
+                self._observed.running(report)
+                self._say_started(report.key)
+            case TaskEnding():
+                self._observed.ending(report)
+                self._say_beat()
+            case TaskOver():
+                self._observed.over(report)
+                self._delivery.offer(report.key)
+                self._ports.telemetry.event("task_finished", task_id=_name(report.key), cause=report.end.cause)
+            case RunnerGone():
+                self._ports.telemetry.warn("runner_lost", error=report.error)
+            case _:
+                assert_never(report)
+
+    # --- the link -----------------------------------------------------------------------------------------------
+
+    async def _keep_link(self) -> None:
+        while True:
+            await self._runner_ready.wait()
+            if not await self._connect_and_serve():
+                await self._ports.clock.sleep(self._link_backoff.next_s())
+
+    async def _connect_and_serve(self) -> bool:
+        """True when the stream ended for a reason of ours, so that nobody needs a pause."""
+        try:
+            session = await self._ports.link.connect(self._registration)
+        except LinkDown as error:
+            self._ports.telemetry.warn("control_plane_unreachable", error=str(error))
+            return False
+        except LinkRefused as error:
+            self._ports.telemetry.warn("registration_refused", error=str(error))
+            return False
+        try:
+            if session.epoch < self._epoch:
+                self._ignored("session", session.epoch)
+                return False
+            return await self._serve(session)
+        finally:
+            await session.close()
+
+    async def _serve(self, session: LinkSession) -> bool:
+        if not self._runner_ready.is_set():
+            return True  # it died while we connected: there is no inventory to begin with
+        self._epoch = session.epoch
+        stream = _Stream(session, self._observed.task_inventory(self._registration.inventory.boot_id))  # A1
+        self._stream = stream
+        self._down.clear()
+        self._up.set()
+        self._ports.telemetry.event("agent_registered", agent_id=self._registration.node, epoch=session.epoch)
+        try:
+            async with asyncio.TaskGroup() as duties:
+                duties.create_task(stream.send())
+                duties.create_task(stream.until_cut())
+                duties.create_task(self._beat(stream))
+                duties.create_task(self._obey(session))
+                duties.create_task(self._show_logs(session))
+        except* LinkDown as broken:
+            self._ports.telemetry.warn("agent_disconnected", error=str(broken.exceptions[0]))
+        finally:
+            self._stream = None
+            self._up.clear()
+            self._down.set()
+        return stream.was_cut
+
+    async def _beat(self, stream: _Stream) -> None:
+        while True:
+            await self._ports.clock.sleep(stream.session.heartbeat_s)
+            self._link_backoff.worked()
+            stream.say(self._observed.beat())
+
+    async def _session_when_up(self) -> LinkSession:
+        while self._stream is None:
+            await self._up.wait()
+        return self._stream.session
+
+    def _cut(self, why: str) -> None:
+        if self._stream is not None:
+            self._stream.cut(why)
+
+    def _say_started(self, key: TaskKey) -> None:
+        started = self._observed.started(key)
+        if started is not None and self._stream is not None:
+            self._stream.say(started)
+
+    def _say_beat(self) -> None:
+        if self._stream is not None:
+            self._stream.say(self._observed.beat())
+
+    # --- instructions -------------------------------------------------------------------------------------------
+
+    async def _obey(self, session: LinkSession) -> None:
+        async for instruction in session.instructions():
+            if instruction.epoch < self._epoch:  # A3
+                self._ignored(_name(instruction.key), instruction.epoch)
+                continue
+            try:
+                await self._carry_out(instruction)
+            except OSError as error:
+                # The runner died under the call; RunnerGone follows and cuts this stream (A8).
+                self._ports.telemetry.warn("runner_call_failed", task_id=_name(instruction.key), error=str(error))
+        raise LinkDown("the control plane closed the stream")
+
+    async def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Start():
+                await self._start(instruction)
+            case Stop():
+                await self._stop(instruction)
+            case _:
+                assert_never(instruction)
+
+    async def _start(self, start: Start) -> None:
+        if self._observed.knows(start.key):
+            return self._answer_known(start.key)
+        obstacle = self._obstacle(start)
+        if obstacle:
+            return self._end_unstarted(start.key, EndCause.START_FAILED, obstacle)
+        try:
+            folder = self._ports.folders.open(start.key.job)
+        except OSError as error:
+            return self._end_unstarted(start.key, EndCause.START_FAILED, f"no folder for checkpoints: {error}")
+        self._observed.starting(start)
+        env = complete_environment(start.env, self._node_env, folder)
+        await self._ports.runner.start(StartTask(start=start, env=env))
+
+    async def _stop(self, stop: Stop) -> None:
+        if stop.key in self._observed.open:
+            await self._ports.runner.stop(stop.key, stop.grace_ms)
+        elif self._observed.knows(stop.key):
+            self._answer_known(stop.key)
+        else:  # A6: the runner searched records, trees, cgroups and marks before it gave its inventory
+            self._end_unstarted(stop.key, EndCause.GONE, "this node has no record, process or mark of it")
+
+    def _answer_known(self, key: TaskKey) -> None:
+        """A4. What is open is reported as it stands; an end is offered, again if need be."""
+        if key in self._observed.open:
+            self._say_started(key)
+            self._say_beat()
+        elif key in self._observed.offered or self._observed.reoffer(key) is not None:
+            self._delivery.offer(key)
+        else:
+            self._end_unstarted(key, EndCause.GONE, "it ended here before; the record of its end is no longer kept")
+
+    def _obstacle(self, start: Start) -> str:
+        """A5. Empty when nothing is in the way."""
+        here = {gpu.uuid for gpu in self._registration.inventory.gpus}
+        missing = [uuid for uuid in start.gpus if uuid not in here]
+        if missing:
+            return f"GPU {missing[0]} isn't on this node ({len(missing)} of {len(start.gpus)} are missing)"
+        for uuid, key in self._observed.holders(start.gpus).items():
+            return f"GPU {uuid} isn't free here: {_name(key)} still holds it"
+        return ""
+
+    def _end_unstarted(self, key: TaskKey, cause: EndCause, error: str) -> None:
+        end = TaskEnd(cause=cause, at=self._ports.clock.now(), error=error)
+        self._observed.refused(TaskOver(key=key, end=end))
+        self._delivery.offer(key)
+        self._ports.telemetry.warn("task_not_started", task_id=_name(key), cause=cause, error=error)
+
+    def _ignored(self, what: str, epoch: Epoch) -> None:
+        self._ports.telemetry.count("stale_instructions_total")
+        self._ports.telemetry.warn("stale_epoch_ignored", what=what, epoch=epoch, newest=self._epoch)
+
+    # --- logs ---------------------------------------------------------------------------------------------------
+
+    async def _show_logs(self, session: LinkSession) -> None:
+        async for request in session.log_requests():
+            await session.send_log(await self._read_log(request))
+        raise LinkDown("the control plane closed the log stream")
+
+    async def _read_log(self, request: LogRequest) -> LogChunk:
+        limit = min(request.limit, LOG_BYTES_MAX)
+        try:
+            read = await self._ports.runner.read_log(request.key, request.offset, limit)
+        except OSError as error:
+            return LogChunk(
+                request=request.request, offset=0, data=b"", size=0, ended=True, error=str(error) or repr(error)
+            )
+        return LogChunk(request=request.request, offset=read.offset, data=read.data, size=read.size, ended=read.ended)
+
+
+def _name(key: TaskKey) -> str:
+    """A task for people: job 17, attempt 2, rank 0."""
+    return f"job {key.job}, attempt {key.attempt}, rank {key.rank}"

@@ -1,0 +1,92 @@
+"""How does the end of a task reach the control plane?
+
+Rules: D1  an end is offered until the control plane answers that it has it on disk, over any number of reconnects
+       D2  only then may the runner forget it
+       D3  one end that isn't answered holds up no other, up to `WORKERS` of them
+       D4  repeating is safe: a late or repeated end is acknowledged and changes nothing
+Limits: ends wait in `Observed.offered`, which is bounded by what the runner keeps.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from stoker.agent.launch import Folders
+from stoker.agent.link import Backoff
+from stoker.agent.observed import Observed
+from stoker.agent.ports import LinkDown, LinkSession, Runner
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.report import TaskFinished
+from stoker.ports import Clock, Entropy
+
+WORKERS: Final = 16
+"""The control plane commits in groups, so sixteen in flight fill a group without crowding it."""
+PAUSE_FIRST_S: Final = 1.0
+PAUSE_CEILING_S: Final = 5.0
+"""Shorter than the link's: while the link is down nobody tries, and once it is up GPUs wait for these."""
+
+
+class Delivery:
+    """Ends on their way."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        observed: Observed,
+        runner: Runner,
+        folders: Folders,
+        session: Callable[[], Awaitable[LinkSession]],
+    ) -> None:
+        self._node = node
+        self._observed = observed
+        self._runner = runner
+        self._folders = folders
+        self._session = session
+        self._queue: asyncio.Queue[TaskKey] = asyncio.Queue()
+        self._queued: dict[TaskKey, None] = {}
+
+    def offer(self, key: TaskKey) -> None:
+        """Deliver the end of `key`; nothing changes when that is under way."""
+        if key not in self._queued:
+            self._queued[key] = None
+            self._queue.put_nowait(key)
+
+    def offer_all(self) -> None:
+        for key in self._observed.offered:
+            self.offer(key)
+
+    async def run(self, clock: Clock, entropy: Entropy) -> None:
+        """Deliver until cancelled."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(WORKERS):
+                workers.create_task(self._work(clock, entropy))
+
+    async def _work(self, clock: Clock, entropy: Entropy) -> None:
+        while True:
+            key = await self._queue.get()
+            await self._deliver(key, clock, Backoff(entropy, first_s=PAUSE_FIRST_S, ceiling_s=PAUSE_CEILING_S))
+            del self._queued[key]
+
+    async def _deliver(self, key: TaskKey, clock: Clock, backoff: Backoff) -> None:
+        while True:
+            session = await self._session()
+            over = self._observed.offered.get(key)
+            if over is None:
+                return  # a new runner's inventory no longer has it: the control plane had acknowledged it
+            try:
+                await session.finish(TaskFinished(node=self._node, key=key, end=over.end))
+            except LinkDown:
+                await clock.sleep(backoff.next_s())
+                continue
+            return await self._settle(key)
+
+    async def _settle(self, key: TaskKey) -> None:
+        in_runner = self._observed.settled(key)
+        if not self._observed.has_job(key.job):
+            self._folders.close(key.job)
+        if in_runner:
+            try:
+                await self._runner.settle(key)
+            except OSError:
+                return  # the runner died; the next one's inventory offers this end once more (D4)

@@ -1,0 +1,130 @@
+"""What does this node know of its tasks?
+
+A fold of the runner's one report stream, plus what the daemon itself decided (a start on its way to the runner, a task
+it refused to start). It holds no clock and does no I/O: the same reports give the same answer.
+
+Rules: O1  a runner's inventory replaces all that was known of the runner: what isn't in it isn't there
+       O2  a start is noted before it goes to the runner, so no inventory is ever sent that lacks it
+       O3  an end stays offered until the control plane has it; after that it is remembered for `SETTLED_MAX` newer
+           ones, so that a start or stop that comes late is answered and never acted on
+       O4  a task's phase never goes back
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from stoker.agent.ports import RunnerInventory, TaskEnding, TaskOver, TaskRunning
+from stoker.brain.domain.ids import GpuUuid, JobId
+from stoker.brain.domain.instruction import Start, TaskKey
+from stoker.brain.domain.report import Beat, Started, TaskInventory, TaskPhase, TaskStatus
+
+SETTLED_MAX: Final = 10_000
+"""As many ends as the runner keeps. Older ones are forgotten here."""
+
+_ORDER: Final = {phase: place for place, phase in enumerate(TaskPhase)}
+
+
+class Observed:
+    """Open tasks, ends on their way, and ends that have arrived."""
+
+    def __init__(self) -> None:
+        self.open: dict[TaskKey, TaskStatus] = {}
+        """Tasks that may have processes here, and hold their GPUs."""
+        self.offered: dict[TaskKey, TaskOver] = {}
+        """Ends that the control plane isn't known to have."""
+        self._own: dict[TaskKey, TaskOver] = {}
+        # Of `offered`, those of tasks that never reached the runner.
+        self._settled: dict[TaskKey, TaskOver | None] = {}
+        self._pids: dict[TaskKey, int] = {}
+        self._sequence = 0
+
+    # --- folding ------------------------------------------------------------------------------------------------
+
+    def inventory(self, report: RunnerInventory) -> None:
+        """O1. Ends of tasks that never reached the runner are ours and stay."""
+        self.open = {status.key: status for status in report.tasks if status.phase is not TaskPhase.ENDED}
+        self.offered = {over.key: over for over in report.ends} | self._own
+        self._pids.clear()
+        for status in report.tasks:
+            if status.phase is TaskPhase.ENDED and status.key not in self.offered:
+                self._remember(status.key, self._settled.get(status.key))
+
+    def starting(self, start: Start) -> None:
+        """O2."""
+        assert start.key not in self.open, f"started twice: {start.key}"
+        self.open[start.key] = TaskStatus(key=start.key, phase=TaskPhase.STARTING, gpus=start.gpus)
+
+    def running(self, report: TaskRunning) -> None:
+        self._advance(report.key, TaskPhase.RUNNING, report)
+
+    def ending(self, report: TaskEnding) -> None:
+        self._advance(report.key, TaskPhase.ENDING, None)
+
+    def over(self, report: TaskOver) -> None:
+        self.open.pop(report.key, None)
+        self._pids.pop(report.key, None)
+        self.offered[report.key] = report
+
+    def refused(self, report: TaskOver) -> None:
+        """The daemon ended a task that never reached the runner."""
+        self._own[report.key] = report
+        self.over(report)
+
+    def settled(self, key: TaskKey) -> bool:
+        """The control plane has this end on disk. True when the runner keeps a record of it that may go now."""
+        over = self.offered.pop(key, None)
+        self._remember(key, over)
+        return self._own.pop(key, None) is None
+
+    def _advance(self, key: TaskKey, phase: TaskPhase, running: TaskRunning | None) -> None:
+        known = self.open.get(key)
+        if known is None or _ORDER[known.phase] >= _ORDER[phase]:
+            return  # O4; a task that isn't open has ended
+        started_at = running.at if running else known.started_at
+        self.open[key] = TaskStatus(key=key, phase=phase, gpus=known.gpus, started_at=started_at)
+        if running:
+            self._pids[key] = running.pid
+
+    def _remember(self, key: TaskKey, over: TaskOver | None) -> None:
+        self._settled.pop(key, None)
+        self._settled[key] = over
+        if len(self._settled) > SETTLED_MAX:
+            del self._settled[next(iter(self._settled))]
+
+    # --- answers ------------------------------------------------------------------------------------------------
+
+    def knows(self, key: TaskKey) -> bool:
+        return key in self.open or key in self.offered or key in self._settled
+
+    def reoffer(self, key: TaskKey) -> TaskOver | None:
+        """The control plane speaks as if it lacked an end that it once had: offer it again. None = it isn't kept."""
+        over = self._settled.get(key)
+        if over is not None:
+            del self._settled[key]
+            self.offered[key] = over
+        return over
+
+    def started(self, key: TaskKey) -> Started | None:
+        """What was reported when the task began to run. The pid is 0 when an earlier agent started it."""
+        status = self.open.get(key)
+        if status is None or status.phase is TaskPhase.STARTING:
+            return None
+        return Started(key=key, at=status.started_at, pid=self._pids.get(key, 0))
+
+    def holders(self, gpus: Iterable[GpuUuid]) -> dict[GpuUuid, TaskKey]:
+        """Which of these GPUs an open task holds, and which task."""
+        held = {gpu: status.key for status in self.open.values() for gpu in status.gpus}
+        return {gpu: held[gpu] for gpu in gpus if gpu in held}
+
+    def has_job(self, job: JobId) -> bool:
+        return any(key.job == job for key in self.open)
+
+    def task_inventory(self, boot_id: str) -> TaskInventory:
+        """For a new stream. Ends that have arrived are left out: a ledger that lacks one must not wait for it."""
+        ended = (TaskStatus(key=key, phase=TaskPhase.ENDED) for key in self.offered)
+        return TaskInventory(boot_id=boot_id, tasks=(*self.open.values(), *ended))
+
+    def beat(self) -> Beat:
+        self._sequence += 1
+        ending = tuple(key for key, status in self.open.items() if status.phase is TaskPhase.ENDING)
+        return Beat(sequence=self._sequence, ending=ending)
