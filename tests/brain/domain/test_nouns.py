@@ -1,0 +1,171 @@
+"""The nouns: how they are read, matched, named and moved."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.environment import task_environment
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.fit import tasks_that_fit
+from stoker.brain.domain.gpu import Gpu, model_matches
+from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, Principal, parse_job_id
+from stoker.brain.domain.job import Attempt, Job, JobSpec, Task, Visible
+from stoker.brain.domain.lifecycle import (
+    FINAL,
+    JOB_MOVES,
+    JOB_STATES,
+    LIVE,
+    IllegalMove,
+    JobState,
+    check_move,
+    states_named,
+)
+from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
+from stoker.brain.domain.units import Instant, human_duration
+
+
+@pytest.mark.parametrize(
+    ("wish", "model"),
+    [
+        ("", "anything"),
+        ("V100", "Tesla V100-SXM2-32GB"),
+        ("v100-sxm2", "Tesla V100-SXM2-32GB"),
+        ("Tesla V100-SXM2-32GB", "Tesla V100-SXM2-32GB"),
+        ("H100 80GB", "NVIDIA H100 80GB HBM3"),
+        ("a100", "NVIDIA A100-SXM4-40GB"),
+    ],
+)
+def test_a_short_name_finds_the_drivers_long_one(wish: str, model: str) -> None:
+    assert model_matches(wish, model)
+
+
+@pytest.mark.parametrize(
+    ("wish", "model"),
+    [
+        ("V100", "Tesla V1000"),
+        ("A10", "NVIDIA A100-SXM4-40GB"),
+        ("H100", "NVIDIA A100"),
+        ("*", "NVIDIA A100"),
+        ("V100 32GB", "Tesla V100-SXM2-32GB"),
+    ],
+)
+def test_only_whole_words_in_order_match(wish: str, model: str) -> None:
+    assert not model_matches(wish, model)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.0", "", " 7", "٣", "1" * 17, "123_4", "job-1", "9" * 16 + "9"])
+def test_what_is_not_a_job_id_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(StokerError) as error:
+        parse_job_id(text)
+    assert error.value.refusal.code == "bad_job_id"
+
+
+def test_a_job_id_reads_back() -> None:
+    assert parse_job_id("42") == 42
+
+
+def test_every_state_has_words_and_moves_and_final_states_have_none() -> None:
+    assert set(JOB_STATES) == set(JOB_MOVES) == set(JobState)
+    assert all(not JOB_MOVES[state] for state in FINAL)
+    assert not LIVE & FINAL
+
+
+def test_an_illegal_move_tells_the_jobs_story() -> None:
+    with pytest.raises(IllegalMove, match="job 7 did this"):
+        check_move(JobState.SUCCEEDED, JobState.RUNNING, "job 7 did this")
+
+
+def test_filters_understand_every_dialect() -> None:
+    assert states_named("completed") == (JobState.SUCCEEDED,)
+    assert states_named("success") == (JobState.SUCCEEDED,)
+    assert states_named("CG") == (JobState.STOPPING,)
+    assert states_named("pending") == (JobState.PENDING,), "Stoker's own word means itself"
+    assert states_named("nonsense") == ()
+
+
+@pytest.mark.parametrize("code", list(ReasonCode))
+def test_every_reason_has_a_sentence_and_a_hint_even_without_facts(code: ReasonCode) -> None:
+    assert describe(Reason(code))
+    assert hint_for(Reason(code))
+
+
+@given(st.integers(min_value=0, max_value=10**12))
+def test_a_duration_is_always_readable(ms: int) -> None:
+    assert human_duration(ms)[0].isdigit()
+
+
+@given(
+    st.integers(0, 20), st.integers(0, 64), st.integers(0, 4096), st.integers(0, 4), st.integers(0, 8), st.integers(1, 9)
+)
+def test_what_fits_never_needs_more_than_there_is(gpus: int, cpus: int, mem: int, g: int, c: int, tasks: int) -> None:
+    demand = Demand(gpu_count=g, cpus=c, memory_mb=100, tasks=tasks)
+    fit = tasks_that_fit(gpus, cpus, mem, demand)
+    assert 0 <= fit <= tasks
+    assert fit * g <= gpus
+    assert fit * c <= cpus
+    assert fit * 100 <= mem
+
+
+def _attempt(*ranks: tuple[str, tuple[str, ...]], port: int = 0) -> tuple[Job, Attempt]:
+    tasks = tuple(
+        Task(
+            placement=TaskPlacement(
+                rank=i, node=NodeName(node), gpus=tuple(GpuUuid(g) for g in gpus), cpus=1, memory_mb=0
+            )
+        )
+        for i, (node, gpus) in enumerate(ranks)
+    )
+    attempt = Attempt(
+        number=2, epoch=Epoch(1), tasks=tasks, placed_at=Instant(1), master_addr="10.0.0.1", master_port=port
+    )
+    spec = JobSpec(
+        name="train",
+        demand=Demand(gpu_count=len(ranks[0][1]), tasks=len(ranks)),
+        command="true",
+        priority=500,
+        time_limit_ms=1,
+        env={"CUDA_VISIBLE_DEVICES": "7", "MINE": "1"},
+    )
+    job = Job(id=JobId(9), uid="u", spec=spec, by=Principal("user:anna"), submitted_at=Instant(1), attempts=(attempt,))
+    return job, attempt
+
+
+def test_a_job_sees_its_gpus_by_uuid_in_pci_order_whatever_it_set_itself() -> None:
+    """Faults 47, 48, 52: binding by index, in an order that CUDA doesn't share."""
+    job, attempt = _attempt(("n1", ("GPU-b", "GPU-a")))
+    env = task_environment(job, attempt, 0, {})
+    assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
+    assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert env["MINE"] == "1"
+    assert (env["STOKER_JOB_ID"], env["STOKER_ATTEMPT"], env["STOKER_RESTART_COUNT"]) == ("9", "2", "1")
+    assert "RANK" not in env
+
+
+def test_a_job_may_ask_for_integers() -> None:
+    job, attempt = _attempt(("n1", ("GPU-b", "GPU-a")))
+
+
+    job = replace(job, spec=replace(job.spec, visible=Visible.INDEX))
+    gpus = [Gpu(uuid=GpuUuid(f"GPU-{c}"), index=i, model="m", memory_mb=1) for i, c in enumerate("ab")]
+    assert task_environment(job, attempt, 0, {NodeName("n1"): gpus})["CUDA_VISIBLE_DEVICES"] == "1,0"
+
+
+def test_a_job_without_gpus_sees_none() -> None:
+    job, attempt = _attempt(("n1", ()))
+    env = task_environment(job, attempt, 0, {})
+    assert (env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"]) == ("", "void")
+
+
+def test_ranks_know_their_place_in_the_gang() -> None:
+    job, attempt = _attempt(("n1", ("a",)), ("n1", ("b",)), ("n2", ("c",)), port=20_123)
+    envs = [task_environment(job, attempt, rank, {}) for rank in range(3)]
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")
+    assert [tuple(env[name] for name in names) for env in envs] == [
+        ("0", "3", "0", "2", "0", "2"),
+        ("1", "3", "1", "2", "0", "2"),
+        ("2", "3", "0", "1", "1", "2"),
+    ]
+    assert {(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in envs} == {("10.0.0.1", "20123")}

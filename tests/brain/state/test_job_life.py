@@ -1,0 +1,390 @@
+"""The life of a job as facts: who holds what when, and what an end leads to."""
+
+import pytest
+
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.job import EndCause, JobSpec, StopCause
+from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.plan import Place, Plan
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.reason import ReasonCode, describe, hint_for
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state.commands import Cancel, NodeHeard, NodeSilent, ReportEnding, Submit
+from stoker.brain.state.events.job import AttemptStopping
+from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
+
+
+def test_gpus_are_held_from_placement_until_the_end_is_reported() -> None:
+    story = Story()
+    story.node("n1", 8)
+    job = story.submit(spec(3))
+    assert story.free_gpus("n1") == 8, "a queued job holds nothing"
+    story.place(job, ("n1", 0))
+    assert (story.job(job).state, story.free_gpus("n1")) == (JobState.STARTING, 5)
+    story.started(job)
+    story.cancel(job)
+    assert (story.job(job).state, story.free_gpus("n1")) == (JobState.STOPPING, 5)
+    story.end(job, cause=EndCause.STOPPED, signal=15)
+    assert (story.job(job).state, story.free_gpus("n1")) == (JobState.CANCELLED, 8)
+
+
+def test_a_gang_runs_only_when_every_rank_has_started() -> None:
+    story = Story()
+    story.node("n1", 8)
+    job = story.submit(spec(2, tasks=2))
+    story.place(job, ("n1", 0), ("n1", 2))
+    story.started(job, 1)
+    assert story.job(job).state is JobState.STARTING
+    story.started(job, 0)
+    assert story.job(job).state is JobState.RUNNING
+
+
+def test_exit_zero_succeeds_and_keeps_the_code() -> None:
+    story = Story()
+    story.node("n1")
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    story.end(job, exit_code=0)
+    done = story.job(job)
+    assert (done.state, done.exit_code, done.attempts[0].outcome) == (JobState.SUCCEEDED, 0, Outcome.SUCCEEDED)
+
+
+def test_a_failed_member_ends_the_gang_and_its_code_is_the_jobs() -> None:
+    """Fault 78: one rank dies, the others wait for it and hold their GPUs."""
+    story = Story()
+    story.node("n1", 8)
+    job = story.submit(spec(1, tasks=3))
+    story.run(job, ("n1", 0), ("n1", 1), ("n1", 2))
+    story.wait(10).end(job, 1, exit_code=7)
+    attempt = story.job(job).attempts[-1]
+    assert attempt.stop is not None
+    assert attempt.stop.cause is StopCause.MEMBER_ENDED
+    assert story.free_gpus("n1") == 6, "the ended rank's GPU is free, the others are held"
+    story.wait(10).end(job, 0, cause=EndCause.STOPPED, signal=15)
+    story.wait(10).end(job, 2, cause=EndCause.STOPPED, signal=9)
+    assert (story.job(job).state, story.job(job).exit_code) == (JobState.FAILED, 7)
+
+
+def test_a_retry_follows_a_failure_after_a_pause_and_only_as_often_as_asked() -> None:
+    story = Story(Policy(backoff_first_ms=1_000))
+    story.node("n1")
+    job = story.submit(spec(retries_max=1))
+    story.run(job, ("n1", 0))
+    story.end(job, exit_code=3)
+    waiting = story.job(job)
+    assert (waiting.state, waiting.not_before) == (JobState.PENDING, story.now + 1_000)
+    assert waiting.reason is not None
+    assert waiting.reason.code is ReasonCode.RETRY_BACKOFF
+    assert not story.state.indexes.waiting, "the engine isn't offered a job in its pause"
+    assert story.state.indexes.next_deadline() == story.now + 1_000
+    assert story.deadlines() == ()
+    story.wait(1_000).deadlines()
+    assert story.job(job).not_before == NEVER
+    assert len(story.state.indexes.waiting) == 1
+    story.run(job, ("n1", 0))
+    story.end(job, exit_code=4)
+    assert (story.job(job).state, story.job(job).exit_code) == (JobState.FAILED, 4)
+    assert [attempt.exit_code for attempt in story.job(job).attempts] == [3, 4]
+
+
+@pytest.mark.parametrize("cause", [EndCause.RUNNER_LOST, EndCause.NODE_REBOOTED, EndCause.GONE, EndCause.NEVER_STARTED])
+def test_a_lost_node_requeues_without_costing_a_retry(cause: EndCause) -> None:
+    """Fault 43: a machine's restart must not look like exit code 1 of the user's program."""
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(retries_max=0))
+    story.run(job, ("n1", 0))
+    story.end(job, cause=cause)
+    again = story.job(job)
+    assert (again.state, again.requeues_used, again.retries_used) == (JobState.PENDING, 1, 0)
+    assert again.attempts[0].outcome is Outcome.NODE_FAILED
+
+
+def test_requeues_are_bounded_and_then_the_job_ends_node_failed() -> None:
+    story = Story(Policy(requeues_max=2))
+    story.node("n1")
+    job = story.submit()
+    for _ in range(3):
+        story.wait(60_000).deadlines()
+        story.run(job, ("n1", 0))
+        story.end(job, cause=EndCause.RUNNER_LOST, error="killed")
+    done = story.job(job)
+    assert done.state is JobState.NODE_FAILED
+    assert done.reason is not None
+    assert done.reason.code is ReasonCode.REQUEUES_SPENT
+    assert "2 times" in describe(done.reason)
+
+
+def test_a_job_that_forbids_requeues_ends_node_failed_at_once() -> None:
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(requeue=False))
+    story.run(job, ("n1", 0))
+    story.end(job, cause=EndCause.GONE)
+    assert story.job(job).state is JobState.NODE_FAILED
+
+
+def test_a_taken_port_is_requeued_at_no_cost_and_with_a_bound() -> None:
+    story = Story(Policy(port_retries_max=1))
+    story.node("n1")
+    job = story.submit(spec(2))
+    story.place(job, ("n1", 0), port=20_001)
+    story.end(job, cause=EndCause.PORT_TAKEN)
+    again = story.job(job)
+    assert (again.state, again.retries_used, again.requeues_used, again.not_before) == (JobState.PENDING, 0, 0, NEVER)
+    story.place(job, ("n1", 0), port=20_002)
+    story.end(job, cause=EndCause.PORT_TAKEN)
+    assert story.job(job).state is JobState.FAILED
+    assert story.job(job).reason.code is ReasonCode.PORT_TAKEN  # type: ignore[union-attr]  # ended, so there is one
+
+
+def test_out_of_memory_outranks_a_parent_that_exited_zero() -> None:
+    """Faults 108 and 111: out of memory recorded as success, or as a bare 137."""
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(retries_max=3))
+    story.run(job, ("n1", 0))
+    story.end(job, exit_code=0, oom=True, peak_memory_mb=512)
+    done = story.job(job)
+    assert done.state is JobState.OUT_OF_MEMORY, "and it isn't retried"
+    assert done.reason is not None
+    assert "512 MiB" in describe(done.reason)
+    assert "--memory" in hint_for(done.reason)
+
+
+def test_a_signal_that_stoker_did_not_send_is_named() -> None:
+    story = Story()
+    story.node("n1")
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    story.end(job, signal=9)
+    done = story.job(job)
+    assert (done.state, done.exit_code) == (JobState.FAILED, None)
+    assert done.reason is not None
+    assert done.reason.code is ReasonCode.KILLED_BY_SIGNAL
+
+
+def test_the_time_limit_counts_from_the_start_and_ends_as_timeout() -> None:
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(time_limit_ms=5_000, retries_max=3))
+    story.place(job, ("n1", 0))
+    story.wait(60_000)
+    assert story.deadlines() == (), "waiting for the agent isn't running"
+    story.started(job)
+    assert story.wait(4_999).deadlines() == ()
+    (stop,) = story.wait(1).deadlines()
+    assert isinstance(stop, AttemptStopping)
+    assert stop.cause is StopCause.TIMEOUT
+    assert story.deadlines() == (), "it is told once"
+    story.end(job, cause=EndCause.STOPPED, signal=15)
+    assert story.job(job).state is JobState.TIMEOUT, "and it isn't retried"
+
+
+def test_a_job_without_a_limit_gets_the_default_one() -> None:
+    story = Story(Policy(time_limit_default_ms=77_000))
+    assert story.job(story.submit(spec(time_limit_ms=0))).spec.time_limit_ms == 77_000
+
+
+def test_a_pending_job_is_cancelled_at_once_and_is_never_offered_again() -> None:
+    """Fault 32, and the seed whose cancelled pending task still ran."""
+    story = Story()
+    story.node("n1")
+    job = story.submit()
+    story.cancel(job)
+    assert story.job(job).state is JobState.CANCELLED
+    assert not story.state.indexes.waiting
+
+
+def test_a_job_in_its_pause_can_be_cancelled() -> None:
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(retries_max=5))
+    story.run(job, ("n1", 0))
+    story.end(job, exit_code=1)
+    story.cancel(job)
+    assert story.job(job).state is JobState.CANCELLED
+    assert story.state.indexes.next_deadline() is None
+
+
+def test_cancel_between_placement_and_the_agents_answer_gives_the_gpus_back() -> None:
+    """Fault 7: cancel during provisioning leaves the instance busy with no run."""
+    story = Story()
+    story.node("n1", 4)
+    job = story.submit(spec(4))
+    story.place(job, ("n1", 0))
+    story.cancel(job)
+    assert story.free_gpus("n1") == 0, "held until the node says that nothing runs"
+    story.end(job, cause=EndCause.GONE)
+    assert (story.job(job).state, story.free_gpus("n1")) == (JobState.CANCELLED, 4)
+
+
+def test_cancel_wins_over_a_failing_member_so_that_nothing_is_retried() -> None:
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(1, tasks=2, retries_max=9))
+    story.run(job, ("n1", 0), ("n1", 1))
+    story.end(job, 0, exit_code=1)
+    story.cancel(job)
+    story.end(job, 1, cause=EndCause.STOPPED, signal=15)
+    assert story.job(job).state is JobState.CANCELLED
+
+
+def test_cancelling_twice_is_answered_again_and_cancelling_an_ended_job_is_refused() -> None:
+    story = Story()
+    story.node("n1")
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    assert len(story.cancel(job)) == 1
+    assert story.cancel(job) == ()
+    story.end(job, cause=EndCause.STOPPED, signal=15)
+    assert story.refused(Cancel(by=ANNA, job=job)).code == "job_ended"
+    assert story.refused(Cancel(by=ANNA, job=JobId(99))).code == "job_unknown"
+
+
+def test_late_and_repeated_ends_change_nothing() -> None:
+    """The seed decremented its quota again for each."""
+    story = Story()
+    node = story.node("n1", 4)
+    job = story.submit(spec(4, retries_max=1))
+    story.run(job, ("n1", 0))
+    key, _ = story.key(job)
+    story.end(job, exit_code=1)
+    assert story.finish(node, key, exit_code=1) == ()
+    story.wait(60_000).deadlines()
+    story.run(job, ("n1", 0))
+    assert story.finish(node, key, exit_code=1) == (), "attempt 1 says nothing about attempt 2"
+    assert story.job(job).state is JobState.RUNNING
+    assert story.finish(node, TaskKey(JobId(4711), 1, 0), exit_code=0) == ()
+
+
+def test_a_node_can_not_end_a_task_of_another() -> None:
+    story = Story()
+    story.node("n1")
+    other = story.node("n2")
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    assert story.finish(other, story.key(job)[0], exit_code=0) == ()
+    assert story.job(job).state is JobState.RUNNING
+
+
+def test_silence_ends_nothing_and_holds_everything() -> None:
+    story = Story()
+    node = story.node("n1", 4)
+    job = story.submit(spec(2))
+    story.run(job, ("n1", 0))
+    story.do(NodeSilent(by=ANNA, node=node))
+    assert story.job(job).state is JobState.RUNNING
+    assert node not in story.state.indexes.free, "it gets no new work"
+    story.do(NodeHeard(by=ANNA, node=node))
+    assert story.free_gpus("n1") == 2
+
+
+def test_a_leader_that_ended_before_its_children_makes_the_job_stopping() -> None:
+    story = Story()
+    node = story.node("n1")
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    story.do(ReportEnding(by=ANNA, node=node, keys=(story.key(job)[0],)))
+    assert story.job(job).state is JobState.STOPPING
+    assert story.state.indexes.next_deadline() is None, "no time limit on what has ended"
+    story.end(job, exit_code=0)
+    assert story.job(job).state is JobState.SUCCEEDED
+
+
+def test_ended_jobs_beyond_the_bound_are_pruned_oldest_end_first_and_ids_stay_used() -> None:
+    story = Story(Policy(ended_jobs_max=10))
+    story.node("n1")
+    old = story.submit()
+    story.run(old, ("n1", 0))
+    for _ in range(12):
+        story.wait(1).cancel(story.submit())
+    story.wait(1).end(old, exit_code=0)
+    story.deadlines()
+    assert old in story.state.jobs, "it ended last"
+    assert len(story.state.jobs) == 10
+    assert story.refused(Cancel(by=ANNA, job=JobId(2))).code == "job_forgotten"
+    assert story.submit() == 14
+
+
+def test_a_plan_that_no_longer_holds_is_dropped_action_by_action() -> None:
+    story = Story()
+    node = story.node("n1", 4)
+    first, second = story.submit(spec(4)), story.submit(spec(4))
+    story.place(first, ("n1", 0))
+    held = story.job(first).attempts[-1].tasks[0].placement
+    plan = Plan(actions=(Place(job=second, attempt=1, tasks=(held,)), Place(job=first, attempt=1, tasks=(held,))), reasons={})
+    assert settle_all(story, plan) == []
+    assert story.job(second).state is JobState.PENDING
+    assert node in story.state.nodes
+
+
+def test_two_actions_of_one_plan_never_take_one_gpu() -> None:
+    """Fault 106: tasks just assigned were not counted."""
+    story = Story()
+    story.node("n1", 4)
+    first, second = story.submit(spec(3)), story.submit(spec(3))
+    other = Story()
+    other.node("n1", 4)
+    other.place(other.submit(spec(3)), ("n1", 0))
+    tasks = (other.job(JobId(1)).attempts[-1].tasks[0].placement,)
+    plan = Plan(actions=tuple(Place(job=j, attempt=1, tasks=tasks) for j in (first, second)), reasons={})
+    assert len(settle_all(story, plan)) == 1
+    assert story.job(second).state is JobState.PENDING
+
+
+def test_a_port_is_held_by_one_live_attempt_of_an_address() -> None:
+    story = Story()
+    story.node("n1", 4)
+    first, second = story.submit(spec(2)), story.submit(spec(2))
+    story.place(first, ("n1", 0), port=20_000)
+    with pytest.raises(AssertionError, match="refused"):
+        story.place(second, ("n1", 2), port=20_000)
+    story.place(second, ("n1", 2), port=20_001)
+    story.started(first)
+    story.end(first, exit_code=0)
+    assert dict(story.state.indexes.ports) == {"addr-n1": {20_001: second}}
+
+
+def test_ids_last_in_order_of_submission_and_are_never_reused() -> None:
+    story = Story()
+    ids = [story.submit() for _ in range(3)]
+    story.cancel(ids[-1])
+    assert [*ids, story.submit()] == [1, 2, 3, 4]
+
+
+def test_a_demand_that_no_node_could_ever_meet_is_refused_with_the_largest_node() -> None:
+    story = Story()
+    assert story.submit(spec(64)) == 1, "with no node ever registered a job waits"
+    story.node("n1", 8)
+    story.node("n2", 4)
+    story.do(NodeSilent(by=ANNA, node=NodeName("n1")))
+    assert story.submit(spec(8)), "an unreachable node counts"
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(9),)))
+    assert refusal.code == "demand_unsatisfiable"
+    assert "8 GPU(s)" in refusal.message
+    assert "--tasks" in refusal.hint
+    gang = story.refused(Submit(by=ANNA, specs=(spec(4, tasks=4),)))
+    assert "hold 3 of them" in gang.message
+
+
+def test_an_unknown_model_is_refused_with_the_models_there_are() -> None:
+    story = Story()
+    story.node("n1", 8)
+    wish = JobSpec(
+        name="j", demand=Demand(gpu_count=1, gpu_model="A100"), command="true", priority=500, time_limit_ms=0
+    )
+    assert "H100" in story.refused(Submit(by=ANNA, specs=(wish,))).hint
+
+
+def test_re_registration_keeps_what_runs_and_adds_no_gpu() -> None:
+    """The seed added the node's GPUs again and marked them idle."""
+    story = Story()
+    story.node("n1", 4)
+    job = story.submit(spec(3))
+    story.run(job, ("n1", 0))
+    assert story.register("n1", inventory("n1", 4)) == ()
+    story.compare("n1", story.status(job))
+    assert (story.free_gpus("n1"), story.job(job).state) == (1, JobState.RUNNING)

@@ -1,0 +1,83 @@
+"""Bad input at submit: one clear refusal with a hint, and nothing is taken."""
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.policy import Policy
+from stoker.brain.state.commands import Submit
+from tests.brain.state.story import ANNA, Story, spec
+
+GOOD = spec()
+LONG = "x" * 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (replace(GOOD, command=""), "empty_command"),
+        (replace(GOOD, command="  \n "), "empty_command"),
+        (replace(GOOD, command=()), "empty_command"),
+        (replace(GOOD, command=("", "x")), "empty_command"),
+        (replace(GOOD, command="a\0b"), "bad_text"),
+        (replace(GOOD, name="\ud800"), "bad_text"),
+        (replace(GOOD, name=LONG), "text_too_long"),
+        (replace(GOOD, command=LONG), "text_too_long"),
+        (replace(GOOD, command=("echo", LONG)), "text_too_long"),
+        (replace(GOOD, env={"A": LONG}), "text_too_long"),
+        (replace(GOOD, env={f"V{i}": "x" * 1000 for i in range(200)}), "text_too_long"),
+        (replace(GOOD, env={"A=B": "1"}), "bad_env"),
+        (replace(GOOD, env={"": "1"}), "bad_env"),
+        (replace(GOOD, env={"A": "\0"}), "bad_text"),
+        (replace(GOOD, workdir="relative/path"), "bad_workdir"),
+        (replace(GOOD, demand=Demand(gpu_count=-1)), "out_of_range"),
+        (replace(GOOD, demand=Demand(gpu_count=10**9)), "out_of_range"),
+        (replace(GOOD, demand=Demand(gpu_count=1, tasks=0)), "out_of_range"),
+        (replace(GOOD, demand=Demand(gpu_count=1, cpus=-1)), "out_of_range"),
+        (replace(GOOD, demand=Demand(gpu_count=1, memory_mb=-5)), "out_of_range"),
+        (replace(GOOD, demand=Demand(gpu_count=1, gpu_model=LONG)), "text_too_long"),
+        (replace(GOOD, priority=10**12), "out_of_range"),
+        (replace(GOOD, retries_max=-1), "out_of_range"),
+        (replace(GOOD, retries_max=10**6), "out_of_range"),
+        (replace(GOOD, time_limit_ms=-1), "bad_time"),
+        (replace(GOOD, time_limit_ms=10**15), "time_limit_too_long"),
+        (replace(GOOD, tenant=TenantName("vision")), "unknown_tenant"),
+        (replace(GOOD, user="root"), "user_not_supported"),
+        (replace(GOOD, image="nvidia/cuda:12.0-base"), "no_container_runtime"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_can_not_be_run_is_refused_by_name(bad: JobSpec, code: str) -> None:
+    story = Story()
+    refusal = story.refused(Submit(by=ANNA, specs=(bad,)))
+    assert refusal.code == code
+    assert len(refusal.message) < 500, "a refusal never repeats ten megabytes"
+
+
+@pytest.mark.parametrize("name", ["Müller", "🔥 train", "a\nb", "pipe|quote'\"", "x" * 300])
+def test_any_readable_name_is_kept_as_it_is(name: str) -> None:
+    """Fault 167."""
+    story = Story()
+    assert story.job(story.submit(spec(name=name))).spec.name == name
+
+
+def test_a_bulk_is_taken_whole_or_not_at_all_and_names_the_job_at_fault() -> None:
+    story = Story()
+    refusal = story.refused(Submit(by=ANNA, specs=(GOOD, GOOD, replace(GOOD, command=""))))
+    assert refusal.message.startswith("jobs[2]: ")
+    assert refusal.facts["index"] == 2
+    assert not story.state.jobs
+
+
+def test_an_empty_list_and_an_endless_one_are_refused() -> None:
+    story = Story(Policy(jobs_per_submit_max=3))
+    assert story.refused(Submit(by=ANNA, specs=())).code == "no_jobs"
+    assert story.refused(Submit(by=ANNA, specs=(GOOD,) * 4)).code == "too_many_jobs"
+
+
+def test_the_queue_has_a_bound_and_the_refusal_says_which() -> None:
+    story = Story(Policy(tenant_pending_jobs_max=2))
+    story.submit(GOOD, GOOD)
+    assert story.refused(Submit(by=ANNA, specs=(GOOD,))).facts["pending_max"] == 2
