@@ -1,0 +1,101 @@
+"""Is this data folder usable, and is it ours alone?
+
+Rules: F1  one process at a time holds a folder; the kernel lets go of the lock when that process is gone, however it
+           ended, so a lock is never stale
+       F2  a folder that can't be made, written or locked is refused before anything else happens, with the reason
+"""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from stoker.brain.domain.errors import StokerError, refuse
+
+LOCK_NAME: Final = "lock"
+_PID_BYTES_MAX: Final = 32
+
+
+class HeldFolder:
+    """A data folder that this process holds until `release`."""
+
+    def __init__(self, path: Path, lock_fd: int) -> None:
+        self.path = path
+        self._lock_fd = lock_fd
+
+    def release(self) -> None:
+        """Let others have it. Safe to call twice."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def hold_folder(path: Path) -> HeldFolder:
+    """Make the folder if it isn't there, prove that it can be written, and lock it.
+
+    Raises: StokerError `data_dir_unusable` or `data_dir_held`.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as fault:
+        raise unusable(path, fault) from fault
+    try:
+        _lock(path, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return HeldFolder(path, fd)
+
+
+def _lock(path: Path, fd: int) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as fault:
+        if fault.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise _held(path, fd) from fault
+        raise unusable(path, fault) from fault
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        os.fsync(fd)
+    except OSError as fault:
+        raise unusable(path, fault) from fault
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable: a new or renamed file is only kept once its folder is."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def unusable(path: Path, fault: OSError) -> StokerError:
+    """The refusal for a data folder that the operating system won't let us use."""
+    words = fault.strerror or str(fault)
+    hints = {
+        errno.EACCES: f"give the account that runs Stoker write permission on {path}, or name another data_dir",
+        errno.EROFS: "the file system is mounted read-only: remount it writable, or name another data_dir",
+        errno.ENOSPC: "free some space on that file system, or name a data_dir on another one",
+        errno.ENOTDIR: "a part of that path is a file: name another data_dir",
+        errno.EEXIST: "that path is a file: name another data_dir",
+    }
+    hint = hints.get(fault.errno or 0, "name another data_dir, or repair this one")
+    return StokerError(refuse("data_dir_unusable", f"can't use the data folder {path}: {words}", hint, path=str(path)))
+
+
+def _held(path: Path, fd: int) -> StokerError:
+    text = os.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
+    holder = f"process {text}" if text.isdigit() else "another process"
+    return StokerError(
+        refuse(
+            "data_dir_held",
+            f"the data folder {path} is held by {holder}",
+            "stop that process first, or give this one a data_dir of its own",
+            path=str(path),
+            pid=int(text) if text.isdigit() else 0,
+        )
+    )

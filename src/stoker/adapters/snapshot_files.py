@@ -1,0 +1,177 @@
+"""How is a snapshot kept in a file so that it is there whole or not at all?
+
+Shape: lines of JSON. A head with the position; for each chunk a line with its length, then the chunk; a tail with the
+       number of chunks and a checksum over all of them. Chunks are JSON themselves, so the file can be read by eye.
+Rules: N1  written beside, synced, renamed, folder synced: a crash leaves the old files and perhaps a `.tmp`
+       N2  the newest KEPT files stay; the older one is what recovery falls back to when the newest is damaged
+       N3  a file is answered only when head, lengths, tail and checksum agree
+"""
+
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+import msgspec
+
+from stoker.adapters.data_folder import sync_folder
+from stoker.brain.domain.ids import Position
+
+KEPT: Final = 2
+FORMAT: Final = 1
+SYNC_EVERY_BYTES: Final = 2 * 1024 * 1024
+"""One big sync at the end would make every fsync of the log wait for it; many small ones let the log pass between."""
+
+_NAME: Final = re.compile(r"snapshot-([0-9]{1,19})\.jsonl")
+_DAMAGED_NAME: Final = "snapshot.damaged"
+
+
+class SnapshotDamaged(Exception):
+    """The file isn't a whole snapshot. The message says what disagrees."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """The `Snapshot` port, read from a file."""
+
+    position: Position
+    chunks: tuple[bytes, ...]
+
+
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    stoker_snapshot: int
+    position: int
+
+
+class _Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    chunk_bytes: int
+
+
+class _Tail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    chunks: int
+    crc32: int
+
+
+_Line = TypeVar("_Line", _Head, _Length, _Tail)
+
+
+class SnapshotFiles:
+    """The snapshots in one data folder. Used by one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def positions(self) -> list[Position]:
+        """The snapshots that are there, newest first, whole or not."""
+        names = (_NAME.fullmatch(entry.name) for entry in self._folder.iterdir())
+        return sorted((Position(int(name[1])) for name in names if name is not None), reverse=True)
+
+    def path(self, position: Position) -> Path:
+        return self._folder / f"snapshot-{position:016d}.jsonl"
+
+    def sweep(self) -> None:
+        """Remove what a crash left half written."""
+        for leftover in self._folder.glob("snapshot-*.tmp"):
+            leftover.unlink()
+
+    def save(self, position: Position, chunks: Sequence[bytes]) -> None:
+        """Write one and drop all but the newest KEPT. Raises OSError; then the older files are untouched."""
+        path = self.path(position)
+        beside = path.with_suffix(".tmp")
+        try:
+            with beside.open("wb", buffering=0) as file:
+                _write(file, _lines(position, chunks))
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_folder(self._folder)
+        for old in self.positions()[KEPT:]:
+            self.path(old).unlink()
+
+    def load(self, position: Position) -> StoredSnapshot:
+        """Raises: SnapshotDamaged, also when the file can't be read."""
+        try:
+            data = self.path(position).read_bytes()
+        except OSError as fault:
+            raise SnapshotDamaged(fault.strerror or str(fault)) from fault
+        return StoredSnapshot(position, _parse(position, data))
+
+    def set_aside(self, position: Position) -> Path:
+        """Rename a damaged file, so that it is neither counted nor lost. One such file is kept."""
+        aside = self._folder / _DAMAGED_NAME
+        self.path(position).replace(aside)
+        sync_folder(self._folder)
+        return aside
+
+
+def _lines(position: Position, chunks: Sequence[bytes]) -> Iterator[bytes]:
+    yield msgspec.json.encode(_Head(FORMAT, position)) + b"\n"
+    checksum = 0
+    for chunk in chunks:
+        checksum = zlib.crc32(chunk, checksum)
+        yield msgspec.json.encode(_Length(len(chunk))) + b"\n"
+        yield chunk
+        yield b"\n"
+    yield msgspec.json.encode(_Tail(len(chunks), checksum)) + b"\n"
+
+
+def _write(file: BinaryIO, lines: Iterator[bytes]) -> None:
+    gathered: list[bytes] = []
+    size = 0
+    for line in lines:
+        gathered.append(line)
+        size += len(line)
+        if size >= SYNC_EVERY_BYTES:
+            _put(file, b"".join(gathered))
+            gathered, size = [], 0
+    _put(file, b"".join(gathered))
+
+
+def _put(file: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+    os.fsync(file.fileno())
+
+
+def _parse(position: Position, data: bytes) -> tuple[bytes, ...]:
+    line, at = _line(data, 0)
+    head = _decode(line, _Head)
+    if head.stoker_snapshot != FORMAT:
+        raise SnapshotDamaged(f"its format is {head.stoker_snapshot}; this Stoker reads format {FORMAT}")
+    if head.position != position:
+        raise SnapshotDamaged(f"it says that it was taken at position {head.position}")
+    chunks: list[bytes] = []
+    checksum = 0
+    while True:
+        line, at = _line(data, at)
+        if not line.startswith(b'{"chunk_bytes"'):
+            break
+        end = at + _decode(line, _Length).chunk_bytes
+        if data[end : end + 1] != b"\n":
+            raise SnapshotDamaged(f"chunk {len(chunks) + 1} has another length than it should")
+        chunks.append(data[at:end])
+        checksum = zlib.crc32(chunks[-1], checksum)
+        at = end + 1
+    tail = _decode(line, _Tail)
+    if tail.chunks != len(chunks) or tail.crc32 != checksum or at != len(data):
+        raise SnapshotDamaged("its checksum doesn't agree with its content")
+    return tuple(chunks)
+
+
+def _line(data: bytes, start: int) -> tuple[bytes, int]:
+    end = data.find(b"\n", start)
+    if end < 0:
+        raise SnapshotDamaged("it is cut short")
+    return data[start:end], end + 1
+
+
+def _decode(line: bytes, kind: type[_Line]) -> _Line:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        raise SnapshotDamaged(f"a line of its frame can't be read: {fault}") from fault
