@@ -1,0 +1,74 @@
+# Every target sets itself up: Python 3.11+, make and a package registry are all it needs.
+# `make demo` shows Stoker at work; `make test` and `make check` are what CI runs.
+
+PY := .venv/bin/python
+WORKERS ?= 2
+MINUTES ?= 10
+TOOLS_PATHS := src tests tools benchmarks
+export PYTHONDONTWRITEBYTECODE ?= 1
+
+.PHONY: help demo test check fmt lint types proto coverage bench soak lock reference setup setup-dev
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+setup:
+	@./tools/setup.sh run
+
+setup-dev:
+	@./tools/setup.sh dev
+
+## make demo       a cluster of real processes on this machine, ten jobs, a report
+demo: setup
+	@.venv/bin/stoker demo
+
+## make test       every test (ARGS="-k words" narrows it down)
+test: setup-dev
+	@$(PY) -m pytest -q -n $(WORKERS) $(ARGS)
+
+## make check      formatting, lint, types, import contracts, taste, generated files; writes nothing
+check: lint types
+	@$(PY) tools/gen_proto.py --check
+	@$(PY) tools/gen_reference.py --check
+
+## make lint       the quick half of check
+lint: setup-dev
+	@.venv/bin/ruff format --check --quiet $(wildcard $(TOOLS_PATHS))
+	@.venv/bin/ruff check --quiet $(wildcard $(TOOLS_PATHS))
+	@.venv/bin/lint-imports --no-cache | tail -n 3
+	@$(PY) tools/tidy.py
+
+types: setup-dev
+	@.venv/bin/mypy --no-error-summary src/stoker tools
+
+## make fmt        writes the formatting and the fixes that are safe
+fmt: setup-dev
+	@.venv/bin/ruff check --quiet --fix-only $(wildcard $(TOOLS_PATHS))
+	@.venv/bin/ruff format --quiet $(wildcard $(TOOLS_PATHS))
+
+## make proto      regenerates src/stoker/wire/gen from proto/
+proto: setup-dev
+	@$(PY) tools/gen_proto.py
+
+## make reference  regenerates docs/reference from the code
+reference: setup-dev
+	@$(PY) tools/gen_reference.py
+
+## make coverage   every test, with the lines that none of them ran
+coverage: setup-dev
+	@$(PY) -m pytest -q -n $(WORKERS) --cov --cov-report=term-missing:skip-covered $(ARGS)
+
+## make bench      measures, and compares with benchmarks/results
+bench: setup-dev
+	@$(PY) benchmarks/run.py $(ARGS)
+
+## make soak       random faults on virtual time for MINUTES (10) minutes
+soak: setup-dev
+	@$(PY) -m tests.rig.soak --minutes $(MINUTES)
+
+## make lock       renews the three locks from pyproject.toml
+LOCK := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
+lock: setup-dev
+	@$(LOCK) pyproject.toml -o requirements.txt
+	@$(LOCK) --extra dev -c requirements.txt pyproject.toml -o requirements-dev.txt
+	@$(LOCK) requirements-build.in -o requirements-build.txt
