@@ -34,9 +34,25 @@ def tasks_that_fit(suitable: int, cpus: int, memory_mb: int, demand: Demand) -> 
     return most
 
 
+def one_model_slots(suitable: Sequence[Gpu], gpu_count: int) -> int:
+    """Tasks of `gpu_count` GPUs that `suitable` serves when the GPUs of one task must be of one model."""
+    counts: dict[str, int] = {}
+    for gpu in suitable:
+        counts[gpu.model] = counts.get(gpu.model, 0) + 1
+    return sum(count // gpu_count for count in counts.values())
+
+
 def tasks_ever(inventory: Inventory, demand: Demand) -> int:
-    """Whole tasks that an otherwise empty node of this inventory holds; at most `demand.tasks`."""
-    return tasks_that_fit(len(suitable_gpus(inventory.gpus, demand)), inventory.cpus, inventory.memory_mb, demand)
+    """Whole tasks that an otherwise empty node of this inventory holds; at most `demand.tasks`.
+
+    Who names a model gets one model per task, also where several match the name (`A100` of 40 and of 80 GB); who
+    doesn't may, as a last resort, get a mix.
+    """
+    suitable = suitable_gpus(inventory.gpus, demand)
+    count = len(suitable)
+    if demand.gpu_model and demand.gpu_count:
+        count = one_model_slots(suitable, demand.gpu_count) * demand.gpu_count
+    return tasks_that_fit(count, inventory.cpus, inventory.memory_mb, demand)
 
 
 def asked(demand: Demand) -> str:

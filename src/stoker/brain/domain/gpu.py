@@ -1,6 +1,7 @@
 """What is a GPU to the scheduler, and does its model match what a job asked for?"""
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -19,6 +20,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
 
 
+# A cluster has few models and its users few wishes, and the engine asks for each pair of them in each pass.
+@lru_cache(maxsize=4_096)
 def model_matches(wanted: str, model: str) -> bool:
     """May a GPU of the driver's name `model` serve a job that asked for `wanted`?
 

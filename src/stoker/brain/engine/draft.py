@@ -1,0 +1,94 @@
+"""What would be free if we placed this?
+
+A scratch copy of what the view says is free, with checkpoint and rollback. The view is never touched.
+
+Limits: made in well under a millisecond for 5,000 nodes, because the lists of names stay the view's own until one of
+        them changes; and the values in `free` are immutable, so an undo step is a reference to the old one.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.node import Free
+from stoker.brain.state.view import GpuKinds, View
+
+Buckets = dict[GpuKinds, dict[int, Sequence[NodeName]]]
+
+
+class _NodeUndo(NamedTuple):
+    kinds: GpuKinds
+    node: NodeName
+    before: Free
+
+
+class _PortUndo(NamedTuple):
+    address: str
+    port: int
+
+
+class Draft:
+    """What is left at this point of a pass.
+
+    `free` and `buckets` may be read by anyone and are changed here alone.
+    """
+
+    __slots__ = ("_journal", "_own", "_ports", "_view", "buckets", "free")
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.free: dict[NodeName, Free] = dict(view.free)
+        # Sorted, since the order in which the view met its kinds depends on its history, and a plan must not.
+        self.buckets: Buckets = {kinds: dict(view.by_free[kinds]) for kinds in sorted(view.by_free)}
+        self._own: dict[tuple[GpuKinds, int], list[NodeName]] = {}
+        self._ports: dict[str, set[int]] = {}
+        self._journal: list[_NodeUndo | _PortUndo] = []
+
+    def take(self, kinds: GpuKinds, placement: TaskPlacement) -> None:
+        """Give `placement` what it holds; its node must be of `kinds`."""
+        before = self.free[placement.node]
+        self._journal.append(_NodeUndo(kinds, placement.node, before))
+        self._set(kinds, placement.node, before.take(placement))
+
+    def take_port(self, address: str, port: int) -> None:
+        ports = self._ports.setdefault(address, set())
+        assert port not in ports, f"port {port} of {address} is promised twice"
+        ports.add(port)
+        self._journal.append(_PortUndo(address, port))
+
+    def ports_in_use(self, address: str) -> tuple[Set[int], Set[int]]:
+        """Held by live attempts, and promised in this pass."""
+        return self._view.ports_in_use(address), self._ports.get(address, set())
+
+    def checkpoint(self) -> int:
+        """A mark to roll back to."""
+        return len(self._journal)
+
+    def rollback(self, mark: int) -> None:
+        """Undo everything that was taken since `mark`, newest first."""
+        while len(self._journal) > mark:
+            undo = self._journal.pop()
+            if isinstance(undo, _PortUndo):
+                self._ports[undo.address].remove(undo.port)
+            else:
+                self._set(undo.kinds, undo.node, undo.before)
+
+    def _set(self, kinds: GpuKinds, node: NodeName, after: Free) -> None:
+        old, new = len(self.free[node].gpus), len(after.gpus)
+        self.free[node] = after
+        if old != new:
+            names = self._owned(kinds, old)
+            del names[bisect_left(names, node)]
+            if not names:
+                del self.buckets[kinds][old], self._own[kinds, old]
+            insort(self._owned(kinds, new), node)
+
+    def _owned(self, kinds: GpuKinds, count: int) -> list[NodeName]:
+        """The names with `count` GPUs free, in a list of our own: copied from the view's at the first change."""
+        names = self._own.get((kinds, count))
+        if names is None:
+            names = self._own[kinds, count] = list(self.buckets[kinds].get(count, ()))
+            self.buckets[kinds][count] = names
+        return names

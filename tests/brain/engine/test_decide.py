@@ -1,0 +1,148 @@
+"""Rules D1 to D5 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
+
+import pytest
+
+from stoker.brain.domain.reason import ReasonCode
+from tests.builders import A100, V100, cluster, job, node, running_on, where
+
+
+def test_a_blocked_large_job_does_not_hold_up_a_small_one_behind_it() -> None:
+    """MVP: one large job at the head starves all smaller jobs even with idle GPUs (seeds.md 4.6)."""
+    here = cluster(node("a", gpus=8), running_on(job(1, gpus=4), ("a", [0, 1, 2, 3])), job(2, gpus=8), job(3, gpus=2))
+    plan = here.plan()
+    assert where(plan) == {3: [("a", [4, 5])]}
+    assert plan.reasons[job(2, gpus=8).spec.shape].code is ReasonCode.INSUFFICIENT_GPUS
+
+
+def test_a_job_that_can_never_run_does_not_hold_up_others() -> None:
+    """Oversize head job (seeds.md 4.6)."""
+    here = cluster(node("a", gpus=4), job(1, gpus=64, priority=2_000), job(2, gpus=1, priority=100))
+    assert list(where(here.plan())) == [2]
+
+
+def test_two_placements_of_one_pass_see_each_other() -> None:
+    """faults.md 106: fast submits matched to one machine because just-assigned tasks were not counted."""
+    here = cluster(node("a", gpus=1, cpus=2), node("b", gpus=1, cpus=2), job(1, gpus=1, cpus=2), job(2, gpus=1, cpus=2))
+    assert where(here.plan()) == {1: [("a", [0])], 2: [("b", [0])]}
+
+
+def test_sixty_four_jobs_never_overlap_on_a_gpu() -> None:
+    """faults.md 103."""
+    here = cluster(*(node(f"n{i}", gpus=8) for i in range(4)), *(job(i, gpus=1) for i in range(1, 65)))
+    plan = here.plan()
+    held = [uuid for place in plan.actions for task in place.tasks for uuid in task.gpus]
+    assert len(held) == len(set(held)) == 32
+    assert [reason.code for reason in plan.reasons.values()] == [ReasonCode.INSUFFICIENT_GPUS]
+    assert not here.after(plan).plan().actions
+
+
+def test_four_small_jobs_leave_the_other_node_empty() -> None:
+    """faults.md 101: packing keeps a whole node for the four-GPU job."""
+    here = cluster(node("a", gpus=4), node("b", gpus=4), *(job(i, gpus=1) for i in range(1, 5)), job(5, gpus=4))
+    plan = here.plan()
+    assert {task.node for place in plan.actions[:4] for task in place.tasks} == {"a"}
+    assert where(plan)[5] == [("b", [0, 1, 2, 3])]
+
+
+def test_small_jobs_are_packed_across_passes_too() -> None:
+    here = cluster(node("a", gpus=4), node("b", gpus=4))
+    for number in range(1, 5):
+        here = here.plus(job(number, gpus=1))
+        here = here.after(here.plan())
+    assert [attempt.tasks[0].placement.node for attempt in here.live_attempts()] == ["a"] * 4
+
+
+def test_a_job_that_was_blocked_starts_once_there_is_room() -> None:
+    """faults.md 15: a blocked job is retried a few times, then never looked at again."""
+    here = cluster(node("a", gpus=1), running_on(job(1, gpus=1), ("a", [0])), job(2, gpus=1))
+    for _ in range(50):
+        assert not here.plan().actions
+    assert list(where(here.without(1).plan())) == [2]
+
+
+def test_a_queue_of_blocked_shapes_never_hides_idle_nodes() -> None:
+    """faults.md 14: 148 pending, 50 idle nodes of 8 GPUs. Whatever fits starts, and the rest is told why."""
+    here = cluster(
+        *(node(f"n{i:02}", gpus=8) for i in range(50)),
+        *(job(i, gpus=9 + i % 7, priority=2_000) for i in range(1, 149)),
+        *(job(i, gpus=8) for i in range(149, 199)),
+    )
+    plan = here.plan()
+    assert list(where(plan)) == list(range(149, 199))
+    assert {reason.code for reason in plan.reasons.values()} == {ReasonCode.NO_FITTING_NODE}
+    assert len(plan.reasons) == 7
+
+
+def test_a_wish_for_a_resource_that_no_node_has_blocks_only_who_wishes_it() -> None:
+    """faults.md 16, as far as the engine goes: one job's absurd wish doesn't touch another's."""
+    here = cluster(node("a", gpus=2), job(1, gpus=1, memory_mb=1 << 30), job(2, gpus=1, cpus=65_536), job(3, gpus=1))
+    assert list(where(here.plan())) == [3]
+
+
+def test_a_hundred_jobs_on_four_gpus_all_run() -> None:
+    """faults.md 22."""
+    here = cluster(node("a", gpus=4), *(job(i, gpus=1) for i in range(1, 101)))
+    ran = 0
+    while here.jobs:
+        plan = here.plan()
+        assert len(plan.actions) == 4
+        ran += len(plan.actions)
+        here = here.after(plan).without(*(place.job for place in plan.actions))
+    assert ran == 100
+
+
+def test_gpus_of_one_task_are_never_taken_from_two_nodes() -> None:
+    """dgpu: a task whose GPUs span two nodes is run whole on both (seeds.md 1.7)."""
+    assert not cluster(node("a", gpus=2), node("b", gpus=2), job(1, gpus=3)).plan().actions
+
+
+@pytest.mark.parametrize("name", ["host", "gpu-1", "gpu-node-1", "rack-2-node-3"])
+def test_dashes_in_a_node_name_change_nothing(name: str) -> None:
+    """dgpu: the device number is the 4th dash-separated piece of the GPU's id (seeds.md 1.7)."""
+    here = cluster(node(name, gpus=4), running_on(job(1, gpus=1), (name, [0])), job(2, gpus=2))
+    assert where(here.plan()) == {2: [(name, [1, 2])]}
+
+
+def test_a_model_that_was_asked_for_is_found_behind_tighter_nodes_of_another() -> None:
+    here = cluster(node("a", models=[A100]), node("b", models=[V100] * 4), job(1, gpus=1, model="v100"))
+    assert where(here.plan()) == {1: [("b", [0])]}
+
+
+def test_the_budget_bounds_a_pass_and_the_plan_says_that_there_is_more() -> None:
+    here = cluster(node("a", gpus=8), *(job(i, gpus=1) for i in range(1, 6)), job(6, gpus=64))
+    plan = here.plan(budget=3)
+    assert list(where(plan)) == [1, 2, 3]
+    assert plan.more
+    assert {reason.code for reason in plan.reasons.values()} == {ReasonCode.BUDGET_SPENT}
+    assert len(plan.reasons) == 2
+    following = here.after(plan).plan(budget=3)
+    assert list(where(following)) == [4, 5]
+    assert not following.more
+    assert [reason.code for reason in following.reasons.values()] == [ReasonCode.NO_FITTING_NODE]
+
+
+def test_a_budget_that_is_just_enough_leaves_no_more() -> None:
+    plan = cluster(node("a", gpus=8), *(job(i, gpus=1) for i in range(1, 4))).plan(budget=3)
+    assert len(plan.actions) == 3
+    assert not plan.more
+    assert not plan.reasons
+
+
+def test_a_pass_that_may_place_nothing_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="for ever"):
+        cluster(node("a", gpus=1), job(1, gpus=1)).plan(budget=0)
+
+
+def test_the_next_attempt_is_counted_from_those_that_were() -> None:
+    assert cluster(node("a", gpus=1), job(1, gpus=1, tries=3)).plan().actions[0].attempt == 4
+
+
+def test_an_empty_queue_gives_an_empty_plan() -> None:
+    plan = cluster(node("a", gpus=1)).plan()
+    assert (plan.actions, plan.reasons, plan.more) == ((), {}, False)
+
+
+def test_the_order_in_which_nodes_registered_does_not_matter() -> None:
+    nodes = [node("a", models=[A100] * 4), node("b", models=[V100] * 4), node("c", gpus=2), node("d", cpus=8)]
+    jobs = [job(1, gpus=2), job(2, gpus=1, tasks=5), job(3), job(4, gpus=8), job(5, gpus=4, model="V100")]
+    assert cluster(*nodes, *jobs).plan() == cluster(*reversed(nodes), *reversed(jobs)).plan()

@@ -1,0 +1,144 @@
+"""Rules X1 to X5 of `engine/explain.py`: every wait has a reason, and its numbers are true."""
+
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.reason import Reason, ReasonCode, describe
+from tests.builders import H100, V100, Cluster, cluster, job, node, running_on
+
+
+def _why(here: Cluster) -> Reason:
+    (reason,) = here.plan().reasons.values()
+    assert "?" not in describe(reason), f"a number is missing from the sentence: {describe(reason)}"
+    return reason
+
+
+def _full(name: str, gpus: int, cpus: int = 1) -> Job:
+    return running_on(job(100, gpus=gpus, cpus=cpus), (name, list(range(gpus))))
+
+
+def test_before_any_node_registered_the_reason_is_no_nodes() -> None:
+    assert _why(cluster(job(1, gpus=1))).code is ReasonCode.NO_NODES
+
+
+def test_a_node_that_registered_once_and_is_forgotten_is_not_no_nodes() -> None:
+    reason = _why(cluster(node("a", gpus=1, forgotten=True), job(1, gpus=1)))
+    assert reason.code is ReasonCode.NODES_UNAVAILABLE
+    assert reason.facts == {"fitting": 1, "unreachable": 0, "draining": 0, "forgotten": 1}
+
+
+def test_a_task_larger_than_any_node_ever_is_told_what_the_largest_has() -> None:
+    reason = _why(cluster(node("a", gpus=4, cpus=8, memory_mb=1_000), node("b", gpus=2), job(1, gpus=5, model="A100")))
+    assert reason.code is ReasonCode.NO_FITTING_NODE
+    assert reason.facts["asked"] == "5 x A100, 1 CPU(s)"
+    assert reason.facts["largest"] == "4 GPU(s), 4 of them suitable, 8 CPU(s) and 1000 MiB memory"
+
+
+def test_a_gang_larger_than_all_nodes_together_is_told_how_many_fit() -> None:
+    reason = _why(cluster(node("a", gpus=4), node("b", gpus=8), job(1, gpus=4, tasks=4)))
+    assert reason.code is ReasonCode.NO_FITTING_NODE
+    assert reason.facts["largest"] == "room for 2 of its 4 task(s), all nodes together for 3"
+
+
+def test_a_cpu_wish_that_no_node_meets_is_never_called_a_lack_of_gpus() -> None:
+    assert _why(cluster(node("a", gpus=4, cpus=8), _full("a", 4), job(1, gpus=1, cpus=9))).code is (
+        ReasonCode.NO_FITTING_NODE
+    )
+
+
+def test_nodes_that_would_fit_but_take_no_work_are_counted_by_why() -> None:
+    here = cluster(
+        node("a", gpus=8, reachable=False),
+        node("b", gpus=8, drain="disk"),
+        node("c", gpus=8, forgotten=True),
+        node("d", gpus=8, reachable=False, drain="disk"),
+        node("e", gpus=4),
+        node("f", gpus=4, reachable=False),
+        job(1, gpus=8),
+    )
+    reason = _why(here)
+    assert reason.code is ReasonCode.NODES_UNAVAILABLE
+    assert reason.facts == {"fitting": 4, "unreachable": 2, "draining": 1, "forgotten": 1}
+
+
+def test_a_gang_that_needs_a_drained_node_beside_a_ready_one_waits_for_the_node() -> None:
+    reason = _why(cluster(node("a", gpus=4), node("b", gpus=4, drain="disk"), job(1, gpus=4, tasks=2)))
+    assert reason.code is ReasonCode.NODES_UNAVAILABLE
+    assert reason.facts["fitting"] == 1
+
+
+def test_a_drained_node_gets_nothing() -> None:
+    assert not cluster(node("a", gpus=4, drain="disk"), job(1, gpus=1)).plan().actions
+
+
+def test_a_lack_of_gpus_is_told_with_what_is_free_in_all_and_at_best_on_one_node() -> None:
+    here = cluster(
+        node("a", gpus=4),
+        node("b", gpus=4),
+        node("c", models=[V100] * 8),
+        running_on(job(101, gpus=3), ("a", [0, 1, 2])),
+        running_on(job(102, gpus=2), ("b", [0, 1])),
+        job(1, gpus=3, model="A100"),
+    )
+    reason = _why(here)
+    assert reason.code is ReasonCode.INSUFFICIENT_GPUS
+    assert reason.facts == {"needed": 3, "tasks": 1, "per_task": 3, "free": 3, "best": 2}
+
+
+def test_gpus_of_another_model_on_the_same_node_are_not_called_free() -> None:
+    here = cluster(
+        node("a", models=[H100, H100, V100, V100]),
+        running_on(job(101, gpus=1), ("a", [0])),
+        job(1, gpus=2, model="H100"),
+    )
+    assert _why(here).facts == {"needed": 2, "tasks": 1, "per_task": 2, "free": 1, "best": 1}
+
+
+def test_a_lack_of_cpus_beside_free_gpus_is_called_so() -> None:
+    """The CPUs of `b` are free, but its GPUs are not."""
+    here = cluster(
+        node("a", gpus=4, cpus=16), node("b", gpus=1, cpus=64), running_on(job(101, cpus=13), ("a", [])),
+        running_on(job(102, gpus=1, cpus=0), ("b", [0])), job(1, gpus=1, cpus=8),
+    )  # fmt: skip
+    reason = _why(here)
+    assert reason.code is ReasonCode.INSUFFICIENT_CPUS
+    assert reason.facts == {"needed": 8, "best": 3, "tasks": 1, "room": 0}
+
+
+def test_a_lack_of_memory_beside_free_gpus_and_cpus_is_called_so() -> None:
+    """`b` has memory, but no CPUs beside its GPUs."""
+    here = cluster(
+        node("a", gpus=4, memory_mb=1_000), node("b", gpus=4, cpus=8, memory_mb=5_000),
+        running_on(job(101, memory_mb=600), ("a", [])), running_on(job(102, cpus=8), ("b", [])),
+        job(1, gpus=1, memory_mb=500),
+    )  # fmt: skip
+    reason = _why(here)
+    assert reason.code is ReasonCode.INSUFFICIENT_MEMORY
+    assert reason.facts == {"needed": 500, "best": 400, "tasks": 1, "room": 0}
+
+
+def test_gpus_are_named_before_cpus_when_both_are_short() -> None:
+    here = cluster(node("a", gpus=2, cpus=4), _full("a", 2, cpus=4), job(1, gpus=1, cpus=1))
+    assert _why(here).code is ReasonCode.INSUFFICIENT_GPUS
+
+
+def test_a_gang_short_of_cpus_on_all_nodes_together_is_told_for_how_many_tasks_there_is_room() -> None:
+    here = cluster(node("a", gpus=4, cpus=8), running_on(job(101, cpus=3), ("a", [])), job(1, gpus=1, cpus=2, tasks=4))
+    reason = _why(here)
+    assert reason.code is ReasonCode.INSUFFICIENT_CPUS
+    assert reason.facts == {"needed": 2, "best": 5, "tasks": 4, "room": 2}
+
+
+def test_a_job_without_gpus_waits_for_cpus() -> None:
+    here = cluster(node("a", cpus=4), running_on(job(101, cpus=3), ("a", [])), job(1, cpus=2))
+    assert _why(here).code is ReasonCode.INSUFFICIENT_CPUS
+
+
+def test_a_rare_model_behind_many_nodes_is_still_found() -> None:
+    """The glance at the first ready nodes says no here, and all nodes are judged before anyone is told `never`."""
+    many = [node(f"n{i:03}", models=[V100, "odd"]) for i in range(100)]
+    here = cluster(
+        *many,
+        node("z", models=[V100, V100, "odd"]),
+        running_on(job(101, gpus=1), ("z", [0])),
+        job(1, gpus=2, model="V100"),
+    )
+    assert _why(here).code is ReasonCode.INSUFFICIENT_GPUS

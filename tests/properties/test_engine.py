@@ -1,0 +1,265 @@
+"""What must hold for any cluster, any queue and any plan.
+
+The oracle enumerates which GPUs a task could get, one subset after the other; it shares no code with the engine.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from random import Random
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.node import Node
+from stoker.brain.domain.plan import Plan
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.reason import ReasonCode, describe
+from tests.builders import Cluster, cluster, job, node
+
+_MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB")
+_MEMORY_MB = {_MODELS[0]: 40_960, _MODELS[1]: 81_920, _MODELS[2]: 32_768}
+
+
+@st.composite
+def _nodes(draw: st.DrawFn) -> list[Node]:
+    names = draw(st.lists(st.sampled_from(["a", "b-1", "b-10", "b-2", "c"]), min_size=1, max_size=4, unique=True))
+    return [_node(draw, name) for name in names]
+
+
+def _node(draw: st.DrawFn, name: str) -> Node:
+    models = draw(st.lists(st.sampled_from(_MODELS), max_size=4))
+    made = node(
+        name,
+        models=models,
+        cpus=draw(st.integers(0, 6)),
+        memory_mb=draw(st.sampled_from([0, 50, 100, 400])),
+        address=draw(st.sampled_from(["", "10.0.0.1"])),
+        reachable=draw(st.sampled_from([True, True, True, False])),
+        drain=draw(st.sampled_from([None, None, None, "disk"])),
+    )
+    gpus = tuple(msgspec.structs.replace(gpu, memory_mb=_MEMORY_MB[gpu.model]) for gpu in made.inventory.gpus)
+    return msgspec.structs.replace(made, inventory=msgspec.structs.replace(made.inventory, gpus=gpus))
+
+
+@st.composite
+def _jobs(draw: st.DrawFn) -> list[Job]:
+    return [
+        job(
+            number,
+            gpus=draw(st.integers(0, 4)),
+            tasks=draw(st.sampled_from([1, 1, 2, 3, 5])),
+            model=draw(st.sampled_from(["", "", "A100", "v100", "H100"])),
+            gpu_memory_mb=draw(st.sampled_from([0, 0, 40_000, 80_000])),
+            cpus=draw(st.integers(0, 3)),
+            memory_mb=draw(st.sampled_from([0, 0, 60, 200])),
+            priority=draw(st.sampled_from([100, 500])),
+        )
+        for number in range(1, draw(st.integers(1, 8)) + 1)
+    ]
+
+
+def _serves(gpus: Sequence[Gpu], demand: Demand) -> bool:
+    """May one task hold exactly these? Models are told apart by eye here: three of them, three wishes."""
+    word = demand.gpu_model.upper()
+    right = all(word in gpu.model and gpu.memory_mb >= demand.gpu_memory_mb for gpu in gpus)
+    return right and (not word or len({gpu.model for gpu in gpus}) <= 1)
+
+
+def _most(gpus: Sequence[Gpu], demand: Demand, at_most: int) -> int:
+    """The most tasks that these GPUs serve, by trying every subset for the next task."""
+    if at_most == 0:
+        return 0
+    if not demand.gpu_count:
+        return at_most
+    best = 0
+    for chosen in combinations(gpus, demand.gpu_count):
+        if _serves(chosen, demand):
+            rest = [gpu for gpu in gpus if gpu not in chosen]
+            best = max(best, 1 + _most(rest, demand, at_most - 1))
+            if best == at_most:
+                break
+    return best
+
+
+def _room(gpus: Sequence[Gpu], cpus: int, memory_mb: int, demand: Demand) -> int:
+    most = demand.tasks
+    while most and (most * demand.cpus > cpus or most * demand.memory_mb > memory_mb):
+        most -= 1
+    return _most(gpus, demand, most)
+
+
+def _room_now(here: Cluster, demand: Demand) -> int:
+    return sum(_room(free.gpus, free.cpus, free.memory_mb, demand) for free in here.free.values())
+
+
+def _room_empty(nodes: Sequence[Node], demand: Demand) -> int:
+    return sum(_room(n.inventory.gpus, n.inventory.cpus, n.inventory.memory_mb, demand) for n in nodes)
+
+
+def _waiting(here: Cluster) -> list[Job]:
+    return [job for job in here.jobs.values() if job.state is JobState.PENDING]
+
+
+@given(_nodes(), _jobs())
+def test_no_plan_takes_a_gpu_twice_or_more_than_a_node_has(nodes: list[Node], jobs: list[Job]) -> None:
+    here = cluster(*nodes, *jobs)
+    after = here.after(here.plan())  # `Free.take` asserts both for each placement
+    held = [uuid for attempt in after.live_attempts() for task in attempt.tasks for uuid in task.placement.gpus]
+    assert len(held) == len(set(held))
+    assert all(free.cpus >= 0 and free.memory_mb >= 0 for free in after.free.values())
+
+
+@given(_nodes(), _jobs())
+def test_every_gang_is_whole_served_as_asked_and_ranked_in_node_and_device_order(
+    nodes: list[Node], jobs: list[Job]
+) -> None:
+    here = cluster(*nodes, *jobs)
+    gpu_of: dict[GpuUuid, Gpu] = {gpu.uuid: gpu for node in nodes for gpu in node.inventory.gpus}
+    for place in here.plan().actions:
+        demand = here.job(place.job).spec.demand
+        assert [task.rank for task in place.tasks] == list(range(demand.tasks))
+        order = []
+        for task in place.tasks:
+            gpus = [gpu_of[uuid] for uuid in task.gpus]
+            assert here.nodes[task.node].schedulable
+            assert all(uuid.startswith(f"GPU-{task.node}-") for uuid in task.gpus)
+            assert len(gpus) == demand.gpu_count
+            assert _serves(gpus, demand)
+            assert gpus == sorted(gpus, key=lambda gpu: gpu.index)
+            assert (task.cpus, task.memory_mb) == (demand.cpus, demand.memory_mb)
+            order.append((task.node, gpus[0].index if gpus else 0))
+        assert order == sorted(order)
+
+
+@given(_nodes(), _jobs())
+def test_whoever_waits_has_a_reason_and_fits_nowhere_in_what_is_left(nodes: list[Node], jobs: list[Job]) -> None:
+    here = cluster(*nodes, *jobs)
+    plan = here.plan()
+    after = here.after(plan)
+    assert {job.spec.shape for job in _waiting(after)} == set(plan.reasons)
+    for shape in plan.reasons:
+        assert _room_now(after, shape.demand) < shape.demand.tasks
+
+
+@given(_nodes(), _jobs())
+def test_every_reason_is_true(nodes: list[Node], jobs: list[Job]) -> None:
+    here = cluster(*nodes, *jobs)
+    ready = [node for node in nodes if node.schedulable]
+    for shape, reason in here.plan().reasons.items():
+        demand = shape.demand
+        assert "?" not in describe(reason)
+        if _room_empty(nodes, demand) < demand.tasks:
+            assert reason.code is ReasonCode.NO_FITTING_NODE
+        elif _room_empty(ready, demand) < demand.tasks:
+            assert reason.code is ReasonCode.NODES_UNAVAILABLE
+            facts = reason.facts
+            counted = [node for node in nodes if not node.schedulable and _room_empty([node], demand)]
+            assert facts["fitting"] == len(counted)
+            assert facts["unreachable"] == sum(not node.reachable for node in counted)
+        else:
+            assert reason.code in {
+                ReasonCode.INSUFFICIENT_GPUS,
+                ReasonCode.INSUFFICIENT_CPUS,
+                ReasonCode.INSUFFICIENT_MEMORY,
+            }
+
+
+@given(_nodes(), _jobs())
+def test_what_is_called_short_is_short_when_nothing_else_is(nodes: list[Node], jobs: list[Job]) -> None:
+    """The code names the first of GPUs, CPUs, memory at which a sufficient supply of all that follow doesn't help."""
+    here = cluster(*nodes, *jobs)
+    after = here.after(here.plan())
+    again = after.plan()
+    assert not again.actions, "the first pass left out a job that fits"
+    for shape, reason in again.reasons.items():
+        gpus_only = msgspec.structs.replace(shape.demand, cpus=0, memory_mb=0)
+        no_memory = msgspec.structs.replace(shape.demand, memory_mb=0)
+        if reason.code is ReasonCode.INSUFFICIENT_GPUS:
+            assert _room_now(after, gpus_only) < shape.demand.tasks
+        elif reason.code is ReasonCode.INSUFFICIENT_CPUS:
+            assert _room_now(after, gpus_only) >= shape.demand.tasks > _room_now(after, no_memory)
+        elif reason.code is ReasonCode.INSUFFICIENT_MEMORY:
+            assert _room_now(after, no_memory) >= shape.demand.tasks
+
+
+@given(_nodes(), _jobs())
+def test_nobody_is_overtaken_by_a_later_or_less_important_job_of_the_same_shape(
+    nodes: list[Node], jobs: list[Job]
+) -> None:
+    here = cluster(*nodes, *jobs)
+    placed = {place.job for place in here.plan().actions}
+    for one in jobs:
+        for other in jobs:
+            ahead = (-one.spec.priority, one.id) < (-other.spec.priority, other.id)
+            if ahead and one.spec.shape == other.spec.shape and other.id in placed:
+                assert one.id in placed
+
+
+@given(_nodes(), _jobs(), st.randoms(use_true_random=False), st.integers(1, 4))
+def test_the_plan_does_not_depend_on_the_order_in_which_things_came(
+    nodes: list[Node], jobs: list[Job], dice: Random, budget: int
+) -> None:
+    def plan() -> Plan:
+        return cluster(*nodes, *jobs).plan(budget=budget)
+
+    expected = plan()
+    dice.shuffle(nodes)
+    dice.shuffle(jobs)
+    assert plan() == expected
+
+
+@given(_nodes(), _jobs(), st.integers(1, 3))
+def test_a_small_budget_reaches_the_same_jobs_pass_by_pass(nodes: list[Node], jobs: list[Job], budget: int) -> None:
+    """Taking the passes one after the other gives just the placements of one long pass."""
+    here = cluster(*nodes, *jobs)
+    expected = {place.job: place.tasks for place in here.plan().actions}
+    found: dict[JobId, object] = {}
+    more = True
+    while more:
+        plan = here.plan(budget=budget)
+        assert len(plan.actions) <= budget
+        found.update({place.job: place.tasks for place in plan.actions})
+        here, more = here.after(plan), plan.more
+    assert found == expected
+
+
+@given(_nodes(), _jobs(), st.integers(1, 4))
+def test_a_port_serves_one_attempt_per_address_however_few_there_are(
+    nodes: list[Node], jobs: list[Job], ports: int
+) -> None:
+    here = cluster(*nodes, *jobs)
+    policy = Policy(port_min=30_000, port_max=30_000 + ports - 1)
+    first = here.plan(policy=policy, budget=2)
+    second = here.after(first).plan(policy=policy)
+    used: list[tuple[str, int]] = []
+    for place in (*first.actions, *second.actions):
+        demand = here.job(place.job).spec.demand
+        if demand.tasks == 1 and demand.gpu_count < 2:
+            assert not place.master_port
+            continue
+        assert place.master_addr == here.nodes[NodeName(place.tasks[0].node)].inventory.address
+        assert policy.port_min <= place.master_port <= policy.port_max
+        used.append((place.master_addr, place.master_port))
+    assert len(used) == len(set(used))
+    _check_refusals_for_ports(here.after(first).after(second), second, policy)
+
+
+def _check_refusals_for_ports(after: Cluster, plan: Plan, policy: Policy) -> None:
+    """Who is told `no_free_port` would fit, but for the nodes of addresses without a port."""
+    every = set(range(policy.port_min, policy.port_max + 1))
+    for shape, reason in plan.reasons.items():
+        if reason.code is not ReasonCode.NO_FREE_PORT:
+            continue
+        assert set(after.ports_in_use(str(reason.facts["address"]))) == every
+        usable = sum(
+            _room(free.gpus, free.cpus, free.memory_mb, shape.demand)
+            for name, free in after.free.items()
+            if set(after.ports_in_use(after.nodes[name].inventory.address)) != every
+        )
+        assert usable < shape.demand.tasks
