@@ -9,7 +9,15 @@ Rules: M1  every name gets the prefix `stoker_`; a duration also gets the suffix
 from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 SERIES_MAX: Final = 1_000
 """A cluster of 200 nodes with a label per node stays far below it."""
@@ -56,6 +64,7 @@ class Metrics:
     """Every metric of one process."""
 
     def __init__(self, series_max: int = SERIES_MAX) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series per series that says when it began
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._series_max = series_max

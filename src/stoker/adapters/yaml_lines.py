@@ -60,7 +60,7 @@ def read_yaml(path: Path) -> Node | None:
         root = _PlainLoader(text).get_single_node()
         return None if root is None else _tree(path, root)
     except yaml.MarkedYAMLError as fault:
-        raise YamlFault(f"{path}:{_line_of(fault)}: {_first(fault.problem, fault.context)}") from fault
+        raise YamlFault(f"{path}:{_line_of(fault)}: {_words(fault)}") from fault
     except yaml.reader.ReaderError as fault:
         line = text.count("\n", 0, fault.position) + 1
         raise YamlFault(f"{path}:{line}: the character {chr(fault.character)!r} isn't allowed in YAML") from fault
@@ -117,5 +117,9 @@ def _line_of(fault: yaml.MarkedYAMLError) -> int:
     return 1 if mark is None else mark.line + 1
 
 
-def _first(*words: str | None) -> str:
-    return next((word for word in words if word), "not YAML")
+def _words(fault: yaml.MarkedYAMLError) -> str:
+    """What is wrong; for something left open also where it began, which is the line to mend."""
+    words = fault.problem or fault.context or "not YAML"
+    if fault.problem is None or fault.context_mark is None or fault.context_mark.line + 1 == _line_of(fault):
+        return words
+    return f"{words} ({fault.context}, which began on line {fault.context_mark.line + 1})"

@@ -1,0 +1,87 @@
+"""What does a program say within a time and a size, when it may hang, flood or refuse to die?
+
+A stuck driver leaves `nvidia-smi` in a sleep that not even a kill ends, so waiting for its end (as `subprocess.run`
+does after a time-out) would hang whoever asked. Here the program is killed and then left alone.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stoker.adapters.clock import SystemClock
+
+OUTPUT_MAX: Final = 1024 * 1024
+_READ_BYTES: Final = 64 * 1024
+_LAST_WAIT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a program wrote, undecodable bytes replaced, and its exit status (negative: the signal that ended it)."""
+
+    out: str
+    err: str
+    status: int
+
+
+def run_bounded(argv: Sequence[str], timeout_s: float) -> Said:
+    """Run a program to its end.
+
+    Raises: OSError when it can't be started (by its errno), doesn't end in time, or writes more than OUTPUT_MAX.
+    """
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LC_ALL": "C"},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout as out, process.stderr as err:
+        clock = SystemClock()
+        deadline = clock.mono() + timeout_s
+        try:
+            texts = _read_both(clock, deadline, out.fileno(), err.fileno())
+            process.wait(max(0.0, deadline - clock.mono()))
+        except subprocess.TimeoutExpired:
+            texts = None
+        finally:
+            _end(process)
+    if texts is None:
+        raise OSError(f"{argv[0]} didn't answer within {timeout_s:g} s")
+    return Said(texts[0].decode(errors="replace"), texts[1].decode(errors="replace"), process.returncode)
+
+
+def _read_both(clock: SystemClock, deadline: float, *fds: int) -> list[bytearray] | None:
+    """What comes from each until all are closed; None when time ran out first."""
+    texts = {fd: bytearray() for fd in fds}
+    with selectors.DefaultSelector() as selector:
+        for fd in fds:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - clock.mono()))
+            if not ready:
+                return None
+            for key, _ in ready:
+                data = os.read(key.fd, _READ_BYTES)
+                texts[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+            if sum(map(len, texts.values())) > OUTPUT_MAX:
+                raise OSError(f"more than {OUTPUT_MAX} bytes of answer")
+    return list(texts.values())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill whatever of it is left: the whole session, since a wrapper script's child may hold the pipe."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_LAST_WAIT_S)

@@ -1,0 +1,192 @@
+"""What does the text of `nvidia-smi` say, however oddly it says it?
+
+Rules: S1  one GPU that can't be read is a fault of that GPU; it never hides the others
+       S2  a value that the driver won't tell is unknown, never an error: `[N/A]`, `N/A`, `[Not Supported]`,
+           `[Insufficient Permissions]`, `ERR!`, `[Unknown Error]`
+       S3  a GPU is broken if it has no UUID, says that it is lost or wants a reset, or can't tell its memory for any
+           reason but that the driver has no such number (unified memory: 0)
+       S4  what isn't about one GPU (warnings before or after the list) is kept as messages, for when nothing else is
+       S5  the order is that of PCI addresses, whatever order the lines have; `index` stays nvidia-smi's own
+Source: rows 47, 51, 54, 55, 56, 59 and 63 of the fault list, and threads that quote such output.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stoker.brain.domain.ids import GpuUuid
+from stoker.ports import GpuFault, ProbedGpu
+
+FIELDS: Final = (
+    *("index", "uuid", "name", "memory.total", "memory.used"),
+    *("utilization.gpu", "temperature.gpu", "power.draw", "pci.bus_id"),
+)
+TEXT_MAX: Final = 200
+GPUS_MAX: Final = 256
+FAULTS_MAX: Final = 256
+MESSAGES_MAX: Final = 8
+
+_BEFORE_NAME: Final = 2
+_AFTER_NAME: Final = len(FIELDS) - _BEFORE_NAME - 1
+_UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z._/-]{1,80}")
+_BUS: Final = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.([0-9A-Fa-f]{1,2})")
+_NUMBER: Final = re.compile(r"([0-9]{1,9})(\.[0-9]{1,9})?( ?[A-Za-z%]{1,4})?")
+_NEVER_TOLD: Final = re.compile(r"\[?(n/a|not supported|insufficient permissions)\]?", re.IGNORECASE)
+_BROKEN: Final = re.compile(r"requires reset|is lost|fallen off the bus", re.IGNORECASE)
+_NO_HANDLE: Final = re.compile(r"unable to (determine|detect) the device handle", re.IGNORECASE)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+_LISTED: Final = re.compile(r"GPU (\d{1,4}): (.*?) \(UUID: ([^)\s]*)\)?")
+_LISTED_MIG: Final = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d{1,4}): \(UUID: ([^)\s]*)\)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SmiReading:
+    """What a query answered."""
+
+    gpus: tuple[ProbedGpu, ...]
+    faults: tuple[GpuFault, ...]
+    messages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMig:
+    """One MIG instance in a listing; `index` counts within its GPU."""
+
+    profile: str
+    index: int
+    uuid: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGpu:
+    """One GPU in a listing, with the MIG instances it is cut into."""
+
+    index: int
+    model: str
+    uuid: GpuUuid
+    migs: tuple[ListedMig, ...]
+
+
+def parse_query(text: str) -> SmiReading:
+    """Read the answer to `--query-gpu=FIELDS --format=csv,noheader,nounits`."""
+    found: list[tuple[tuple[int, ...], ProbedGpu]] = []
+    faults: list[GpuFault] = []
+    messages: list[str] = []
+    for line in map(_clean, text.splitlines()):
+        if not line or line.startswith("index,"):
+            continue
+        if not line[0].isdigit() or line.count(",") < 2:
+            _sort_message(line, faults, messages)
+            continue
+        gpu = _gpu(line, {seen.uuid for _, seen in found})
+        if isinstance(gpu, GpuFault):
+            faults.append(gpu)
+        else:
+            found.append((_bus_order(line, gpu.index), gpu))
+    found.sort(key=lambda pair: (pair[0], pair[1].index, pair[1].uuid))
+    gpus = tuple(gpu for _, gpu in found[:GPUS_MAX])
+    return SmiReading(gpus, tuple(faults[:FAULTS_MAX]), tuple(messages[:MESSAGES_MAX]))
+
+
+def parse_listing(text: str) -> tuple[ListedGpu, ...]:
+    """Read the answer to `-L`, in which MIG instances are indented below their GPU. Lines of other kinds are passed
+    over."""
+    found: list[ListedGpu] = []
+    for line in text.splitlines():
+        if mig := _LISTED_MIG.match(line):
+            if found:
+                last = found.pop()
+                instance = ListedMig(mig[1], int(mig[2]), GpuUuid(mig[3]))
+                found.append(ListedGpu(last.index, last.model, last.uuid, (*last.migs, instance)))
+        elif gpu := _LISTED.match(line):
+            found.append(ListedGpu(int(gpu[1]), _clean(gpu[2]), GpuUuid(gpu[3]), ()))
+    return tuple(found[:GPUS_MAX])
+
+
+def parse_visible(text: str | None) -> tuple[int | str, ...] | None:
+    """Read CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES: indexes, and UUIDs of GPUs and MIG instances or unique
+    beginnings of them. None = not restricted.
+
+    As in CUDA, what follows `-1` or the first thing that can't be read is invisible; so is all of an empty text.
+    """
+    if text is None or text.strip() == "all":
+        return None
+    visible: list[int | str] = []
+    for word in text.split(","):
+        token = word.strip()
+        if token.isascii() and token.isdigit() and len(token) <= 4:
+            visible.append(int(token))
+        elif _UUID.fullmatch(token):
+            visible.append(token)
+        else:
+            break
+    return tuple(visible)
+
+
+def _clean(line: str) -> str:
+    return _CONTROL.sub(" ", line).strip()[: 4 * TEXT_MAX]
+
+
+def _sort_message(line: str, faults: list[GpuFault], messages: list[str]) -> None:
+    bus = _BUS.search(line)
+    if bus is not None and (_NO_HANDLE.search(line) or _BROKEN.search(line)):
+        faults.append(GpuFault(where=bus[0], error=line[:TEXT_MAX]))
+    else:
+        messages.append(line[:TEXT_MAX])
+
+
+def _gpu(line: str, known: Iterable[str]) -> ProbedGpu | GpuFault:
+    parts = [part.strip() for part in line.split(",")]
+    if len(parts) < len(FIELDS):
+        return GpuFault(where=f"GPU {parts[0][:8]}", error=f"can't read the line {line[:TEXT_MAX]!r}")
+    # A comma in a name would shift every column after it, so the name is whatever stands between the outer ones.
+    index, uuid = parts[:_BEFORE_NAME]
+    name = ", ".join(parts[_BEFORE_NAME : len(parts) - _AFTER_NAME])
+    total, used, utilization, temperature, power, bus = parts[-_AFTER_NAME:]
+    where = bus if _BUS.fullmatch(bus) else f"GPU {index[:8]}"
+    broken = _why_broken(parts, uuid, total, known)
+    if broken is not None:
+        return GpuFault(where=where, error=broken)
+    if not _number_like(index):
+        return GpuFault(where=where, error=f"its index is {index[:TEXT_MAX]!r}")
+    return ProbedGpu(
+        uuid=GpuUuid(uuid),
+        index=int(index),
+        model=name[:TEXT_MAX],
+        memory_mb=_number(total) or 0,
+        memory_used_mb=_number(used),
+        utilization_percent=_number(utilization),
+        temperature_c=_number(temperature),
+        power_w=_number(power),
+    )
+
+
+def _number_like(index: str) -> bool:
+    return index.isascii() and index.isdigit() and len(index) <= 4
+
+
+def _why_broken(parts: Sequence[str], uuid: str, total: str, known: Iterable[str]) -> str | None:
+    for part in parts:
+        if _BROKEN.search(part):
+            return f"the driver says {part[:TEXT_MAX]!r}"
+    if not _UUID.fullmatch(uuid):
+        return f"its UUID is {uuid[:TEXT_MAX]!r}"
+    if uuid in known:
+        return f"its UUID {uuid} was already listed for another GPU"
+    if _number(total) is None and not _NEVER_TOLD.fullmatch(total):
+        return f"its memory is {total[:TEXT_MAX]!r}"
+    return None
+
+
+def _number(text: str) -> int | None:
+    """A count, rounded down. None for whatever stands there instead."""
+    match = _NUMBER.fullmatch(text)
+    return int(match[1]) if match else None
+
+
+def _bus_order(line: str, index: int) -> tuple[int, ...]:
+    """A GPU whose address isn't told comes after those whose is, by its index."""
+    bus = _BUS.fullmatch(line.rpartition(",")[2].strip())
+    return (0, *(int(part, 16) for part in bus.groups())) if bus else (1, index)

@@ -1,0 +1,108 @@
+"""Scripted GPUs: what a good file gives, and what a bad one is told."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.adapters.probe_scripted import ScriptedProbe, scripted_uuid
+from stoker.brain.domain.errors import StokerError
+from stoker.ports import ProbeResult
+
+GOOD = """\
+gpus:
+  - {count: 3, model: NVIDIA H100 80GB HBM3, memory_mb: 81559}
+  - {model: Tesla V100-SXM2-32GB, memory_mb: 32768, uuid: GPU-mine}
+links:
+  - {a: 0, b: 1, kind: nvlink, gbps: 450}
+"""
+
+
+def probed(folder: Path, text: str, node: str = "node-a") -> ProbeResult:
+    path = folder / "gpus.yaml"
+    path.write_text(text)
+    return ScriptedProbe(path, node).probe()
+
+
+def refused(folder: Path, text: str) -> str:
+    with pytest.raises(StokerError) as caught:
+        probed(folder, text)
+    assert caught.value.refusal.code == "bad_settings"
+    return caught.value.refusal.message.replace(str(folder) + "/", "")
+
+
+def test_every_gpu_of_the_script_is_there_and_called_simulated(tmp_path: Path) -> None:
+    result = probed(tmp_path, GOOD)
+    assert result.simulated
+    assert [(gpu.index, gpu.memory_mb) for gpu in result.gpus] == [(0, 81_559), (1, 81_559), (2, 81_559), (3, 32_768)]
+    assert result.gpus[0].model == "NVIDIA H100 80GB HBM3"
+    assert result.gpus[3].uuid == "GPU-mine"
+
+
+def test_a_node_offers_four_cpus_and_32_gib_per_gpu_unless_told(tmp_path: Path) -> None:
+    assert (probed(tmp_path, GOOD).cpus, probed(tmp_path, GOOD).memory_mb) == (16, 4 * 32 * 1024)
+    told = probed(tmp_path, GOOD + "cpus: 5\nmemory_mb: 77\n")
+    assert (told.cpus, told.memory_mb) == (5, 77)
+
+
+def test_uuids_follow_from_node_and_index_alone(tmp_path: Path) -> None:
+    first, again = probed(tmp_path, GOOD), probed(tmp_path, GOOD)
+    other = probed(tmp_path, GOOD, node="node-b")
+    assert first == again
+    assert {gpu.uuid for gpu in first.gpus[:3]}.isdisjoint(gpu.uuid for gpu in other.gpus)
+    assert scripted_uuid("node-a", 0) == first.gpus[0].uuid
+    assert [len(part) for part in first.gpus[0].uuid.split("-")] == [3, 8, 4, 4, 4, 12]
+
+
+def test_a_script_without_gpus_is_a_node_without_gpus(tmp_path: Path) -> None:
+    assert probed(tmp_path, "gpus: []\ncpus: 2\n").gpus == ()
+    assert probed(tmp_path, "gpus:\ncpus: 2\n").gpus == ()
+
+
+def test_broken_yaml_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    message = refused(tmp_path, "gpus:\n  - {count: 3\n  - x\n")
+    assert message.startswith("gpus.yaml:4: ")
+    assert message.endswith("which began on line 2)")
+
+
+def test_a_missing_script_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(StokerError, match=r"nowhere\.yaml: no such file"):
+        ScriptedProbe(tmp_path / "nowhere.yaml", "n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "gpus.yaml:1: a script is a group of keys"),
+        ("- 1\n", "gpus.yaml:1: a script is a group of keys"),
+        ("gpus: 4\n", "gpus.yaml:1: gpus is a list"),
+        ("gpus: [4]\n", "gpus.yaml:1: this is a group of the keys count, model, memory_mb, uuid"),
+        ("gpus:\n- {model: A, memory_mb: 1, count: 0}\n", "gpus.yaml:2: count: 0 isn't between 1 and 256"),
+        ("gpus:\n- {model: A, memory_mb: 1, count: -3}\n", "gpus.yaml:2: count: -3 isn't between"),
+        ("gpus:\n- {model: A, memory_mb: 1, count: 1000000}\n", "gpus.yaml:2: count: 1000000 isn't between"),
+        ("gpus:\n- {model: A, memory_mb: 1, count: two}\n", "gpus.yaml:2: count: 'two' isn't a whole number"),
+        ("gpus:\n- {model: A}\n", "gpus.yaml:2: a GPU needs memory_mb"),
+        ("gpus:\n- {memory_mb: 1}\n", "gpus.yaml:2: a GPU needs a model"),
+        ("gpus:\n- {model: A, memory_mb: 1, memroy: 2}\n", "gpus.yaml:2: memroy isn't a key here (nearest: memory_mb)"),
+        ("gpus: []\ngpu: []\n", "gpus.yaml:2: gpu isn't a key here (nearest: gpus)"),
+        ("gpus: []\ngpus: []\n", "gpus.yaml:2: gpus was already given"),
+        ("gpus:\n- {model: A, memory_mb: 1, count: 2, uuid: GPU-x}\n", "uuid GPU-x can't name 2 GPUs"),
+        (
+            "gpus:\n- {model: A, memory_mb: 1, uuid: GPU-x}\n- {model: A, memory_mb: 1, uuid: GPU-x}\n",
+            "two GPUs have the uuid GPU-x",
+        ),
+        ("gpus:\n- {model: A, memory_mb: 1}\nlinks:\n- {a: 0, b: 1}\n", "gpus.yaml:4: a link needs b, the index"),
+        ("gpus:\n- {model: A, memory_mb: 1}\nlinks:\n- {a: 0, b: 0}\n", "gpus.yaml:4: a link joins two different"),
+        ("gpus: []\ncpus: many\n", "gpus.yaml:2: cpus: 'many' isn't a whole number"),
+    ],
+)
+def test_a_fault_in_a_script_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refused(tmp_path, text)
+
+
+def test_every_fault_of_a_script_is_told_at_once(tmp_path: Path) -> None:
+    message = refused(tmp_path, "gpus:\n- {model: A, memory_mb: x}\n- {count: 2, memory_mb: 5}\nlinkz: []\n")
+    assert [line.strip().split(": ")[0] for line in message.splitlines()] == [
+        "gpus.yaml:4",
+        "gpus.yaml:2",
+        "gpus.yaml:3",
+    ]

@@ -1,0 +1,174 @@
+"""The nvidia-smi probe with real programs in its place: good, odd, failing, flooding, hanging and missing ones."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from stoker.adapters.probe_auto import AutoProbe
+from stoker.adapters.probe_smi import SmiProbe
+from stoker.ports import ProbeResult
+
+V100 = (
+    "{n}, GPU-{n}aaaaaaa-0000-0000-0000-000000000000, Tesla V100-SXM2-32GB, 32768, 0, 0, 30, 40.00, 00000000:0{n}:00.0"
+)
+FOUR = "\n".join(V100.format(n=n) for n in range(4))
+
+
+@pytest.fixture
+def binary(tmp_path: Path) -> Path:
+    return tmp_path / "nvidia-smi"
+
+
+def write(binary: Path, script: str) -> SmiProbe:
+    binary.write_text(f"#!/bin/sh\n{script}\n")
+    binary.chmod(0o755)
+    return SmiProbe(str(binary), timeout_s=5)
+
+
+def answering(binary: Path, query: str, listing: str = "", status: int = 0) -> SmiProbe:
+    (binary.parent / "query").write_bytes(query.encode("latin-1"))
+    (binary.parent / "listing").write_text(listing)
+    folder = binary.parent
+    return write(binary, f'if [ "$1" = -L ]; then cat {folder}/listing; else cat {folder}/query; exit {status}; fi')
+
+
+def test_four_gpus_are_found(binary: Path) -> None:
+    result = answering(binary, FOUR).probe()
+    assert [gpu.index for gpu in result.gpus] == [0, 1, 2, 3]
+    assert (result.faults, result.simulated, result.cpus) == ((), False, 0)
+
+
+def test_the_query_asks_for_the_columns_that_are_read(binary: Path) -> None:
+    asked = binary.parent / "asked"
+    write(binary, f'echo "$@" >> {asked}; echo "{V100.format(n=0)}"').probe()
+    assert asked.read_text().splitlines()[0] == (
+        "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu,power.draw,pci.bus_id "
+        "--format=csv,noheader,nounits"
+    )
+
+
+def test_gpus_stay_although_the_exit_status_tells_of_a_warning(binary: Path) -> None:
+    """nvidia-smi exits 14 for a corrupted infoROM after a whole list."""
+    result = answering(binary, FOUR + "\nWARNING: infoROM is corrupted at gpu 0000:06:00.0", status=14).probe()
+    assert len(result.gpus) == 4
+
+
+def test_one_lost_gpu_hides_no_other_although_the_program_fails(binary: Path) -> None:
+    lost = "Unable to determine the device handle for GPU 0000:03:00.0: Unknown Error"
+    result = answering(binary, "\n".join(FOUR.splitlines()[:3]) + f"\n{lost}", status=255).probe()
+    assert len(result.gpus) == 3
+    assert [fault.where for fault in result.faults] == ["0000:03:00.0"]
+
+
+def test_messages_on_standard_error_do_no_harm(binary: Path) -> None:
+    result = write(binary, f'echo "driver: slow" >&2; echo "{V100.format(n=0)}"; echo more >&2').probe()
+    assert len(result.gpus) == 1
+
+
+def test_bytes_that_are_not_utf8_do_no_harm(binary: Path) -> None:
+    result = answering(binary, FOUR.replace("Tesla", "T\xe9sla\xff")).probe()
+    assert result.gpus[0].model.startswith("T\ufffdsla")
+
+
+def test_a_gpu_cut_into_mig_instances_is_shown_as_a_fault_and_not_offered(binary: Path) -> None:
+    listing = "\n".join(
+        f"GPU {n}: Tesla (UUID: GPU-{n}aaaaaaa-0000-0000-0000-000000000000)"
+        + ("\n  MIG 3g.20gb Device 0: (UUID: MIG-a)\n  MIG 3g.20gb Device 1: (UUID: MIG-b)" if n == 2 else "")
+        for n in range(4)
+    )
+    result = answering(binary, FOUR, listing).probe()
+    assert [gpu.index for gpu in result.gpus] == [0, 1, 3]
+    assert "2 MIG instances" in result.faults[0].error
+
+
+def test_no_devices_is_an_answer(binary: Path) -> None:
+    assert answering(binary, "No devices were found", status=6).probe() == ProbeResult(gpus=())
+    assert answering(binary, "").probe() == ProbeResult(gpus=())
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", 9),
+        ("Failed to initialize NVML: Driver/library version mismatch", 18),
+        ("hello", 0),
+    ],
+)
+def test_a_failure_is_told_in_the_programs_own_words(binary: Path, said: str, status: int) -> None:
+    with pytest.raises(OSError, match=f"exit {status}.*{said[:30]}"):
+        answering(binary, said, status=status).probe()
+
+
+def test_a_silent_failure_is_told_with_its_status(binary: Path) -> None:
+    with pytest.raises(OSError, match=r"exit 3.*it said nothing"):
+        write(binary, "exit 3").probe()
+    with pytest.raises(OSError, match="exit -11"):
+        write(binary, "kill -SEGV $$").probe()
+
+
+def test_a_missing_program_is_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="there is no program nvidia-smi-nowhere on PATH"):
+        SmiProbe("nvidia-smi-nowhere").probe()
+
+
+def test_a_program_that_cannot_be_run_is_told(binary: Path) -> None:
+    binary.write_bytes(b"\x7fELF but not really")
+    binary.chmod(0o755)
+    with pytest.raises(OSError, match=r"can't ask .*nvidia-smi: Exec format error"):
+        SmiProbe(str(binary)).probe()
+
+
+def test_a_program_that_hangs_is_given_up_with_its_children(binary: Path) -> None:
+    pids = binary.parent / "pids"
+    write(binary, f"sleep 600 & echo $! $$ > {pids}; wait")
+    began = time.monotonic()
+    with pytest.raises(OSError, match=r"didn't answer within 0\.5 s"):
+        SmiProbe(str(binary), timeout_s=0.5).probe()
+    assert time.monotonic() - began < 5
+    child, program = (int(pid) for pid in pids.read_text().split())
+    assert gone_soon(child)
+    assert gone_soon(program)
+
+
+def test_a_child_that_keeps_the_pipe_open_does_not_keep_us(binary: Path) -> None:
+    write(binary, f'sleep 600 & echo "{V100.format(n=0)}"')
+    with pytest.raises(OSError, match="didn't answer"):
+        SmiProbe(str(binary), timeout_s=0.5).probe()
+
+
+def test_an_endless_answer_is_cut_off(binary: Path) -> None:
+    with pytest.raises(OSError, match="bytes of answer"):
+        write(binary, "while :; do echo 0123456789012345678901234567890123456789; done").probe()
+
+
+def test_a_listing_that_fails_after_the_values_costs_no_gpu(binary: Path) -> None:
+    write(binary, f'if [ "$1" = -L ]; then sleep 600; fi; echo "{V100.format(n=0)}"')
+    assert len(SmiProbe(str(binary), timeout_s=0.5).probe().gpus) == 1
+
+
+def test_auto_takes_what_nvidia_smi_finds(binary: Path) -> None:
+    assert len(AutoProbe(answering(binary, FOUR)).probe().gpus) == 4
+
+
+def test_auto_never_invents_gpus(binary: Path) -> None:
+    assert AutoProbe(SmiProbe("nvidia-smi-nowhere")).probe() == ProbeResult(gpus=())
+    failed = AutoProbe(answering(binary, "NVIDIA-SMI has failed", status=9)).probe()
+    assert failed.gpus == ()
+    assert "NVIDIA-SMI has failed" in failed.faults[0].error
+
+
+def gone_soon(pid: int, within_s: float = 5.0) -> bool:
+    """Process 1 may reap late, so a zombie counts as gone."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
