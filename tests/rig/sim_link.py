@@ -1,0 +1,190 @@
+"""The network between agents and the control plane, and the Link port on it.
+
+A stream is in order and breaks whole, as TCP's does; a unary call may lose its answer after it took effect, and an
+instruction may come twice. Partitions cut what is under way and refuse what is new.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from stoker.agent.ports import LinkDown, LinkRefused
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import Epoch, NodeName
+from stoker.brain.domain.instruction import Instruction
+from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished
+from stoker.live.sessions import AgentStream, Sessions, Welcome
+from stoker.live.streams import BeatAnswer
+from stoker.ports import Clock, Entropy
+
+
+class SimNetwork:
+    """All links of one run."""
+
+    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+        self.clock, self.entropy = clock, entropy
+        self.control: Sessions | None = None
+        """The control plane that answers now. None = connection refused."""
+        self.cut: set[NodeName] = set()
+        self.lossy = 0.0
+        """Chance that a unary answer is lost, or an instruction is delivered twice."""
+        self.open: dict[NodeName, list[SimSession]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def delay(self) -> None:
+        await self.clock.sleep(self.entropy.jitter(0.0002, 0.02))
+
+    def reaches(self, node: NodeName) -> bool:
+        return self.control is not None and node not in self.cut
+
+    def partition(self, node: NodeName) -> None:
+        self.cut.add(node)
+        self.break_streams(node)
+
+    def heal(self, node: NodeName) -> None:
+        self.cut.discard(node)
+
+    def break_streams(self, node: NodeName) -> None:
+        for session in tuple(self.open.get(node, ())):
+            session.break_now("connection reset")
+
+    def break_all(self) -> None:
+        for node in tuple(self.open):
+            self.break_streams(node)
+
+    def spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type]  # always a coroutine
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class SimLink:
+    """The Link port of one node's agent."""
+
+    def __init__(self, network: SimNetwork, node: NodeName) -> None:
+        self._network, self._node = network, node
+
+    async def connect(self, registration: Registration) -> "SimSession":
+        await self._network.delay()
+        sessions = self._reach()
+        try:
+            welcome = await sessions.register(registration)
+            await self._network.delay()
+            if self._reach() is not sessions:
+                raise LinkDown("the control plane went away")
+            stream = sessions.attach(welcome.session)
+        except StokerError as error:
+            raise LinkRefused(error.refusal.message) from error
+        return SimSession(self._network, sessions, stream, welcome)
+
+    def _reach(self) -> Sessions:
+        if not self._network.reaches(self._node) or self._network.control is None:
+            raise LinkDown("connection refused")
+        return self._network.control
+
+
+class SimSession:
+    """The LinkSession port: two pumps with delays between an agent and `live.sessions`."""
+
+    def __init__(self, network: SimNetwork, sessions: Sessions, stream: AgentStream, welcome: Welcome) -> None:
+        self._network, self._sessions, self._stream, self._welcome = network, sessions, stream, welcome
+        self._up: asyncio.Queue[Report] = asyncio.Queue()
+        self._down: asyncio.Queue[Instruction | None] = asyncio.Queue()
+        self._logs: asyncio.Queue[LogRequest | None] = asyncio.Queue()
+        self._broken = ""
+        network.open.setdefault(stream.node, []).append(self)
+        self._pumps = [network.spawn(self._pump_up()), network.spawn(self._pump_down()), network.spawn(self._pump_logs())]
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._welcome.epoch
+
+    @property
+    def heartbeat_s(self) -> float:
+        return self._welcome.heartbeat_ms / 1000
+
+    def break_now(self, why: str) -> None:
+        if self._broken:
+            return
+        self._broken = why
+        self._network.open[self._stream.node].remove(self)
+        for pump in self._pumps:
+            pump.cancel()
+        self._down.put_nowait(None)
+        self._logs.put_nowait(None)
+        self._network.spawn(self._notice_late())
+
+    async def _notice_late(self) -> None:
+        """The other side notices a dead connection only after a while."""
+        await self._network.clock.sleep(self._network.entropy.jitter(0.0, 5.0))
+        self._sessions.detach(self._stream)
+
+    async def _pump_up(self) -> None:
+        try:
+            while True:
+                report = await self._up.get()
+                await self._network.delay()
+                await self._stream.receive(report)
+        except StokerError as error:
+            self.break_now(error.refusal.code)
+
+    async def _pump_down(self) -> None:
+        try:
+            async for message in self._stream.outgoing():
+                await self._network.delay()
+                if isinstance(message, BeatAnswer):
+                    continue
+                self._down.put_nowait(message)
+                if self._network.entropy.jitter(0, 1) < self._network.lossy:
+                    self._down.put_nowait(message)
+        except StokerError as error:
+            self.break_now(error.refusal.code)
+        self.break_now("the control plane closed the stream")
+
+    async def _pump_logs(self) -> None:
+        async for request in self._sessions.log_requests(self._welcome.session):
+            await self._network.delay()
+            self._logs.put_nowait(request)
+
+    def _check(self) -> None:
+        if self._broken:
+            raise LinkDown(self._broken)
+
+    async def send(self, report: Report) -> None:
+        self._check()
+        self._up.put_nowait(report)
+
+    async def instructions(self) -> AsyncIterator[Instruction]:
+        while (instruction := await self._down.get()) is not None:
+            yield instruction
+        raise LinkDown(self._broken)
+
+    async def finish(self, finished: TaskFinished) -> None:
+        self._check()
+        await self._network.delay()
+        self._check()
+        lossy = self._network.lossy
+        if self._network.entropy.jitter(0, 1) < lossy:
+            raise LinkDown("the request was lost")
+        try:
+            await self._sessions.finished(finished)
+            if self._network.entropy.jitter(0, 1) < lossy:
+                await self._sessions.finished(finished)
+        except StokerError as error:
+            raise LinkDown(error.refusal.message) from error
+        if self._network.entropy.jitter(0, 1) < lossy:
+            raise LinkDown("the answer was lost")
+        await self._network.delay()
+        self._check()
+
+    async def log_requests(self) -> AsyncIterator[LogRequest]:
+        while (request := await self._logs.get()) is not None:
+            yield request
+        raise LinkDown(self._broken)
+
+    async def send_log(self, chunk: LogChunk) -> None:
+        self._check()
+        self._sessions.log_chunk(self._welcome.session, chunk)
+
+    async def close(self) -> None:
+        self.break_now("closed by the agent")

@@ -1,0 +1,62 @@
+"""An event loop in which an hour costs milliseconds and every run is the same run.
+
+Instead of waiting for the world it moves the clock to the next timer. Threads and executors are refused: one real
+thread would make a wait of microseconds cost virtual hours, silently.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Deadlock(RuntimeError):
+    """Every task waits, and no timer is set."""
+
+
+class _NoWaiting(selectors.SelectSelector):
+    loop: "VirtualLoop"
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise Deadlock("every task waits and no timer is set")
+        self.loop.now_s += max(timeout, 0.0)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        selector = _NoWaiting()
+        self.now_s = 0.0
+        super().__init__(selector)
+        selector.loop = self
+        # Python rounds timers to the clock's resolution; ours is exact.
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the base class's signature
+        raise RuntimeError("a thread spoke to the virtual loop: something above a port uses threads")
+
+    def run_in_executor(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the base class's signature
+        raise RuntimeError("an executor was asked for on the virtual loop: something above a port uses threads")
+
+
+def run_virtual(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run `main()` to its end in virtual time; what it left running is cancelled."""
+    loop = VirtualLoop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(main())
+    finally:
+        leftover = asyncio.all_tasks(loop)
+        for task in leftover:
+            task.cancel()
+        if leftover:
+            loop.run_until_complete(asyncio.gather(*leftover, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
