@@ -11,12 +11,15 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
        A7  a sign of life goes out every heartbeat, and at once when a task is ending
        A8  when the runner dies the stream is dropped too, and both begin again from the next runner's inventory:
            a start that died with it is in neither the inventory nor the air
+       A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
+           would be noted here and unknown there, and its GPUs held for ever
 """
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 from stoker.agent.delivery import Delivery
 from stoker.agent.launch import Folders, NoFolders, complete_environment
@@ -41,6 +44,8 @@ from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report
 from stoker.ports import Clock, Entropy, Telemetry
+
+_T = TypeVar("_T")
 
 OUTGOING_MAX: Final = 10_000
 """Reports that wait for a slow stream. One more, and the stream is given up: the next inventory says it all."""
@@ -110,15 +115,20 @@ class Daemon:
         self._runner_backoff = Backoff(ports.entropy)
         self._epoch = Epoch(0)
         self._stream: _Stream | None = None
+        self._calls: dict[asyncio.Future[None], None] = {}
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._down.set()
 
     async def run(self) -> None:
         """Serve until cancelled. Jobs run on."""
-        async with asyncio.TaskGroup() as duties:
-            duties.create_task(self._keep_runner())
-            duties.create_task(self._keep_link())
-            duties.create_task(self._delivery.run(self._ports.clock, self._ports.entropy))
+        try:
+            async with asyncio.TaskGroup() as duties:
+                duties.create_task(self._keep_runner())
+                duties.create_task(self._keep_link())
+                duties.create_task(self._delivery.run(self._ports.clock, self._ports.entropy))
+        finally:
+            for call in self._calls:
+                call.cancel()
 
     def amend(self, registration: Registration) -> None:
         """The node has changed (a driver came up): register anew. No running task is touched."""
@@ -137,11 +147,15 @@ class Daemon:
                 self._ports.telemetry.warn("runner_unavailable", error=str(error))
                 await self._ports.clock.sleep(self._runner_backoff.next_s())
                 continue
-            async for report in self._ports.runner.reports():
-                self._take_report(report)
+            async with _closing(self._ports.runner.reports()) as reports:
+                async for report in reports:
+                    self._take_report(report)
             self._cut("the runner is gone")
             self._runner_ready.clear()
-            await self._down.wait()  # A8: the old stream's last instruction is over before the next inventory
+            # A8: the last instruction of the old stream is over before the next inventory.
+            await self._down.wait()
+            if self._calls:
+                await asyncio.wait(self._calls)
             await self._ports.clock.sleep(self._runner_backoff.next_s())
 
     def _take_report(self, report: RunnerReport) -> None:
@@ -243,18 +257,19 @@ class Daemon:
     # --- instructions -------------------------------------------------------------------------------------------
 
     async def _obey(self, session: LinkSession) -> None:
-        async for instruction in session.instructions():
-            if instruction.epoch < self._epoch:  # A3
-                self._ignored(_name(instruction.key), instruction.epoch)
-                continue
-            try:
-                await self._carry_out(instruction)
-            except OSError as error:
-                # The runner died under the call; RunnerGone follows and cuts this stream (A8).
-                self._ports.telemetry.warn("runner_call_failed", task_id=_name(instruction.key), error=str(error))
+        async with _closing(session.instructions()) as instructions:
+            async for instruction in instructions:
+                try:
+                    await self._carry_out(instruction)
+                except OSError as error:
+                    # The runner died under the call; RunnerGone follows and cuts this stream (A8).
+                    self._ports.telemetry.warn("runner_call_failed", task_id=_name(instruction.key), error=str(error))
         raise LinkDown("the control plane closed the stream")
 
     async def _carry_out(self, instruction: Instruction) -> None:
+        if instruction.epoch < self._epoch:  # A3
+            self._ignored(_name(instruction.key), instruction.epoch)
+            return
         match instruction:
             case Start():
                 await self._start(instruction)
@@ -265,25 +280,40 @@ class Daemon:
 
     async def _start(self, start: Start) -> None:
         if self._observed.knows(start.key):
-            return self._answer_known(start.key)
+            self._answer_known(start.key)
+            return
         obstacle = self._obstacle(start)
         if obstacle:
-            return self._end_unstarted(start.key, EndCause.START_FAILED, obstacle)
+            self._end_unstarted(start.key, EndCause.START_FAILED, obstacle)
+            return
         try:
             folder = self._ports.folders.open(start.key.job)
         except OSError as error:
-            return self._end_unstarted(start.key, EndCause.START_FAILED, f"no folder for checkpoints: {error}")
+            self._end_unstarted(start.key, EndCause.START_FAILED, f"no folder for checkpoints: {error}")
+            return
         self._observed.starting(start)
         env = complete_environment(start.env, self._node_env, folder)
-        await self._ports.runner.start(StartTask(start=start, env=env))
+        await self._to_runner(self._ports.runner.start(StartTask(start=start, env=env)))
 
     async def _stop(self, stop: Stop) -> None:
         if stop.key in self._observed.open:
-            await self._ports.runner.stop(stop.key, stop.grace_ms)
+            await self._to_runner(self._ports.runner.stop(stop.key, stop.grace_ms))
         elif self._observed.knows(stop.key):
             self._answer_known(stop.key)
         else:  # A6: the runner searched records, trees, cgroups and marks before it gave its inventory
             self._end_unstarted(stop.key, EndCause.GONE, "this node has no record, process or mark of it")
+
+    async def _to_runner(self, deed: Coroutine[Any, Any, None]) -> None:
+        """A9."""
+        call = asyncio.ensure_future(deed)
+        self._calls[call] = None
+        call.add_done_callback(self._called)
+        await asyncio.shield(call)
+
+    def _called(self, call: "asyncio.Future[None]") -> None:
+        del self._calls[call]
+        if not call.cancelled() and call.exception() is not None and not isinstance(call.exception(), OSError):
+            self._ports.telemetry.warn("runner_call_broke", error=repr(call.exception()))
 
     def _answer_known(self, key: TaskKey) -> None:
         """A4. What is open is reported as it stands; an end is offered, again if need be."""
@@ -318,8 +348,9 @@ class Daemon:
     # --- logs ---------------------------------------------------------------------------------------------------
 
     async def _show_logs(self, session: LinkSession) -> None:
-        async for request in session.log_requests():
-            await session.send_log(await self._read_log(request))
+        async with _closing(session.log_requests()) as requests:
+            async for request in requests:
+                await session.send_log(await self._read_log(request))
         raise LinkDown("the control plane closed the log stream")
 
     async def _read_log(self, request: LogRequest) -> LogChunk:
@@ -331,6 +362,16 @@ class Daemon:
                 request=request.request, offset=0, data=b"", size=0, ended=True, error=str(error) or repr(error)
             )
         return LogChunk(request=request.request, offset=read.offset, data=read.data, size=read.size, ended=read.ended)
+
+
+@contextlib.asynccontextmanager
+async def _closing(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
+    """End a generator when its reader is cancelled, here and now, and not whenever the collector finds it."""
+    try:
+        yield iterator
+    finally:
+        if isinstance(iterator, AsyncGenerator):
+            await iterator.aclose()
 
 
 def _name(key: TaskKey) -> str:

@@ -79,7 +79,8 @@ class Delivery:
             except LinkDown:
                 await clock.sleep(backoff.next_s())
                 continue
-            return await self._settle(key)
+            await self._settle(key)
+            return
 
     async def _settle(self, key: TaskKey) -> None:
         in_runner = self._observed.settled(key)

@@ -1,0 +1,188 @@
+"""How does the Link port look in gRPC? The agent's only door to that library.
+
+Rules: K1  each `connect` makes a channel of its own, so a new try never inherits the pause or the half-dead connection
+           of an old one
+       K2  a peer that stops answering is noticed within `KEEPALIVE_S` + `KEEPALIVE_WAIT_S`, also when nothing is sent
+       K3  after `close`, or once a stream has broken, every call raises LinkDown, and nothing waits for ever
+Limits: no TLS and no token yet (both come with the step that lets agents join from elsewhere).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import grpc
+from grpc import aio
+
+from stoker.agent.ports import LinkDown, LinkRefused, LinkSession
+from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.instruction import Instruction
+from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished
+from stoker.wire import agent_codec as codec
+from stoker.wire.gen import agent_pb2 as pb
+from stoker.wire.gen import agent_pb2_grpc
+
+SESSION_KEY: Final = "stoker-session"
+REGISTER_TIMEOUT_S: Final = 10.0
+"""Includes the commit of the registration. Longer than a slow disk needs, shorter than a person waits."""
+FINISH_TIMEOUT_S: Final = 30.0
+"""After that the end is offered again, which is safe; a control plane that lost the call must not keep an end back."""
+KEEPALIVE_S: Final = 10.0
+KEEPALIVE_WAIT_S: Final = 10.0
+MESSAGE_BYTES_MAX: Final = 16 << 20
+"""An inventory of 10,000 tasks is about 1 MiB, a start at every bound 0.3 MiB. Larger messages break the stream."""
+HEARTBEAT_DEFAULT_S: Final = 5.0
+"""For a control plane that names no period."""
+
+_REFUSALS: Final = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1_000)),
+    ("grpc.keepalive_timeout_ms", int(KEEPALIVE_WAIT_S * 1_000)),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # K1
+    ("grpc.enable_retries", 0),  # whether repeating is safe is ours to know
+    ("grpc.enable_http_proxy", 0),  # a proxy for the web is not the way to the control plane
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+_HeartbeatCall = aio.StreamStreamCall[pb.AgentReport, pb.ControlMessage]
+_LogsCall = aio.StreamStreamCall[pb.LogChunk, pb.LogRequest]
+
+
+class GrpcLink:
+    """Reaches whichever of `addresses` (HOST:PORT) is the active control plane."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        assert addresses, "no control plane is named"
+        self._addresses = tuple(addresses)
+
+    async def connect(self, registration: Registration) -> LinkSession:
+        down: list[str] = []
+        refused: list[str] = []
+        for address in self._addresses:
+            try:
+                return await _open(address, registration)
+            except LinkDown as error:
+                down.append(str(error))
+            except LinkRefused as error:
+                refused.append(str(error))
+        if refused:
+            raise LinkRefused("; ".join(refused))
+        raise LinkDown("; ".join(down))
+
+
+async def _open(address: str, registration: Registration) -> LinkSession:
+    channel = aio.insecure_channel(address, options=_OPTIONS)
+    session = None
+    try:
+        stub = agent_pb2_grpc.SchedulerServiceStub(channel)
+        welcome = await stub.RegisterAgent(codec.encode_registration(registration), timeout=REGISTER_TIMEOUT_S)
+        metadata = aio.Metadata((SESSION_KEY, welcome.session))
+        heartbeat, logs = stub.Heartbeat(metadata=metadata), stub.Logs(metadata=metadata)
+        session = _Session(address, channel, stub, welcome, heartbeat, logs)
+    except aio.AioRpcError as error:
+        if error.code() in _REFUSALS:
+            raise LinkRefused(f"{address} refused: {error.details()}") from error
+        raise LinkDown(_words(address, error)) from error
+    finally:
+        if session is None:  # refused, broken or cancelled: a channel left open would keep its socket
+            await channel.close()
+    return session
+
+
+class _Session:
+    """The streams of one registration."""
+
+    def __init__(
+        self,
+        address: str,
+        channel: aio.Channel,
+        stub: agent_pb2_grpc.SchedulerServiceStub,
+        welcome: pb.RegisterResponse,
+        heartbeat: _HeartbeatCall,
+        logs: _LogsCall,
+    ) -> None:
+        self._address = address
+        self._channel = channel
+        self._stub = stub
+        self._heartbeat = heartbeat
+        self._logs = logs
+        self._closed = False
+        self.epoch = Epoch(welcome.epoch)
+        self.heartbeat_s = welcome.heartbeat_ms / 1_000 if welcome.heartbeat_ms > 0 else HEARTBEAT_DEFAULT_S
+
+    async def send(self, report: Report) -> None:
+        message = codec.encode_report(report)
+        await self._call(lambda: self._heartbeat.write(message))
+
+    async def instructions(self) -> AsyncIterator[Instruction]:
+        while True:
+            message = await self._read(self._heartbeat.read, pb.ControlMessage)
+            instruction = self._understood(codec.decode_instruction, message)
+            if instruction is not None:
+                yield instruction
+
+    async def finish(self, finished: TaskFinished) -> None:
+        request = codec.encode_finished(finished)
+        await self._call(lambda: self._stub.TaskFinished(request, timeout=FINISH_TIMEOUT_S))
+
+    async def log_requests(self) -> AsyncIterator[LogRequest]:
+        while True:
+            message = await self._read(self._logs.read, pb.LogRequest)
+            yield self._understood(codec.decode_log_request, message)
+
+    async def send_log(self, chunk: LogChunk) -> None:
+        message = codec.encode_log_chunk(chunk)
+        await self._call(lambda: self._logs.write(message))
+
+    async def close(self) -> None:
+        self._closed = True
+        self._heartbeat.cancel()
+        self._logs.cancel()
+        await self._channel.close()
+
+    async def _read(self, read: Callable[[], Awaitable[object]], kind: type[_T]) -> _T:
+        message = await self._call(read)
+        if isinstance(message, kind):
+            return message
+        raise LinkDown(f"{self._address} ended the stream")
+
+    def _understood(self, decode: Callable[[_T], _U], message: _T) -> _U:
+        try:
+            return decode(message)
+        except codec.Malformed as error:
+            raise LinkDown(f"{self._address} sent what this agent can't understand: {error}") from error
+
+    async def _call(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Everything gRPC may raise on a broken or closed call, as LinkDown."""
+        if self._closed:
+            raise LinkDown(f"the connection to {self._address} was closed")
+        try:
+            return await call()
+        except aio.AioRpcError as error:
+            raise LinkDown(_words(self._address, error)) from error
+        except (aio.UsageError, asyncio.InvalidStateError) as error:  # the call had ended before
+            raise LinkDown(f"the stream to {self._address} has ended") from error
+        except asyncio.CancelledError:
+            # grpc cancels whoever waits on a call that is cancelled. When it is not the task that was cancelled, the
+            # call was: by `close`, or by the library when the stream broke.
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                raise LinkDown(f"the stream to {self._address} was broken off") from None
+            raise
+
+
+def _words(address: str, error: aio.AioRpcError) -> str:
+    return f"{address}: {error.code().name.lower()}: {error.details()}"

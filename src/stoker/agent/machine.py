@@ -1,0 +1,126 @@
+"""What is this machine: its name, size, address, and which boot of it is this?
+
+Read once, when the agent starts. CPUs and memory are what this process may use, so that an agent in a container offers
+its share and not its host's.
+
+Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/cgroup-v2.rst; boot id as in random(4);
+        death signal as in prctl(2).
+"""
+
+import ctypes
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from stoker.agent.settings import NODE_NAME, AgentSettings
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.report import Registration
+from stoker.ports import ProbeResult
+
+_ROOT: Final = Path("/")
+_BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+_MEMINFO: Final = "proc/meminfo"
+_CGROUP: Final = "sys/fs/cgroup"
+_MIB: Final = 1 << 20
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def node_name(settings: AgentSettings, host: str) -> NodeName:
+    """The settings' name, else the host's. Raises: StokerError `bad_node_name`."""
+    name = settings.node.name or host
+    if NODE_NAME.fullmatch(name):
+        return NodeName(name)
+    raise StokerError(
+        refuse(
+            "bad_node_name",
+            f"this machine's host name {name[:80]!r} can't name a node",
+            "set node.name to 1 to 63 letters, digits, dots, dashes or underscores",
+            name=name[:80],
+        )
+    )
+
+
+def host_name() -> str:
+    return socket.gethostname()
+
+
+def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResult, version: str) -> Registration:
+    """How this node introduces itself. What the settings say wins over the probe, and the probe over measuring."""
+    node = settings.node
+    gpus = tuple(
+        Gpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=found.simulated)
+        for gpu in found.gpus
+    )
+    inventory = Inventory(
+        boot_id=boot_id(),
+        address=node.address or local_address(settings.control.addresses[0]),
+        gpus=gpus,
+        cpus=node.cpus or found.cpus or usable_cpus(),
+        memory_mb=node.memory_mb or found.memory_mb or usable_memory_mb(),
+        labels=dict(node.labels),
+        executors=settings.executor.kinds,
+        simulated=found.simulated,
+        version=version,
+        agent_uid=uid,
+    )
+    return Registration(node=name, inventory=inventory)
+
+
+def boot_id(root: Path = _ROOT) -> str:
+    """Differs after every boot of the machine."""
+    return (root / _BOOT_ID).read_text().strip()
+
+
+def usable_cpus(root: Path = _ROOT) -> int:
+    """Whole CPUs that this process may use, at least 1."""
+    allowed = len(os.sched_getaffinity(0))
+    quota, _, period = _first_line(root / _CGROUP / "cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit() and int(period) > 0:
+        allowed = min(allowed, int(quota) // int(period))
+    return max(1, allowed)
+
+
+def usable_memory_mb(root: Path = _ROOT) -> int:
+    """MiB of memory that this process may use."""
+    total = _meminfo(root)["MemTotal"] // _MIB
+    limit = _first_line(root / _CGROUP / "memory.max")
+    return min(total, int(limit) // _MIB) if limit.isdigit() else total
+
+
+def local_address(towards: str) -> str:
+    """Our own address on the way to HOST:PORT. Sends nothing: connecting a datagram socket only asks for a route."""
+    host, _, port = towards.rpartition(":")
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:  # no route or no such name now; peers can at best try the host's name
+        return socket.gethostname()
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for a SIGTERM when the process that started us ends, however it ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+
+
+def _meminfo(root: Path) -> Mapping[str, int]:
+    """Bytes by name."""
+    pairs = (line.split() for line in (root / _MEMINFO).read_text().splitlines())
+    return {parts[0].rstrip(":"): int(parts[1]) * 1024 for parts in pairs if len(parts) >= 2}
+
+
+def _first_line(path: Path) -> str:
+    """Empty when there is no such file: no cgroup v2, or the root group, which has no limits."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,376 @@
+"""Rules A1 to A7 of `agent/daemon.py`, on virtual time."""
+
+import asyncio
+
+from stoker.agent.launch import CHECKPOINT_DIR
+from stoker.brain.domain.ids import Epoch, JobId
+from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.report import Beat, Started, TaskInventory, TaskPhase, TaskStatus
+from tests.agent.twins import (
+    Node,
+    TwinControl,
+    TwinRunner,
+    exited,
+    gpu,
+    key,
+    on_virtual_time,
+    registration,
+    running,
+    start,
+    stop,
+)
+
+# --- the stream -------------------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_the_first_report_on_each_stream_is_the_inventory() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node, gpus=(2,))
+        node.control.break_stream()
+        await node.connected(streams=2)
+        first = node.control.session.reports[0]
+        assert isinstance(first, TaskInventory)
+        assert first.boot_id == "boot-1"
+        assert [(task.key, task.phase, task.gpus) for task in first.tasks] == [(key(1), TaskPhase.RUNNING, (gpu(2),))]
+
+
+@on_virtual_time
+async def test_no_stream_is_opened_before_the_runner_gave_its_inventory() -> None:
+    """Else the control plane would be told that nothing runs here."""
+    runner = TwinRunner()
+    runner.can_start = False
+    async with Node(runner=runner) as node:
+        await asyncio.sleep(20)
+        assert node.control.tries_at == []
+        runner.can_start = True
+        await node.connected()
+
+
+@on_virtual_time
+async def test_a_sign_of_life_goes_out_every_heartbeat_also_while_idle() -> None:
+    async with Node() as node:
+        await node.connected()
+        await asyncio.sleep(60.5)
+        beats = [r.sequence for r in node.control.session.reports if isinstance(r, Beat)]
+        assert beats == list(range(1, 13))
+
+
+@on_virtual_time
+async def test_a_task_longer_than_many_heartbeats_is_started_once_and_never_touched() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        await asyncio.sleep(3_600)
+        assert len(node.runner.starts) == 1
+        assert node.runner.stops == []
+        assert len([r for r in node.control.session.reports if isinstance(r, Started)]) == 1
+        assert node.control.finished == []
+
+
+@on_virtual_time
+async def test_pauses_grow_from_two_to_thirty_seconds_while_nobody_answers() -> None:
+    control = TwinControl()
+    control.reachable = False
+    async with Node(control) as node:
+        await node.until(lambda: len(control.tries_at) == 8, within_s=300)
+        pauses = [round(b - a) for a, b in zip(control.tries_at, control.tries_at[1:], strict=False)]
+        assert pauses == [2, 4, 8, 16, 30, 30, 30]
+
+
+@on_virtual_time
+async def test_a_control_plane_that_drops_every_stream_at_once_is_not_hammered() -> None:
+    async with Node() as node:
+        for streams in range(1, 7):
+            await node.connected(streams)
+            node.control.break_stream()
+        tries = node.control.tries_at
+        assert round(tries[-1] - tries[-2]) == 30
+
+
+@on_virtual_time
+async def test_a_refused_agent_says_why_and_goes_on_trying() -> None:
+    control = TwinControl()
+    control.refusal = "node node-1 holds work and belongs to another agent's data folder"
+    async with Node(control) as node:
+        await asyncio.sleep(10)
+        assert any("belongs to another agent" in line for line in node.notes.lines)
+        control.refusal = ""
+        await node.connected()
+
+
+@on_virtual_time
+async def test_a_forgotten_node_registers_again_by_itself() -> None:
+    """The control plane drops a node's stream; the agent's next words are its registration."""
+    async with Node() as node:
+        await node.connected()
+        node.control.break_stream()
+        await node.connected(streams=2)
+        assert node.control.registered == [registration(4), registration(4)]
+
+
+@on_virtual_time
+async def test_a_short_cut_neither_stops_nor_restarts_a_running_task() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        node.control.reachable = False
+        node.control.break_stream()
+        await asyncio.sleep(300)
+        node.control.reachable = True
+        await node.connected(streams=2)
+        assert len(node.runner.starts) == 1
+        assert node.runner.stops == []
+        assert node.control.finished == []
+
+
+# --- starts -----------------------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_repeated_start_is_answered_and_not_acted_on() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        node.control.tell(start(key(1)))
+        await node.until(lambda: len([r for r in node.control.session.reports if isinstance(r, Started)]) == 2)
+        first, second = (r for r in node.control.session.reports if isinstance(r, Started))
+        assert first == second
+        assert len(node.runner.starts) == 1
+
+
+@on_virtual_time
+async def test_a_start_repeated_while_the_first_is_on_its_way_to_the_runner_is_not_acted_on() -> None:
+    runner = TwinRunner()
+    runner.start_s = 1.0
+    async with Node(runner=runner) as node:
+        await node.connected()
+        node.control.tell(start(key(1)))
+        node.control.tell(start(key(1)))
+        await node.until(lambda: runner.starts)
+        await asyncio.sleep(5)
+        assert len(runner.starts) == 1
+
+
+@on_virtual_time
+async def test_a_start_that_comes_after_the_end_is_answered_with_the_end() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        node.runner.end(key(1), exited(3))
+        await node.until(lambda: key(1) in node.runner.settled)
+        node.control.tell(start(key(1)))
+        await node.until(lambda: len(node.control.finished) == 2)
+        assert [one.end.exit_code for one in node.control.finished] == [3, 3]
+        assert len(node.runner.starts) == 1
+
+
+@on_virtual_time
+async def test_a_start_from_an_earlier_stream_is_dropped() -> None:
+    runner = TwinRunner()
+    runner.start_s = 1.0
+    async with Node(runner=runner) as node:
+        await node.connected()
+        node.control.tell(start(key(1)))
+        node.control.tell(start(key(2)))  # waits behind the first when the stream breaks
+        await asyncio.sleep(0.5)
+        node.control.break_stream()
+        await node.connected(streams=2)
+        await asyncio.sleep(60)
+        assert [task.start.key for task in runner.starts if task.start.key == key(2)] == []
+
+
+@on_virtual_time
+async def test_a_start_that_may_have_reached_the_runner_is_in_the_next_inventory() -> None:
+    """O2: an inventory without it would let the control plane start it elsewhere."""
+    runner = TwinRunner()
+    runner.start_s = 1.0
+    async with Node(runner=runner) as node:
+        await node.connected()
+        node.control.tell(start(key(1)))
+        await asyncio.sleep(0.5)
+        node.control.break_stream()
+        await node.connected(streams=2)
+        inventory = node.control.session.reports[0]
+        assert isinstance(inventory, TaskInventory)
+        assert [task.key for task in inventory.tasks] == [key(1)]
+
+
+@on_virtual_time
+async def test_an_instruction_of_an_older_epoch_is_ignored_and_counted() -> None:
+    control = TwinControl()
+    control.epoch = Epoch(7)
+    async with Node(control) as node:
+        await node.connected()
+        control.tell(start(key(1), epoch=7))
+        await node.until(lambda: node.runner.starts)
+        control.tell(start(key(2), epoch=6))
+        control.tell(stop(key(1), epoch=6))
+        await asyncio.sleep(10)
+        assert [task.start.key for task in node.runner.starts] == [key(1)]
+        assert node.runner.stops == []
+        assert node.notes.counts["stale_instructions_total"] == 2
+
+
+@on_virtual_time
+async def test_a_control_plane_of_an_older_epoch_gets_no_stream() -> None:
+    async with Node() as node:
+        node.control.epoch = Epoch(7)
+        await node.connected()
+        node.control.epoch = Epoch(6)
+        node.control.break_stream()
+        await node.until(lambda: len(node.control.sessions) >= 2)
+        await asyncio.sleep(5)
+        assert all(session.reports == [] for session in node.control.sessions[1:])
+
+
+@on_virtual_time
+async def test_a_start_on_a_gpu_that_is_held_fails_and_names_the_holder() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node, job=1, gpus=(0, 1))
+        node.control.tell(start(key(2), gpus=(1, 2)))
+        await node.until(lambda: node.control.finished)
+        (finished,) = node.control.finished
+        assert finished.key == key(2)
+        assert finished.end.cause is EndCause.START_FAILED
+        assert "GPU-1" in finished.end.error
+        assert "job 1, attempt 1, rank 0" in finished.end.error
+        assert [task.start.key for task in node.runner.starts] == [key(1)]
+
+
+@on_virtual_time
+async def test_a_gpu_is_free_here_as_soon_as_its_holders_tree_is_gone() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node, job=1, gpus=(0,))
+        node.runner.end(key(1), exited())
+        await node.until(lambda: node.control.finished)
+        await running(node, job=2, gpus=(0,))
+        assert node.finished() == [(key(1), EndCause.EXITED)]
+
+
+@on_virtual_time
+async def test_a_task_whose_leader_ended_still_holds_its_gpus() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node, job=1, gpus=(0,))
+        node.runner.leader_ends(key(1))
+        node.control.tell(start(key(2), gpus=(0,)))
+        await node.until(lambda: node.control.finished)
+        assert node.finished() == [(key(2), EndCause.START_FAILED)]
+
+
+@on_virtual_time
+async def test_a_start_on_a_gpu_that_this_node_lacks_fails_and_names_it() -> None:
+    async with Node(gpus=1) as node:
+        await node.connected()
+        node.control.tell(start(key(1), gpus=(0, 5)))
+        await node.until(lambda: node.control.finished)
+        assert "GPU-5 isn't on this node" in node.control.finished[0].end.error
+
+
+@on_virtual_time
+async def test_a_job_sees_the_nodes_variables_unless_the_control_plane_gave_them() -> None:
+    async with Node(folders=_OneFolder()) as node:
+        await node.connected()
+        node.control.tell(start(key(9), env={"PATH": "/venv/bin", "STOKER_JOB_ID": "9"}))
+        await node.until(lambda: node.runner.starts)
+        assert node.runner.starts[0].env == {
+            "PATH": "/venv/bin",
+            "HOME": "/home/agent",
+            "STOKER_JOB_ID": "9",
+            CHECKPOINT_DIR: "/checkpoints/9",
+        }
+
+
+@on_virtual_time
+async def test_a_checkpoint_folder_that_cant_be_made_is_a_clear_failure_to_start() -> None:
+    async with Node(folders=_NoSpace()) as node:
+        await node.connected()
+        node.control.tell(start(key(1)))
+        await node.until(lambda: node.control.finished)
+        assert node.control.finished[0].end.cause is EndCause.START_FAILED
+        assert "No space left" in node.control.finished[0].end.error
+        assert node.runner.starts == []
+
+
+class _OneFolder:
+    def open(self, job: JobId) -> str:
+        return f"/checkpoints/{job}"
+
+    def close(self, job: JobId) -> None: ...
+
+
+class _NoSpace:
+    def open(self, job: JobId) -> str:
+        raise OSError(28, "No space left on device", f"/checkpoints/{job}")
+
+    def close(self, job: JobId) -> None: ...
+
+
+# --- stops ------------------------------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_stop_reaches_the_runner_with_its_grace() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        node.control.tell(stop(key(1)))
+        await node.until(lambda: node.control.finished)
+        assert node.runner.stops == [(key(1), 10_000)]
+        assert node.finished() == [(key(1), EndCause.STOPPED)]
+
+
+@on_virtual_time
+async def test_a_stop_of_a_task_that_never_came_is_answered_with_proof_that_it_is_gone() -> None:
+    """Fault 7: a cancel between placement and start must give the GPU back."""
+    async with Node() as node:
+        await node.connected()
+        node.control.tell(stop(key(5)))
+        await node.until(lambda: node.control.finished)
+        assert node.finished() == [(key(5), EndCause.GONE)]
+
+
+@on_virtual_time
+async def test_what_was_declared_gone_never_starts_afterwards() -> None:
+    async with Node() as node:
+        await node.connected()
+        node.control.tell(stop(key(5)))
+        node.control.tell(start(key(5)))
+        await node.until(lambda: len(node.control.finished) >= 1)
+        await asyncio.sleep(30)
+        assert node.runner.starts == []
+        assert {cause for _, cause in node.finished()} == {EndCause.GONE}
+
+
+@on_virtual_time
+async def test_a_stop_of_what_ended_an_agents_life_ago_is_answered_too() -> None:
+    """The runner keeps the record, not an unsettled end; the control plane must not wait for ever."""
+    runner = TwinRunner()
+    runner.records[key(1)] = TaskStatus(key=key(1), phase=TaskPhase.ENDED)
+    runner.settled.append(key(1))
+    async with Node(runner=runner) as node:
+        await node.connected()
+        node.control.tell(stop(key(1)))
+        await node.until(lambda: node.control.finished)
+        assert node.finished() == [(key(1), EndCause.GONE)]
+
+
+@on_virtual_time
+async def test_an_ending_task_is_told_at_once_and_in_every_beat() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        before = len(node.control.session.reports)
+        node.runner.leader_ends(key(1))
+        await node.until(lambda: len(node.control.session.reports) > before, within_s=0.1)
+        told = node.control.session.reports[-1]
+        assert isinstance(told, Beat)
+        assert told.ending == (key(1),)
+        await asyncio.sleep(5.1)
+        later = node.control.session.reports[-1]
+        assert isinstance(later, Beat)
+        assert later.ending == (key(1),)
