@@ -1,0 +1,157 @@
+"""How does text from outside become a shape, and what is said when it doesn't?
+
+msgspec checks the types; here its words become refusals that name the field, what was got and what is wanted.
+
+Rules: D1  an unknown field or parameter is refused by name, with the nearest known one
+       D2  a value of a wrong type or out of range is refused with its path
+       D3  whatever the bytes are, the answer is a shape or a StokerError
+"""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from stoker.brain.domain.errors import Fact, StokerError, refuse
+
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+INTEGER_MAX: Final = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
+"""A whole number of things. What is absurd is the policy's to say."""
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`(?: - at `(.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`(?: - at `(.*)`)?", re.DOTALL)
+_EXPECTED = re.compile(r"Expected `([^`]*)`(?: (.*?))??(?:, got `([^`]*)`)?(?: - at `(.*)`)?", re.DOTALL)
+_ELSEWHERE = re.compile(r"(.*?)(?: - at `(.*)`)?", re.DOTALL)
+_SHOWN_MAX: Final = 80
+
+
+def decode_body(shape: type[Shape], data: bytes | msgspec.Raw, at: str = "") -> Shape:
+    """Read a JSON object. `at` says where it lies in the whole body: `jobs[3]`.
+
+    Raises: StokerError `bad_json`, `bad_field`, `unknown_field` or `missing_field`.
+    """
+    try:
+        return _decoder(shape).decode(data)
+    except msgspec.ValidationError as fault:
+        raise _invalid(str(fault), shape, at, "field") from fault
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise _bad_json(fault) from fault
+
+
+def decode_members(data: bytes) -> dict[str, msgspec.Raw]:
+    """The members of a JSON object, not looked into, for a body whose shape depends on a key.
+
+    Raises: StokerError `bad_json` or `bad_field`.
+    """
+    try:
+        return _MEMBERS.decode(data)
+    except msgspec.ValidationError as fault:
+        raise _invalid(str(fault), msgspec.Struct, "", "field") from fault
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise _bad_json(fault) from fault
+
+
+def decode_list(data: msgspec.Raw, at: str) -> list[msgspec.Raw]:
+    """The elements of a JSON array, not looked into.
+
+    Raises: StokerError `bad_field`.
+    """
+    try:
+        return _ELEMENTS.decode(data)
+    except msgspec.ValidationError as fault:
+        raise _invalid(str(fault), msgspec.Struct, at, "field") from fault
+
+
+def decode_query(shape: type[Shape], pairs: Iterable[tuple[str, str]]) -> Shape:
+    """Read query parameters.
+
+    Raises: StokerError `bad_parameter` or `unknown_parameter`.
+    """
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        if name in values:
+            message = f"parameter `{name[:_SHOWN_MAX]}` is given twice"
+            raise StokerError(refuse("bad_parameter", message, "give it once", path=name[:_SHOWN_MAX]))
+        values[name] = value
+    try:
+        return msgspec.convert(values, shape, strict=False)
+    except msgspec.ValidationError as fault:
+        raise _invalid(str(fault), shape, "", "parameter") from fault
+
+
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_DECODERS: dict[type[msgspec.Struct], msgspec.json.Decoder[msgspec.Struct]] = {}
+
+
+def _decoder(shape: type[Shape]) -> msgspec.json.Decoder[Shape]:
+    found = _DECODERS.get(shape)
+    if found is None:
+        found = _DECODERS[shape] = msgspec.json.Decoder(shape)
+    return found  # type: ignore[return-value]  # keyed by its own type
+
+
+def _bad_json(fault: Exception) -> StokerError:
+    said = "it is nested too deeply" if isinstance(fault, RecursionError) else str(fault)[:200]
+    return StokerError(
+        refuse(
+            "bad_json",
+            f"the body can't be read as JSON: {said}",
+            "send one JSON object in UTF-8, without a lone \\uD8xx",
+        )
+    )
+
+
+def _invalid(said: str, shape: type[msgspec.Struct], at: str, kind: str) -> StokerError:
+    if match := _UNKNOWN.fullmatch(said):
+        return unknown_name(match[1], shape, _path(at, match[2]), kind)
+    if match := _MISSING.fullmatch(said):
+        path = _join(_path(at, match[2]), match[1])
+        return StokerError(refuse("missing_field", f"`{path}` is missing", f"give `{path}`", path=path))
+    if match := _EXPECTED.fullmatch(said):
+        wanted = " ".join(part for part in (match[1], match[2]) if part)
+        return bad_value(_path(at, match[4]), wanted=wanted, got=match[3] or "a value out of range", kind=kind)
+    match = _ELSEWHERE.fullmatch(said)
+    assert match is not None, "the pattern matches every text"
+    path = _path(at, match[2])
+    message = f"`{path}`: {match[1][:200]}"
+    return StokerError(refuse(f"bad_{kind}", message, f"correct `{path}` and send it again", path=path))
+
+
+def unknown_name(name: str, shape: type[msgspec.Struct], at: str, kind: str) -> StokerError:
+    """The refusal of a field or parameter that `shape` doesn't have."""
+    known = [field.encode_name for field in msgspec.structs.fields(shape)] if shape is not msgspec.Struct else []
+    shown = name[:_SHOWN_MAX]
+    near = get_close_matches(shown, known, n=1, cutoff=0.5)
+    where = f" in `{at}`" if at else ""
+    hint = f"did you mean `{near[0]}`?" if near else f"known are: {', '.join(sorted(known))}"
+    facts: dict[str, Fact] = {kind: shown}
+    if near:
+        facts["nearest"] = near[0]
+    if at:
+        facts["path"] = at
+    return StokerError(refuse(f"unknown_{kind}", f"`{shown}` is not a {kind} that is known here{where}", hint, **facts))
+
+
+def bad_value(path: str, *, wanted: str, got: str, kind: str = "field") -> StokerError:
+    """The refusal of one value."""
+    shown = path or "the body"
+    message = f"`{shown}` must be {wanted}, but is {got}"
+    hint = f"send `{shown}` as {wanted}"
+    return StokerError(refuse(f"bad_{kind}", message, hint, path=path, wanted=wanted, got=got))
+
+
+def _path(at: str, found: str | None) -> str:
+    inner = (found or "$")[1:].removeprefix(".")[:200]
+    return _join(at, inner)
+
+
+def _join(outer: str, inner: str) -> str:
+    if not outer or not inner:
+        return outer or inner
+    return outer + inner if inner.startswith("[") else f"{outer}.{inner}"

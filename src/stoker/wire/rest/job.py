@@ -1,0 +1,266 @@
+"""How is a job shown, and which jobs may a list ask for?
+
+Answers use our words; the names of the seed dialects stand beside them (`job_id`, `tenant_id`, `cpu_cores`).
+"""
+
+from typing import Literal
+
+import msgspec
+
+from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.errors import Fact
+from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, Visible
+from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
+from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
+from stoker.wire.rest.decode import Count
+from stoker.wire.rest.instant import iso, iso_or_none
+
+LIST_DEFAULT = 50
+LIST_MAX = 1000
+
+
+class ReasonView(msgspec.Struct, frozen=True):
+    """Why a job waits, or why it ended as it did."""
+
+    code: ReasonCode
+    message: str
+    hint: str
+    facts: dict[str, Fact]
+
+
+class TaskRunView(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of an attempt. `gpus` are UUIDs; `cause` to `error` are null or empty until it has ended."""
+
+    rank: int
+    node: str
+    gpus: tuple[str, ...]
+    cpus: int
+    memory_mb: int
+    started_at: str | None
+    ended_at: str | None = None
+    cause: EndCause | None = None
+    exit_code: int | None = None
+    signal: int = 0
+    oom: bool = False
+    peak_memory_mb: int = 0
+    """0 = not measured."""
+    error: str = ""
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One try. `outcome` is null while it is live; `stopping` says why we told it to end."""
+
+    number: int
+    epoch: int
+    outcome: Outcome | None
+    exit_code: int | None
+    placed_at: str
+    started_at: str | None
+    ended_at: str | None
+    stopping: StopCause | None
+    master_addr: str
+    master_port: int
+    tasks: list[TaskRunView]
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"job_class": "class"}):
+    """A job. Ids are text; times are ISO 8601 in UTC; `_mb` are MiB; the demand is of one task.
+
+    `status` and `message` are only in the answer to a submit, for the MVP's clients.
+    """
+
+    id: str
+    job_id: str
+    uid: str
+    name: str
+    tenant: str
+    tenant_id: str
+    user: str
+    submitted_by: str
+    state: JobState
+    reason: ReasonView | None
+    exit_code: int | None
+    priority: int
+    job_class: JobClass
+    gpu_count: int
+    gpu_memory_mb: int
+    gpu_model: str
+    cpus: int
+    cpu_cores: int
+    memory_mb: int
+    tasks: int
+    total_gpus: int
+    command: str | tuple[str, ...]
+    image: str
+    env: dict[str, str]
+    workdir: str
+    time_limit_ms: int
+    retries: int
+    requeue: bool
+    visible: Visible
+    retries_used: int
+    requeues_used: int
+    submitted_at: str
+    started_at: str | None
+    ended_at: str | None
+    attempts: list[AttemptView]
+    status: Literal["submitted"] | None = None
+    message: str = ""
+
+
+class JobsSubmittedView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a submit of many, in the order in which they were given."""
+
+    jobs: list[JobView]
+    total: int
+
+
+class JobListQuery(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"job_class": "class"}
+):
+    """What a list may ask for. Newest first; `after` is the last id of the page before."""
+
+    state: str = ""
+    """Words of any dialect, with commas between several."""
+    tenant: str = ""
+    tenant_id: str = ""
+    job_class: JobClass | Literal[""] = ""
+    user: str = ""
+    name: str = ""
+    limit: Count = LIST_DEFAULT
+    """At most 1000; a higher one is read as 1000."""
+    offset: Count = 0
+    after: str = ""
+
+
+class JobListView(msgspec.Struct, frozen=True, kw_only=True):
+    """One page. `total` counts every match; `next` is the `after` of the next page, or null at the end."""
+
+    jobs: list[JobView]
+    total: int
+    limit: int
+    next: str | None
+
+
+class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job stands in the order in which a pass looks."""
+
+    position: int
+    """1 is first."""
+    waiting: int
+    """Jobs in the queue, this one included."""
+    similar_ahead: int
+    """Those before it that ask for the same."""
+
+
+class WhyView(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps a job from running, or what ended it. `code` is null and the facts are few while it runs."""
+
+    id: str
+    state: JobState
+    code: ReasonCode | None
+    message: str
+    hint: str
+    facts: dict[str, Fact]
+    position: int | None
+    """Its place in the queue, as in QueuePlace; null when it isn't in it."""
+    waiting: int | None
+    similar_ahead: int | None
+
+
+def why_view(job: Job, reason: Reason | None, place: QueuePlace | None) -> WhyView:
+    shown = reason_view(reason) if reason else None
+    return WhyView(
+        id=str(job.id),
+        state=job.state,
+        code=shown.code if shown else None,
+        message=shown.message if shown else JOB_STATES[job.state].meaning,
+        hint=shown.hint if shown else f"`stoker status {job.id}` shows its attempts",
+        facts=shown.facts if shown else {},
+        position=place.position if place else None,
+        waiting=place.waiting if place else None,
+        similar_ahead=place.similar_ahead if place else None,
+    )
+
+
+def reason_view(reason: Reason) -> ReasonView:
+    return ReasonView(reason.code, describe(reason), hint_for(reason), reason.facts)
+
+
+def job_view(job: Job, reason: Reason | None, *, submitted: bool = False) -> JobView:
+    """`reason` is the job's own or, while it waits, the loop's."""
+    spec, demand = job.spec, job.spec.demand
+    return JobView(
+        id=str(job.id),
+        job_id=str(job.id),
+        uid=job.uid,
+        name=spec.name,
+        tenant=spec.tenant,
+        tenant_id=spec.tenant,
+        user=spec.user,
+        submitted_by=job.by,
+        state=job.state,
+        reason=None if reason is None else reason_view(reason),
+        exit_code=job.exit_code,
+        priority=spec.priority,
+        job_class=spec.job_class,
+        gpu_count=demand.gpu_count,
+        gpu_memory_mb=demand.gpu_memory_mb,
+        gpu_model=demand.gpu_model,
+        cpus=demand.cpus,
+        cpu_cores=demand.cpus,
+        memory_mb=demand.memory_mb,
+        tasks=demand.tasks,
+        total_gpus=demand.total_gpus,
+        command=spec.command,
+        image=spec.image,
+        env=spec.env,
+        workdir=spec.workdir,
+        time_limit_ms=spec.time_limit_ms,
+        retries=spec.retries_max,
+        requeue=spec.requeue,
+        visible=spec.visible,
+        retries_used=job.retries_used,
+        requeues_used=job.requeues_used,
+        submitted_at=iso(job.submitted_at),
+        started_at=iso_or_none(job.started_at),
+        ended_at=iso_or_none(job.ended_at),
+        attempts=[attempt_view(attempt) for attempt in job.attempts],
+        status="submitted" if submitted else None,
+        message=f"job {job.id} submitted" if submitted else "",
+    )
+
+
+def attempt_view(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        number=attempt.number,
+        epoch=attempt.epoch,
+        outcome=attempt.outcome,
+        exit_code=attempt.exit_code,
+        placed_at=iso(attempt.placed_at),
+        started_at=iso_or_none(attempt.started_at),
+        ended_at=iso_or_none(attempt.ended_at),
+        stopping=attempt.stop.cause if attempt.stop else None,
+        master_addr=attempt.master_addr,
+        master_port=attempt.master_port,
+        tasks=[_task_view(task) for task in attempt.tasks],
+    )
+
+
+def _task_view(task: Task) -> TaskRunView:
+    placement, end = task.placement, task.end
+    return TaskRunView(
+        rank=placement.rank,
+        node=placement.node,
+        gpus=placement.gpus,
+        cpus=placement.cpus,
+        memory_mb=placement.memory_mb,
+        started_at=iso_or_none(task.started_at),
+        ended_at=iso(end.at) if end else None,
+        cause=end.cause if end else None,
+        exit_code=end.exit_code if end else None,
+        signal=end.signal if end else 0,
+        oom=end.oom if end else False,
+        peak_memory_mb=end.peak_memory_mb if end else 0,
+        error=end.error if end else "",
+    )

@@ -1,0 +1,43 @@
+"""Which part of a task's output may be asked for, and how is it marked?
+
+The body is the bytes themselves, valid text or not; where they lie is in the headers.
+"""
+
+from typing import Final
+
+import msgspec
+
+from stoker.wire.rest.decode import Count
+
+OFFSET_HEADER: Final = "X-Stoker-Log-Offset"
+"""Where the body begins, counted from the first byte ever written."""
+SIZE_HEADER: Final = "X-Stoker-Log-Size"
+"""Bytes ever written."""
+ENDED_HEADER: Final = "X-Stoker-Log-Ended"
+"""`true` when no more will be written."""
+
+LOG_LIMIT_DEFAULT: Final = 64 * 1024
+LOG_LIMIT_MAX: Final = 1024 * 1024
+"""Bytes of one answer; a higher limit is read as this."""
+TAIL_FIRST_BYTES: Final = 16 * 1024
+
+
+class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`attempt` 0 is the newest. `tail` counts lines from the end, within the last MiB; 0 = read from
+    `offset`, which counts from the end when it is negative."""
+
+    rank: Count = 0
+    attempt: Count = 0
+    offset: int = 0
+    limit: Count = LOG_LIMIT_DEFAULT
+    tail: Count = 0
+
+
+def last_lines(data: bytes, lines: int) -> bytes:
+    """The last `lines` lines of `data`; an unfinished last line counts as one."""
+    end = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(lines):
+        end = data.rfind(b"\n", 0, end)
+        if end < 0:
+            return data
+    return data[end + 1 :]

@@ -1,0 +1,68 @@
+"""How is a node shown, and what may be said to it?"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from stoker.brain.domain.lifecycle import NodeState
+from stoker.wire.rest.gpu import GpuView
+
+REASON_MAX: Final = 4_096
+
+
+class FreeView(msgspec.Struct, frozen=True, kw_only=True):
+    """What new work could have there now."""
+
+    gpus: int
+    cpus: int
+    memory_mb: int
+
+
+class StrayView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that runs there although it shouldn't. It was told to stop; its GPUs are kept out of use until then."""
+
+    job: str
+    attempt: int
+    rank: int
+    gpus: tuple[str, ...]
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine with an agent. `_mb` are MiB."""
+
+    name: str
+    state: NodeState
+    online: bool
+    schedulable: bool
+    drain: str | None
+    """Why a person drains it; null when nobody does."""
+    silent_since: str | None
+    registered_at: str
+    address: str
+    cpus: int
+    memory_mb: int
+    free: FreeView
+    gpus: list[GpuView]
+    jobs: list[str]
+    strays: list[StrayView]
+    labels: dict[str, str]
+    executors: tuple[str, ...]
+    simulated: bool
+    version: str
+    boot_id: str
+
+
+class NodeListView(msgspec.Struct, frozen=True, kw_only=True):
+    nodes: list[NodeView]
+    total: int
+
+
+class DrainBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_MAX)] = ""
+    """For people."""
+
+
+class ForgetQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`force` settles what the node holds without proof that it is gone."""
+
+    force: bool = False

@@ -1,0 +1,187 @@
+"""What does a refusal's code mean in HTTP, in gRPC and as an exit status?
+
+The one table. A test proves it total over every code that the source can refuse with, so that no face has to guess.
+
+Source: RFC 9110 (HTTP), the gRPC status codes, DESIGN section 7 (exit status).
+"""
+
+from typing import Final, NamedTuple
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_NOT_FOUND: Final = 3
+EXIT_REFUSED: Final = 4
+EXIT_NO_SERVER: Final = 5
+
+
+class Status(NamedTuple):
+    """One row. `title` is the same for every refusal of this code, as RFC 9457 wants."""
+
+    http: int
+    grpc: str
+    exit: int
+    title: str
+
+
+def _malformed(title: str, http: int = 400) -> Status:
+    """The server can't read what was sent."""
+    return Status(http, "INVALID_ARGUMENT", EXIT_REFUSED, title)
+
+
+def _mistyped(title: str) -> Status:
+    """A text that the command line reads before anything is sent, so a wrong one is a usage error there."""
+    return Status(400, "INVALID_ARGUMENT", EXIT_USAGE, title)
+
+
+def _missing(title: str) -> Status:
+    return Status(404, "NOT_FOUND", EXIT_NOT_FOUND, title)
+
+
+def _forbidden(title: str) -> Status:
+    return Status(403, "PERMISSION_DENIED", EXIT_REFUSED, title)
+
+
+def _conflict(title: str) -> Status:
+    """Well formed, and not possible as things are now."""
+    return Status(409, "FAILED_PRECONDITION", EXIT_REFUSED, title)
+
+
+def _impossible(title: str) -> Status:
+    """Well formed, and not possible on this cluster."""
+    return Status(422, "FAILED_PRECONDITION", EXIT_REFUSED, title)
+
+
+def _full(title: str, http: int = 429) -> Status:
+    return Status(http, "RESOURCE_EXHAUSTED", EXIT_REFUSED, title)
+
+
+def _unavailable(title: str, http: int = 503) -> Status:
+    return Status(http, "UNAVAILABLE", EXIT_FAILED, title)
+
+
+def _local(title: str, exit_status: int = EXIT_FAILED) -> Status:
+    """Never crosses the wire: a daemon says it to whoever started it."""
+    return Status(500, "INTERNAL", exit_status, title)
+
+
+STATUSES: Final[dict[str, Status]] = {
+    # what was sent can't be read
+    "bad_json": _malformed("The body is not JSON"),
+    "bad_field": _malformed("A field has the wrong type or value"),
+    "unknown_field": _malformed("A field is not known"),
+    "missing_field": _malformed("A field is missing"),
+    "conflicting_fields": _malformed("Two fields say the same thing"),
+    "bad_parameter": _malformed("A query parameter has the wrong type or value"),
+    "unknown_parameter": _malformed("A query parameter is not known"),
+    "body_too_large": _malformed("The body is too large", 413),
+    "unknown_state": _mistyped("No dialect knows this state"),
+    "bad_job_id": _mistyped("Not a job id"),
+    "bad_time": _mistyped("Not a duration"),
+    "bad_size": _mistyped("Not a size of memory"),
+    "bad_priority": _mistyped("Not a priority"),
+    "bad_server": _mistyped("Not a server's address"),
+    # the job is out of bounds
+    "no_jobs": _malformed("The list of jobs is empty"),
+    "empty_command": _malformed("The command is empty"),
+    "bad_text": _malformed("A text holds a character that can't be passed on"),
+    "bad_workdir": _malformed("The working directory is not an absolute path"),
+    "bad_env": _malformed("A variable's name is not one"),
+    "out_of_range": _malformed("A number is out of range"),
+    "text_too_long": _malformed("A text is too long", 413),
+    "too_many_jobs": _malformed("Too many jobs in one request", 413),
+    "time_limit_too_long": _impossible("The time limit is longer than allowed"),
+    "unknown_tenant": _impossible("No such tenant"),
+    "user_not_supported": _impossible("Jobs can't run as another user here"),
+    "no_container_runtime": _impossible("No node can run containers"),
+    "demand_unsatisfiable": _impossible("No node could ever run it"),
+    "queue_full": _full("Too many jobs wait"),
+    # it isn't there
+    "not_found": _missing("Nothing lives at this path"),
+    "method_not_allowed": Status(405, "UNIMPLEMENTED", EXIT_REFUSED, "The path has no such method"),
+    "job_unknown": _missing("No such job"),
+    "job_forgotten": _missing("The job's record is gone"),
+    "attempt_unknown": _missing("No such attempt or rank"),
+    "node_unknown": _missing("No such node"),
+    # who asks may not
+    "foreign_origin": _forbidden("Asked from a foreign page or under a foreign name"),
+    # not as things are
+    "job_ended": _conflict("The job has ended"),
+    "not_started": _conflict("The job has not started yet"),
+    "node_in_use": _conflict("The node is in use"),
+    "node_forgotten": _conflict("The node was forgotten"),
+    "node_unreachable": _unavailable("The node can't be reached"),
+    "log_unavailable": _conflict("The output can't be read"),
+    "feed_lost": Status(410, "OUT_OF_RANGE", EXIT_FAILED, "A reader fell behind"),
+    "too_many_streams": _full("Too many open streams", 503),
+    # an agent is refused
+    "bad_inventory": _malformed("The node's inventory can't be right"),
+    "inventory_first": _conflict("The inventory of tasks comes first"),
+    "bad_node_name": _malformed("Not a name for a node"),
+    "session_unknown": _conflict("The agent must register anew"),
+    "session_replaced": _conflict("A newer connection of this node took over"),
+    "stream_overflow": _full("The agent reads too slowly"),
+    "gpu_claimed": _conflict("Another node has that GPU"),
+    "node_name_taken": _conflict("Another machine has that name"),
+    "too_many_nodes": _full("Too many nodes"),
+    # between the parts of one control plane
+    "stale_epoch": _conflict("Another control plane has taken over"),
+    "stale_plan": _conflict("The state has moved on"),
+    # a server in trouble, or none
+    "overloaded": _full("The disk can't keep up", 503),
+    "stopping": _unavailable("The control plane is stopping"),
+    "log_failed": _unavailable("The event log can't be written"),
+    "not_ready": _unavailable("Not ready to serve"),
+    "internal_error": Status(500, "INTERNAL", EXIT_FAILED, "A defect of Stoker"),
+    "bad_answer": _unavailable("The answer is not Stoker's", 502),
+    "no_answer": Status(504, "UNKNOWN", EXIT_NO_SERVER, "The server went away before it answered"),
+    "no_server": Status(503, "UNAVAILABLE", EXIT_NO_SERVER, "No server answers"),
+    # a daemon that can't start
+    "bad_settings": _local("The settings are wrong", EXIT_USAGE),
+    "data_dir_unusable": _local("The data folder can't be used"),
+    "data_dir_held": _local("Another process holds the data folder"),
+    "store_too_new": _local("A newer version wrote the store"),
+}
+"""Codes are stable and public. Add rows; never change what one means."""
+
+
+def status_of(code: str) -> Status:
+    """The row of a code. An unlisted one is a defect of ours, and shows as such."""
+    return STATUSES.get(code, STATUSES["internal_error"])
+
+
+def http_status(code: str) -> int:
+    return status_of(code).http
+
+
+def grpc_status(code: str) -> str:
+    """The name of a `grpc.StatusCode`."""
+    return status_of(code).grpc
+
+
+def exit_status(code: str) -> int:
+    return status_of(code).exit
+
+
+def title_of(code: str) -> str:
+    return status_of(code).title
+
+
+SUBMIT_CODES: Final = (
+    "no_jobs",
+    "empty_command",
+    "bad_text",
+    "bad_workdir",
+    "bad_env",
+    "out_of_range",
+    "text_too_long",
+    "too_many_jobs",
+    "time_limit_too_long",
+    "unknown_tenant",
+    "user_not_supported",
+    "no_container_runtime",
+    "demand_unsatisfiable",
+    "queue_full",
+    "bad_time",
+)
+"""What the brain may refuse a submit with."""

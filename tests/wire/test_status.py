@@ -1,0 +1,56 @@
+"""One table says what a code means everywhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stoker.wire.status import STATUSES, SUBMIT_CODES, exit_status, grpc_status, http_status, title_of
+
+SOURCE = Path(__file__).parents[2] / "src" / "stoker"
+_DYNAMIC = {"bad_field", "bad_parameter", "unknown_field", "unknown_parameter"}
+
+
+def codes_in_source() -> set[str]:
+    found = set(_DYNAMIC)
+    for path in SOURCE.rglob("*.py"):
+        for match in re.finditer(r"\brefuse\(\s*\"([a-z_]+)\"|\bcode=\"([a-z_]+)\"", path.read_text()):
+            found.add(match[1] or match[2])
+    return found
+
+
+def test_every_code_that_the_source_refuses_with_is_in_the_table() -> None:
+    missing = sorted(codes_in_source() - STATUSES.keys())
+    assert not missing, f"add these to wire/status.py: {missing}"
+
+
+def test_the_scan_finds_codes_in_every_spelling() -> None:
+    assert {"bad_job_id", "bad_time", "queue_full", "demand_unsatisfiable", "no_server"} <= codes_in_source()
+
+
+@pytest.mark.parametrize("code", sorted(STATUSES))
+def test_every_code_has_a_place_in_each_world(code: str) -> None:
+    assert 400 <= http_status(code) <= 599
+    assert re.fullmatch(r"[A-Z_]+", grpc_status(code))
+    assert exit_status(code) in range(1, 6)
+    assert len(title_of(code)) > 5
+
+
+def test_grpc_names_are_those_of_grpc() -> None:
+    import grpc
+
+    known = {status.name for status in grpc.StatusCode}
+    assert {row.grpc for row in STATUSES.values()} <= known
+
+
+def test_exit_status_tells_what_isnt_there_from_what_is_refused() -> None:
+    codes = ("bad_time", "job_unknown", "queue_full", "no_server", "internal_error")
+    assert [exit_status(code) for code in codes] == [2, 3, 4, 5, 1]
+
+
+def test_what_a_submit_is_refused_with_is_in_the_table() -> None:
+    assert set(SUBMIT_CODES) <= STATUSES.keys()
+
+
+def test_an_unlisted_code_shows_as_a_defect_of_ours() -> None:
+    assert http_status("no_such_code") == 500
