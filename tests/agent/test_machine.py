@@ -1,0 +1,92 @@
+"""What an agent says about the machine it runs on."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from stoker.agent.machine import boot_id, describe, local_address, node_name, usable_cpus, usable_memory_mb
+from stoker.agent.settings import AgentSettings, ControlSettings, NodeSettings
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import GpuUuid, NodeName
+from stoker.ports import ProbedGpu, ProbeResult
+
+FOUND = ProbeResult(
+    gpus=(ProbedGpu(uuid=GpuUuid("GPU-a"), index=0, model="V100", memory_mb=16_384, utilization_percent=7),),
+    simulated=True,
+    cpus=4,
+    memory_mb=32_768,
+)
+
+
+def machine(tmp_path: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = tmp_path / name.replace("__", "/").replace("_DOT_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("host", ["n1", "gpu-1", "gpu-box-1", "a-b-c-d", "GPU01.lab.Example"])
+def test_a_node_is_named_after_its_host(host: str) -> None:
+    assert node_name(AgentSettings(), host) == host
+
+
+def test_the_name_in_the_settings_wins() -> None:
+    assert node_name(AgentSettings(node=NodeSettings(name="n7")), "host") == "n7"
+
+
+def test_a_host_without_a_usable_name_is_told_what_to_set() -> None:
+    with pytest.raises(StokerError) as refused:
+        node_name(AgentSettings(), "héte")
+    assert "node.name" in refused.value.refusal.hint
+
+
+def test_a_container_offers_its_share_and_not_its_host(tmp_path: Path) -> None:
+    root = machine(
+        tmp_path,
+        proc__meminfo="MemTotal:       67108864 kB\nHugePages_Total:       0\n",
+        sys__fs__cgroup__cpu_DOT_max="150000 100000\n",
+        sys__fs__cgroup__memory_DOT_max="1073741824\n",
+    )
+    assert usable_cpus(root) == 1
+    assert usable_memory_mb(root) == 1_024
+
+
+def test_without_limits_the_whole_machine_is_offered(tmp_path: Path) -> None:
+    root = machine(
+        tmp_path,
+        proc__meminfo="MemTotal:       67108864 kB\n",
+        sys__fs__cgroup__cpu_DOT_max="max 100000\n",
+        sys__fs__cgroup__memory_DOT_max="max\n",
+    )
+    assert usable_memory_mb(root) == 65_536
+    assert usable_cpus(root) >= 1
+
+
+def test_the_boot_id_is_the_kernels(tmp_path: Path) -> None:
+    root = machine(tmp_path, proc__sys__kernel__random__boot_id="7c2e\n")
+    assert boot_id(root) == "7c2e"
+
+
+def test_what_settings_say_wins_over_the_script_and_the_script_over_measuring() -> None:
+    told = AgentSettings(node=NodeSettings(cpus=2, address="10.1.1.1", labels={"rack": "r1"}))
+    inventory = describe(told, NodeName("n1"), "uid-1", FOUND, "9.9").inventory
+    assert (inventory.cpus, inventory.memory_mb, inventory.address) == (2, 32_768, "10.1.1.1")
+    assert (inventory.labels, inventory.agent_uid, inventory.version) == ({"rack": "r1"}, "uid-1", "9.9")
+    assert [(gpu.uuid, gpu.simulated) for gpu in inventory.gpus] == [("GPU-a", True)]
+
+
+def test_a_busy_gpu_is_the_same_inventory_as_an_idle_one() -> None:
+    """Else every look would register the node anew."""
+    idle = ProbeResult(
+        gpus=(structs.replace(FOUND.gpus[0], utilization_percent=0),), simulated=True, cpus=4, memory_mb=32_768
+    )
+    settings = AgentSettings(node=NodeSettings(address="10.1.1.1"))
+    assert describe(settings, NodeName("n"), "u", idle, "1") == describe(settings, NodeName("n"), "u", FOUND, "1")
+
+
+def test_our_address_is_the_one_on_the_way_to_the_control_plane() -> None:
+    assert local_address("127.0.0.1:9090") == "127.0.0.1"
+    settings = AgentSettings(control=ControlSettings(addresses=("127.0.0.1:9090",)))
+    assert describe(settings, NodeName("n"), "u", FOUND, "1").inventory.address == "127.0.0.1"

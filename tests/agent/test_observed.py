@@ -1,0 +1,114 @@
+"""Rules O1 to O4 of `agent/observed.py`."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.agent import observed as module
+from stoker.agent.observed import Observed
+from stoker.agent.ports import RunnerInventory, TaskEnding, TaskOver, TaskRunning
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.job import EndCause, TaskEnd
+from stoker.brain.domain.report import TaskFinished, TaskPhase, TaskStatus
+from stoker.brain.domain.units import Instant
+from stoker.wire import agent_codec as codec
+from tests.agent.twins import exited, gpu, key, start
+
+
+def over(job: int) -> TaskOver:
+    return TaskOver(key=key(job), end=exited())
+
+
+def test_a_runners_inventory_replaces_what_was_known() -> None:
+    seen = Observed()
+    seen.starting(start(key(1), gpus=[0]))
+    seen.inventory(RunnerInventory(tasks=(TaskStatus(key=key(2), phase=TaskPhase.RUNNING),), ends=()))
+    assert list(seen.open) == [key(2)]
+    assert seen.holders([gpu(0)]) == {}
+
+
+def test_an_end_of_ours_survives_a_new_runner() -> None:
+    """A start that was refused here is in no runner's record."""
+    seen = Observed()
+    seen.refused(TaskOver(key=key(1), end=TaskEnd(cause=EndCause.START_FAILED, at=Instant(1))))
+    seen.inventory(RunnerInventory(tasks=(), ends=()))
+    assert list(seen.offered) == [key(1)]
+    assert seen.settled(key(1)) is False
+    seen.inventory(RunnerInventory(tasks=(), ends=()))
+    assert seen.offered == {}
+
+
+def test_a_start_is_in_the_inventory_before_the_runner_knows_it() -> None:
+    seen = Observed()
+    seen.starting(start(key(1), gpus=[3]))
+    (status,) = seen.task_inventory("boot").tasks
+    assert (status.key, status.phase, status.gpus) == (key(1), TaskPhase.STARTING, (gpu(3),))
+
+
+def test_an_end_that_has_arrived_is_not_in_the_inventory() -> None:
+    """A ledger that lacks it, restored from a backup, must find the task gone instead of waiting for its end."""
+    seen = Observed()
+    seen.over(over(1))
+    assert [status.phase for status in seen.task_inventory("boot").tasks] == [TaskPhase.ENDED]
+    assert seen.settled(key(1)) is True
+    assert seen.task_inventory("boot").tasks == ()
+    assert seen.knows(key(1))
+
+
+def test_a_phase_never_goes_back() -> None:
+    seen = Observed()
+    seen.starting(start(key(1)))
+    seen.ending(TaskEnding(key=key(1)))
+    seen.running(TaskRunning(key=key(1), pid=5, at=Instant(9)))
+    assert seen.open[key(1)].phase is TaskPhase.ENDING
+
+
+def test_a_late_word_about_an_ended_task_does_not_open_it_again() -> None:
+    seen = Observed()
+    seen.over(over(1))
+    seen.running(TaskRunning(key=key(1), pid=5, at=Instant(9)))
+    assert seen.open == {}
+
+
+def test_memory_of_settled_ends_is_bounded_and_drops_the_oldest() -> None:
+    seen = Observed()
+    for job in range(1, module.SETTLED_MAX + 2):
+        seen.over(over(job))
+        seen.settled(key(job))
+    assert not seen.knows(key(1))
+    assert seen.knows(key(2))
+
+
+def test_an_inventory_of_ten_thousand_unsettled_ends_fits_one_message() -> None:
+    seen = Observed()
+    for job in range(1, module.SETTLED_MAX + 1):
+        seen.over(over(job))
+    assert codec.encode_report(seen.task_inventory("b" * 36)).ByteSize() < 1 << 20
+    finished = TaskFinished(node=NodeName("n"), key=key(1), end=exited())
+    assert codec.encode_finished(finished).ByteSize() < 100
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["start", "running", "ending", "over", "settled"]), st.integers(1, 4)), max_size=40
+)
+
+
+@given(steps)
+def test_a_gpu_is_held_exactly_while_its_task_is_open(story: list[tuple[str, int]]) -> None:
+    seen = Observed()
+    for word, job in story:
+        match word:
+            case "start":
+                if not seen.knows(key(job)):
+                    seen.starting(start(key(job), gpus=[job]))
+            case "running":
+                seen.running(TaskRunning(key=key(job), pid=job, at=Instant(job)))
+            case "ending":
+                seen.ending(TaskEnding(key=key(job)))
+            case "over":
+                if key(job) in seen.open:
+                    seen.over(over(job))
+            case _:
+                if key(job) in seen.offered:
+                    seen.settled(key(job))
+        assert set(seen.holders([gpu(i) for i in range(5)]).values()) == set(seen.open)
+        assert not seen.open.keys() & seen.offered.keys(), "a task is both open and over"

@@ -1,0 +1,63 @@
+"""What an agent's settings accept, and what they say when they don't."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.adapters.settings import load
+from stoker.agent.settings import AgentSettings
+from stoker.brain.domain.errors import StokerError
+
+DESIGN_FILE = """\
+data_dir: /var/lib/stoker-agent
+node: {name: "", labels: {}, taints: [], cpus: 0, memory_mb: 0}
+control: {addresses: ["127.0.0.1:9090"], token_file: ""}
+gpu: {detection: auto, script: ""}
+executor: {kinds: [process], default_image: "", allow_root: false}
+log: {level: info, format: json}
+"""
+
+
+def read(tmp_path: Path, text: str) -> AgentSettings:
+    path = tmp_path / "agent.yaml"
+    path.write_text(text)
+    return load(AgentSettings, path, {}, {}).value
+
+
+def test_the_file_of_the_design_is_the_default(tmp_path: Path) -> None:
+    assert read(tmp_path, DESIGN_FILE) == AgentSettings()
+
+
+@pytest.mark.parametrize("name", ["gpu01", "gpu-01", "gpu-node-01", "a-b-c-d", "GPU01.Lab.example.org", "n_1", "9"])
+def test_host_names_with_dashes_dots_and_capitals_are_names(tmp_path: Path, name: str) -> None:
+    assert read(tmp_path, f"node: {{name: {name!r}}}\n").node.name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("node: {name: 'a b'}", "node: name: 'a b'"),
+        (f"node: {{name: {'x' * 64}}}", "1 to 63 letters"),
+        ("node: {name: '../../etc'}", "1 to 63 letters"),
+        ("node: {cpus: -1}", "cpus: -1 is below 0"),
+        ("node: {taints: [x]}", "taints"),
+        ("control: {addresses: []}", "0 addresses"),
+        ("control: {addresses: [localhost]}", "'localhost' isn't HOST:PORT"),
+        ("control: {addresses: ['h:70000']}", "isn't HOST:PORT"),
+        ("control: {token_file: /t}", "joins without a token"),
+        ("gpu: {detection: scripted}", "must name a file"),
+        ("gpu: {detection: nvidia-smi, script: x}", "would not read it"),
+        ("gpu: {detection: nvml}", "can't ask NVML yet"),
+        ("gpu: {detection: rocm}", "rocm"),
+        ("executor: {kinds: []}", "needs at least one"),
+        ("executor: {default_image: x}", "plain processes only"),
+        ("executor: {log_head_mb: 0}", "isn't between 1 and 65536 MiB"),
+        ("nodes: {}", "nodes isn't a setting (nearest: node)"),
+    ],
+)
+def test_a_fault_is_named_with_its_file(tmp_path: Path, text: str, wanted: str) -> None:
+    with pytest.raises(StokerError) as refused:
+        read(tmp_path, text + "\n")
+    assert refused.value.refusal.code == "bad_settings"
+    assert wanted in refused.value.refusal.message
+    assert "agent.yaml" in refused.value.refusal.message
