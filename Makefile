@@ -29,14 +29,14 @@ test: setup-dev
 ## make check      formatting, lint, types, import contracts, taste, generated files; writes nothing
 check: lint types
 	@$(PY) tools/gen_proto.py --check
-	@$(PY) tools/gen_reference.py --check
+	@$(PY) -m tools.gen_reference --check
 
 ## make lint       the quick half of check
 lint: setup-dev
 	@.venv/bin/ruff format --check --quiet $(wildcard $(TOOLS_PATHS))
 	@.venv/bin/ruff check --quiet $(wildcard $(TOOLS_PATHS))
 	@.venv/bin/lint-imports --no-cache | tail -n 3
-	@$(PY) tools/tidy.py
+	@$(PY) -m tools.tidy
 
 types: setup-dev
 	@.venv/bin/mypy --no-error-summary src/stoker tools
@@ -52,7 +52,7 @@ proto: setup-dev
 
 ## make reference  regenerates docs/reference from the code
 reference: setup-dev
-	@$(PY) tools/gen_reference.py
+	@$(PY) -m tools.gen_reference
 
 ## make coverage   every test, with the lines that none of them ran
 coverage: setup-dev

@@ -81,7 +81,7 @@ def states_named(word: str) -> tuple[JobState, ...]:
     """All states that `word` means in any dialect; empty when no dialect knows it."""
     if not _WORDS:
         for state, words in JOB_STATES.items():
-            for name in {state.value, words.dgpu, words.mvp, words.slurm.lower()}:
+            for name in dict.fromkeys((state.value, words.dgpu, words.mvp, words.slurm.lower())):
                 _WORDS[name] = (*_WORDS.get(name, ()), state)
     exact = [state for state in JobState if state.value == word.lower()]
     return tuple(exact) or _WORDS.get(word.lower(), ())

@@ -1,0 +1,86 @@
+"""Is the tree written the way we want to read it?
+
+Checks what types, lint and import contracts can't say; every fault names what to write instead.
+
+Usage: python -m tools.tidy
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tools.tidy_rules import calls, names, outside, purity, silence, size, testing
+from tools.tidy_rules.source import Fault, FileRule, Source, TreeRule
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+FILE_RULES: Final[tuple[FileRule, ...]] = (
+    names.no_drawer_names,
+    names.packages_open_with_prose,
+    calls.banned_names_stay_at_home,
+    calls.no_shell_in_subprocesses,
+    silence.silenced_checks_say_why,
+    silence.open_ends_have_an_issue,
+    silence.only_supervisors_catch_everything,
+    purity.the_brain_imports_msgspec_only,
+    purity.the_runner_stands_alone,
+    purity.every_closed_match_ends_in_assert_never,
+    purity.no_decision_hangs_on_the_order_of_a_set,
+    testing.test_names_are_sentences,
+    testing.tests_never_sleep,
+    outside.no_machine_is_named,
+)
+TREE_RULES: Final[tuple[TreeRule, ...]] = (
+    names.one_noun_one_file_name,
+    size.nothing_outgrows_the_ratchet,
+    outside.every_code_is_in_the_table,
+)
+
+
+def tracked(root: Path) -> list[Source]:
+    """Every text file that git knows or would add, in order of path."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode()
+    return [
+        Source(path, text) for path in sorted(set(listed.split("\0"))) if path and (text := _text(root / path)) != ""
+    ]
+
+
+def _text(path: Path) -> str:
+    """Empty for a file that is gone, a link, or not text."""
+    if path.is_symlink() or not path.is_file():
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def faults(sources: Sequence[Source]) -> Iterator[Fault]:
+    """Every fault of every rule; a file that isn't Python any more is one fault and no riddle."""
+    readable: list[Source] = []
+    for source in sources:
+        try:
+            assert not source.is_python or source.tree is not None
+        except SyntaxError as error:
+            yield Fault(source.path, error.lineno or 1, "syntax", str(error.msg))
+        else:
+            readable.append(source)
+    for source in readable:
+        for rule in FILE_RULES:
+            yield from rule(source)
+    for tree_rule in TREE_RULES:
+        yield from tree_rule(readable)
+
+
+def main() -> int:
+    """Print the faults in order; 1 if there is one."""
+    found = sorted(set(faults(tracked(ROOT))))
+    for fault in found:
+        print(fault, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
