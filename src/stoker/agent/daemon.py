@@ -39,16 +39,15 @@ from stoker.agent.ports import (
     TaskOver,
     TaskRunning,
 )
+from stoker.agent.stream import Stream, first_failure
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
-from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report
+from stoker.brain.domain.report import LogChunk, LogRequest, Registration
 from stoker.ports import Clock, Entropy, Telemetry
 
 _T = TypeVar("_T")
 
-OUTGOING_MAX: Final = 10_000
-"""Reports that wait for a slow stream. One more, and the stream is given up: the next inventory says it all."""
 LOG_BYTES_MAX: Final = 1 << 20
 """One log request is answered with at most 1 MiB, whatever it asks for; the reader asks again from where it ended."""
 
@@ -63,40 +62,6 @@ class AgentPorts:
     entropy: Entropy
     telemetry: Telemetry
     folders: Folders = field(default_factory=NoFolders)
-
-
-class _Stream:
-    """A session in use, and the reports that wait to go out on it, in order."""
-
-    def __init__(self, session: LinkSession, first: Report) -> None:
-        self.session = session
-        self._outgoing: asyncio.Queue[Report] = asyncio.Queue(OUTGOING_MAX)
-        self._cut = asyncio.Event()
-        self._why = ""
-        self.say(first)
-
-    def say(self, report: Report) -> None:
-        try:
-            self._outgoing.put_nowait(report)
-        except asyncio.QueueFull:
-            self.cut(f"{OUTGOING_MAX} reports wait to be sent")
-
-    def cut(self, why: str) -> None:
-        """Give the stream up for a reason of ours."""
-        self._why = self._why or why
-        self._cut.set()
-
-    @property
-    def was_cut(self) -> bool:
-        return self._cut.is_set()
-
-    async def send(self) -> None:
-        while True:
-            await self.session.send(await self._outgoing.get())
-
-    async def until_cut(self) -> None:
-        await self._cut.wait()
-        raise LinkDown(self._why)
 
 
 class Daemon:
@@ -114,7 +79,7 @@ class Daemon:
         self._link_backoff = Backoff(ports.entropy)
         self._runner_backoff = Backoff(ports.entropy)
         self._epoch = Epoch(0)
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
         self._calls: dict[asyncio.Future[None], None] = {}
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._down.set()
@@ -210,27 +175,28 @@ class Daemon:
         if not self._runner_ready.is_set():
             return True  # it died while we connected: there is no inventory to begin with
         self._epoch = session.epoch
-        stream = _Stream(session, self._observed.task_inventory(self._registration.inventory.boot_id))  # A1
+        stream = Stream(session, self._observed.task_inventory(self._registration.inventory.boot_id))  # A1
         self._stream = stream
         self._down.clear()
         self._up.set()
         self._ports.telemetry.event("agent_registered", agent_id=self._registration.node, epoch=session.epoch)
+        duties = (
+            stream.send(),
+            stream.until_cut(),
+            self._beat(stream),
+            self._obey(session),
+            self._show_logs(session),
+        )
         try:
-            async with asyncio.TaskGroup() as duties:
-                duties.create_task(stream.send())
-                duties.create_task(stream.until_cut())
-                duties.create_task(self._beat(stream))
-                duties.create_task(self._obey(session))
-                duties.create_task(self._show_logs(session))
-        except* LinkDown as broken:
-            self._ports.telemetry.warn("agent_disconnected", error=str(broken.exceptions[0]))
+            why = await first_failure([asyncio.ensure_future(duty) for duty in duties])
         finally:
             self._stream = None
             self._up.clear()
             self._down.set()
+        self._ports.telemetry.warn("agent_disconnected", error=str(why))
         return stream.was_cut
 
-    async def _beat(self, stream: _Stream) -> None:
+    async def _beat(self, stream: Stream) -> None:
         while True:
             await self._ports.clock.sleep(stream.session.heartbeat_s)
             self._link_backoff.worked()

@@ -1,0 +1,69 @@
+"""What goes out on one stream, in which order, and when is it given up?
+
+Rules: T1  reports leave in the order in which they were said, from one task: no later one overtakes the inventory
+       T2  a stream that can't keep up is given up rather than waited for: the next inventory says it all
+"""
+
+import asyncio
+from typing import Final
+
+from stoker.agent.ports import LinkDown, LinkSession
+from stoker.brain.domain.report import Report
+
+OUTGOING_MAX: Final = 10_000
+"""Reports that wait for a slow stream. One more, and the stream is given up: the next inventory says it all."""
+
+
+class Stream:
+    """A session in use, and the reports that wait to go out on it, in order."""
+
+    def __init__(self, session: LinkSession, first: Report) -> None:
+        self.session = session
+        self._outgoing: asyncio.Queue[Report] = asyncio.Queue(OUTGOING_MAX)
+        self._cut = asyncio.Event()
+        self._why = ""
+        self.say(first)
+
+    def say(self, report: Report) -> None:
+        try:
+            self._outgoing.put_nowait(report)
+        except asyncio.QueueFull:
+            self.cut(f"{OUTGOING_MAX} reports wait to be sent")
+
+    def cut(self, why: str) -> None:
+        """Give the stream up for a reason of ours."""
+        self._why = self._why or why
+        self._cut.set()
+
+    @property
+    def was_cut(self) -> bool:
+        return self._cut.is_set()
+
+    async def send(self) -> None:
+        while True:
+            await self.session.send(await self._outgoing.get())
+
+    async def until_cut(self) -> None:
+        await self._cut.wait()
+        raise LinkDown(self._why)
+
+
+async def first_failure(duties: list["asyncio.Future[None]"]) -> LinkDown:
+    """Run until one of the endless duties finds the stream broken; the others have ended when this returns.
+
+    Not a TaskGroup: Python 3.11's forgets that its owner was cancelled when a member fails in the same moment.
+    """
+    try:
+        done, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for duty in duties:
+            duty.cancel()
+        await asyncio.wait(duties)
+    failures = [duty.exception() for duty in duties if not duty.cancelled()]
+    for failure in failures:
+        if not isinstance(failure, LinkDown):
+            assert failure is not None, "a duty of the stream ended without saying why"
+            raise failure
+    first = next(duty for duty in duties if duty in done).exception()
+    assert isinstance(first, LinkDown), f"a duty ended by itself: {done}"
+    return first
