@@ -6,26 +6,20 @@ from typing import Any
 
 from stoker.agent.daemon import AgentPorts, Daemon
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import CONTROL, Epoch, GpuUuid, NodeName
+from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Inventory
-from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.report import Registration
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import BeginEpoch
-from stoker.live.committer import Committer
-from stoker.live.liveness import Liveness
-from stoker.live.loop import Loop
-from stoker.live.outbox import Outbox
-from stoker.live.sessions import Sessions
-from stoker.live.snapshots import Snapshots, recover
+from stoker.live.control import ControlPlane, active, recover_control
+from stoker.live.settings import ControlSettings, JobsSettings
+from stoker.live.world import World
 from tests.rig.sim_link import SimLink, SimNetwork
 from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.sim_runner import Machine, SimRunner
 from tests.rig.world import Notes, SimClock, SimEntropy
 
-HEARTBEAT_S = 5.0
-UNREACHABLE_AFTER_S = 15.0
-SNAPSHOT_S = 30.0
+SETTINGS = ControlSettings(jobs=JobsSettings(stop_grace_s=2, port_min=20_000, port_max=20_015))
+"""Few ports, so that they run out and collide; all else as shipped."""
 
 
 class ProcessTasks:
@@ -51,51 +45,49 @@ class ProcessTasks:
 
 
 class ControlProcess:
-    """A control plane: everything of `live` below HTTP and gRPC."""
+    """A control plane: everything between the ports, without its servers."""
 
-    def __init__(self, disk: SimDisk, network: SimNetwork, clock: SimClock, entropy: SimEntropy, policy: Policy) -> None:
-        self._disk, self._network, self._clock, self._entropy, self._policy = disk, network, clock, entropy, policy
+    def __init__(self, disk: SimDisk, network: SimNetwork, clock: SimClock, entropy: SimEntropy) -> None:
+        self._disk, self._network = disk, network
         self.telemetry = Notes(clock, "control")
+        self._world = World(clock=clock, entropy=entropy, telemetry=self.telemetry)
+        self._parts: ControlPlane | None = None
+        self._ready = asyncio.Event()
         self.tasks = ProcessTasks()
-        self.committer: Committer
-        self.loop: Loop
-        self.sessions: Sessions
+
+    @property
+    def parts(self) -> ControlPlane:
+        assert self._parts is not None, "the control plane has not recovered yet"
+        return self._parts
+
+    @property
+    def state(self) -> ClusterState | None:
+        """None before recovery."""
+        return self._parts.committer.state if self._parts else None
 
     async def start(self) -> None:
-        log = SimLog(self._disk, self._clock, self._entropy)
+        """Returns when it is active."""
+        life = self.tasks.start(self._live())
+        ready = asyncio.ensure_future(self._ready.wait())
+        await asyncio.wait((life, ready), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        assert not life.done(), life
+
+    async def _live(self) -> None:
+        log = SimLog(self._disk, self._world.clock, self._world.entropy)
         await log.open()
-        state = await recover(log, self._clock, self.telemetry)
-        self.committer = Committer(state, log, self._clock, self._entropy, self.telemetry)
-        liveness = Liveness(self.committer, self._clock, self.telemetry, unreachable_after_s=UNREACHABLE_AFTER_S)
-        outbox = Outbox(self.committer)
-        self.sessions = Sessions(
-            self.committer,
-            outbox,
-            liveness,
-            self._clock,
-            self._entropy,
-            self.telemetry,
-            heartbeat_ms=int(HEARTBEAT_S * 1000),
-        )
-        self.loop = Loop(self.committer, self._clock, self._entropy, self.telemetry, period_s=5.0)
-        snapshots = Snapshots(self.committer, log, self._clock, self.telemetry, SNAPSHOT_S)
-        self.tasks.start(self.committer.run())
-        epoch = Epoch(state.epoch + 1)
-        await self.committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=self._policy))
-        for duty in (self.loop.run(), liveness.run(), snapshots.run()):
-            self.tasks.start(duty)
-        self._network.control = self.sessions
+        self._parts = await recover_control(SETTINGS, log, self._world)
+        async with active(self._parts) as duties:
+            self._network.control = self._parts.sessions
+            self._ready.set()
+            await duties.until(asyncio.Event())
 
     async def kill(self) -> None:
         """kill -9: connections are reset, nothing is flushed."""
-        if self._network.control is self.sessions:
+        if self._parts is not None and self._network.control is self._parts.sessions:
             self._network.control = None
         await self.tasks.kill()
         self._network.break_all()
-
-    @property
-    def state(self) -> ClusterState:
-        return self.committer.state
 
 
 class AgentProcess:
@@ -128,7 +120,13 @@ class AgentProcess:
     def registration(self) -> Registration:
         name = self.machine.name
         gpus = tuple(
-            Gpu(uuid=GpuUuid(f"GPU-{name}-{i}"), index=i, model="NVIDIA H100 80GB HBM3", memory_mb=81_559, simulated=True)
+            Gpu(
+                uuid=GpuUuid(f"GPU-{name}-{i}"),
+                index=i,
+                model="NVIDIA H100 80GB HBM3",
+                memory_mb=81_559,
+                simulated=True,
+            )
             for i in range(self._gpus)
         )
         inventory = Inventory(

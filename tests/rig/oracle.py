@@ -67,4 +67,6 @@ class Oracle:
         for machine in self.machines:
             assert not machine.live(), f"{machine.name} still runs {[p.key for p in machine.live()]}"
         for name, free in state.indexes.free.items():
-            assert len(free.gpus) == len(state.nodes[name].inventory.gpus), f"{name} leaks GPUs: {state.nodes[name].strays}"
+            assert len(free.gpus) == len(state.nodes[name].inventory.gpus), (
+                f"{name} leaks GPUs: {state.nodes[name].strays}"
+            )

@@ -11,7 +11,6 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Position, Principal
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.policy import Policy
 from stoker.brain.state.apply import dispatch
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
@@ -51,7 +50,6 @@ class Cluster:
         self.clock, self.entropy = SimClock(), SimEntropy(seed + 1)
         self.network = SimNetwork(self.clock, self.entropy)
         self.disk = SimDisk()
-        self.policy = Policy(backoff_first_ms=500, stop_grace_ms=2_000, port_min=20_000, port_max=20_015)
         machines = [Machine(f"n{i}", self.clock, self.entropy) for i in range(1, nodes + 1)]
         self.agents = [AgentProcess(machine, self.network, GPUS, seed + 7 * i) for i, machine in enumerate(machines)]
         self.oracle = Oracle(machines)
@@ -60,7 +58,7 @@ class Cluster:
         self.clients: set[asyncio.Task[None]] = set()
 
     def new_control(self) -> ControlProcess:
-        return ControlProcess(self.disk, self.network, self.clock, self.entropy, self.policy)
+        return ControlProcess(self.disk, self.network, self.clock, self.entropy)
 
     async def start(self) -> None:
         await self.control.start()
@@ -92,7 +90,7 @@ class Cluster:
             retries_max=dice.choice([0, 1, 2]),
         )
         try:
-            events = await self.control.committer.ask(Submit(by=BOB, specs=(spec,) * dice.choice([1, 1, 3])))
+            events = await self.control.parts.committer.ask(Submit(by=BOB, specs=(spec,) * dice.choice([1, 1, 3])))
         except StokerError:
             return
         for event in events:
@@ -102,7 +100,7 @@ class Cluster:
     async def _cancel(self) -> None:
         job = self.dice.choice(list(self.oracle.acknowledged))
         try:
-            await self.control.committer.ask(Cancel(by=BOB, job=JobId(job)))
+            await self.control.parts.committer.ask(Cancel(by=BOB, job=JobId(job)))
         except StokerError:
             return
 
@@ -161,7 +159,7 @@ class Cluster:
         """A person says that a node is gone; it may live all the same."""
         self.oracle.forgotten.add(agent.machine.name)
         try:
-            await self.control.committer.ask(ForgetNode(by=BOB, node=agent.node, force=True))
+            await self.control.parts.committer.ask(ForgetNode(by=BOB, node=agent.node, force=True))
         except StokerError:
             return
 
@@ -174,7 +172,7 @@ class Cluster:
         until = self.clock.mono() + PEACE_S
         while self.clock.mono() < until:
             await self.clock.sleep(5.0)
-            jobs = self.control.state.jobs.values()
+            jobs = self.control.parts.committer.state.jobs.values()
             if all(job.is_final for job in jobs) and not any(m.live() for m in self.oracle.machines):
                 break
         await self.clock.sleep(60.0)
@@ -199,7 +197,7 @@ async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool) -> Repo
 
     def watched(state: ClusterState, fact: Fact, position: Position) -> None:
         real(state, fact, position)
-        if state is getattr(getattr(cluster.control, "committer", None), "state", None):
+        if state is cluster.control.state:
             oracle.check(state)
 
     with mock.patch.object(committer, "apply", watched):  # observes; changes nothing
@@ -217,7 +215,7 @@ async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool) -> Repo
         await cluster.peace()
         assert not cluster.crashes(), cluster.crashes()
         oracle.check_world()
-        oracle.check_end(cluster.control.state)
+        oracle.check_end(cluster.control.parts.committer.state)
         for record in cluster.disk.records:
             digest.update(record)
         end = cluster.clock.mono()

@@ -5,7 +5,8 @@ instruction may come twice. Partitions cut what is under way and refuse what is 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
 
 from stoker.agent.ports import LinkDown, LinkRefused
 from stoker.brain.domain.errors import StokerError
@@ -15,6 +16,8 @@ from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Repor
 from stoker.live.sessions import AgentStream, Sessions, Welcome
 from stoker.live.streams import BeatAnswer
 from stoker.ports import Clock, Entropy
+
+T = TypeVar("T")
 
 
 class SimNetwork:
@@ -28,7 +31,8 @@ class SimNetwork:
         self.lossy = 0.0
         """Chance that a unary answer is lost, or an instruction is delivered twice."""
         self.open: dict[NodeName, list[SimSession]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._broken: dict[NodeName, asyncio.Future[None]] = {}
 
     async def delay(self) -> None:
         await self.clock.sleep(self.entropy.jitter(0.0002, 0.02))
@@ -44,15 +48,48 @@ class SimNetwork:
         self.cut.discard(node)
 
     def break_streams(self, node: NodeName) -> None:
+        broken = self._broken.pop(node, None)
+        if broken is not None and not broken.done():
+            broken.set_result(None)
         for session in tuple(self.open.get(node, ())):
             session.break_now("connection reset")
 
     def break_all(self) -> None:
-        for node in tuple(self.open):
+        for node in dict.fromkeys((*self.open, *self._broken)):
             self.break_streams(node)
+        for task in tuple(self._tasks):
+            if self.control is None:
+                task.cancel()
 
-    def spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type]  # always a coroutine
+    async def call(self, node: NodeName, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the control plane's side. When the connection breaks the caller hears LinkDown at once, and
+        the other side goes on with it, unless that process is dead."""
+        task = asyncio.get_running_loop().create_task(work)
+        broken = self._broken.setdefault(node, asyncio.get_running_loop().create_future())
+        try:
+            await asyncio.wait((task, broken), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._leave(task)
+            raise
+        if task.done():
+            return task.result()
+        self._leave(task)
+        raise LinkDown("connection reset")
+
+    def _leave(self, task: "asyncio.Task[Any]") -> None:
+        if self.control is None:
+            task.cancel()
+            return
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody is left to hear of it
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -68,7 +105,7 @@ class SimLink:
         await self._network.delay()
         sessions = self._reach()
         try:
-            welcome = await sessions.register(registration)
+            welcome = await self._network.call(self._node, sessions.register(registration))
             await self._network.delay()
             if self._reach() is not sessions:
                 raise LinkDown("the control plane went away")
@@ -93,7 +130,11 @@ class SimSession:
         self._logs: asyncio.Queue[LogRequest | None] = asyncio.Queue()
         self._broken = ""
         network.open.setdefault(stream.node, []).append(self)
-        self._pumps = [network.spawn(self._pump_up()), network.spawn(self._pump_down()), network.spawn(self._pump_logs())]
+        self._pumps = [
+            network.spawn(self._pump_up()),
+            network.spawn(self._pump_down()),
+            network.spawn(self._pump_logs()),
+        ]
 
     @property
     def epoch(self) -> Epoch:
@@ -167,9 +208,9 @@ class SimSession:
         if self._network.entropy.jitter(0, 1) < lossy:
             raise LinkDown("the request was lost")
         try:
-            await self._sessions.finished(finished)
+            await self._network.call(self._stream.node, self._sessions.finished(finished))
             if self._network.entropy.jitter(0, 1) < lossy:
-                await self._sessions.finished(finished)
+                await self._network.call(self._stream.node, self._sessions.finished(finished))
         except StokerError as error:
             raise LinkDown(error.refusal.message) from error
         if self._network.entropy.jitter(0, 1) < lossy:

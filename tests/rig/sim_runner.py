@@ -5,8 +5,9 @@ and not only what was reported.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from stoker.agent.ports import (
     LogSlice,
@@ -101,9 +102,12 @@ class RunnerProcess:
             process = machine.processes.get(key)
             if process is not None and process.alive:
                 end_process(process)
-                self._record_end(key, TaskEnd(cause=EndCause.RUNNER_LOST, at=machine.clock.now(), error="runner killed"))
+                self._record_end(
+                    key, TaskEnd(cause=EndCause.RUNNER_LOST, at=machine.clock.now(), error="runner killed")
+                )
             elif process is not None:
-                self._record_end(key, TaskEnd(cause=EndCause.NODE_REBOOTED, at=machine.clock.now(), error="rebooted"))
+                # It ended, or was killed with the machine, while no runner was there to see how.
+                self._record_end(key, TaskEnd(cause=EndCause.RUNNER_LOST, at=machine.clock.now(), error="unseen end"))
             else:
                 self._record_end(key, TaskEnd(cause=EndCause.NEVER_STARTED, at=machine.clock.now(), error="no process"))
 
@@ -158,7 +162,9 @@ class RunnerProcess:
         seconds, exit_code, *_ = str(task.start.command).split()
         await self.machine.clock.sleep(float(seconds))
         process.alive = False
-        self._end_alive(process.key, TaskEnd(cause=EndCause.EXITED, at=self.machine.clock.now(), exit_code=int(exit_code)))
+        self._end_alive(
+            process.key, TaskEnd(cause=EndCause.EXITED, at=self.machine.clock.now(), exit_code=int(exit_code))
+        )
 
     def _end_alive(self, key: TaskKey, end: TaskEnd) -> None:
         """A process ended; its runner is whoever runs now. Without one the next runner's sweep says what happened."""
@@ -228,8 +234,8 @@ class SimRunner:
     async def stop(self, key: TaskKey, grace_ms: int) -> None:
         self._detach(self._alive().stop(key, grace_ms))
 
-    def _detach(self, work: "asyncio.Future[None] | object") -> None:
-        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]  # always a coroutine
+    def _detach(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
 

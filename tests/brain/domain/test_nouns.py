@@ -98,7 +98,12 @@ def test_a_duration_is_always_readable(ms: int) -> None:
 
 
 @given(
-    st.integers(0, 20), st.integers(0, 64), st.integers(0, 4096), st.integers(0, 4), st.integers(0, 8), st.integers(1, 9)
+    st.integers(0, 20),
+    st.integers(0, 64),
+    st.integers(0, 4096),
+    st.integers(0, 4),
+    st.integers(0, 8),
+    st.integers(1, 9),
 )
 def test_what_fits_never_needs_more_than_there_is(gpus: int, cpus: int, mem: int, g: int, c: int, tasks: int) -> None:
     demand = Demand(gpu_count=g, cpus=c, memory_mb=100, tasks=tasks)
@@ -146,7 +151,6 @@ def test_a_job_sees_its_gpus_by_uuid_in_pci_order_whatever_it_set_itself() -> No
 
 def test_a_job_may_ask_for_integers() -> None:
     job, attempt = _attempt(("n1", ("GPU-b", "GPU-a")))
-
 
     job = replace(job, spec=replace(job.spec, visible=Visible.INDEX))
     gpus = [Gpu(uuid=GpuUuid(f"GPU-{c}"), index=i, model="m", memory_mb=1) for i, c in enumerate("ab")]

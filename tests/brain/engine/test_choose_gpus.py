@@ -31,7 +31,7 @@ def test_a_task_gets_gpus_of_one_model() -> None:
 
 
 def test_of_two_models_the_one_with_fewer_to_spare_is_taken() -> None:
-    assert _chosen([A100, A100, A100, V100, V100], 2, 1) == [[3, 4]]
+    assert _chosen([V100, V100, V100, A100, A100], 2, 1) == [[3, 4]]
 
 
 def test_of_two_models_with_as_many_to_spare_the_smaller_memory_is_taken() -> None:

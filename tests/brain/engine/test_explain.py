@@ -65,6 +65,13 @@ def test_a_gang_that_needs_a_drained_node_beside_a_ready_one_waits_for_the_node(
     assert reason.facts["fitting"] == 1
 
 
+def test_unavailable_nodes_of_one_make_are_counted_each() -> None:
+    """Two tasks of eight GPUs fit two such nodes, not one: nobody is told that no node is large enough."""
+    reason = _why(cluster(node("a", gpus=8, drain="disk"), node("b", gpus=8, drain="disk"), job(1, gpus=8, tasks=2)))
+    assert reason.code is ReasonCode.NODES_UNAVAILABLE
+    assert reason.facts["fitting"] == 2
+
+
 def test_a_drained_node_gets_nothing() -> None:
     assert not cluster(node("a", gpus=4, drain="disk"), job(1, gpus=1)).plan().actions
 
@@ -125,6 +132,12 @@ def test_a_gang_short_of_cpus_on_all_nodes_together_is_told_for_how_many_tasks_t
     reason = _why(here)
     assert reason.code is ReasonCode.INSUFFICIENT_CPUS
     assert reason.facts == {"needed": 2, "best": 5, "tasks": 4, "room": 2}
+
+
+def test_gpus_that_only_a_mix_would_use_are_not_called_missing() -> None:
+    """One A100 and one V100 are free and would do; what is short are CPUs."""
+    here = cluster(node("a", models=["A100", V100], cpus=4), running_on(job(101, cpus=4), ("a", [])), job(1, gpus=2))
+    assert _why(here).code is ReasonCode.INSUFFICIENT_CPUS
 
 
 def test_a_job_without_gpus_waits_for_cpus() -> None:

@@ -123,6 +123,12 @@ def test_beyond_the_candidates_compared_in_a_bucket_the_fit_is_good_but_not_best
     assert where(here.plan()) == {1: [("n000", [0])]}
 
 
+def test_the_last_candidate_of_a_bucket_is_still_compared() -> None:
+    nodes = [node(f"n{i:03}", gpus=1, cpus=8) for i in range(CANDIDATES_MAX - 1)]
+    here = cluster(*nodes, node("z", gpus=1, cpus=4), job(1, gpus=1))
+    assert where(here.plan()) == {1: [("z", [0])]}
+
+
 def test_nodes_that_do_not_fit_are_not_counted_as_candidates() -> None:
     nodes = [node(f"n{i:03}", gpus=1, cpus=1) for i in range(2 * CANDIDATES_MAX)]
     here = cluster(*nodes, node("z", gpus=1, cpus=4), job(1, gpus=1, cpus=4))

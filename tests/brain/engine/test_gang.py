@@ -48,6 +48,14 @@ def test_the_node_that_holds_most_tasks_comes_first_whatever_limits_it() -> None
     assert [name for name, _ in where(here.plan())[1]] == ["b"] * 3 + ["c"] * 4
 
 
+def test_a_node_held_back_by_its_cpus_is_used_before_one_that_holds_fewer_tasks() -> None:
+    """Were `c` filled first, because its GPUs are all that limits it, the gang would need three nodes."""
+    here = cluster(
+        node("a", gpus=8, cpus=10), node("b", gpus=8, cpus=10), node("c", gpus=4), job(1, gpus=1, cpus=2, tasks=10)
+    )
+    assert [name for name, _ in where(here.plan())[1]] == ["a"] * 5 + ["b"] * 5
+
+
 def test_memory_limits_how_many_tasks_a_node_takes() -> None:
     here = cluster(
         node("a", gpus=4, memory_mb=2_500), node("b", gpus=4, memory_mb=9_000), job(1, gpus=1, memory_mb=1_000, tasks=5)

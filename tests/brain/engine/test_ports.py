@@ -79,6 +79,13 @@ def test_without_a_free_port_another_address_is_used() -> None:
     assert where(here.plan(policy=_TWO_PORTS)) == {1: [("a", [0, 1])], 2: [("a", [2, 3])], 3: [("b", [0, 1])]}
 
 
+def test_a_gang_is_not_spread_over_nodes_whose_address_has_no_port_left() -> None:
+    here = cluster(
+        node("a", gpus=6), node("b", gpus=1), node("c", gpus=1), job(1, gpus=2), job(2, gpus=2), job(3, gpus=1, tasks=2)
+    )
+    assert where(here.plan(policy=_TWO_PORTS))[3] == [("b", [0]), ("c", [0])]
+
+
 def test_a_job_that_needs_no_port_starts_where_none_is_left() -> None:
     here = cluster(node("a", gpus=8), *(job(i, gpus=2) for i in range(1, 4)), job(4, gpus=1))
     assert list(where(here.plan(policy=_TWO_PORTS))) == [1, 2, 4]

@@ -180,6 +180,3 @@ def settle_all(story: Story, plan: Plan) -> list[tuple[Event, ...]]:
             story.apply(event)
         done.append(events)
     return done
-
-
-

@@ -315,7 +315,9 @@ def test_a_plan_that_no_longer_holds_is_dropped_action_by_action() -> None:
     first, second = story.submit(spec(4)), story.submit(spec(4))
     story.place(first, ("n1", 0))
     held = story.job(first).attempts[-1].tasks[0].placement
-    plan = Plan(actions=(Place(job=second, attempt=1, tasks=(held,)), Place(job=first, attempt=1, tasks=(held,))), reasons={})
+    plan = Plan(
+        actions=(Place(job=second, attempt=1, tasks=(held,)), Place(job=first, attempt=1, tasks=(held,))), reasons={}
+    )
     assert settle_all(story, plan) == []
     assert story.job(second).state is JobState.PENDING
     assert node in story.state.nodes
@@ -388,3 +390,17 @@ def test_re_registration_keeps_what_runs_and_adds_no_gpu() -> None:
     assert story.register("n1", inventory("n1", 4)) == ()
     story.compare("n1", story.status(job))
     assert (story.free_gpus("n1"), story.job(job).state) == (1, JobState.RUNNING)
+
+
+def test_an_end_that_overtakes_its_start_still_tells_the_other_ranks_that_rank_zero_has_started() -> None:
+    """Found by the rig: the other ranks of a gang waited for ever for a report that came too late to count."""
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(1, tasks=2))
+    story.place(job, ("n1", 0), ("n1", 1), port=20_000)
+    story.end(job, 0, exit_code=0)
+    assert story.job(job).attempts[-1].tasks[0].started_at == story.now
+    story.started(job, 1)
+    assert story.job(job).attempts[-1].all_started
+    story.end(job, 1, exit_code=0)
+    assert story.job(job).state is JobState.SUCCEEDED

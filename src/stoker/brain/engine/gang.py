@@ -21,16 +21,17 @@ def seat_gang(search: Search) -> list[Seat] | None:
     tasks = search.demand.tasks
     if not search.may_fit():
         return None
-    whole = search.tightest(tasks)
-    if whole is not None:
-        return [whole]
-    return _spread(search, tasks) if tasks > 1 else None
+    if tasks == 1:
+        seat = search.tightest(1)
+        return [seat] if seat is not None else None
+    return _spread(search, tasks)
 
 
 def _spread(search: Search, tasks: int) -> list[Seat] | None:
     seats: dict[NodeName, Seat] = {}
     for seat in search.largest_first():
         if seat.tasks >= tasks:
+            # This node would do; a tighter one may. When the very first does, one node holds the whole gang (G2).
             tail = search.tightest(tasks, besides=seats)
             assert tail is not None, f"{seat.node} holds {tasks} tasks and was not found"
             return [*seats.values(), tail]

@@ -9,6 +9,7 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
        E4  a requeue follows a lost node or runner, at most `requeues_max` of the policy, and costs no retry
        E5  a taken port costs neither, and has a bound of its own
        E6  cancel, time-out and out of memory are final
+       E7  what exited had started, whether or not its start was reported: other ranks may wait for that
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, human_duration, later
-from stoker.brain.state.events.job import AttemptStopping, JobEvent, JobFinished, JobRequeued, TaskEnded
+from stoker.brain.state.events.job import AttemptStopping, JobEvent, JobFinished, JobRequeued, TaskEnded, TaskStarted
 
 _OUTCOMES: Mapping[EndCause, Outcome] = {
     EndCause.EXITED: Outcome.FAILED,
@@ -49,6 +50,10 @@ def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Polic
     events: list[JobEvent] = []
     for rank, end in ends.items():
         assert tasks[rank].end is None, f"rank {rank} ends twice: {job.story()}"
+        if tasks[rank].started_at == NEVER and end.cause is EndCause.EXITED:
+            # E7: the end of a short task may overtake the report of its start.
+            tasks[rank] = replace(tasks[rank], started_at=now)
+            events.append(TaskStarted(job=job.id, attempt=attempt.number, rank=rank))
         end = _in_its_time(tasks[rank], end, attempt, now)
         tasks[rank] = replace(tasks[rank], end=end)
         events.append(TaskEnded(job=job.id, attempt=attempt.number, rank=rank, end=end))

@@ -85,7 +85,8 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         if fault:
             return fault
     parts = (spec.command,) if isinstance(spec.command, str) else spec.command
-    if not any(part.strip() for part in parts[:1]):
+    # An image alone runs the command that its maker chose.
+    if not any(part.strip() for part in parts[:1]) and not (spec.image and not parts):
         return refuse("empty_command", "the command is empty", "say what to run, such as `-- python train.py`")
     for part in parts:
         fault = _bad_text("command", part, policy.command_bytes_max)
