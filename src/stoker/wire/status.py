@@ -121,6 +121,7 @@ STATUSES: Final[dict[str, Status]] = {
     "session_unknown": _conflict("The agent must register anew"),
     "session_replaced": _conflict("A newer connection of this node took over"),
     "stream_overflow": _full("The agent reads too slowly"),
+    "malformed_message": _malformed("A message that can't be understood"),
     "gpu_claimed": _conflict("Another node has that GPU"),
     "node_name_taken": _conflict("Another machine has that name"),
     "too_many_nodes": _full("Too many nodes"),
@@ -141,6 +142,11 @@ STATUSES: Final[dict[str, Status]] = {
     "data_dir_unusable": _local("The data folder can't be used"),
     "data_dir_held": _local("Another process holds the data folder"),
     "store_too_new": _local("A newer version wrote the store"),
+    "log_damaged": _local("The event log can't be trusted"),
+    "port_in_use": _local("Another program has the port"),
+    "cannot_listen": _local("The address can't be listened on"),
+    "assertions_off": _local("Python runs without assertions", EXIT_USAGE),
+    "part_died": _local("An essential part of the control plane ended"),
 }
 """Codes are stable and public. Add rows; never change what one means."""
 

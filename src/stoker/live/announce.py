@@ -1,0 +1,112 @@
+"""Which durable facts become log lines for operators?
+
+Names and fields are those that the seeds' users already search for: `task_submitted`, `agent_registered`, `task_id`.
+A bulk submit must not become ten thousand lines, so beyond `LINES_MAX` of one kind in one batch only their number
+is written.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from stoker.brain.domain.ids import Principal
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlaced, JobRequeued, JobSubmitted
+from stoker.brain.state.events.leadership import EpochBegan
+from stoker.brain.state.events.node import NodeDrained, NodeForgotten, NodeReachable, NodeRegistered, NodeResumed
+from stoker.live.feed import Entry
+from stoker.ports import Telemetry
+
+LINES_MAX: Final = 32
+
+Fields = dict[str, object]
+
+
+class Announcer:
+    """A listener of the writer."""
+
+    def __init__(self, state: ClusterState, telemetry: Telemetry) -> None:
+        self._state = state
+        self._telemetry = telemetry
+
+    def committed(self, entries: Sequence[Entry]) -> None:
+        lines: dict[str, list[Fact]] = {}
+        for _, fact in entries:
+            name = _NAMES.get(type(fact.event))
+            if name is not None:
+                lines.setdefault(name, []).append(fact)
+        for name, facts in lines.items():
+            self._telemetry.count(name, len(facts))
+            for fact in facts[:LINES_MAX]:
+                self._telemetry.event(name, **_FIELDS[type(fact.event)](fact.event), **self._job_fields(fact))
+            if len(facts) > LINES_MAX:
+                self._telemetry.event(f"{name}_more", count=len(facts) - LINES_MAX)
+
+    def _job_fields(self, fact: Fact) -> Fields:
+        job_id = getattr(fact.event, "job", None)
+        job = self._state.jobs.get(job_id) if job_id is not None else None
+        if job is None:
+            return _by(fact.by)
+        return {"task_id": job.id, "priority": job.spec.priority, **_by(fact.by)}
+
+
+def _by(by: Principal) -> Fields:
+    return {"by": by}
+
+
+def _submitted(event: JobSubmitted) -> Fields:
+    demand = event.spec.demand
+    return {"job_name": event.spec.name, "gpus": demand.total_gpus, "tasks": demand.tasks, "tenant": event.spec.tenant}
+
+
+def _placed(event: JobPlaced) -> Fields:
+    nodes = dict.fromkeys(task.node for task in event.tasks)
+    gpus = [uuid for task in event.tasks for uuid in task.gpus]
+    return {"attempt": event.attempt, "agent_id": ",".join(nodes), "gpu_ids": ",".join(gpus)}
+
+
+def _stopping(event: AttemptStopping) -> Fields:
+    return {"attempt": event.attempt, "cause": event.cause or "ending"}
+
+
+def _finished(event: JobFinished) -> Fields:
+    return {"state": event.state, "exit_code": event.exit_code, "reason": event.reason.code if event.reason else None}
+
+
+def _requeued(event: JobRequeued) -> Fields:
+    return {"outcome": event.outcome, "not_before": event.not_before}
+
+
+def _registered(event: NodeRegistered) -> Fields:
+    gpus = event.inventory.gpus
+    models = dict.fromkeys(gpu.model for gpu in gpus)
+    return {"agent_id": event.node, "gpus": len(gpus), "models": ",".join(models), "cpus": event.inventory.cpus}
+
+
+def _node(event: NodeReachable | NodeResumed | NodeForgotten) -> Fields:
+    return {"agent_id": event.node}
+
+
+def _drained(event: NodeDrained) -> Fields:
+    return {"agent_id": event.node, "reason": event.reason}
+
+
+def _epoch(event: EpochBegan) -> Fields:
+    return {"role": "active", "epoch": event.epoch}
+
+
+_LINES: Final[dict[type, tuple[str, Callable[..., Fields]]]] = {
+    JobSubmitted: ("task_submitted", _submitted),
+    JobPlaced: ("task_scheduled", _placed),
+    AttemptStopping: ("task_stopping", _stopping),
+    JobFinished: ("task_finished", _finished),
+    JobRequeued: ("task_requeued", _requeued),
+    NodeRegistered: ("agent_registered", _registered),
+    NodeReachable: ("agent_reachable", _node),
+    NodeDrained: ("agent_drained", _drained),
+    NodeResumed: ("agent_resumed", _node),
+    NodeForgotten: ("agent_forgotten", _node),
+    EpochBegan: ("role_changed", _epoch),
+}
+_NAMES: Final = {kind: line[0] for kind, line in _LINES.items()}
+_FIELDS: Final = {kind: line[1] for kind, line in _LINES.items()}

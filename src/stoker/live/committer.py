@@ -1,0 +1,269 @@
+"""Who changes the state, and when may anyone hear of it?
+
+The single writer. A command is admitted against the newest state and applied at once; what gathers while the disk is
+busy goes to the log as one transaction; answers, the feed and the listeners wait for that, in log order.
+
+Rules: W1  an answer means that its facts, and all facts it was decided on, are durable; a refusal waits for nothing
+       W2  at most one append is in flight; the next batch gathers meanwhile (group commit)
+       W3  a failed append, or an event that can't be applied, ends the writer: whoever waits or comes later is told
+           `log_failed`, and nothing more is acknowledged
+       W4  time never runs backwards in the log: `now` is at least that of the newest event
+Limits: `commands_max` commands may wait for the disk; one more is refused with `overloaded`. One command is never
+        split, so a batch may be as large as the largest command.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from stoker.brain import cycle
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import CONTROL, JobId, Position, Principal
+from stoker.brain.domain.plan import Plan
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.admit.dispatch import admit
+from stoker.brain.state.apply.dispatch import apply
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact, encode_fact
+from stoker.brain.state.commands import Command
+from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
+from stoker.brain.state.events.union import Event
+from stoker.live.feed import Entry, Feed
+from stoker.live.world import World
+from stoker.ports import EventLog, LogConflict, LogFailed
+
+COMMANDS_MAX: Final = 10_000
+"""A disk that commits once a second would still drain this in a second; more waiting than that helps nobody."""
+
+Listener = Callable[[Sequence[Entry]], None]
+"""Told of each durable batch in order. It must only take notes: it runs inside the writer."""
+
+
+def job_to_instruct(event: Event) -> JobId | None:
+    """The job of which some agent may have to be told something because of `event`."""
+    if isinstance(event, JobPlaced | AttemptStopping):
+        return event.job
+    # The other ranks of a gang with a port wait for rank 0, whose agent has tried that port.
+    return event.job if isinstance(event, TaskStarted) and event.rank == 0 else None
+
+
+class _Batch:
+    """Facts applied together and not yet durable, and who waits for them."""
+
+    __slots__ = ("entries", "jobs", "records", "waiting")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.records: list[bytes] = []
+        self.waiting: list[asyncio.Future[None]] = []
+        self.jobs: dict[JobId, None] = {}
+        """Jobs of which an agent may have to hear, once this is durable."""
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.waiting)
+
+
+class Committer:
+    """One per process. `run` must be running for anything to become durable."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        log: EventLog,
+        world: World,
+        *,
+        recent: Sequence[Entry] = (),
+        commands_max: int = COMMANDS_MAX,
+    ) -> None:
+        """`state` is what the whole log adds up to; `recent` its newest facts, for who followed before a restart."""
+        self.state = state
+        self.durable: Position = state.position
+        self.feed = Feed(Position(state.position - len(recent)))
+        self.feed.publish(recent)
+        self.failed = asyncio.Event()
+        self.failure = ""
+        self._log = log
+        self._clock = world.clock
+        self._entropy = world.entropy
+        self._telemetry = world.telemetry
+        self._commands_max = commands_max
+        self._listeners: list[Listener] = []
+        self._gathering = _Batch()
+        self._flying = _Batch()
+        self._work = asyncio.Event()
+        self._closing = False
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def now(self) -> Instant:
+        return Instant(max(self._clock.now(), self.state.last_at))
+
+    @property
+    def waiting(self) -> int:
+        """Commands that wait for the disk."""
+        return len(self._gathering.waiting) + len(self._flying.waiting)
+
+    def is_undurable(self, job: JobId) -> bool:
+        """Does the state show of this job what no agent may hear yet? (`job_to_instruct` says so once it may.)"""
+        return job in self._gathering.jobs or job in self._flying.jobs
+
+    async def ask(self, command: Command) -> tuple[Event, ...]:
+        """Carry a command out; returns when it is durable.
+
+        Raises: StokerError with the brain's refusal, or `overloaded`, `log_failed`, `stopping`.
+        """
+        self._check_room()
+        events = self.tell(command)
+        await self.settled()
+        return events
+
+    def tell(self, command: Command) -> tuple[Event, ...]:
+        """Carry a command out, to be durable soon: for reports that nobody waits to hear acknowledged.
+
+        Takes no room among `commands_max`: there are only as many such reports as the cluster has tasks and nodes.
+        """
+        self._check_open()
+        now = self.now()
+        answer = admit(self.state, command, now, self._entropy.uid)
+        if isinstance(answer, Refusal):
+            raise StokerError(answer)
+        self._apply_all(answer, now, command.by)
+        return answer
+
+    async def settle(self, plan: Plan, *, decided_at: Position, seed: int) -> int:
+        """Carry out what of the plan still stands; the number of those actions, once they are durable."""
+        self._check_open()
+        now = self.now()
+        accepted = 0
+        for events in cycle.settle(self.state, plan, decided_at=decided_at, seed=seed):
+            self._apply_all(events, now, CONTROL)
+            accepted += 1
+        await self.settled()
+        return accepted
+
+    async def settled(self) -> None:
+        """Returns when everything that the state shows now is durable."""
+        if self.failed.is_set():
+            raise self._log_failed()
+        if self.state.position == self.durable:
+            return
+        done = asyncio.get_running_loop().create_future()
+        self._gathering.waiting.append(done)
+        self._work.set()
+        await done
+
+    async def run(self) -> None:
+        """Append until `close`. Returns early, with `failed` set, when the log fails."""
+        try:
+            while not (self._closing and not self._gathering):
+                await self._work.wait()
+                self._work.clear()
+                while self._gathering and not self.failed.is_set():
+                    await self._append()
+                if self.failed.is_set():
+                    return
+        finally:
+            if not self._closing:
+                self._stop("the writer was ended")
+
+    def rebuild_indexes(self) -> None:
+        """Make the look-ups anew from the records, after an audit found them wrong."""
+        self.state.indexes = self.state.rebuilt_indexes()
+
+    def close(self) -> None:
+        """Take no more commands. What was taken still becomes durable, then `run` returns."""
+        self._closing = True
+        self._work.set()
+
+    async def _append(self) -> None:
+        batch, self._gathering = self._gathering, _Batch()
+        self._flying = batch
+        began = self._clock.mono()
+        try:
+            if batch.records:
+                await self._log.append(self.state.epoch, self.durable, batch.records)
+        except (LogFailed, LogConflict) as fault:
+            self._stop(str(fault))
+            return
+        self._flying = _Batch()
+        self.durable = Position(self.durable + len(batch.records))
+        if batch.records:
+            self._telemetry.observe("commit", self._clock.mono() - began)
+            self._telemetry.count("events", len(batch.records))
+        self._announce(batch)
+
+    def _announce(self, batch: _Batch) -> None:
+        for done in batch.waiting:
+            if not done.done():
+                done.set_result(None)
+        if batch.entries:
+            self.feed.publish(batch.entries)
+            for listener in self._listeners:
+                listener(batch.entries)
+
+    def _apply_all(self, events: Sequence[Event], now: Instant, by: Principal) -> None:
+        if not events:
+            return
+        state, batch = self.state, self._gathering
+        applied = 0
+        try:
+            for event in events:
+                fact = Fact(at=now, by=by, event=event)
+                position = Position(state.position + 1)
+                apply(state, fact, position)
+                batch.entries.append((position, fact))
+                batch.records.append(encode_fact(fact))
+                job = job_to_instruct(event)
+                if job is not None:
+                    batch.jobs[job] = None
+                applied += 1
+        finally:
+            if applied < len(events):
+                # The state may be half changed: what it says now must never reach the log or an agent (W3).
+                self._stop(f"{type(events[applied]).__name__} could not be applied")
+        self._work.set()
+
+    def _check_open(self) -> None:
+        if self.failed.is_set():
+            raise self._log_failed()
+        if self._closing:
+            raise StokerError(
+                refuse(
+                    "stopping", "this control plane is stopping", "ask again; another one takes over, or it restarts"
+                )
+            )
+
+    def _check_room(self) -> None:
+        if self.waiting >= self._commands_max:
+            raise StokerError(
+                refuse(
+                    "overloaded",
+                    f"{self.waiting} commands wait for the disk, as many as may",
+                    "try again in a second; if it stays so, the disk of data_dir is slow (see stoker_commit_seconds)",
+                    commands_max=self._commands_max,
+                )
+            )
+
+    def _stop(self, why: str) -> None:
+        if self.failed.is_set():
+            return
+        self.failure = why
+        self.failed.set()
+        self._work.set()
+        self._telemetry.warn("writer_stopped", error=why)
+        refusal = self._log_failed().refusal
+        for batch in (self._flying, self._gathering):
+            for done in batch.waiting:
+                if not done.done():
+                    done.set_exception(StokerError(refusal))
+        self._gathering = _Batch()
+
+    def _log_failed(self) -> StokerError:
+        return StokerError(
+            refuse(
+                "log_failed",
+                f"the event log can't be written, so nothing is acknowledged: {self.failure}",
+                "see the control plane's log; it stops now and starts again from what is on disk",
+            )
+        )

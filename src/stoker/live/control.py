@@ -1,0 +1,107 @@
+"""What is a control plane made of, and how does it come to be active?
+
+Everything between the ports, without servers: `main` puts servers around it and real adapters under it, the test rig
+puts a simulated world under the same parts.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from stoker.brain.domain.ids import CONTROL, Epoch
+from stoker.brain.state.commands import BeginEpoch
+from stoker.live.announce import Announcer
+from stoker.live.audit import Audit
+from stoker.live.committer import Committer
+from stoker.live.liveness import Liveness
+from stoker.live.loop import Loop
+from stoker.live.outbox import Outbox
+from stoker.live.sessions import Sessions
+from stoker.live.settings import ControlSettings
+from stoker.live.snapshots import Snapshots, recover
+from stoker.live.supervise import Duties
+from stoker.live.world import World
+from stoker.ports import Clock, Entropy, EventLog, Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlane:
+    """The parts, joined. Faces read the state through `committer.state` and ask for changes with `committer.ask`."""
+
+    settings: ControlSettings
+    committer: Committer
+    loop: Loop
+    sessions: Sessions
+    liveness: Liveness
+    snapshots: Snapshots
+    audit: Audit
+    clock: Clock
+    entropy: Entropy
+    telemetry: Telemetry
+
+    @property
+    def ready(self) -> bool:
+        """Can it acknowledge and decide right now?"""
+        return not self.committer.failed.is_set() and not self.loop.stuck
+
+
+async def recover_control(settings: ControlSettings, log: EventLog, world: World) -> ControlPlane:
+    """The control plane as its log left it, not yet active. The log is open.
+
+    Raises: LogDamaged.
+    """
+    recovered = await recover(log, world)
+    state = recovered.state
+    committer = Committer(state, log, world, recent=recovered.recent)
+    outbox = Outbox(committer)
+    liveness = Liveness(committer, world, unreachable_after_s=settings.agents.unreachable_after_s)
+    heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
+    sessions = Sessions(committer, outbox, liveness, world, heartbeat_ms=heartbeat_ms)
+    loop = Loop(committer, world, period_s=settings.loop.period_s)
+    committer.listen(Announcer(state, world.telemetry).committed)
+    return ControlPlane(
+        settings=settings,
+        committer=committer,
+        loop=loop,
+        sessions=sessions,
+        liveness=liveness,
+        snapshots=Snapshots(committer, log, world, interval_s=settings.snapshot.interval_s),
+        audit=Audit(committer, world),
+        clock=world.clock,
+        entropy=world.entropy,
+        telemetry=world.telemetry,
+    )
+
+
+@asynccontextmanager
+async def active(control: ControlPlane) -> AsyncIterator[Duties]:
+    """Active from entry to exit: a new epoch has begun, and every duty runs.
+
+    Leaving without an exception stops cleanly: what was taken is made durable and a snapshot is saved. Leaving with one
+    is the same as a crash. Jobs are not touched by either.
+    Raises: StokerError when the epoch can't begin, DutyEnded when a duty ended by itself.
+    """
+    committer = control.committer
+    async with Duties() as duties:
+        writer = duties.begin("committer", committer.run())
+        epoch = Epoch(committer.state.epoch + 1)
+        await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=control.settings.jobs.policy()))
+        for name, run in _DUTIES:
+            duties.begin(name, run(control))
+        yield duties
+        control.sessions.close()
+        await duties.end(*(name for name, _ in _DUTIES))
+        await control.snapshots.save()
+        committer.close()
+        await writer
+        committer.feed.close()
+
+
+_DUTIES: Final[tuple[tuple[str, Callable[[ControlPlane], Coroutine[None, None, None]]], ...]] = (
+    ("loop", lambda control: control.loop.run()),
+    ("loop_watch", lambda control: control.loop.watch()),
+    ("liveness", lambda control: control.liveness.run()),
+    ("snapshots", lambda control: control.snapshots.run()),
+    ("audit", lambda control: control.audit.run()),
+)

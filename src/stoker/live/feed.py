@@ -1,0 +1,91 @@
+"""Who may follow what became durable, and what of one who can't keep up?
+
+A ring of the newest facts. Each subscriber has a place of its own in it and costs nothing while it is away, so the
+writer never waits for anyone.
+
+Rules: F1  only durable facts, in log order, each once
+       F2  a subscriber that falls behind the ring gets FeedLost instead of a gap
+       F3  after `close` every subscription ends once it has read what there is
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from stoker.brain.domain.ids import Position
+from stoker.brain.state.codec import Fact
+
+Entry = tuple[Position, Fact]
+
+FEED_MAX: Final = 10_000
+"""Facts kept for those who lag or come back: seconds of the busiest hour, hours of a quiet one."""
+
+
+class FeedLost(Exception):
+    """What comes after `position` is no longer (or not yet) in the feed, whose oldest entry is at `oldest`."""
+
+    def __init__(self, position: Position, oldest: Position) -> None:
+        super().__init__(f"the feed begins at {oldest}; nothing after {position} can be had without a gap")
+        self.position = position
+        self.oldest = oldest
+
+
+class Feed:
+    """The newest `feed_max` durable facts."""
+
+    def __init__(self, newest: Position, *, feed_max: int = FEED_MAX) -> None:
+        """`newest` is the position of the last fact that happened before this feed began."""
+        assert feed_max >= 1, f"a feed of {feed_max} would lose everything"
+        self._ring: list[Entry | None] = [None] * feed_max
+        self._began = newest
+        self._newest = newest
+        self._news = asyncio.Event()
+        self._closed = False
+
+    @property
+    def newest(self) -> Position:
+        return self._newest
+
+    @property
+    def oldest(self) -> Position:
+        """The oldest position that can still be read; one beyond `newest` when there is none."""
+        return Position(max(self._began, self._newest - len(self._ring)) + 1)
+
+    def publish(self, entries: Sequence[Entry]) -> None:
+        ring, size = self._ring, len(self._ring)
+        for entry in entries:
+            assert entry[0] == self._newest + 1, f"position {entry[0]} after {self._newest}"
+            ring[entry[0] % size] = entry
+            self._newest = entry[0]
+        self._wake()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+
+    def subscribe(self, after: Position | None) -> AsyncIterator[Entry]:
+        """Facts after `after`; None = from now on. Raises FeedLost, at once or later."""
+        return self._follow(self._newest if after is None else after)
+
+    async def _follow(self, cursor: Position) -> AsyncIterator[Entry]:
+        while True:
+            if not self.oldest - 1 <= cursor <= self._newest:
+                raise FeedLost(cursor, self.oldest)
+            if cursor < self._newest:
+                cursor = Position(cursor + 1)
+                yield self._at(cursor)
+            elif self._closed:
+                return
+            else:
+                await self._news.wait()
+
+    def _at(self, position: Position) -> Entry:
+        entry = self._ring[position % len(self._ring)]
+        assert entry is not None, f"nothing stands at {position}"
+        assert entry[0] == position, f"{entry[0]} stands where {position} should"
+        return entry
+
+    def _wake(self) -> None:
+        # Those who wait hold the old event; whoever comes now waits for the next news.
+        self._news.set()
+        self._news = asyncio.Event()

@@ -1,0 +1,58 @@
+"""How is a listener's address taken, and what is said when it can't be?"""
+
+import errno
+import socket
+from typing import Final
+
+from stoker.brain.domain.errors import StokerError, refuse
+
+BACKLOG: Final = 2_048
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """A bound socket that nobody else can share. `setting` names the section of the settings it came from.
+
+    Raises: StokerError `port_in_use` or `cannot_listen`.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Only against the wait after our own restart: on Linux it doesn't let two listeners share a port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as fault:
+        listener.close()
+        raise cannot_listen(host, port, setting, fault) from fault
+    return listener
+
+
+def why_not(host: str, port: int, setting: str) -> StokerError:
+    """The refusal for a listener that a library failed to open without saying why."""
+    try:
+        bind(host, port, setting).close()
+    except StokerError as refused:
+        return refused
+    return _cannot(host, port, setting, "the library doesn't say why")
+
+
+def cannot_listen(host: str, port: int, setting: str, fault: OSError) -> StokerError:
+    if fault.errno == errno.EADDRINUSE:
+        return StokerError(
+            refuse(
+                "port_in_use",
+                f"port {port} of {host} is in use by another program, perhaps another control plane",
+                f"stop that program, or set {setting}.port to a free port",
+                host=host,
+                port=port,
+            )
+        )
+    return _cannot(host, port, setting, fault.strerror or str(fault))
+
+
+def _cannot(host: str, port: int, setting: str, why: str) -> StokerError:
+    hint = f"set {setting}.host and {setting}.port to an address of this machine and a port that this account may use"
+    return StokerError(
+        refuse("cannot_listen", f"can't listen on {host} port {port}: {why}", hint, host=host, port=port)
+    )

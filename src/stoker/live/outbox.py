@@ -1,0 +1,126 @@
+"""What must each agent be told now?
+
+Nothing is queued here. Which instructions are due follows from the job's durable record and from what this stream has
+already been told, so a new stream gets exactly what the ledger says is unconfirmed, and a restart loses nothing.
+
+Rules: O1  an instruction leaves only when all that it follows from is durable
+       O2  a start is sent once per stream, never when its node has reported the task, and never after a stop order
+       O3  where a rendezvous port was chosen, rank 0 goes first and the others follow once it has started: its agent
+           tries the port before any rank runs
+       O4  every open task of an attempt with a stop order is told to stop, once per stream; so is every stray
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from stoker.brain.domain.environment import task_environment
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.job import Attempt, Job, Task
+from stoker.brain.domain.node import Stray
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state.events.node import StraysFound
+from stoker.live.committer import Committer, job_to_instruct
+from stoker.live.feed import Entry
+
+Push = Callable[[Instruction], None]
+
+
+class Line:
+    """One stream to an agent, and what was said on it."""
+
+    __slots__ = ("node", "push", "started", "stopped")
+
+    def __init__(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> None:
+        self.node = node
+        self.push = push
+        self.started = dict.fromkeys(reported)
+        """Tasks whose start was sent here or needn't be, since the node knows them."""
+        self.stopped: dict[TaskKey, None] = {}
+
+
+class Outbox:
+    """The lines to all agents whose inventory has been compared."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self._lines: dict[NodeName, Line] = {}
+        committer.listen(self._committed)
+
+    def open(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> Line:
+        """Begin to instruct `node` through `push`, first with all that is due; `reported` is what it says it knows."""
+        line = self._lines[node] = Line(node, reported, push)
+        state = self._committer.state
+        for job in tuple(state.indexes.on_node.get(node, ())):
+            self._instruct(job, only=node)
+        self._stop_strays(line, state.nodes[node].strays)
+        return line
+
+    def close(self, line: Line) -> None:
+        if self._lines.get(line.node) is line:
+            del self._lines[line.node]
+
+    def _committed(self, entries: Sequence[Entry]) -> None:
+        jobs: dict[JobId, None] = {}
+        for _, fact in entries:
+            job = job_to_instruct(fact.event)
+            if job is not None:
+                jobs[job] = None
+            elif isinstance(fact.event, StraysFound):
+                line = self._lines.get(fact.event.node)
+                if line is not None:
+                    self._stop_strays(line, fact.event.strays)
+        for job in jobs:
+            self._instruct(job)
+
+    def _instruct(self, job_id: JobId, only: NodeName | None = None) -> None:
+        job = self._committer.state.jobs.get(job_id)
+        attempt = job.live_attempt if job else None
+        if job is None or attempt is None or self._committer.is_undurable(job_id):
+            return
+        for task in attempt.open_tasks:
+            line = self._lines.get(task.placement.node)
+            if line is not None and only in (None, line.node):
+                self._instruct_task(line, job, attempt, task)
+
+    def _instruct_task(self, line: Line, job: Job, attempt: Attempt, task: Task) -> None:
+        key = TaskKey(job.id, attempt.number, task.placement.rank)
+        if attempt.stop is not None:
+            if key not in line.stopped:
+                line.stopped[key] = None
+                line.push(self._stop(key, attempt))
+        elif task.started_at == NEVER and key not in line.started and _may_start(attempt, task):
+            line.started[key] = None
+            line.push(self._start(key, job, attempt, task))
+
+    def _stop_strays(self, line: Line, strays: Iterable[Stray]) -> None:
+        for stray in strays:
+            key = TaskKey(stray.job, stray.attempt, stray.rank)
+            if key not in line.stopped:
+                line.stopped[key] = None
+                line.push(self._stop(key, None))
+
+    def _stop(self, key: TaskKey, attempt: Attempt | None) -> Stop:
+        state = self._committer.state
+        cause = attempt.stop.cause if attempt and attempt.stop else None
+        return Stop(key=key, epoch=state.epoch, grace_ms=state.policy.stop_grace_ms, cause=cause)
+
+    def _start(self, key: TaskKey, job: Job, attempt: Attempt, task: Task) -> Start:
+        state, placement = self._committer.state, task.placement
+        devices = {placement.node: state.nodes[placement.node].inventory.gpus}
+        return Start(
+            key=key,
+            epoch=state.epoch,
+            command=job.spec.command,
+            env=task_environment(job, attempt, key.rank, devices),
+            workdir=job.spec.workdir,
+            gpus=placement.gpus,
+            cpus=placement.cpus,
+            memory_mb=placement.memory_mb,
+            user=job.spec.user,
+            probe_port=attempt.master_port if key.rank == 0 else 0,
+        )
+
+
+def _may_start(attempt: Attempt, task: Task) -> bool:
+    """O3."""
+    return not attempt.master_port or task.placement.rank == 0 or attempt.tasks[0].started_at != NEVER

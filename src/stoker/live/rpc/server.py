@@ -1,0 +1,71 @@
+"""Where do agents reach this control plane?
+
+One grpc.aio server on the process's own event loop, with the standard health and reflection services.
+
+Rules: G1  a port that another program has is refused (gRPC's own default would share it in silence)
+       G2  keepalive pings of agents are welcome however often: they tell a dead path from a quiet one
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from stoker.live.listen import why_not
+from stoker.live.rpc.agents import AgentService
+from stoker.live.sessions import Sessions
+from stoker.live.settings import GrpcSettings
+from stoker.wire.gen import agent_pb2, agent_pb2_grpc
+
+MESSAGE_BYTES_MAX: Final = 16 << 20
+"""An inventory of 10,000 tasks is about 1 MiB."""
+STOP_GRACE_S: Final = 0.5
+"""For ends that are being made durable. Streams are closed before, so nothing else is left."""
+
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+
+
+@asynccontextmanager
+async def serve_rpc(settings: GrpcSettings, sessions: Sessions) -> AsyncIterator[int]:
+    """Serve agents from entry to exit; yields the port. On exit streams end first, then the server.
+
+    Raises: StokerError `port_in_use` or `cannot_listen`.
+    """
+    server = aio.server(options=_OPTIONS)
+    agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(sessions), server)
+    health = _add_health(server)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    try:
+        port = server.add_insecure_port(f"{host}:{settings.port}")
+    except RuntimeError as fault:
+        raise why_not(settings.host, settings.port, "grpc") from fault
+    await server.start()
+    try:
+        yield port
+    finally:
+        await health.enter_graceful_shutdown()
+        sessions.close()
+        await server.stop(STOP_GRACE_S)
+
+
+def _add_health(server: aio.Server) -> health_aio.HealthServicer:
+    name = agent_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
+    health = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    reflection.enable_server_reflection(
+        (name, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server
+    )
+    return health

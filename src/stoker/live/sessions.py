@@ -1,0 +1,296 @@
+"""What passes between the control plane and one agent?
+
+An agent's stream in nouns, called by `rpc.agents` and by the test rig alike. A session is one registration: its two
+streams (reports up and instructions down; output of tasks) are attached to it by its id.
+
+Rules: S1  the newest session of a node replaces the older one, whose stream is closed
+       S2  the first report of a stream is the inventory of tasks; only when its comparison with the ledger is durable
+           does any instruction leave on this stream
+       S3  an end is answered when it is durable; a late or repeated one is answered like any other
+       S4  every report is a sign of life
+       S5  a node that was forgotten loses its stream, so that its agent registers anew by itself
+Limits: `instructions_max` messages wait for a slow agent, `log_requests_max` reads of output for a slow runner; at the
+        former the stream is closed (the agent returns and is compared anew), at the latter the read is refused.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, assert_never
+
+import msgspec
+
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import Epoch, NodeName, node_principal
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.report import (
+    Beat,
+    LogChunk,
+    LogRequest,
+    Registration,
+    Report,
+    Started,
+    TaskFinished,
+    TaskInventory,
+)
+from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
+from stoker.brain.state.events.node import NodeForgotten
+from stoker.live.committer import Committer
+from stoker.live.feed import Entry
+from stoker.live.liveness import Liveness
+from stoker.live.outbox import Line, Outbox
+from stoker.live.streams import INSTRUCTIONS_MAX, LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
+from stoker.live.world import World
+
+LOG_TIMEOUT_S: Final = 10.0
+"""An agent reads output from a local file: far longer than that takes, shorter than a person's patience."""
+LOG_LIMIT_MAX: Final = 1 << 20
+"""Bytes of one answer; who asks for more gets this much and asks again."""
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a registration."""
+
+    epoch: Epoch
+    cluster_id: str
+    session: str
+    heartbeat_ms: int
+
+
+class AgentStream:
+    """The heartbeat stream of one session."""
+
+    def __init__(self, owner: "Sessions", node: NodeName, session: str, instructions_max: int) -> None:
+        self.node = node
+        self.session = session
+        self.log = LogChannel(LOG_REQUESTS_MAX)
+        self._owner = owner
+        self._outgoing = Outgoing(instructions_max)
+        self._line: Line | None = None
+        self.attached = False
+
+    async def receive(self, report: Report) -> None:
+        """Take one report. Raises: StokerError when this stream must end."""
+        if self._outgoing.closed:
+            raise StokerError(self._outgoing.why or _closed())
+        if self._line is None:
+            self._owner.liveness.note(self.node)
+        else:
+            self._owner.liveness.heard(self.node)
+        match report:
+            case TaskInventory():
+                await self._compare(report)
+            case _ if self._line is None:
+                raise StokerError(
+                    refuse(
+                        "inventory_first",
+                        f"the first report of node {self.node} is a {type(report).__name__}",
+                        "an agent sends the inventory of its tasks first on each stream; is it of this version?",
+                        node=self.node,
+                    )
+                )
+            case Started():
+                self._owner.started(self.node, report)
+            case Beat():
+                if report.ending:
+                    self._owner.ending(self.node, report)
+                self._outgoing.answer(report.sequence, self._owner.epoch)
+            case _:
+                assert_never(report)
+
+    def outgoing(self) -> AsyncIterator[Message]:
+        """What to send, until the stream is closed. Raises StokerError when it was closed for a reason to be told."""
+        return self._outgoing.messages()
+
+    def close(self, why: Refusal | None = None) -> None:
+        """End both streams of this session. Nothing of the node's work is touched, and silence is only counted."""
+        self._outgoing.close(why)
+        self.log.close()
+        if self._line is not None:
+            self._owner.outbox.close(self._line)
+
+    async def _compare(self, inventory: TaskInventory) -> None:
+        command = CompareInventory(by=node_principal(self.node), node=self.node, inventory=inventory)
+        await self._owner.committer.ask(command)
+        if self._outgoing.closed:  # replaced while the disk was busy: this stream may say nothing any more
+            raise StokerError(self._outgoing.why or _closed())
+        reported = [status.key for status in inventory.tasks]
+        self._line = self._owner.outbox.open(self.node, reported, self._outgoing.push)
+
+
+class Sessions:
+    """All agents that are registered now."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        outbox: Outbox,
+        liveness: Liveness,
+        world: World,
+        *,
+        heartbeat_ms: int,
+        instructions_max: int = INSTRUCTIONS_MAX,
+    ) -> None:
+        self.committer = committer
+        self.outbox = outbox
+        self.liveness = liveness
+        self._entropy = world.entropy
+        self._telemetry = world.telemetry
+        self._heartbeat_ms = heartbeat_ms
+        self._instructions_max = instructions_max
+        self._by_node: dict[NodeName, AgentStream] = {}
+        self._by_id: dict[str, AgentStream] = {}
+        committer.listen(self._committed)
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.committer.state.epoch
+
+    def connected(self, node: NodeName) -> bool:
+        """Has the node an open stream?"""
+        stream = self._by_node.get(node)
+        return stream is not None and stream.attached
+
+    async def register(self, registration: Registration) -> Welcome:
+        """Begin a session. Raises: StokerError as the brain refuses."""
+        node = registration.node
+        await self.committer.ask(Register(by=node_principal(node), registration=registration))
+        older = self._by_node.get(node)
+        if older is not None:
+            self._drop(older, _replaced(node))
+        stream = AgentStream(self, node, self._entropy.uid(), self._instructions_max)
+        self._by_node[node] = self._by_id[stream.session] = stream
+        self.liveness.note(node)
+        state = self.committer.state
+        self._telemetry.event("agent_connected", agent_id=node, gpus=len(registration.inventory.gpus))
+        return Welcome(
+            epoch=state.epoch, cluster_id=state.cluster_id, session=stream.session, heartbeat_ms=self._heartbeat_ms
+        )
+
+    def attach(self, session: str) -> AgentStream:
+        """The heartbeat stream of a session. Raises: StokerError `session_unknown`."""
+        stream = self._find(session)
+        if stream.attached:
+            raise StokerError(_replaced(stream.node))
+        stream.attached = True
+        return stream
+
+    def detach(self, stream: AgentStream) -> None:
+        """Its connection is over."""
+        if self._by_id.get(stream.session) is stream:
+            self._telemetry.event("agent_disconnected", agent_id=stream.node)
+        self._drop(stream, None)
+
+    async def finished(self, finished: TaskFinished) -> Epoch:
+        """Take the end of a task; returns when it is durable."""
+        if self.connected(finished.node):
+            self.liveness.note(finished.node)
+        await self.committer.ask(ReportFinished(by=node_principal(finished.node), finished=finished))
+        return self.epoch
+
+    def log_requests(self, session: str) -> AsyncIterator[LogRequest]:
+        """Reads that the agent of this session is asked for. Raises: StokerError `session_unknown`."""
+        return self._find(session).log.requests()
+
+    def log_chunk(self, session: str, chunk: LogChunk) -> None:
+        """The answer to one of them; one that nobody waits for any more is dropped."""
+        self._find(session).log.answer(chunk)
+
+    async def read_log(self, node: NodeName, key: TaskKey, offset: int, limit: int) -> LogChunk:
+        """Read a task's output on its node.
+
+        Raises: StokerError `node_unreachable` or `log_unavailable`.
+        """
+        stream = self._by_node.get(node)
+        if stream is None or not stream.attached:
+            raise StokerError(_unreachable(node, "it has no open stream"))
+        try:
+            async with asyncio.timeout(LOG_TIMEOUT_S):
+                chunk = await stream.log.read(key, offset, min(limit, LOG_LIMIT_MAX))
+        except TimeoutError:
+            raise StokerError(_unreachable(node, f"it didn't answer within {LOG_TIMEOUT_S:.0f} s")) from None
+        if chunk is None:
+            raise StokerError(_unreachable(node, "its stream ended"))
+        if chunk.error:
+            raise StokerError(_log_unavailable(node, key, chunk.error))
+        return chunk
+
+    def close(self) -> None:
+        """End every stream: this control plane stops. Agents keep their jobs running and come back."""
+        for stream in list(self._by_node.values()):
+            self._drop(stream, None)
+
+    # --- reports ------------------------------------------------------------------------------------------------
+
+    def started(self, node: NodeName, report: Started) -> None:
+        self._tell(ReportStarted(by=node_principal(node), node=node, started=report))
+
+    def ending(self, node: NodeName, report: Beat) -> None:
+        self._tell(ReportEnding(by=node_principal(node), node=node, keys=report.ending))
+
+    def _tell(self, command: ReportStarted | ReportEnding) -> None:
+        # A report that the ledger refuses is no reason to lose the stream: the node is right about itself.
+        try:
+            self.committer.tell(command)
+        except StokerError as refused:
+            if refused.refusal.code in ("log_failed", "stopping"):
+                raise
+            self._telemetry.warn("report_refused", agent_id=command.node, error=refused.refusal.message)
+
+    # --- the set of sessions ------------------------------------------------------------------------------------
+
+    def _find(self, session: str) -> AgentStream:
+        stream = self._by_id.get(session)
+        if stream is None:
+            raise StokerError(
+                refuse("session_unknown", "this session isn't open (any more)", "an agent registers again by itself")
+            )
+        return stream
+
+    def _drop(self, stream: AgentStream, why: Refusal | None) -> None:
+        stream.close(why)
+        self._by_id.pop(stream.session, None)
+        if self._by_node.get(stream.node) is stream:
+            del self._by_node[stream.node]
+
+    def _committed(self, entries: Sequence[Entry]) -> None:
+        for _, fact in entries:
+            if isinstance(fact.event, NodeForgotten):
+                stream = self._by_node.get(fact.event.node)
+                if stream is not None:
+                    self._drop(stream, _forgotten(stream.node))
+
+
+def _closed() -> Refusal:
+    return refuse("session_unknown", "this stream was closed", "an agent registers again by itself")
+
+
+def _replaced(node: NodeName) -> Refusal:
+    return refuse(
+        "session_replaced",
+        f"node {node} has registered again since",
+        "if two agents run under this name, give one of them another",
+        node=node,
+    )
+
+
+def _forgotten(node: NodeName) -> Refusal:
+    return refuse("node_forgotten", f"node {node} was forgotten", "its agent registers again by itself", node=node)
+
+
+def _unreachable(node: NodeName, why: str) -> Refusal:
+    return refuse(
+        "node_unreachable",
+        f"the output is on node {node}, which can't be asked: {why}",
+        "`stoker node show` says since when; the output is kept there and can be read once its agent is back",
+        node=node,
+    )
+
+
+def _log_unavailable(node: NodeName, key: TaskKey, error: str) -> Refusal:
+    return refuse(
+        "log_unavailable",
+        f"node {node} has no output of job {key.job}, attempt {key.attempt}, rank {key.rank}: {error}",
+        "output is kept for a while after a job's end; see `stoker status` for where it ran",
+        node=node,
+        job_id=key.job,
+    )

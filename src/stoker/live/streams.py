@@ -1,0 +1,141 @@
+"""How do messages wait between the control plane and a slow agent?
+
+Bounded queues, one pair per session. Both ends are in this process; nothing here knows what a message means.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.instruction import Instruction, TaskKey
+from stoker.brain.domain.report import LogChunk, LogRequest
+
+INSTRUCTIONS_MAX: Final = 4_096
+"""Several passes' worth for one node; an agent this far behind is better compared anew."""
+LOG_REQUESTS_MAX: Final = 64
+"""Reads of output under way on one node."""
+
+
+class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An active control plane of this epoch has heard the beat of this number."""
+
+    sequence: int
+    epoch: Epoch
+
+
+Message = Instruction | BeatAnswer
+
+
+class Outgoing:
+    """Instructions in order, and the newest answer to a beat, which replaces an older one that still waits."""
+
+    def __init__(self, instructions_max: int) -> None:
+        self._instructions: deque[Instruction] = deque()
+        self._instructions_max = instructions_max
+        self._beat: BeatAnswer | None = None
+        self._news = asyncio.Event()
+        self.closed = False
+        self.why: Refusal | None = None
+
+    def push(self, instruction: Instruction) -> None:
+        """At the bound the stream is closed instead: nothing is lost, since the next stream is told all that is due."""
+        if self.closed:
+            return
+        if len(self._instructions) >= self._instructions_max:
+            self.close(
+                refuse(
+                    "stream_overflow",
+                    f"{self._instructions_max} instructions wait for this agent",
+                    "it reconnects and is told what is still due; is its node overloaded?",
+                    instructions_max=self._instructions_max,
+                )
+            )
+            return
+        self._instructions.append(instruction)
+        self._news.set()
+
+    def answer(self, sequence: int, epoch: Epoch) -> None:
+        self._beat = BeatAnswer(sequence=sequence, epoch=epoch)
+        self._news.set()
+
+    def close(self, why: Refusal | None) -> None:
+        if not self.closed:
+            self.closed, self.why = True, why
+            self._instructions.clear()
+            self._news.set()
+
+    async def messages(self) -> AsyncIterator[Message]:
+        while not self.closed:
+            if self._instructions:
+                yield self._instructions.popleft()
+            elif self._beat is not None:
+                beat, self._beat = self._beat, None
+                yield beat
+            else:
+                self._news.clear()
+                await self._news.wait()
+        if self.why is not None:
+            raise StokerError(self.why)
+
+
+class LogChannel:
+    """Reads of output: requests go down, each is answered by the chunk of its number."""
+
+    def __init__(self, requests_max: int) -> None:
+        self._requests: deque[LogRequest] = deque()
+        self._requests_max = requests_max
+        self._waiting: dict[int, asyncio.Future[LogChunk | None]] = {}
+        self._news = asyncio.Event()
+        self._next = 1
+        self._closed = False
+
+    async def read(self, key: TaskKey, offset: int, limit: int) -> LogChunk | None:
+        """The answer; None when the stream ended first. Raises: StokerError `too_many_streams`."""
+        if self._closed:
+            return None
+        if len(self._waiting) >= self._requests_max:
+            raise StokerError(
+                refuse(
+                    "too_many_streams",
+                    f"{self._requests_max} reads of output wait for this node",
+                    "try again in a second",
+                    log_requests_max=self._requests_max,
+                )
+            )
+        request = LogRequest(request=self._next, key=key, offset=offset, limit=limit)
+        self._next += 1
+        answered: asyncio.Future[LogChunk | None] = asyncio.get_running_loop().create_future()
+        self._waiting[request.request] = answered
+        self._requests.append(request)
+        self._news.set()
+        try:
+            return await answered
+        finally:
+            self._waiting.pop(request.request, None)
+
+    def answer(self, chunk: LogChunk) -> None:
+        waiting = self._waiting.get(chunk.request)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(chunk)
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def requests(self) -> AsyncIterator[LogRequest]:
+        while not self._closed:
+            if self._requests:
+                request = self._requests.popleft()
+                if request.request in self._waiting:  # else whoever asked has given up
+                    yield request
+            else:
+                self._news.clear()
+                await self._news.wait()

@@ -1,0 +1,63 @@
+"""What if a part of the control plane dies?
+
+Then the whole process stops at once, with a clear line and a non-zero exit: a control plane that still answers but no
+longer schedules, watches or saves is worse than none, and the restart loses nothing.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Self
+
+
+class DutyEnded(Exception):
+    """An essential part ended by itself. The message says which, and why."""
+
+
+class Duties:
+    """Tasks of which none may end before all do."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._tasks[name] = asyncio.create_task(work, name=name)
+        return task
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Returns when `stop` is set. Raises DutyEnded when a duty ends first."""
+        stopping = asyncio.create_task(stop.wait(), name="until_stopped")
+        try:
+            await asyncio.wait((stopping, *self._tasks.values()), return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                raise DutyEnded(self._who_ended())
+        finally:
+            stopping.cancel()
+
+    async def end(self, *names: str) -> None:
+        """End these on purpose."""
+        tasks = [self._tasks.pop(name) for name in names]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _who_ended(self) -> str:
+        ended = [(name, task) for name, task in self._tasks.items() if task.done()]
+        return "; ".join(f"{name} ended: {_why(task)}" for name, task in ended)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def _why(task: asyncio.Task[None]) -> str:
+    if task.cancelled():
+        return "it was cancelled"
+    fault = task.exception()
+    return repr(fault) if fault is not None else "it returned"
