@@ -5,8 +5,9 @@ Rules: D1  jobs come in order (`order`); each is placed whole or its shape gets 
        D3  placements of one pass see each other: all are taken from one draft
        D4  same view, same plan, in any process: nothing is iterated in hash order, every sort ends with a name or id
        D5  at most `budget` placements; shapes not looked at then wait with `budget_spent`, and the plan says `more`
-Limits: a pass costs about the number of shapes plus the number of placements, not the length of the queue. D2 has no
-        reservations yet, so a stream of small jobs can hold up a large one.
+Limits: a pass costs about the number of shapes plus the number of placements, not the length of the queue; shapes
+        are not bounded (10,000 that all differ take about 0.15 s). D2 has no reservations yet, so a stream of small
+        jobs can hold up a large one.
 """
 
 from stoker.brain.domain.demand import Demand, Shape
