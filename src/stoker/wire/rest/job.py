@@ -124,7 +124,7 @@ class JobListQuery(
     """Words of any dialect, with commas between several."""
     tenant: str = ""
     tenant_id: str = ""
-    job_class: JobClass | Literal[""] = ""
+    job_class: Literal["", "online", "batch"] = ""
     user: str = ""
     name: str = ""
     limit: Count = LIST_DEFAULT

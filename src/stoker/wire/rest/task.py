@@ -62,7 +62,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     status: str = ""
-    priority: TaskPriority | Literal[""] = ""
+    priority: Literal["", "high", "low"] = ""
     limit: Count = LIST_DEFAULT
 
 

@@ -1,0 +1,31 @@
+"""Which routes does the control plane serve, behind which layers?"""
+
+from typing import Final
+
+from fastapi import FastAPI
+
+from stoker.live.control import ControlPlane
+from stoker.live.http import cluster, events, gpus, health, jobs, logs, nodes, tasks, why
+from stoker.live.http.guard import Guard
+from stoker.live.http.openapi import document_of
+from stoker.live.http.problems import add_problems
+from stoker.wire.versions import PRODUCT
+
+_NOUNS: Final = (jobs, why, logs, tasks, gpus, nodes, cluster, events, health)
+_ABOUT: Final = (
+    "Jobs, nodes and GPUs of one cluster. Ids are text. Errors are problems (RFC 9457) with `code`, `message`, `hint` "
+    "and `facts`."
+)
+
+
+def create_app(control: ControlPlane) -> FastAPI:
+    """The REST application over one control plane. It starts nothing and owns nothing."""
+    # The documentation pages of the framework load scripts from elsewhere, which a cluster may not reach.
+    app = FastAPI(title="Stoker", version=PRODUCT, description=_ABOUT, docs_url=None, redoc_url=None)
+    for noun in _NOUNS:
+        # Extended rather than included: an included router is looked up anew in each request.
+        app.router.routes.extend(noun.routes(control).routes)
+    app.openapi = document_of(app)  # type: ignore[method-assign]  # FastAPI's own way to replace the document
+    add_problems(app, control.telemetry)
+    app.add_middleware(Guard)
+    return app

@@ -1,0 +1,133 @@
+"""REST for the event stream: every durable fact, as it becomes durable.
+
+Rules: E1  the id of a message is its position in the log; a reader that sends it as `Last-Event-ID` misses nothing
+       E2  a reader that can't be served without a gap is told so by one message `lost`, whose id is where it may go on
+       E3  a quiet stream says `: beat` every BEAT_S, so that a dead peer is noticed on both sides
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Position
+from stoker.live.control import ControlPlane
+from stoker.live.feed import Entry, FeedLost
+from stoker.live.http.answers import query_of
+from stoker.live.http.contract import route
+from stoker.live.http.guard import is_head
+from stoker.wire.rest.decode import bad_value
+from stoker.wire.rest.event import EventQuery, event_view
+from stoker.wire.rest.problem import problem_of
+from stoker.wire.versions import API_PREFIX
+
+STREAMS_MAX: Final = 256
+"""One more is refused with `too_many_streams`: each costs a copy of every fact."""
+BEAT_S: Final = 15.0
+"""Below the minute after which proxies cut a silent connection."""
+MEDIA_TYPE: Final = "text/event-stream"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OpenStreams:
+    """How many readers there are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["events"])
+    streams = OpenStreams()
+
+    @router.get(
+        "/events",
+        **route(
+            {MEDIA_TYPE: {"schema": {"type": "string"}}},
+            query=EventQuery,
+            refusals=("too_many_streams",),
+        ),
+    )
+    async def events(request: Request) -> Response:
+        """Follow what happens. Each message's data is an EventView."""
+        query = query_of(request, EventQuery)
+        after = _position(request.headers.get("last-event-id", "") or query.after)
+        if is_head(request):
+            return Response(media_type=MEDIA_TYPE)
+        if streams.count >= STREAMS_MAX:
+            raise _too_many()
+        entries = control.committer.feed.subscribe(after)
+        return StreamingResponse(
+            messages(entries, streams),
+            media_type=MEDIA_TYPE,
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    return router
+
+
+async def messages(entries: AsyncIterator[Entry], streams: OpenStreams) -> AsyncIterator[bytes]:
+    """The stream, until its reader goes away or falls behind, or the control plane stops."""
+    streams.count += 1
+    upcoming = asyncio.ensure_future(_next(entries))
+    try:
+        yield b": stoker\n\n"
+        while True:
+            done, _ = await asyncio.wait({upcoming}, timeout=BEAT_S)
+            if not done:
+                yield b": beat\n\n"
+                continue
+            entry = upcoming.result()
+            if entry is None:
+                return
+            yield _message(entry)
+            upcoming = asyncio.ensure_future(_next(entries))
+    except FeedLost as lost:
+        yield _lost(lost)
+    finally:
+        streams.count -= 1
+        upcoming.cancel()
+
+
+async def _next(entries: AsyncIterator[Entry]) -> Entry | None:
+    return await anext(entries, None)
+
+
+def _message(entry: Entry) -> bytes:
+    position, fact = entry
+    shown = event_view(position, fact)
+    kind = type(fact.event).__struct_config__.tag
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (position, str(kind).encode(), _encode(shown))
+
+
+def _lost(lost: FeedLost) -> bytes:
+    refusal = refuse(
+        "feed_lost",
+        f"what happened after position {lost.position} can't be told without a gap",
+        f"read the lists anew, then follow from position {lost.oldest - 1}",
+        position=lost.position,
+        oldest=lost.oldest,
+    )
+    # With this id a browser, which reconnects by itself, goes on instead of getting lost again.
+    return b"id: %d\nevent: lost\ndata: %b\n\n" % (lost.oldest - 1, _encode(problem_of(refusal)))
+
+
+def _position(text: str) -> Position | None:
+    if not text:
+        return None
+    if text.isascii() and text.isdigit() and len(text) <= 16:
+        return Position(int(text))
+    raise bad_value("Last-Event-ID", wanted="a position in the log", got=repr(text[:40]), kind="parameter")
+
+
+def _too_many() -> StokerError:
+    message = f"{STREAMS_MAX} readers follow the events already"
+    return StokerError(
+        refuse("too_many_streams", message, "close some, or read the lists instead", streams=STREAMS_MAX)
+    )

@@ -1,0 +1,99 @@
+"""REST for GPUs: what there is, and who has it."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.brain.domain.ids import GpuUuid, JobId
+from stoker.brain.domain.node import Node
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.cluster import ClusterState
+from stoker.live.control import ControlPlane
+from stoker.live.http.answers import json_answer, query_of
+from stoker.live.http.contract import json_content, route
+from stoker.wire.rest.gpu import GpuListView, GpuStatus, GpuView, gpu_id
+from stoker.wire.rest.instant import iso
+from stoker.wire.rest.query import NoQuery
+from stoker.wire.versions import API_PREFIX
+
+
+class GpuCounts(NamedTuple):
+    """total = idle + busy + offline"""
+
+    total: int = 0
+    idle: int = 0
+    busy: int = 0
+    offline: int = 0
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["gpus"])
+
+    @router.get("/gpus", **route(json_content(GpuListView), query=NoQuery))
+    async def list_gpus(request: Request) -> Response:
+        """List the GPUs of every node that wasn't forgotten."""
+        query_of(request, NoQuery)
+        state = control.committer.state
+        gpus = [gpu for node in known_nodes(state) for gpu in gpus_of(state, node, control.clock.now())]
+        counts = count_gpus(state)
+        return json_answer(
+            GpuListView(total=counts.total, idle=counts.idle, busy=counts.busy, offline=counts.offline, gpus=gpus)
+        )
+
+    return router
+
+
+def known_nodes(state: ClusterState) -> Iterator[Node]:
+    """Every node that wasn't forgotten, by name."""
+    return (state.nodes[name] for name in sorted(state.nodes) if not state.nodes[name].forgotten)
+
+
+def gpus_of(state: ClusterState, node: Node, now: Instant) -> list[GpuView]:
+    held, free = _held(state, node), _free(state, node)
+    return [
+        GpuView(
+            id=gpu_id(node.name, gpu.index),
+            uuid=gpu.uuid,
+            node_id=node.name,
+            node=node.name,
+            device_index=gpu.index,
+            model=gpu.model,
+            memory=gpu.memory_mb,
+            memory_mb=gpu.memory_mb,
+            status=_status(node, held=gpu.uuid in held, free=gpu.uuid in free),
+            current_task=str(held[gpu.uuid]) if gpu.uuid in held else None,
+            simulated=gpu.simulated,
+            updated_at=iso(now),
+        )
+        for gpu in node.inventory.gpus
+    ]
+
+
+def count_gpus(state: ClusterState) -> GpuCounts:
+    counts: dict[GpuStatus, int] = {"idle": 0, "busy": 0, "offline": 0}
+    for node in known_nodes(state):
+        held, free = _held(state, node), _free(state, node)
+        for gpu in node.inventory.gpus:
+            counts[_status(node, held=gpu.uuid in held, free=gpu.uuid in free)] += 1
+    return GpuCounts(sum(counts.values()), **counts)
+
+
+def _held(state: ClusterState, node: Node) -> dict[GpuUuid, JobId]:
+    holdings = state.indexes.held.get(node.name, {})
+    return {uuid: job for (job, _, _), placement in holdings.items() for uuid in placement.gpus}
+
+
+def _free(state: ClusterState, node: Node) -> frozenset[GpuUuid]:
+    free = state.indexes.free.get(node.name)
+    return frozenset(gpu.uuid for gpu in free.gpus) if free else frozenset()
+
+
+def _status(node: Node, *, held: bool, free: bool) -> GpuStatus:
+    if not node.reachable:
+        return "offline"
+    if held:
+        return "busy"
+    return "idle" if free else "offline"

@@ -1,0 +1,103 @@
+"""REST for nodes: list, show, drain, resume, forget."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.brain.domain.node import Node
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import DrainNode, ForgetNode, ResumeNode
+from stoker.live.control import ControlPlane
+from stoker.live.http.answers import ANYONE, body_of, json_answer, node_at, query_of
+from stoker.live.http.contract import BODY, CHANGE, NODE, json_content, route
+from stoker.live.http.gpus import gpus_of
+from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.instant import iso, iso_or_none
+from stoker.wire.rest.node import DrainBody, ForgetQuery, FreeView, NodeListView, NodeView, StrayView
+from stoker.wire.rest.query import NoQuery
+from stoker.wire.versions import API_PREFIX
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["nodes"])
+    shown = json_content(NodeView)
+
+    def answer(node: Node) -> Response:
+        state = control.committer.state
+        return json_answer(node_view(state, state.nodes.get(node.name, node), control.clock.now()))
+
+    @router.get("/nodes", **route(json_content(NodeListView), query=NoQuery))
+    async def list_nodes(request: Request) -> Response:
+        """List every node ever registered, by name."""
+        query_of(request, NoQuery)
+        state, now = control.committer.state, control.clock.now()
+        nodes = [node_view(state, state.nodes[name], now) for name in sorted(state.nodes)]
+        return json_answer(NodeListView(nodes=nodes, total=len(nodes)))
+
+    @router.get("/nodes/{name}", **route(shown, path="name", refusals=NODE))
+    async def show_node(request: Request) -> Response:
+        """Show one node."""
+        return answer(node_at(request, control.committer.state))
+
+    @router.post(
+        "/nodes/{name}/drain",
+        **route(shown, path="name", body=json_content(DrainBody), refusals=(*NODE, *BODY, "node_forgotten", *CHANGE)),
+    )
+    async def drain(request: Request) -> Response:
+        """Give a node no new work. What runs there goes on."""
+        data = await body_of(request)
+        body = decode_body(DrainBody, data) if data else DrainBody()
+        node = node_at(request, control.committer.state)
+        await control.committer.ask(DrainNode(by=ANYONE, node=node.name, reason=body.reason))
+        return answer(node)
+
+    @router.post("/nodes/{name}/resume", **route(shown, path="name", refusals=(*NODE, "node_forgotten", *CHANGE)))
+    async def resume(request: Request) -> Response:
+        """End a drain."""
+        node = node_at(request, control.committer.state)
+        await control.committer.ask(ResumeNode(by=ANYONE, node=node.name))
+        return answer(node)
+
+    @router.delete(
+        "/nodes/{name}", **route(shown, path="name", query=ForgetQuery, refusals=(*NODE, "node_in_use", *CHANGE))
+    )
+    async def forget(request: Request) -> Response:
+        """Forget a node that won't come back; with `force`, settle what it held without proof that it is gone."""
+        force = query_of(request, ForgetQuery).force
+        node = node_at(request, control.committer.state)
+        await control.committer.ask(ForgetNode(by=ANYONE, node=node.name, force=force))
+        return answer(node)
+
+    return router
+
+
+def node_view(state: ClusterState, node: Node, now: Instant) -> NodeView:
+    inventory, free = node.inventory, state.indexes.free.get(node.name)
+    return NodeView(
+        name=node.name,
+        state=state.node_state(node.name),
+        online=node.reachable and not node.forgotten,
+        schedulable=node.schedulable,
+        drain=node.drain,
+        silent_since=iso_or_none(node.silent_since),
+        registered_at=iso(node.registered_at),
+        address=inventory.address,
+        cpus=inventory.cpus,
+        memory_mb=inventory.memory_mb,
+        free=FreeView(gpus=len(free.gpus), cpus=free.cpus, memory_mb=free.memory_mb) if free else _NOTHING,
+        gpus=gpus_of(state, node, now),
+        jobs=[str(job) for job in state.indexes.on_node.get(node.name, ())],
+        strays=[
+            StrayView(job=str(stray.job), attempt=stray.attempt, rank=stray.rank, gpus=stray.gpus)
+            for stray in node.strays
+        ],
+        labels=inventory.labels,
+        executors=inventory.executors,
+        simulated=inventory.simulated,
+        version=inventory.version,
+        boot_id=inventory.boot_id,
+    )
+
+
+_NOTHING = FreeView(gpus=0, cpus=0, memory_mb=0)

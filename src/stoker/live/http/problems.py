@@ -1,0 +1,92 @@
+"""How does whatever goes wrong in a request become a problem?
+
+Refusals pass through as they are; what the framework says (no such path, no such method) is said in the same form.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.live.http.answers import problem_answer
+from stoker.ports import Telemetry
+
+_RETRY_S: Final = "1"
+_PASSING: Final = frozenset({"overloaded", "queue_full", "too_many_streams"})
+"""What may be over in a second."""
+
+
+def add_problems(app: FastAPI, telemetry: Telemetry) -> None:
+    app.add_exception_handler(StokerError, _refused)
+    app.add_exception_handler(HTTPException, _framework_refused)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(Exception, _defect(telemetry))
+
+
+def _refused(request: Request, fault: Exception) -> Response:
+    assert isinstance(fault, StokerError), f"registered for StokerError, got {fault!r}"
+    answer = problem_answer(fault.refusal)
+    if fault.refusal.code in _PASSING:
+        answer.headers["Retry-After"] = _RETRY_S
+    return answer
+
+
+def _framework_refused(request: Request, fault: Exception) -> Response:
+    assert isinstance(fault, HTTPException), f"registered for HTTPException, got {fault!r}"
+    path, methods = request.url.path[:200], allowed_methods(request.app.routes, request.url.path)
+    if not methods:
+        hint = "GET /openapi.json lists every path"
+        return problem_answer(refuse("not_found", f"nothing lives at {path}", hint, path=path))
+    allow = ", ".join(methods)
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers={"Allow": allow})
+    answer = problem_answer(
+        refuse(
+            "method_not_allowed",
+            f"{path} has no {request.method[:20]}",
+            f"it has {allow}",
+            method=request.method[:20],
+            allow=allow,
+        )
+    )
+    answer.headers["Allow"] = allow
+    return answer
+
+
+def allowed_methods(routes: Iterable[BaseRoute], path: str) -> list[str]:
+    """Every method of a path, over all its routes; empty when nothing lives there."""
+    found = {
+        method
+        for route in routes
+        if isinstance(route, Route) and route.path_regex.match(path)
+        for method in route.methods or ()
+    }
+    if "GET" in found:
+        found.add("HEAD")
+    return sorted(found | {"OPTIONS"}) if found else []
+
+
+def _gone(request: Request, fault: Exception) -> Response:
+    """Nobody is there to read it."""
+    return Response(status_code=400)
+
+
+def _defect(telemetry: Telemetry) -> Callable[[Request, Exception], Response]:
+    def answer(request: Request, fault: Exception) -> Response:
+        # The server logs the traceback: the framework raises the exception again after this answer.
+        telemetry.count("requests_broken")
+        return problem_answer(
+            refuse(
+                "internal_error",
+                f"Stoker broke while it answered {request.method} {request.url.path[:200]}",
+                "this is a defect of ours: the control plane's log holds the traceback; please report it",
+                error=type(fault).__name__,
+            )
+        )
+
+    return answer

@@ -1,0 +1,94 @@
+"""REST for tasks: the same jobs in the dgpu dialect."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.job import Job
+from stoker.live.control import ControlPlane
+from stoker.live.http.answers import body_of, job_at, json_answer, query_of
+from stoker.live.http.contract import BODY, CHANGE, JOB, SUBMIT, json_content, route
+from stoker.live.http.jobs import cancelled, submitted
+from stoker.live.http.listing import Wanted, page_of, select, states_of
+from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.gpu import gpu_id
+from stoker.wire.rest.task import (
+    CLASS_OF,
+    MessageView,
+    TaskBody,
+    TaskListQuery,
+    TaskListView,
+    TaskSubmittedView,
+    TaskView,
+    task_spec,
+    task_states_named,
+    task_submitted_view,
+    task_view,
+)
+from stoker.wire.versions import API_PREFIX
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["tasks"])
+
+    @router.post(
+        "/tasks",
+        **route(
+            json_content(TaskSubmittedView), status=201, body=json_content(TaskBody), refusals=(*BODY, *SUBMIT, *CHANGE)
+        ),
+    )
+    async def submit_task(request: Request) -> Response:
+        """Submit a job in the dgpu dialect."""
+        body = decode_body(TaskBody, await body_of(request))
+        (job,) = await submitted(control, (task_spec(body),))
+        return json_answer(task_submitted_view(job), 201)
+
+    @router.get("/tasks", **route(json_content(TaskListView), query=TaskListQuery, refusals=("unknown_state",)))
+    async def list_tasks(request: Request) -> Response:
+        """List tasks, newest first."""
+        query = query_of(request, TaskListQuery)
+        states = states_of(query.status, task_states_named)
+        page = page_of(query.limit, 0, "")
+        found = await select(control.committer.state, states, _wanted(query), page, control.clock)
+        return json_answer(TaskListView(tasks=[_shown(control, job) for job in found.jobs], total=found.total))
+
+    @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=JOB))
+    async def show_task(request: Request) -> Response:
+        """Show one task."""
+        return json_answer(_shown(control, job_at(request, control.committer.state)))
+
+    @router.delete(
+        "/tasks/{job_id}", **route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))
+    )
+    async def cancel_task(request: Request) -> Response:
+        """Cancel a task, waiting or running."""
+        job = await cancelled(control, request)
+        done = "is cancelled" if job.is_final else "is being stopped; its GPUs are free once its processes are gone"
+        return json_answer(MessageView(f"task {job.id} {done}"))
+
+    return router
+
+
+def _wanted(query: TaskListQuery) -> Wanted | None:
+    if not query.priority:
+        return None
+    wanted = CLASS_OF[query.priority]
+    return lambda job: job.spec.job_class is wanted
+
+
+def _shown(control: ControlPlane, job: Job) -> TaskView:
+    return task_view(job, _assigned(control, job))
+
+
+def _assigned(control: ControlPlane, job: Job) -> list[str]:
+    """Ids of the GPUs that the newest attempt holds or held; a GPU that its node no longer has, by UUID."""
+    return [
+        gpu for task in (job.attempts[-1].tasks if job.attempts else ()) for gpu in _gpus_of(control, task.placement)
+    ]
+
+
+def _gpus_of(control: ControlPlane, placement: TaskPlacement) -> list[str]:
+    node = control.committer.state.nodes.get(placement.node)
+    index_of = {gpu.uuid: gpu.index for gpu in node.inventory.gpus} if node else {}
+    return [gpu_id(placement.node, index_of[uuid]) if uuid in index_of else uuid for uuid in placement.gpus]

@@ -1,0 +1,14 @@
+"""A control plane per test."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.http.plane import Plane, plane_in
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    async with plane_in(tmp_path) as made:
+        yield made
