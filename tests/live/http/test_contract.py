@@ -1,0 +1,93 @@
+"""Does the application keep its own OpenAPI document, whatever is sent?"""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.transport import Response
+from schemathesis.specs.openapi.checks import (
+    allow_header_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.live.http.plane import Plane
+
+BASE = "http://127.0.0.1:8080"
+EXAMPLES = 20
+"""Per path, method and mode: a few seconds in all."""
+ENDLESS = "/api/v1/events"
+CHECKS = [
+    *(not_a_server_error, status_code_conformance, content_type_conformance),
+    *(response_schema_conformance, allow_header_conformance),
+]
+
+
+def keep(checked: Any, case: schemathesis.Case, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ANN401  # a Plane
+    """Send one generated request over the loop that the application lives on, and hold the answer to the document."""
+    prepared = requests.Request(**_kwargs(case)).prepare()
+    target = (prepared.url or "").removeprefix(BASE) or "/"
+    body = prepared.body if isinstance(prepared.body, bytes) else (prepared.body or "").encode()
+    headers = {name: value for name, value in prepared.headers.items() if name.lower() not in ("host", "origin")}
+    asked = checked.ask(prepared.method, target, body, headers)
+    reply = asyncio.run_coroutine_threadsafe(asked, loop).result(timeout=30)
+    answered = Response(
+        status_code=reply.status,
+        headers={name: [value] for name, value in reply.headers.items()},
+        content=reply.body,
+        request=prepared,
+        elapsed=timedelta(0).total_seconds(),
+        verify=False,
+    )
+    case.validate_response(answered, checks=CHECKS)
+
+
+def _kwargs(case: schemathesis.Case) -> dict[str, Any]:
+    kwargs = case.as_transport_kwargs(base_url=BASE)
+    return {
+        name: kwargs[name]
+        for name in ("method", "url", "headers", "params", "data", "json", "cookies")
+        if name in kwargs
+    }
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+async def test_no_request_gets_a_5xx_or_what_the_document_does_not_say(plane: Plane, mode: GenerationMode) -> None:
+    agent = await plane.join("n")
+    await plane.ask("POST", "/api/v1/jobs", {"jobs": [{"command": "x"}] * 3})
+    serving = asyncio.create_task(agent.serve_log(b"written\n"))
+    schema = schemathesis.openapi.from_dict(plane.app.openapi())
+    loop, kept = asyncio.get_running_loop(), list[str]()
+    operations = [result.ok() for result in schema.get_all_operations()]
+    assert len(operations) > 20
+    for operation in operations:
+        if operation.path == ENDLESS:
+            continue
+
+        @given(case=operation.as_strategy(mode))
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def fuzz(case: schemathesis.Case) -> None:
+            keep(plane, case, loop)
+            kept.append(case.path)
+
+        # A path whose parts are free text has no wrong value to try.
+        with contextlib.suppress(Unsatisfiable):
+            await asyncio.to_thread(fuzz)
+    assert len(kept) > 150
+    serving.cancel()
