@@ -1,0 +1,259 @@
+"""Which tasks were started here, and how did each end, also after a crash?
+
+A file of lines, `CRC32 JSON`. A start is on disk before its process exists, an end before it is reported.
+
+Rules: J1  `commit(durable=True)` returns when every line appended before it would survive a power loss
+       J2  what follows the last whole line is a write that a crash cut short; it is dropped
+       J3  a bad line with a whole one after it is damage: refused, never skipped
+       J4  settled ends are kept until `ends_max` or `ends_kept_s` is passed, the oldest go first; unsettled ends stay
+       J5  after a failed write nothing counts as written until the journal was written anew, whole, from memory
+
+Limits: a settled end costs about 210 B of memory, one that isn't 450 B.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from binascii import crc32
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Final, TypedDict
+
+    from stoker.agent.runner.protocol import EndFields, OverFields
+
+    class StartRecord(TypedDict):
+        """What a later runner needs to find the task's processes."""
+
+        key: str
+        mark: str
+        boot: str
+        at: int
+        gpus: list[str]
+        groups: list[str]
+        pid: int
+        birth: int
+
+
+VERSION: Final = 1
+_COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
+"""The file is written anew, without what has been forgotten, when it exceeds this: some 40,000 short jobs."""
+
+
+class JournalDamaged(Exception):
+    """The journal can't be trusted. The message says where, and how to recover."""
+
+
+class Journal:
+    """One writer: whoever holds the lock of the data folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.open: dict[str, StartRecord] = {}
+        """Starts without an end."""
+        self.offered: dict[str, bytes] = {}
+        """Ends that the control plane isn't known to have, oldest first."""
+        self.settled: dict[str, bytes] = {}
+        """Only the fields of the end, for a start that comes late."""
+        self._fd = -1
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._compact_at = _COMPACT_BYTES_MIN
+        self._broken = False
+
+    def load(self) -> None:
+        """Read what an earlier runner left and write it anew. Raises JournalDamaged, OSError."""
+        try:
+            with open(self.path, "rb") as file:
+                for body in _whole_lines(file.read(), self.path):
+                    self._replay(body)
+        except FileNotFoundError:
+            pass
+        self.rewrite()
+
+    # --- what is known ------------------------------------------------------------------------------------------
+
+    def end_of(self, key: str) -> OverFields | None:
+        if key in self.offered:
+            return _over(self.offered[key])
+        if key in self.settled:
+            return {"key": key, "gpus": [], "started_at": 0, "end": _end(self.settled[key])}
+        return None
+
+    def knows(self, key: str) -> bool:
+        return key in self.open or key in self.offered or key in self.settled
+
+    def offered_ends(self) -> Iterator[OverFields]:
+        return map(_over, list(self.offered.values()))
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    def start(self, record: StartRecord) -> None:
+        self.open[record["key"]] = record
+        self._append({"t": "start", **record})
+
+    def ran(self, key: str, pid: int, birth: int) -> None:
+        """Helps a later search; correctness doesn't hang on it, so it isn't waited for."""
+        self.open[key]["pid"], self.open[key]["birth"] = pid, birth
+        self._append({"t": "ran", "key": key, "pid": pid, "birth": birth})
+
+    def end(self, over: OverFields) -> None:
+        self.open.pop(over["key"], None)
+        self.offered[over["key"]] = self._append({"t": "end", **over})
+
+    def settle(self, key: str) -> None:
+        """Not waited for either: an end that is offered once too often is acknowledged again."""
+        body = self.offered.pop(key, None)
+        if body is not None:
+            self.settled[key] = _only_end(body)
+            self._append({"t": "settled", "key": key})
+
+    def forget(self, ends_max: int, older_than_ms: int) -> list[str]:
+        """J4. The keys that went."""
+        gone: list[str] = []
+        for key, body in self.settled.items():
+            kept = len(self.settled) + len(self.offered) - len(gone)
+            if kept <= ends_max and _end(body)["at"] >= older_than_ms:
+                break
+            gone.append(key)
+        for key in gone:
+            del self.settled[key]
+            self._append({"t": "forgotten", "key": key})
+        return gone
+
+    def commit(self, *, durable: bool) -> None:
+        """J1, J5. Raises OSError; what was appended stays in memory and is written by the next `rewrite`."""
+        if self._broken:
+            raise OSError(f"{self.path} must be written anew first")
+        if not self._lines:
+            return
+        block, self._lines = b"".join(self._lines), []
+        try:
+            _write_all(self._fd, block)
+            if durable:
+                os.fdatasync(self._fd)
+        except OSError:
+            self._broken = True
+            raise
+        self._size += len(block)
+        if self._size > self._compact_at:
+            self.rewrite()
+
+    def rewrite(self) -> None:
+        """The whole journal anew, from memory; the old one is whole until the new one is. Raises OSError."""
+        self._broken = True
+        fresh = f"{self.path}.new"
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            block = b"".join(self._all_lines())
+            _write_all(fd, block)
+            os.fsync(fd)
+            os.rename(fresh, self.path)
+            _sync_folder(os.path.dirname(self.path))
+        except OSError:
+            os.close(fd)
+            raise
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._size, self._lines, self._broken = fd, len(block), [], False
+        self._compact_at = max(_COMPACT_BYTES_MIN, 2 * len(block))
+
+    # --- lines --------------------------------------------------------------------------------------------------
+
+    def _append(self, record: dict[str, object]) -> bytes:
+        body = json.dumps(record, separators=(",", ":")).encode()
+        self._lines.append(_line(body))
+        return body
+
+    def _all_lines(self) -> Iterator[bytes]:
+        yield _line(json.dumps({"t": "journal", "version": VERSION}).encode())
+        for record in self.open.values():
+            yield _line(json.dumps({"t": "start", **record}).encode())
+        for key, body in self.settled.items():
+            yield _line(json.dumps({"t": "kept", "key": key, "end": list(_end(body).values())}).encode())
+        for body in self.offered.values():
+            yield _line(body)
+
+    def _replay(self, body: bytes) -> None:
+        record = json.loads(body)
+        kind, key = record.pop("t"), record.get("key")
+        if kind == "start":
+            self.open[key] = record
+        elif kind == "ran":
+            if key in self.open:
+                self.open[key].update(record)
+        elif kind == "end":
+            self.open.pop(key, None)
+            self.offered[key] = body
+        elif kind == "settled":
+            if key in self.offered:
+                self.settled[key] = _only_end(self.offered.pop(key))
+        elif kind == "kept":
+            self.settled[key] = json.dumps(record["end"]).encode()
+        elif kind == "forgotten":
+            self.settled.pop(key, None)
+        elif kind != "journal" or record["version"] != VERSION:
+            raise JournalDamaged(
+                f"{self.path} has a record {kind!r} that this version can't read; it was written by a newer one: "
+                f"start that version, or move the file away once no job runs on this node"
+            )
+
+
+def _line(body: bytes) -> bytes:
+    return b"%08x %s\n" % (crc32(body), body)
+
+
+def _whole_lines(content: bytes, path: str) -> Iterator[bytes]:
+    """The bodies of the lines. Raises JournalDamaged."""
+    bad_at = 0
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        body = line[9:]
+        if line[:9] != b"%08x " % crc32(body):
+            bad_at = bad_at or number
+        elif bad_at:
+            raise JournalDamaged(
+                f"{path}, line {bad_at} is damaged, with whole lines after it. Nothing was started. To recover, "
+                f"end this node's jobs by hand or reboot it, then move the file away; what it held is reported lost"
+            )
+        else:
+            yield body
+
+
+def _over(body: bytes) -> OverFields:
+    record = json.loads(body)
+    del record["t"]
+    over: OverFields = record
+    return over
+
+
+def _only_end(body: bytes) -> bytes:
+    return json.dumps(list(_over(body)["end"].values()), separators=(",", ":")).encode()
+
+
+def _end(body: bytes) -> EndFields:
+    cause, at, exit_code, number, oom, peak_memory_mb, error = json.loads(body)
+    return {
+        "cause": cause,
+        "at": at,
+        "exit_code": exit_code,
+        "signal": number,
+        "oom": oom,
+        "peak_memory_mb": peak_memory_mb,
+        "error": error,
+    }
+
+
+def _write_all(fd: int, block: bytes) -> None:
+    view = memoryview(block)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _sync_folder(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,275 @@
+"""In which order does the runner do things?
+
+One thread, one epoll, turns of bounded work. A turn: hear the agent and the tasks, reap, look after endings; then one
+fdatasync for all starts and ends of this turn; then report the ends and launch the starts. So nothing is started or
+reported before it is on disk, and many that arrive together share one wait for the disk.
+
+The runner ignores SIGHUP and SIGINT, and SIGTERM while it has tasks: a service manager that stops the agent must not
+end jobs. After a SIGTERM it leaves as soon as it has none, unless another agent comes first.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from stoker.agent.runner import clock, procfs
+from stoker.agent.runner.channel import Channel
+from stoker.agent.runner.journal import Journal
+from stoker.agent.runner.kernel import give_back_memory
+from stoker.agent.runner.protocol import INVENTORY_PART_MAX, SOCKET_NAME, BadFrame, read_key, read_number, read_start
+from stoker.agent.runner.roster import Roster
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
+
+    from stoker.agent.runner.protocol import OverFields, TaskFields
+    from stoker.agent.runner.settings import RunnerSettings
+    from stoker.agent.runner.task import Task
+
+_LAUNCHES_PER_TURN: Final = 16
+"""About 10 ms; output, stops and ends have their turn in between."""
+_EVENTS_PER_TURN: Final = 256
+_HOUSEKEEPING_S: Final = 30.0
+_REWRITE_AGAIN_S: Final = 1.0
+"""Pause before another try when the journal can't be written."""
+_FAREWELL_S: Final = 2.0
+"""How long the last words may take to reach the agent."""
+
+
+class Loop:
+    def __init__(self, settings: RunnerSettings) -> None:
+        """Raises OSError, JournalDamaged."""
+        self._settings = settings
+        self._epoll = select.epoll()
+        self._watched: dict[int, Task] = {}
+        self._journal = Journal(f"{settings.data_dir}/journal")
+        self._journal.load()
+        self._roster = Roster(settings, self._journal, self._watch, self._unwatch)
+        self._woken = self._listen_to_signals()
+        self._channel = Channel(SOCKET_NAME, self._epoll)
+        self._greet = False
+        self._closing = False
+        self._term = False
+        self._alone_since_s = clock.boot_s()
+        self._housekeeping_at_s = 0.0
+        self._rewrite_at_s = 0.0
+        self._disk_error = ""
+
+    def run(self) -> None:
+        """Until there is nothing left to do here."""
+        self._roster.inherit()
+        while not self._turn():
+            pass
+        self._channel.say({"say": "bye", "error": ""})
+        self._say_farewell()
+
+    # --- a turn -------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> bool:
+        """True when the runner may leave."""
+        events = self._epoll.poll(self._patience_s(), _EVENTS_PER_TURN)
+        self._roster.look_again()
+        for descriptor, _ in events:
+            self._hear(descriptor)
+        self._roster.reap()
+        self._roster.advance()
+        self._make_durable()
+        self._roster.launch(_LAUNCHES_PER_TURN)
+        self._write_hints()
+        self._report()
+        self._housekeep()
+        return self._may_leave()
+
+    def _patience_s(self) -> float:
+        """How long the next turn may wait for something to happen."""
+        if self._roster.ready or self._roster.shelf.busy or self._greet:
+            return 0
+        due = [self._roster.next_check_s(), self._housekeeping_at_s]
+        if self._roster.overs:
+            due.append(self._rewrite_at_s)
+        if self._channel.talking < 0 and self._settings.tether_s and not self._closing:
+            due.append(self._alone_since_s + self._settings.tether_s)
+        return max(0.0, min(due) - clock.boot_s())
+
+    def _hear(self, descriptor: int) -> None:
+        if descriptor == self._channel.talking:
+            self._hear_agent()
+        elif descriptor == self._channel.listening:
+            if self._channel.accept():
+                self._greet, self._term = True, False
+        elif descriptor == self._woken:
+            self._clear_wakeups()
+        else:
+            task = self._watched.get(descriptor)
+            if task is not None:
+                self._roster.hear(descriptor, task)
+
+    def _hear_agent(self) -> None:
+        for message in self._channel.receive():
+            try:
+                self._obey(message)
+            except BadFrame as error:
+                self._channel.say({"say": "bye", "error": str(error)})
+                self._channel.flush()
+                self._channel.hang_up()
+                return
+
+    def _obey(self, message: Mapping[str, object]) -> None:
+        """Raises BadFrame."""
+        deed = message.get("do")
+        if deed == "start":
+            if not self._closing:
+                self._roster.start(read_start(message))
+        elif deed == "stop":
+            self._roster.stop(read_key(message), read_number(message, "grace_ms"))
+        elif deed == "settle":
+            self._roster.settle(read_key(message))
+        elif deed == "shutdown":
+            self._close()
+
+    def _close(self) -> None:
+        """End every task, then leave."""
+        self._closing = True
+        self._roster.stop_all()
+
+    # --- the disk -----------------------------------------------------------------------------------------------
+
+    def _make_durable(self) -> None:
+        """Starts and ends of this turn, in one wait."""
+        if not self._roster.recorded and not self._roster.overs:
+            return
+        try:
+            if not self._disk_error:
+                self._journal.commit(durable=True)
+            elif clock.boot_s() >= self._rewrite_at_s:
+                self._journal.rewrite()
+                self._disk_error = ""
+        except OSError as error:
+            self._disk_failed(error)
+        if self._disk_error:
+            self._roster.records_failed(self._disk_error)
+            return
+        self._roster.records_are_durable()
+        if not self._greet:
+            self._roster.news += ({"say": "over", **over} for over in self._roster.overs)
+        self._roster.overs.clear()
+
+    def _write_hints(self) -> None:
+        """What helps a later search, without a wait."""
+        if self._disk_error:
+            return
+        try:
+            self._journal.commit(durable=False)
+        except OSError as error:
+            self._disk_failed(error)
+
+    def _disk_failed(self, error: OSError) -> None:
+        """Nothing starts and no end is reported until the journal can be written anew, from memory."""
+        self._disk_error = str(error)
+        self._rewrite_at_s = clock.boot_s() + _REWRITE_AGAIN_S
+        complain(f"the journal can't be written: {error}; nothing starts here until it can")
+
+    # --- the agent ----------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        if self._greet and self._channel.talking >= 0:
+            self._say_inventory()
+        else:
+            for news in self._roster.news:
+                self._channel.say(news)
+        self._greet = False
+        self._roster.news.clear()
+        self._channel.flush()
+
+    def _say_inventory(self) -> None:
+        """P3. What isn't durable isn't in `ends`."""
+        waiting = {over["key"] for over in self._roster.overs}
+        ends = [over for over in self._journal.offered_ends() if over["key"] not in waiting]
+        tasks = list(self._roster.inventory())
+        parts = max(1, -(-max(len(ends), len(tasks)) // INVENTORY_PART_MAX))
+        for part in range(parts):
+            self._channel.say(self._part(tasks, ends, part, parts))
+
+    def _part(self, tasks: list[TaskFields], ends: list[OverFields], part: int, parts: int) -> dict[str, object]:
+        cut = slice(part * INVENTORY_PART_MAX, (part + 1) * INVENTORY_PART_MAX)
+        return {
+            "say": "inventory",
+            "pid": os.getpid(),
+            "boot_id": procfs.boot_id(),
+            "notes": self._roster.cgroups.notes,
+            "tasks": tasks[cut],
+            "ends": ends[cut],
+            "more": part + 1 < parts,
+        }
+
+    def _say_farewell(self) -> None:
+        until_s = clock.boot_s() + _FAREWELL_S
+        while self._channel.waiting and clock.boot_s() < until_s:
+            self._channel.flush()
+            self._epoll.poll(0.05)
+        os.unlink(SOCKET_NAME)
+
+    # --- now and then -------------------------------------------------------------------------------------------
+
+    def _housekeep(self) -> None:
+        self._roster.shelf.tidy()
+        now_s = clock.boot_s()
+        if self._channel.talking >= 0:
+            self._alone_since_s = now_s
+        elif self._settings.tether_s and now_s >= self._alone_since_s + self._settings.tether_s and not self._closing:
+            self._close()
+        kept = len(self._journal.offered) + len(self._journal.settled)
+        if now_s >= self._housekeeping_at_s or kept > self._settings.ends_max + 100:
+            self._housekeeping_at_s = now_s + _HOUSEKEEPING_S
+            oldest_ms = clock.wall_ms() - self._settings.ends_kept_s * 1000
+            gone = self._journal.forget(self._settings.ends_max, oldest_ms)
+            self._roster.shelf.forget(gone, self._roster.tasks)
+            give_back_memory()
+
+    def _may_leave(self) -> bool:
+        if self._roster.tasks or self._roster.overs or self._roster.recorded:
+            return False
+        idle_s = clock.boot_s() - self._alone_since_s
+        return self._closing or self._term or (self._channel.talking < 0 and idle_s >= self._settings.idle_exit_s)
+
+    # --- descriptors and signals --------------------------------------------------------------------------------
+
+    def _watch(self, descriptor: int, task: Task) -> None:
+        self._watched[descriptor] = task
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def _unwatch(self, descriptor: int) -> None:
+        del self._watched[descriptor]
+        self._epoll.unregister(descriptor)
+
+    def _listen_to_signals(self) -> int:
+        """The descriptor that becomes readable when a signal came."""
+        read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, _nothing)
+        signal.signal(signal.SIGTERM, self._terminated)
+        self._epoll.register(read_end, select.EPOLLIN)
+        return read_end
+
+    def _clear_wakeups(self) -> None:
+        try:
+            os.read(self._woken, 4096)
+        except BlockingIOError:
+            return
+
+    def _terminated(self, number: int, frame: object) -> None:
+        self._term = True
+
+
+def complain(text: str) -> None:
+    """One line in the runner's log."""
+    os.write(2, f"{clock.wall_ms()} {text}\n".encode("utf-8", "replace"))
+
+
+def _nothing(number: int, frame: object) -> None:
+    """A handler, unlike SIG_IGN, isn't inherited by jobs."""

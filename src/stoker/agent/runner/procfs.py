@@ -1,0 +1,135 @@
+"""Which processes exist, who begot them, and which task are they marked for?
+
+Source: proc(5). A process is known by pid and birth (field 22 of /proc/PID/stat, clock ticks since boot), so a pid
+that was reused isn't mistaken. A zombie has ended: it reads as gone.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+    from typing import Final
+
+MARK_NAME: Final = "STOKER_TASK_MARK"
+"""Environment variable of every task: `JOB.ATTEMPT.RANK.RANDOM`."""
+_ENVIRON_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Linux keeps arguments and environment together below a quarter of the stack limit, 2 MiB by default."""
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Proc:
+    """One living process."""
+
+    __slots__ = ("birth", "parent", "pid", "session")
+
+    def __init__(self, pid: int, parent: int, session: int, birth: int) -> None:
+        self.pid = pid
+        self.parent = parent
+        self.session = session
+        self.birth = birth
+
+    @property
+    def birth_s(self) -> float:
+        """Seconds since boot."""
+        return self.birth / _TICKS_PER_S
+
+
+def read_proc(pid: int) -> Proc | None:
+    """None = there is no such process, or it is a zombie."""
+    text = _read(f"/proc/{pid}/stat", 4096)
+    # The name in brackets may itself hold blanks and brackets.
+    fields = text[text.rfind(b")") + 2 :].split()
+    if len(fields) < 20 or fields[0] in (b"Z", b"X", b"x"):
+        return None
+    return Proc(pid, int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def same(pid: int, birth: int) -> bool:
+    """Does the process that was born then still live under this pid?"""
+    proc = read_proc(pid)
+    return proc is not None and proc.birth == birth
+
+
+def every_proc() -> dict[int, Proc]:
+    """All living processes by pid, ours included."""
+    found = (read_proc(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {proc.pid: proc for proc in found if proc is not None}
+
+
+def own_children() -> list[int]:
+    """Pids of this process's children, zombies included. One read where the kernel has the list, else a scan."""
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except FileNotFoundError:
+        return [proc.pid for proc in every_proc().values() if proc.parent == me]
+
+
+def with_descendants(roots: Container[int], procs: dict[int, Proc]) -> list[Proc]:
+    """The processes of `procs` that are in `roots` or descend from one that is."""
+    children: dict[int, list[Proc]] = {}
+    for proc in procs.values():
+        children.setdefault(proc.parent, []).append(proc)
+    found = {proc.pid: proc for proc in procs.values() if proc.pid in roots}
+    todo = list(found.values())
+    while todo:
+        for child in children.get(todo.pop().pid, ()):
+            if child.pid not in found:
+                found[child.pid] = child
+                todo.append(child)
+    return list(found.values())
+
+
+def mark_of(pid: int) -> str:
+    """The task mark in the environment that the process was started with. Empty = none, or unreadable."""
+    wanted = f"{MARK_NAME}=".encode()
+    text = _read(f"/proc/{pid}/environ", _ENVIRON_BYTES_MAX)
+    if not text.startswith(wanted):
+        at = text.find(b"\0" + wanted)
+        if at < 0:
+            return ""
+        text = text[at + 1 :]
+    return text[len(wanted) :].split(b"\0", 1)[0].decode("ascii", "replace")
+
+
+def marked(mark: str, procs: Iterable[Proc]) -> list[Proc]:
+    return [proc for proc in procs if mark_of(proc.pid) == mark]
+
+
+def writes_to_pipe(pid: int, inode: int) -> bool:
+    """Is the standard output or error of this process that pipe?"""
+    name = f"pipe:[{inode}]"
+    for fd in (1, 2):
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{fd}") == name:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def boot_id() -> str:
+    """Changes at every boot of this machine."""
+    return _read("/proc/sys/kernel/random/boot_id", 64).decode().strip()
+
+
+def _read(path: str, limit: int) -> bytes:
+    """Up to `limit` bytes; nothing when the process is gone or isn't ours to read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    parts = []
+    try:
+        while limit > 0 and (part := os.read(fd, min(limit, 65536))):
+            parts.append(part)
+            limit -= len(part)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    return b"".join(parts)

@@ -1,0 +1,171 @@
+"""What do the agent and its runner say to each other?
+
+Frames: four bytes of length, big-endian, then one JSON object. The agent's messages name a deed (`do`), the runner's
+a fact (`say`). The shapes below exist for the type checker only: at run time they are plain dictionaries, because
+`typing` and `dataclasses` would cost the runner a tenth of its memory.
+
+Rules: P1  a frame above `FRAME_MAX`, or one that isn't a JSON object, ends the connection
+       P2  an unknown deed or fact is ignored, so that neighbours may differ by one version
+       P3  the inventory comes first, in parts of at most `INVENTORY_PART_MAX` entries; the last has `more` false
+"""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Final, Literal, TypedDict
+
+    class StartOrder(TypedDict):
+        """Start one task. Exactly one of `shell` and `argv` isn't empty."""
+
+        do: Literal["start"]
+        key: str
+        shell: str
+        argv: list[str]
+        env: dict[str, str]
+        workdir: str
+        gpus: list[str]
+        memory_mb: int
+        user: str
+        probe_port: int
+
+    class EndFields(TypedDict):
+        """`TaskEnd` of the brain, field by field."""
+
+        cause: str
+        at: int
+        exit_code: int | None
+        signal: int
+        oom: bool
+        peak_memory_mb: int
+        error: str
+
+    class TaskFields(TypedDict):
+        key: str
+        phase: str
+        gpus: list[str]
+        started_at: int
+
+    class OverFields(TypedDict):
+        key: str
+        gpus: list[str]
+        started_at: int
+        end: EndFields
+
+
+FRAME_MAX: Final = 8 * 1024 * 1024
+"""The largest start (environment and command at their bounds, every byte escaped) needs a fifth of it."""
+INVENTORY_PART_MAX: Final = 500
+SOCKET_NAME: Final = "runner.sock"
+LOCK_NAME: Final = "runner.lock"
+LOG_NAME: Final = "runner.log"
+SPOOL_NAME: Final = "output"
+_LENGTH_BYTES: Final = 4
+
+
+class BadFrame(Exception):
+    """The peer sent what isn't a frame. The message says what."""
+
+
+def key_text(job: int, attempt: int, rank: int) -> str:
+    """`5.1.0`: job 5, first attempt, rank 0. Also the name of the task's files."""
+    return f"{job}.{attempt}.{rank}"
+
+
+def parse_key(text: str) -> tuple[int, int, int]:
+    """Job, attempt and rank. Raises BadFrame for anything but three whole numbers: the text becomes a file name."""
+    parts = text.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadFrame(f"{text[:80]!r} is not a task key")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+def read_start(message: Mapping[str, object]) -> StartOrder:
+    """The order in a `start`. Raises BadFrame when a field is missing or of another type."""
+    key, argv, env, gpus = _text(message, "key"), message.get("argv"), message.get("env"), message.get("gpus")
+    parse_key(key)
+    if not isinstance(argv, list) or not isinstance(gpus, list) or not isinstance(env, dict):
+        raise BadFrame(f"the start of {key} lacks argv, env or gpus")
+    if not all(isinstance(word, str) for word in (*argv, *gpus, *env, *env.values())):
+        raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
+    return {
+        "do": "start",
+        "key": key,
+        "shell": _text(message, "shell"),
+        "argv": argv,
+        "env": env,
+        "workdir": _text(message, "workdir"),
+        "gpus": gpus,
+        "memory_mb": read_number(message, "memory_mb"),
+        "user": _text(message, "user"),
+        "probe_port": read_number(message, "probe_port"),
+    }
+
+
+def read_key(message: Mapping[str, object]) -> str:
+    """The task that a message is about. Raises BadFrame."""
+    key = _text(message, "key")
+    parse_key(key)
+    return key
+
+
+def read_number(message: Mapping[str, object], name: str) -> int:
+    """A whole number, not below 0. Raises BadFrame."""
+    value = message.get(name)
+    if not isinstance(value, int) or value < 0:
+        raise BadFrame(f"{name} is {value!r}, not a whole number from 0 up")
+    return value
+
+
+def _text(message: Mapping[str, object], name: str) -> str:
+    value = message.get(name)
+    if not isinstance(value, str):
+        raise BadFrame(f"{name} is {value!r}, not a text")
+    return value
+
+
+def encode(message: Mapping[str, object]) -> bytes:
+    """One frame."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > FRAME_MAX:
+        raise BadFrame(f"a message of {len(body)} bytes is above the bound of {FRAME_MAX}")
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+class Decoder:
+    """Cuts a byte stream into messages. Holds at most one frame that isn't whole yet."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, received: bytes) -> Iterator[dict[str, object]]:
+        """Messages that are whole now. Raises BadFrame."""
+        self._buffer += received
+        start = 0
+        try:
+            while len(self._buffer) - start >= _LENGTH_BYTES:
+                body = start + _LENGTH_BYTES
+                length = int.from_bytes(self._buffer[start:body], "big")
+                if length > FRAME_MAX:
+                    raise BadFrame(f"a frame of {length} bytes is above the bound of {FRAME_MAX}")
+                if len(self._buffer) < body + length:
+                    break
+                start = body + length
+                yield _parse(bytes(self._buffer[body:start]))
+        finally:
+            del self._buffer[:start]
+
+
+def _parse(body: bytes) -> dict[str, object]:
+    try:
+        message = json.loads(body)
+    except ValueError as error:
+        raise BadFrame(f"a frame holds no JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise BadFrame("a frame holds no JSON object")
+    return message

@@ -1,0 +1,373 @@
+"""Which tasks are open here, and what happens to each?
+
+The runner's own logic, between the loop, which owns the descriptors and the order of things on disk, and the parts
+that touch processes. A task passes through `start` -> (journal durable) -> `launch` -> its child's answer -> its
+leader's end -> `advance` until its tree is gone -> `over` -> (journal durable) -> reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from stoker.agent.runner import clock, ending, procfs, spool
+from stoker.agent.runner.cgroup import Cgroups, Group
+from stoker.agent.runner.launch import CannotStart, Launch, answer_of, port_obstacle, user_obstacle
+from stoker.agent.runner.shelf import Shelf
+from stoker.agent.runner.spool import Spool
+from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Task
+from stoker.agent.runner.tree import Trees
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Final
+
+    from stoker.agent.runner.journal import Journal, StartRecord
+    from stoker.agent.runner.protocol import OverFields, StartOrder, TaskFields
+    from stoker.agent.runner.settings import RunnerSettings
+
+    Watch = Callable[[int, Task], None]
+
+_OUTPUT_BYTES_PER_TURN: Final = 128 * 1024
+"""Read of one task's output before others have their turn."""
+_DRAIN_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Read after a tree is gone: what the pipe held. A stranger who holds it can't keep us longer."""
+_READ_BYTES: Final = 64 * 1024
+
+
+class Roster:
+    """Every task from its start record to its end record."""
+
+    def __init__(
+        self, settings: RunnerSettings, journal: Journal, watch: Watch, unwatch: Callable[[int], None]
+    ) -> None:
+        """`watch` and `unwatch` tell the loop which descriptors to wait for. Raises OSError."""
+        self._settings = settings
+        self._journal = journal
+        self._watch = watch
+        self._unwatch = unwatch
+        self.cgroups = Cgroups(settings.data_dir, settings.tree)
+        self.shelf = Shelf(settings.data_dir, settings.spool_bytes_max)
+        self._trees = Trees()
+        self._boot_id = procfs.boot_id()
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self.tasks: dict[str, Task] = {}
+        self.recorded: list[Task] = []
+        """Starts whose record isn't durable yet."""
+        self.ready: deque[Task] = deque()
+        """Starts whose record is."""
+        self._ending: dict[str, Task] = {}
+        self.overs: list[OverFields] = []
+        """Ends whose record isn't durable yet."""
+        self.news: list[dict[str, object]] = []
+        """For the agent, in order."""
+
+    def look_again(self) -> None:
+        """A new turn: what was seen of processes is old."""
+        self._trees.look_again()
+
+    # --- told by the agent --------------------------------------------------------------------------------------
+
+    def start(self, order: StartOrder) -> None:
+        key = order["key"]
+        if self._journal.knows(key):
+            self._answer_known(key)
+            return
+        mark = f"{key}.{os.urandom(8).hex()}"
+        folders = self.cgroups.planned(key, order["memory_mb"])
+        group = Group(folders, order["memory_mb"] if self.cgroups.memory else 0) if folders else None
+        task = self.tasks[key] = Task(key, mark, order["gpus"], group)
+        task.order = order
+        self._journal.start(self._record(task, folders))
+        obstacle = self._bound_reached()
+        if obstacle:
+            self._fail(task, "start_failed", obstacle)
+        else:
+            self.recorded.append(task)
+
+    def stop(self, key: str, grace_ms: int) -> None:
+        task = self.tasks.get(key)
+        if task is None:
+            return
+        if task.order is not None:
+            self._fail(task, "stopped", "stopped before its process was started")
+            return
+        if task.answer >= 0:
+            self.hear_answer(task)
+        # Still no answer: nothing of the job has run that could use a grace.
+        grace_s = 0.0 if task.answer >= 0 else grace_ms / 1000
+        ending.stop(task, grace_s, self._trees, clock.boot_s())
+        self._ending[key] = task
+
+    def settle(self, key: str) -> None:
+        self._journal.settle(key)
+
+    def _answer_known(self, key: str) -> None:
+        """What the record knows; never a second start."""
+        task = self.tasks.get(key)
+        if task is None:
+            over = self._journal.end_of(key)
+            if over is not None and all(over["key"] != waiting["key"] for waiting in self.overs):
+                self.news.append({"say": "over", **over})
+            return
+        if task.phase != STARTING and task.started_at:
+            self._say_running(task)
+        if task.phase == ENDING:
+            self.news.append({"say": "ending", "key": key})
+
+    def _bound_reached(self) -> str:
+        if len(self.tasks) > self._settings.tasks_max:
+            return f"this node's runner already holds {self._settings.tasks_max} tasks, the most it takes"
+        if len(self._journal.offered) >= self._settings.ends_max:
+            return f"{self._settings.ends_max} ends of earlier tasks wait for the control plane to take them"
+        return ""
+
+    def _record(self, task: Task, folders: list[str]) -> StartRecord:
+        return {
+            "key": task.key,
+            "mark": task.tree.mark,
+            "boot": self._boot_id,
+            "at": clock.wall_ms(),
+            "gpus": task.gpus,
+            "groups": folders,
+            "pid": 0,
+            "birth": 0,
+        }
+
+    # --- launching ----------------------------------------------------------------------------------------------
+
+    def records_are_durable(self) -> None:
+        self.ready += self.recorded
+        self.recorded.clear()
+
+    def records_failed(self, error: str) -> None:
+        """The disk took no record, so nothing may start."""
+        for task in self.recorded:
+            if task.key in self.tasks:
+                self._fail(task, "start_failed", f"the runner's journal can't be written: {error}")
+        self.recorded.clear()
+
+    def launch(self, at_most: int) -> None:
+        """Start processes for tasks that are ready."""
+        while self.ready and at_most > 0:
+            task = self.ready.popleft()
+            if task.order is None:
+                continue  # stopped meanwhile
+            at_most -= 1
+            try:
+                self._launch(task, task.order)
+            except CannotStart as error:
+                self._fail(task, error.cause, str(error))
+            except OSError as error:
+                self._fail(task, "start_failed", f"this node can't start it: {error}")
+
+    def _launch(self, task: Task, order: StartOrder) -> None:
+        """Raises CannotStart, OSError."""
+        obstacle = user_obstacle(order["user"])
+        if obstacle:
+            raise CannotStart(obstacle)
+        if order["workdir"] and not order["workdir"].startswith("/"):
+            raise CannotStart(f"the working directory {order['workdir'][:200]!r} isn't an absolute path")
+        obstacle = port_obstacle(order["probe_port"]) if order["probe_port"] else ""
+        if obstacle:
+            raise CannotStart(obstacle, "port_taken")
+        workdir = order["workdir"] or self.shelf.workdir(task.key)
+        launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir)
+        # A later runner takes a task without this file for never started: it is made before the process is.
+        limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
+        task.spool = Spool(self.shelf.output(task.key), *limits)
+        if task.tree.group is not None:
+            task.tree.group.make()
+            launch.doors = task.tree.group.doors()
+        self._fork(task, launch)
+
+    def _fork(self, task: Task, launch: Launch) -> None:
+        output, write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(output, False)
+        task.tree.born_s = clock.boot_s()
+        try:
+            pid, task.answer = launch.fork(write_end, self._null)
+        except OSError:
+            os.close(output)
+            raise
+        finally:
+            os.close(write_end)
+        task.order, task.output = None, output
+        task.tree.pipe = os.fstat(output).st_ino
+        self._trees.add(task.tree)
+        self._trees.led(task.tree, pid)
+        self._journal.ran(task.key, pid, task.tree.birth)
+        self._watch(task.output, task)
+        self._watch(task.answer, task)
+
+    def hear(self, descriptor: int, task: Task) -> None:
+        """One of the task's descriptors is readable."""
+        if descriptor == task.answer:
+            self.hear_answer(task)
+        elif descriptor == task.output:
+            self._take_output(task, _OUTPUT_BYTES_PER_TURN)
+
+    def hear_answer(self, task: Task) -> None:
+        reason = answer_of(task.answer)
+        if reason is None:
+            return
+        self._unwatch(task.answer)
+        os.close(task.answer)
+        task.answer = -1
+        if reason:
+            task.cause, task.error = "start_failed", reason
+        elif task.phase == STARTING:
+            task.phase, task.started_at = RUNNING, clock.wall_ms()
+            self._say_running(task)
+
+    def _say_running(self, task: Task) -> None:
+        self.news.append({"say": "running", "key": task.key, "pid": task.tree.pid, "at": task.started_at})
+
+    # --- output -------------------------------------------------------------------------------------------------
+
+    def _take_output(self, task: Task, limit: int) -> None:
+        assert task.spool is not None, f"output without a spool: {task.key}"
+        while limit > 0 and task.output >= 0:
+            try:
+                received = os.read(task.output, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not received:
+                self._close_output(task)
+                return
+            task.spool.write(received)
+            limit -= len(received)
+
+    def _close_output(self, task: Task) -> None:
+        self._unwatch(task.output)
+        os.close(task.output)
+        task.output = -1
+
+    # --- ending -------------------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Take leave of every child that has ended: leaders, and orphans that became ours."""
+        now_s, any_reaped = clock.boot_s(), False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid = 0
+            if pid == 0:
+                break
+            any_reaped = True
+            tree = self._trees.reaped(pid)
+            if tree is not None:
+                self._leader_ended(self.tasks[tree.key], status, now_s)
+        if any_reaped:
+            for task in self._ending.values():
+                task.check_s = now_s
+
+    def _leader_ended(self, task: Task, status: int, now_s: float) -> None:
+        if task.answer >= 0:
+            self.hear_answer(task)
+        ending.leader_ended(task, status, now_s)
+        self._ending[task.key] = task
+
+    def advance(self) -> None:
+        """Look after the tasks that are ending and due."""
+        now_s = clock.boot_s()
+        for task in [task for task in self._ending.values() if task.check_s <= now_s]:
+            if task.tree.group is not None and not task.tree.leading:
+                killed, peak_mb = task.tree.group.memory()
+                task.oom, task.peak_memory_mb = task.oom or killed, max(task.peak_memory_mb, peak_mb)
+            if ending.advance(task, self._trees, now_s):
+                self._over(task)
+            elif not task.said_ending:
+                task.said_ending = True
+                self.news.append({"say": "ending", "key": task.key})
+
+    def next_check_s(self) -> float:
+        """When `advance` is due, in seconds since boot. Infinity = not before something happens."""
+        return min((task.check_s for task in self._ending.values()), default=float("inf"))
+
+    def _fail(self, task: Task, cause: str, error: str) -> None:
+        """It ends without ever having had a process."""
+        task.order, task.cause, task.error = None, cause, error
+        if task.tree.group is not None:
+            task.tree.group.remove()
+        self._over(task)
+
+    def _over(self, task: Task) -> None:
+        """Its tree is gone. Reported once its end record is durable."""
+        if task.output >= 0:
+            self._take_output(task, _DRAIN_BYTES_MAX)
+        if task.output >= 0:
+            self._close_output(task)
+        if task.answer >= 0:
+            self._unwatch(task.answer)
+            os.close(task.answer)
+        self._trees.drop(task.tree)
+        self._ending.pop(task.key, None)
+        del self.tasks[task.key]
+        end = task.end_fields(clock.wall_ms())
+        self._close_spool(task)
+        over: OverFields = {"key": task.key, "gpus": task.gpus, "started_at": task.started_at, "end": end}
+        self._journal.end(over)
+        self.overs.append(over)
+        self.shelf.ended(task.key, self.tasks)
+
+    def _close_spool(self, task: Task) -> None:
+        try:
+            if task.spool is not None:
+                task.spool.close()
+            else:
+                spool.seal(self.shelf.output(task.key))
+        except OSError:
+            return  # a reader goes on waiting for more until it asks for the task's state
+
+    # --- what an earlier runner left ----------------------------------------------------------------------------
+
+    def inherit(self) -> None:
+        """Answer for every open record: end what it has, then say what became of it."""
+        known = [*self._journal.open, *self._journal.offered, *self._journal.settled]
+        self.shelf.recount(known)
+        records = list(self._journal.open.values())
+        self._sweep_folders({folder for record in records for folder in record["groups"]})
+        for record in records:
+            task = Task(record["key"], record["mark"], record["gpus"], None)
+            self.tasks[task.key] = task
+            if record["boot"] != self._boot_id:
+                self._fail(task, "node_rebooted", "the node was rebooted while it ran")
+            elif not spool.exists(self.shelf.output(task.key)):
+                self._fail(task, "never_started", "the runner was killed before it started its process")
+            else:
+                self._sweep(task, record)
+
+    def _sweep(self, task: Task, record: StartRecord) -> None:
+        task.cause = "runner_lost"
+        task.error = "the node's runner was killed while it ran; what was left of it was ended"
+        task.started_at = record["at"]
+        task.tree.pid, task.tree.birth, task.tree.inherited = record["pid"], record["birth"], True
+        task.tree.group = Group(record["groups"]) if record["groups"] else None
+        self._trees.add(task.tree)
+        ending.inherit(task, self._trees, clock.boot_s())
+        self._ending[task.key] = task
+
+    def _sweep_folders(self, known: set[str]) -> None:
+        """Cgroups of tasks that ended just before their runner did."""
+        for folder in self.cgroups.leftovers():
+            if folder not in known:
+                group = Group([folder])
+                group.kill()
+                group.remove()
+
+    # --- all at once --------------------------------------------------------------------------------------------
+
+    def stop_all(self) -> None:
+        """Kill every task."""
+        for key in list(self.tasks):
+            self.stop(key, 0)
+
+    def inventory(self) -> Iterator[TaskFields]:
+        """Every open task; one whose end isn't durable yet counts as ending."""
+        for task in self.tasks.values():
+            yield {"key": task.key, "phase": task.phase, "gpus": task.gpus, "started_at": task.started_at}
+        for over in self.overs:
+            yield {"key": over["key"], "phase": ENDING, "gpus": over["gpus"], "started_at": over["started_at"]}

@@ -1,0 +1,64 @@
+"""Within which bounds does this runner work?
+
+Read from its command line as `--name value`; `argparse` would cost more memory than all of the runner's own code.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+TREE_MODES: Final = ("auto", "v2", "v1", "scan")
+
+
+class RunnerSettings:
+    """Every bound says what happens at it."""
+
+    __slots__ = (
+        "data_dir",
+        "ends_kept_s",
+        "ends_max",
+        "head_bytes_max",
+        "idle_exit_s",
+        "spool_bytes_max",
+        "tail_bytes_max",
+        "tasks_max",
+        "tether_s",
+        "tree",
+    )
+
+    def __init__(self) -> None:
+        self.data_dir = ""
+        self.tree = "auto"
+        """How processes are followed: `v2` or `v1` cgroups, `scan` of /proc, `auto` = the first that works."""
+        self.tether_s = 0.0
+        """> 0: end every task and exit when no agent has been connected for that long. 0 = outlive the agent."""
+        self.idle_exit_s = 600.0
+        """With no agent and no task for that long there is nothing to outlive: exit. The next agent starts another."""
+        self.tasks_max = 4_096
+        """A start beyond it ends `start_failed`."""
+        self.ends_max = 10_000
+        """The oldest settled ends beyond it are forgotten. With as many unsettled, a start ends `start_failed`."""
+        self.ends_kept_s = 24 * 3600
+        self.head_bytes_max = 16 * 1024 * 1024
+        """Of a task's output the first bytes kept."""
+        self.tail_bytes_max = 24 * 1024 * 1024
+        """Of the rest, the newest one to two times that many bytes are kept."""
+        self.spool_bytes_max = 16 * 1024 * 1024 * 1024
+        """Outputs of ended tasks beyond it: the oldest large ones are dropped."""
+
+
+def parse_arguments(arguments: list[str]) -> RunnerSettings:
+    """Raises ValueError with a sentence for people."""
+    settings = RunnerSettings()
+    for name, value in zip(arguments[::2], [*arguments[1::2], ""], strict=False):
+        field = name.removeprefix("--").replace("-", "_")
+        if not name.startswith("--") or field not in RunnerSettings.__slots__:
+            raise ValueError(f"unknown argument {name!r}; known: --{', --'.join(RunnerSettings.__slots__)}")
+        setattr(settings, field, type(getattr(settings, field))(value))
+    if not settings.data_dir.startswith("/"):
+        raise ValueError("--data_dir must be an absolute path")
+    if settings.tree not in TREE_MODES:
+        raise ValueError(f"--tree must be one of {', '.join(TREE_MODES)}")
+    return settings

@@ -1,0 +1,93 @@
+"""What does the runner hold in memory of a task that isn't proved gone?"""
+
+from __future__ import annotations
+
+import os
+
+from stoker.agent.runner.tree import Tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from stoker.agent.runner.cgroup import Group
+    from stoker.agent.runner.protocol import EndFields, StartOrder
+    from stoker.agent.runner.spool import Spool
+
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+ENDING: Final = "ending"
+
+# Steps of an ending, in order.
+LINGERING: Final = 0
+"""The leader ended; what it left may still write its last line."""
+TERMINATED: Final = 1
+KILLED: Final = 2
+
+
+class Task:
+    """One task from its start record to its end record."""
+
+    __slots__ = (
+        "answer",
+        "cause",
+        "check_s",
+        "error",
+        "gpus",
+        "key",
+        "oom",
+        "order",
+        "output",
+        "peak_memory_mb",
+        "phase",
+        "recheck_s",
+        "said_ending",
+        "spool",
+        "started_at",
+        "status",
+        "step",
+        "step_until_s",
+        "tree",
+    )
+
+    def __init__(self, key: str, mark: str, gpus: list[str], group: Group | None) -> None:
+        self.key = key
+        self.gpus = gpus
+        self.tree = Tree(key, mark, group)
+        self.phase = STARTING
+        self.started_at = 0
+        self.order: StartOrder | None = None
+        """Until it is launched."""
+        self.answer = -1
+        """Pipe on which the child says whether it became the program."""
+        self.output = -1
+        """Read end of the output pipe."""
+        self.spool: Spool | None = None
+        self.status: int | None = None
+        """Of the leader, as waitpid gives it."""
+        self.cause = "exited"
+        self.error = ""
+        self.oom = False
+        self.peak_memory_mb = 0
+        self.said_ending = False
+        self.step = LINGERING
+        self.step_until_s = 0.0
+        self.check_s = 0.0
+        """When to look again whether the tree is gone."""
+        self.recheck_s = 0.0
+
+    def end_fields(self, at: int) -> EndFields:
+        exit_code, number = None, 0
+        if self.status is not None and self.cause in ("exited", "stopped"):
+            code = os.waitstatus_to_exitcode(self.status)
+            exit_code, number = (code, 0) if code >= 0 else (None, -code)
+        error = "; ".join(filter(None, (self.error, self.spool.lost if self.spool else "")))
+        return {
+            "cause": self.cause,
+            "at": at,
+            "exit_code": exit_code,
+            "signal": number,
+            "oom": self.oom,
+            "peak_memory_mb": self.peak_memory_mb,
+            "error": error,
+        }

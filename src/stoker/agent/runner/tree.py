@@ -1,0 +1,216 @@
+"""Which processes belong to a task, and are they gone?
+
+While the runner lives it is the subreaper: whatever a task leaves behind becomes its child. So once the leader is
+reaped, a task's tree is gone when its cgroup is empty and none of our children is an orphan of that task. Where no
+cgroup can be made, orphans are all there is to go by; they are attributed once, when first seen, by mark, session,
+cgroup or output pipe.
+
+A task that an earlier runner left has no leader here: its processes are searched by cgroup, mark, pid and birth,
+session, and descent from any of these.
+
+Rules: K1  a signal goes only to a process whose pid and birth are those that were seen
+       K2  an orphan that can't be attributed (own session, scrubbed environment, other output) belongs to the last
+           task to end of those that lived at its birth
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from stoker.agent.runner import procfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from stoker.agent.runner.cgroup import Group
+    from stoker.agent.runner.procfs import Proc
+
+_KILL_ROUNDS_MAX: Final = 8
+"""Rounds of search and kill in one go, against trees that fork meanwhile; the next check goes on."""
+_ORPHANS_MAX: Final = 65_536
+"""Attributions kept; at the bound all are found anew."""
+
+
+class Tree:
+    """The processes of one task."""
+
+    __slots__ = ("birth", "born_s", "group", "inherited", "key", "leading", "mark", "pid", "pipe")
+
+    def __init__(self, key: str, mark: str, group: Group | None) -> None:
+        self.key = key
+        self.mark = mark
+        self.group = group
+        self.pid = 0
+        """The leader, also the session. 0 = it isn't known."""
+        self.birth = 0
+        self.born_s = 0.0
+        """Seconds since boot, at or before the leader's birth."""
+        self.pipe = 0
+        """Inode of the output pipe."""
+        self.leading = False
+        """The leader is our child and not reaped."""
+        self.inherited = False
+        """Started by an earlier runner."""
+
+
+class Trees:
+    """All trees that aren't proved gone."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, Tree] = {}
+        self._leaders: dict[int, Tree] = {}
+        self._owners: dict[tuple[int, int], str] = {}
+        self._scanned: dict[int, Proc] | None = None
+        self._marks: dict[int, str] = {}
+
+    def look_again(self) -> None:
+        """What was seen of /proc is old now. Once per turn of the loop, so that many ends share one scan."""
+        self._scanned = None
+        self._marks.clear()
+
+    def add(self, tree: Tree) -> None:
+        self._trees[tree.key] = tree
+
+    def led(self, tree: Tree, pid: int) -> None:
+        """The leader exists."""
+        tree.pid, tree.leading = pid, True
+        proc = procfs.read_proc(pid)
+        tree.birth = proc.birth if proc else 0
+        self._leaders[pid] = tree
+
+    def reaped(self, pid: int) -> Tree | None:
+        """The tree whose leader that was. None = an orphan."""
+        tree = self._leaders.pop(pid, None)
+        if tree is not None:
+            tree.leading = False
+        return tree
+
+    def drop(self, tree: Tree) -> None:
+        """It is gone."""
+        self._trees.pop(tree.key, None)
+
+    def gone(self, tree: Tree) -> bool:
+        """Is nothing of it left? Removes its cgroup when so."""
+        if tree.leading:
+            return False
+        if tree.group is not None and not tree.group.remove():
+            return False
+        return not (self._searched(tree) if tree.inherited else self._orphans(tree))
+
+    def members(self, tree: Tree) -> list[Proc]:
+        """All living processes of it. Costs a scan of /proc unless its cgroup holds everything."""
+        roots = {orphan.pid for orphan in self._orphans(tree)}
+        if tree.group is not None:
+            grouped = set(tree.group.pids())
+            if not tree.inherited and roots <= grouped and (grouped or not tree.leading):
+                return [proc for proc in map(procfs.read_proc, grouped) if proc is not None]
+            roots |= grouped
+        procs = self._scan()
+        if tree.leading:
+            roots.add(tree.pid)
+            roots.update(_in_session(tree, procs))
+        if tree.inherited:
+            roots.update(proc.pid for proc in self._searched(tree))
+        return procfs.with_descendants(roots, procs)
+
+    def signal(self, tree: Tree, *numbers: int) -> None:
+        """These signals to every process of it, in this order."""
+        for proc in self.members(tree):
+            for number in numbers:
+                _send(proc, number)
+
+    def kill(self, tree: Tree) -> None:
+        """SIGKILL until nothing new turns up. Of inherited trees there may be thousands: they share the turn's scan."""
+        if tree.group is not None:
+            tree.group.kill()
+        seen: set[tuple[int, int]] = set()
+        for _ in range(1 if tree.inherited else _KILL_ROUNDS_MAX):
+            fresh = [proc for proc in self.members(tree) if (proc.pid, proc.birth) not in seen]
+            if not fresh:
+                return
+            for proc in fresh:
+                seen.add((proc.pid, proc.birth))
+                _send(proc, signal.SIGKILL)
+            self._scanned = None
+
+    # --- search -------------------------------------------------------------------------------------------------
+
+    def _orphans(self, tree: Tree) -> list[Proc]:
+        """Our children that a task left behind and that are counted to this one."""
+        strays = [pid for pid in procfs.own_children() if pid not in self._leaders]
+        procs = [proc for proc in map(procfs.read_proc, strays) if proc is not None]
+        return [proc for proc in procs if self._owner(proc) == tree.key or self._falls_to(tree, proc)]
+
+    def _owner(self, proc: Proc) -> str:
+        """The key of the task that the orphan belongs to. Empty = it can't be told."""
+        known = self._owners.get((proc.pid, proc.birth))
+        if known is None:
+            if len(self._owners) >= _ORPHANS_MAX:
+                self._owners.clear()
+            known = self._owners[proc.pid, proc.birth] = self._attribute(proc)
+        return known
+
+    def _attribute(self, proc: Proc) -> str:
+        trees = self._trees.values()
+        mark = procfs.mark_of(proc.pid)
+        for tree in trees:
+            if mark == tree.mark:
+                return tree.key
+        for tree in trees:
+            if tree.pid == proc.session or procfs.writes_to_pipe(proc.pid, tree.pipe):
+                return tree.key
+        return next((tree.key for tree in trees if tree.group and proc.pid in tree.group.pids()), "")
+
+    def _falls_to(self, tree: Tree, proc: Proc) -> bool:
+        """K2."""
+        if self._owner(proc) in self._trees or proc.birth_s < tree.born_s - 1:
+            return False
+        others = (other for other in self._trees.values() if other is not tree and not other.inherited)
+        return not any(other.born_s <= proc.birth_s for other in others)
+
+    def _searched(self, tree: Tree) -> list[Proc]:
+        """Processes of an inherited tree that can be told by themselves."""
+        procs = self._scan()
+        leader = procs.get(tree.pid)
+        found = [leader] if leader is not None and tree.birth and leader.birth == tree.birth else []
+        sessions = set(_in_session(tree, procs))
+        return found + [proc for proc in procs.values() if proc.pid in sessions or self._mark(proc) == tree.mark]
+
+    def _scan(self) -> dict[int, Proc]:
+        """All processes but this one, as seen this turn."""
+        if self._scanned is None:
+            self._scanned = procfs.every_proc()
+            self._scanned.pop(os.getpid(), None)
+        return self._scanned
+
+    def _mark(self, proc: Proc) -> str:
+        mark = self._marks.get(proc.pid)
+        if mark is None:
+            mark = self._marks[proc.pid] = procfs.mark_of(proc.pid)
+        return mark
+
+
+def _in_session(tree: Tree, procs: dict[int, Proc]) -> list[int]:
+    """Pids in the session that the leader made. Its number isn't given to another process while one of them lives: when
+    the pid belongs to somebody born at another time, the session is over."""
+    holder = procs.get(tree.pid)
+    if not tree.birth or (holder is not None and holder.birth != tree.birth):
+        return []
+    return [proc.pid for proc in procs.values() if proc.session == tree.pid and proc.birth >= tree.birth]
+
+
+def _send(proc: Proc, number: int) -> None:
+    """K1. The descriptor is opened first and the birth checked after, so the pid can't change hands in between."""
+    try:
+        fd = os.pidfd_open(proc.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if procfs.same(proc.pid, proc.birth):
+            signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(fd)

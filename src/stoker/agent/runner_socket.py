@@ -1,0 +1,304 @@
+"""How does the agent find its runner, and talk to it?
+
+The real Runner port. A connection is made to the socket in the data folder; when nobody answers there, a runner is
+started, in a session of its own and with nothing of the agent's open, and then connected to. Output is read from the
+files that the runner writes, without asking it.
+
+Calls on a connection that has broken raise ConnectionError (an OSError); the report stream says RunnerGone.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from stoker.agent.ports import (
+    LogSlice,
+    RunnerGone,
+    RunnerInventory,
+    RunnerReport,
+    StartTask,
+    TaskEnding,
+    TaskOver,
+    TaskRunning,
+)
+from stoker.agent.runner import spool
+from stoker.agent.runner.protocol import (
+    LOG_NAME,
+    SOCKET_NAME,
+    SPOOL_NAME,
+    BadFrame,
+    Decoder,
+    encode,
+    key_text,
+    parse_key,
+)
+from stoker.brain.domain.ids import GpuUuid, JobId
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.job import EndCause, TaskEnd
+from stoker.brain.domain.report import TaskPhase, TaskStatus
+from stoker.brain.domain.units import Instant
+from stoker.ports import Clock
+
+if TYPE_CHECKING:  # shapes that don't exist at run time
+    from stoker.agent.runner.protocol import OverFields, TaskFields
+
+CONNECT_S_MAX: Final = 15.0
+"""From starting a runner to its answer. Python on a busy machine takes a second; a sweep of leftovers adds to it."""
+SHUTDOWN_S_MAX: Final = 30.0
+REPORTS_MAX: Final = 10_000
+"""Reports that wait for the daemon. At the bound the socket isn't read, and the runner keeps what it has to say."""
+_RETRY_S: Final = 0.02
+_READ_BYTES: Final = 256 * 1024
+_LOG_TAIL_BYTES: Final = 2_000
+
+
+class RunnerSocket:
+    """One node's runner, seen from its agent."""
+
+    def __init__(self, data_dir: Path, clock: Clock, options: dict[str, object] | None = None) -> None:
+        """`options` are fields of `RunnerSettings` by name, for a runner that must be started: `tether_s`, bounds."""
+        self._data_dir = data_dir
+        self._clock = clock
+        self._options = options or {}
+        self._reports: asyncio.Queue[RunnerReport] = asyncio.Queue(REPORTS_MAX)
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._started_pid = 0
+        self.notes: tuple[str, ...] = ()
+        """What this node's runner can't do, in sentences for people. Known after the inventory."""
+
+    # --- the port -----------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Find the runner of this node or start one. Raises OSError when neither works."""
+        await self.close()
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        reader, self._writer = await self._reach()
+        self._reports = asyncio.Queue(REPORTS_MAX)
+        self._reading = asyncio.create_task(self._read(reader, self._reports), name="runner-reports")
+
+    async def reports(self) -> AsyncIterator[RunnerReport]:
+        reports = self._reports
+        while True:
+            report = await reports.get()
+            yield report
+            if isinstance(report, RunnerGone):
+                return
+
+    async def start(self, task: StartTask) -> None:
+        start = task.start
+        shell = isinstance(start.command, str)
+        message: dict[str, object] = {
+            "do": "start",
+            "key": _text(start.key),
+            "shell": start.command if shell else "",
+            "argv": [] if shell else list(start.command),
+            "env": task.env,
+            "workdir": start.workdir,
+            "gpus": list(start.gpus),
+            "memory_mb": start.memory_mb,
+            "user": start.user,
+            "probe_port": start.probe_port,
+        }
+        await self._send(message)
+
+    async def stop(self, key: TaskKey, grace_ms: int) -> None:
+        await self._send({"do": "stop", "key": _text(key), "grace_ms": grace_ms})
+
+    async def settle(self, key: TaskKey) -> None:
+        await self._send({"do": "settle", "key": _text(key)})
+
+    async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
+        """Raises FileNotFoundError when no output of this task is kept here."""
+        base = str(self._data_dir / SPOOL_NAME / _text(key))
+        try:
+            begin, content, size, ended = spool.read(base, offset, limit)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"no output of job {key.job} is kept on this node") from error
+        return LogSlice(offset=begin, data=content, size=size, ended=ended)
+
+    async def shutdown(self) -> None:
+        """Kill every task, then end the runner. Raises TimeoutError when a process can't be killed."""
+        if self._reading is None or self._reading.done():
+            return
+        with suppress(ConnectionError):
+            await self._send({"do": "shutdown"})
+        async with asyncio.timeout(SHUTDOWN_S_MAX):
+            await self._drain()
+        self._bury()
+
+    async def close(self) -> None:
+        """Let go of the runner; it and its tasks go on."""
+        if self._reading is not None:
+            self._reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reading
+            self._reading = None
+        if self._writer is not None:
+            self._writer.close()
+            with suppress(OSError):
+                await self._writer.wait_closed()
+            self._writer = None
+        self._bury()
+
+    # --- connecting ---------------------------------------------------------------------------------------------
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            return await self._open()
+        if self._started_pid == 0:
+            self._started_pid = self._launch()
+        deadline = self._clock.mono() + CONNECT_S_MAX
+        while True:
+            with suppress(FileNotFoundError, ConnectionRefusedError):
+                return await self._open()
+            if self._bury():
+                raise OSError(f"the runner of {self._data_dir} ended at once: {self._last_words()}")
+            if self._clock.mono() > deadline:
+                raise OSError(f"the runner of {self._data_dir} doesn't answer: {self._last_words()}")
+            await self._clock.sleep(_RETRY_S)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # By way of a descriptor, since a UNIX address holds only 107 bytes.
+        folder = os.open(self._data_dir, os.O_PATH | os.O_DIRECTORY)
+        try:
+            return await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        finally:
+            os.close(folder)
+
+    def _launch(self) -> int:
+        """Start a runner that owes us nothing: its own session, its own log, no descriptor of ours."""
+        options = [word for name, value in self._options.items() for word in (f"--{name}", str(value))]
+        arguments = [sys.executable, "-m", "stoker.agent.runner", "--data_dir", str(self._data_dir.resolve()), *options]
+        log = str(self._data_dir / LOG_NAME)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        streams = [
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, log, flags, 0o600),
+        ]
+        return os.posix_spawn(sys.executable, arguments, os.environ, file_actions=streams, setsid=True)
+
+    def _bury(self) -> bool:
+        """Has the runner that we started ended? Takes its exit status, so that no zombie stays."""
+        if self._started_pid == 0:
+            return False
+        with suppress(ChildProcessError):
+            if os.waitpid(self._started_pid, os.WNOHANG)[0] == 0:
+                return False
+        self._started_pid = 0
+        return True
+
+    def _last_words(self) -> str:
+        try:
+            content = (self._data_dir / LOG_NAME).read_bytes()[-_LOG_TAIL_BYTES:]
+        except OSError as error:
+            return f"it left no log ({error.strerror})"
+        return content.decode(errors="replace").strip().rpartition("\n")[2] or "its log is empty"
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    async def _send(self, message: dict[str, object]) -> None:
+        if self._writer is None or self._reading is None or self._reading.done():
+            raise ConnectionError("the runner isn't connected")
+        self._writer.write(encode(message))
+        await self._writer.drain()
+
+    async def _read(self, reader: asyncio.StreamReader, reports: asyncio.Queue[RunnerReport]) -> None:
+        """Everything the runner says, until it is gone."""
+        decoder, inventory, error = Decoder(), _InventoryParts(), ""
+        try:
+            while received := await reader.read(_READ_BYTES):
+                for message in decoder.feed(received):
+                    error = str(message["error"]) if message["say"] == "bye" else error
+                    for report in self._reports_in(message, inventory):
+                        await reports.put(report)
+        except (OSError, BadFrame) as broken:
+            error = error or str(broken)
+        assert self._writer is not None, "reading without a connection"
+        self._writer.close()
+        self._bury()
+        await reports.put(RunnerGone(error=error or "the runner process has ended"))
+
+    def _reports_in(self, message: dict[str, object], inventory: "_InventoryParts") -> Iterator[RunnerReport]:
+        """P2: what we don't know, we ignore."""
+        match message["say"]:
+            case "inventory":
+                self.notes = tuple(cast(list[str], message["notes"]))
+                yield from inventory.add(message)
+            case "running":
+                yield TaskRunning(
+                    key=_key(message), pid=cast(int, message["pid"]), at=Instant(cast(int, message["at"]))
+                )
+            case "ending":
+                yield TaskEnding(key=_key(message))
+            case "over":
+                yield _over(cast("OverFields", message))
+            case _:
+                return
+
+    async def _drain(self) -> None:
+        """Until the runner is gone. What it says meanwhile nobody waits for any more."""
+        assert self._reading is not None, "draining without a connection"
+        while not self._reading.done():
+            with suppress(asyncio.QueueEmpty):
+                while self._reports.full():
+                    self._reports.get_nowait()
+            await asyncio.wait({self._reading}, timeout=_RETRY_S)
+
+
+class _InventoryParts:
+    """P3: an inventory comes in parts."""
+
+    def __init__(self) -> None:
+        self._tasks: list[TaskStatus] = []
+        self._ends: list[TaskOver] = []
+
+    def add(self, message: dict[str, object]) -> Iterator[RunnerInventory]:
+        self._tasks += map(_status, cast("list[TaskFields]", message["tasks"]))
+        for over in cast("list[OverFields]", message["ends"]):
+            self._ends.append(_over(over))
+            started_at = Instant(over["started_at"])
+            gpus = tuple(GpuUuid(gpu) for gpu in over["gpus"])
+            self._tasks.append(TaskStatus(key=_key(over), phase=TaskPhase.ENDED, gpus=gpus, started_at=started_at))
+        if not message["more"]:
+            yield RunnerInventory(tasks=tuple(self._tasks), ends=tuple(self._ends))
+            self._tasks, self._ends = [], []
+
+
+def _text(key: TaskKey) -> str:
+    return key_text(key.job, key.attempt, key.rank)
+
+
+def _key(fields: Mapping[str, object]) -> TaskKey:
+    job, attempt, rank = parse_key(str(fields["key"]))
+    return TaskKey(JobId(job), attempt, rank)
+
+
+def _status(fields: "TaskFields") -> TaskStatus:
+    return TaskStatus(
+        key=_key(fields),
+        phase=TaskPhase(fields["phase"]),
+        gpus=tuple(GpuUuid(gpu) for gpu in fields["gpus"]),
+        started_at=Instant(fields["started_at"]),
+    )
+
+
+def _over(fields: "OverFields") -> TaskOver:
+    end = fields["end"]
+    return TaskOver(
+        key=_key(fields),
+        end=TaskEnd(
+            cause=EndCause(end["cause"]),
+            at=Instant(end["at"]),
+            exit_code=end["exit_code"],
+            signal=end["signal"],
+            oom=end["oom"],
+            peak_memory_mb=end["peak_memory_mb"],
+            error=end["error"],
+        ),
+    )
