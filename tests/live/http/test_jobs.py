@@ -150,7 +150,7 @@ async def test_a_list_is_newest_first_and_pages_by_after_without_gap_or_repeat(p
 
 async def test_limit_and_offset_page_as_the_mvps_clients_do(plane: Plane) -> None:
     ids = [await submit(plane) for _ in range(5)]
-    page = (await plane.get(f"{JOBS}?tenant_id=default&state=&limit=2&offset=2")).json
+    page = (await plane.get(f"{JOBS}?tenant_id=&state=&limit=2&offset=2")).json
     assert [job["id"] for job in page["jobs"]] == [ids[2], ids[1]]
     assert page["total"] == 5
 
@@ -199,6 +199,7 @@ async def test_an_unknown_state_is_refused_and_the_known_ones_are_named(plane: P
         ("sate=running", "unknown_parameter"),
         ("limit=many", "bad_parameter"),
         ("limit=-1", "bad_parameter"),
+        ("limit=0", "bad_parameter"),
         ("limit=1&limit=2", "bad_parameter"),
         ("class=slow", "bad_parameter"),
         ("after=x", "bad_job_id"),
@@ -208,6 +209,32 @@ async def test_an_unknown_state_is_refused_and_the_known_ones_are_named(plane: P
 async def test_a_wrong_parameter_is_refused_instead_of_ignored(plane: Plane, query: str, code: str) -> None:
     reply = await plane.get(f"{JOBS}?{query}")
     assert (reply.status, reply.json["code"]) == (400, code)
+
+
+async def test_a_parameter_that_is_empty_counts_as_not_given(plane: Plane) -> None:
+    await submit(plane)
+    for query in ("tenant_id=&state=&limit=&offset=", "state=&class=&after="):
+        assert (await plane.get(f"{JOBS}?{query}")).json["total"] == 1
+    assert (await plane.get("/api/v1/tasks?status=&priority=&limit=")).json["total"] == 1
+
+
+async def test_a_row_of_a_list_is_what_the_job_itself_shows(plane: Plane) -> None:
+    """Rows are kept between requests; a kept one must never be old."""
+    agent = await plane.join("n")
+    job_id = await submit(plane)
+
+    async def same() -> str:
+        row = (await plane.get(JOBS)).json["jobs"][0]
+        job = (await plane.get(f"{JOBS}/{job_id}")).json
+        assert row == job
+        return str(row["state"])
+
+    await same()
+    start = await agent.run()
+    assert await same() == "running"
+    assert await same() == "running"
+    await agent.end(start)
+    assert await same() == "succeeded"
 
 
 async def test_a_limit_above_the_most_is_read_as_the_most(plane: Plane) -> None:

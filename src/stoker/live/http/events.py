@@ -6,7 +6,7 @@ Rules: E1  the id of a message is its position in the log; a reader that sends i
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 import msgspec
@@ -72,7 +72,7 @@ def routes(control: ControlPlane) -> APIRouter:
     return router
 
 
-async def messages(entries: AsyncIterator[Entry], streams: OpenStreams) -> AsyncIterator[bytes]:
+async def messages(entries: AsyncIterator[Entry], streams: OpenStreams) -> AsyncGenerator[bytes, None]:
     """The stream, until its reader goes away or falls behind, or the control plane stops."""
     streams.count += 1
     upcoming = asyncio.ensure_future(_next(entries))

@@ -1,6 +1,7 @@
 """REST for jobs: submit, list, show, cancel."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from fastapi import APIRouter
@@ -9,26 +10,27 @@ from starlette.responses import Response
 
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import Job, JobSpec
-from stoker.brain.domain.lifecycle import JobState, states_named
-from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.lifecycle import states_named
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import ANYONE, body_of, job_at, json_answer, query_of
 from stoker.live.http.contract import BODY, CHANGE, JOB, SUBMIT, json_content, one_of, route
 from stoker.live.http.listing import Wanted, page_of, select, states_of
+from stoker.live.http.rows import Rows, reason_of
+from stoker.ports import Clock
 from stoker.wire.rest.decode import bad_value, decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import JobListQuery, JobListView, JobsSubmittedView, JobView, job_view
 from stoker.wire.rest.submit import JobBody, JobsBody, spec_of
 from stoker.wire.versions import API_PREFIX
 
-ROWS_PER_TURN = 256
-"""Rows encoded before others get a turn: about two milliseconds."""
+BODIES_PER_TURN: Final = 256
+"""Jobs read before others get a turn: about a millisecond."""
 
 
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
-    shown = json_content(JobView)
+    shown, rows = json_content(JobView), Rows(control)
 
     @router.post(
         "/jobs",
@@ -46,10 +48,9 @@ def routes(control: ControlPlane) -> APIRouter:
         if "jobs" not in members:
             (job,) = await submitted(control, (spec_of(decode_body(JobBody, data)),))
             return json_answer(job_view(job, reason_of(control, job), submitted=True), 201)
-        specs = _specs(members)
-        jobs = await submitted(control, specs)
-        rows = await encoded_rows(control, jobs, submitted=True)
-        return _raw_json(b'{"jobs":[%b],"total":%d}' % (b",".join(rows), len(jobs)), 201)
+        jobs = await submitted(control, await _specs(members, control.clock))
+        content = b",".join(await rows.of(jobs, submitted=True))
+        return _raw_json(b'{"jobs":[%b],"total":%d}' % (content, len(jobs)), 201)
 
     @router.get(
         "/jobs",
@@ -61,10 +62,10 @@ def routes(control: ControlPlane) -> APIRouter:
         page = page_of(query.limit, query.offset, query.after)
         states = states_of(query.state, states_named)
         found = await select(control.committer.state, states, _wanted(query), page, control.clock)
-        rows = await encoded_rows(control, found.jobs)
-        following = b'"%d"' % found.jobs[-1].id if found.more and found.jobs else b"null"
-        shown = (b",".join(rows), found.total, page.limit, following)
-        return _raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % shown)
+        content = b",".join(await rows.of(found.jobs))
+        following = b'"%d"' % found.jobs[-1].id if found.more else b"null"
+        members = (content, found.total, page.limit, following)
+        return _raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
 
     @router.get("/jobs/{job_id}", **route(shown, path="job_id", refusals=JOB))
     async def show(request: Request) -> Response:
@@ -83,9 +84,12 @@ def routes(control: ControlPlane) -> APIRouter:
 
 async def submitted(control: ControlPlane, specs: Sequence[JobSpec]) -> list[Job]:
     """The jobs that these became, durably. Raises: StokerError as the brain refuses."""
-    events = await control.committer.ask(Submit(by=ANYONE, specs=tuple(specs)))
-    jobs = control.committer.state.jobs
-    return [jobs[event.job] for event in events if isinstance(event, JobSubmitted)]
+    committer = control.committer
+    events = committer.tell(Submit(by=ANYONE, specs=tuple(specs)))
+    # Taken now: by the time they are durable a short job may have ended and, on a busy cluster, been forgotten.
+    jobs = [committer.state.jobs[event.job] for event in events if isinstance(event, JobSubmitted)]
+    await committer.settled()
+    return jobs
 
 
 async def cancelled(control: ControlPlane, request: Request) -> Job:
@@ -95,30 +99,11 @@ async def cancelled(control: ControlPlane, request: Request) -> Job:
     return control.committer.state.jobs.get(job.id, job)
 
 
-def reason_of(control: ControlPlane, job: Job) -> Reason | None:
-    """Why it waits or why it ended; None for one that runs."""
-    if job.state in (JobState.PENDING, JobState.HELD):
-        return control.loop.reason_for(job)
-    return job.reason
-
-
-async def encoded_rows(control: ControlPlane, jobs: Sequence[Job], *, submitted: bool = False) -> list[bytes]:
-    rows: list[bytes] = []
-    for job in jobs:
-        rows.append(_encode(job_view(job, reason_of(control, job), submitted=submitted)))
-        if len(rows) % ROWS_PER_TURN == 0:
-            await control.clock.sleep(0)
-    return rows
-
-
-_encode = msgspec.json.Encoder().encode
-
-
 def _raw_json(content: bytes, status: int = 200) -> Response:
     return Response(content, status_code=status, media_type="application/json")
 
 
-def _specs(members: dict[str, msgspec.Raw]) -> list[JobSpec]:
+async def _specs(members: dict[str, msgspec.Raw], clock: Clock) -> list[JobSpec]:
     for name in members:
         if name != "jobs":
             raise unknown_name(name, JobsBody, "", "field")
@@ -129,6 +114,8 @@ def _specs(members: dict[str, msgspec.Raw]) -> list[JobSpec]:
             specs.append(spec_of(decode_body(JobBody, element, at), at))
         except StokerError as fault:
             raise StokerError(_of_index(fault.refusal, index)) from fault
+        if len(specs) % BODIES_PER_TURN == 0:
+            await clock.sleep(0)
     return specs
 
 

@@ -16,7 +16,7 @@ from stoker.brain.state.facade import ClusterView
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import job_at, json_answer
 from stoker.live.http.contract import JOB, json_content, route
-from stoker.live.http.jobs import reason_of
+from stoker.live.http.rows import reason_of
 from stoker.wire.rest.job import QueuePlace, WhyView, why_view
 from stoker.wire.versions import API_PREFIX
 

@@ -22,6 +22,8 @@ INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 """A whole number of things. What is absurd is the policy's to say."""
+Limit = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
+"""How much of a list is wanted."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`(?: - at `(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`(?: - at `(.*)`)?", re.DOTALL)
@@ -68,7 +70,7 @@ def decode_list(data: msgspec.Raw, at: str) -> list[msgspec.Raw]:
 
 
 def decode_query(shape: type[Shape], pairs: Iterable[tuple[str, str]]) -> Shape:
-    """Read query parameters.
+    """Read query parameters. One that is empty counts as not given, as in `?state=&limit=`.
 
     Raises: StokerError `bad_parameter` or `unknown_parameter`.
     """
@@ -78,6 +80,7 @@ def decode_query(shape: type[Shape], pairs: Iterable[tuple[str, str]]) -> Shape:
             message = f"parameter `{name[:_SHOWN_MAX]}` is given twice"
             raise StokerError(refuse("bad_parameter", message, "give it once", path=name[:_SHOWN_MAX]))
         values[name] = value
+    values = {name: value for name, value in values.items() if value}
     try:
         return msgspec.convert(values, shape, strict=False)
     except msgspec.ValidationError as fault:

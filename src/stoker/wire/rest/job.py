@@ -12,7 +12,7 @@ from stoker.brain.domain.errors import Fact
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, Visible
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
-from stoker.wire.rest.decode import Count
+from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.instant import iso, iso_or_none
 
 LIST_DEFAULT = 50
@@ -127,7 +127,7 @@ class JobListQuery(
     job_class: Literal["", "online", "batch"] = ""
     user: str = ""
     name: str = ""
-    limit: Count = LIST_DEFAULT
+    limit: Limit = LIST_DEFAULT
     """At most 1000; a higher one is read as 1000."""
     offset: Count = 0
     after: str = ""

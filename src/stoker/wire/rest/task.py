@@ -13,7 +13,7 @@ from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import FINAL, JOB_STATES, JobState, states_named
 from stoker.brain.domain.reason import describe
-from stoker.wire.rest.decode import INTEGER_MAX, Count
+from stoker.wire.rest.decode import INTEGER_MAX, Limit
 from stoker.wire.rest.instant import iso, iso_or_none
 from stoker.wire.rest.job import LIST_DEFAULT
 from stoker.wire.rest.submit import name_from
@@ -63,7 +63,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 class TaskListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     status: str = ""
     priority: Literal["", "high", "low"] = ""
-    limit: Count = LIST_DEFAULT
+    limit: Limit = LIST_DEFAULT
 
 
 class TaskListView(msgspec.Struct, frozen=True, kw_only=True):
