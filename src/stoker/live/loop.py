@@ -106,11 +106,15 @@ class Loop:
                 await self._turn()
             except StokerError as fault:
                 self._telemetry.warn("pass_refused", code=fault.refusal.code, error=fault.refusal.message)
-                await self._clock.sleep(FAULT_PAUSE_S)
+                await self._pause()
             except Exception as fault:  # supervisor: see P3
                 self._telemetry.count("pass_faults")
                 self._telemetry.warn("pass_failed", error=repr(fault), trace=traceback.format_exc())
-                await self._clock.sleep(FAULT_PAUSE_S)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        self._wanted = True  # what the broken pass was wanted for hasn't been decided
+        await self._clock.sleep(FAULT_PAUSE_S)
 
     async def watch(self) -> None:
         """Say so when the loop hangs, which it can't do itself."""

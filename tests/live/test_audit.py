@@ -1,0 +1,79 @@
+"""The ledger proves itself: `live.audit`, and family 1 of faults.md."""
+
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.state.commands import ForgetNode
+from tests.live.stage import ANNA, running, stage, virtual
+
+N1 = NodeName("n1")
+
+
+@virtual
+async def test_a_sound_ledger_shows_no_drift() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        for _ in range(6):
+            await s.submit()
+        await player.next_start(4)
+        await player.end(player.starts[0].key)
+        await s.pause(61)
+        assert s.notes.gauges["ledger_drift"] == 0
+
+
+@virtual
+async def test_a_lookup_that_drifted_is_counted_told_and_repaired() -> None:
+    async with stage() as s:
+        await s.join("n1", 4)
+        await s.submit(gpus=2)
+        await s.pause(1)
+        del s.state.indexes.held[N1]
+        found = await s.control.audit.check()
+        assert any("held" in violation for violation in found)
+        assert s.notes.gauges["ledger_drift"] == len(found) > 0
+        assert s.notes.counts["ledger_violated"] == len(found)
+        assert await s.control.audit.check() == []
+        assert len(s.state.indexes.free[N1].gpus) == 2
+
+
+@virtual
+async def test_a_broken_record_is_found_whatever_state_it_is_in() -> None:
+    async with stage() as s:
+        job = await s.submit()
+        s.state.next_job_id = job
+        (violation,) = await s.control.audit.check()
+        assert f"job {job}" in violation
+
+
+@virtual
+async def test_gpus_come_back_when_a_partition_heals_after_a_forget() -> None:
+    """faults.md 1 and 10: the job is gone from the ledger while its agent is away; on return all GPUs are free."""
+    async with stage() as s:
+        player = await s.join("n1", 8)
+        job = await s.submit(gpus=8, requeue=False)
+        start = await player.next_start()
+        await player.say_started(start.key)
+        player.leave()
+        await s.pause(30)
+        await s.committer.ask(ForgetNode(by=ANNA, node=N1, force=True))
+        assert s.job(job).is_final
+        back = await s.join("n1", 8, running(start.key, *start.gpus))
+        await s.until(lambda: bool(back.stops))
+        assert not s.state.indexes.free[N1].gpus
+        await back.end(start.key, cause=EndCause.STOPPED)
+        assert len(s.state.indexes.free[N1].gpus) == 8
+        assert await s.control.audit.check() == []
+
+
+@virtual
+async def test_the_same_job_again_starts_after_the_first_ended() -> None:
+    """faults.md 8."""
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        for count in range(1, 6):
+            job = await s.submit(gpus=4, name=f"again-{count}")
+            start = await player.next_start(count)
+            await player.say_started(start.key)
+            await player.end(start.key)
+            assert s.job(job).state is JobState.SUCCEEDED
+        assert len(s.state.indexes.free[N1].gpus) == 4

@@ -1,0 +1,187 @@
+"""What agents are told and when: O1 to O4 of `live.outbox`."""
+
+import asyncio
+
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.instruction import Start
+from stoker.brain.domain.job import EndCause, StopCause
+from stoker.brain.domain.lifecycle import JobState
+from tests.live.stage import Player, Stage, running, stage, virtual
+
+
+@virtual
+async def test_no_start_leaves_before_the_placement_is_durable() -> None:
+    async with stage() as s:
+        player = await s.join("n1")
+        s.log.gate.clear()
+        submitting = asyncio.ensure_future(s.submit())
+        await s.pause(6)  # the loop's period: it sees the job in the state and places it, all of it ahead of the disk
+        assert [job.state for job in s.state.jobs.values()] == [JobState.STARTING]
+        assert not player.starts
+        s.log.gate.set()
+        await submitting
+        await player.next_start()
+
+
+@virtual
+async def test_no_stop_leaves_before_the_cancel_is_durable() -> None:
+    async with stage() as s:
+        player = await s.join("n1")
+        job = await s.submit()
+        start = await player.next_start()
+        await player.say_started(start.key)
+        await s.until_state(job, JobState.RUNNING)
+        await s.pause()
+        s.log.gate.clear()
+        cancelling = asyncio.ensure_future(s.cancel(job))
+        await s.pause()
+        assert s.job(job).state is JobState.STOPPING
+        assert not player.stops
+        s.log.gate.set()
+        await cancelling
+        assert [(stop.key, stop.cause) for stop in player.stops] == [(start.key, StopCause.CANCELLED)]
+
+
+@virtual
+async def test_a_new_stream_hears_of_nothing_that_is_not_durable() -> None:
+    async with stage() as s:
+        await s.join("n1")
+        s.log.gate.clear()
+        submitting = asyncio.ensure_future(s.submit())
+        await s.pause(6)
+        assert [job.state for job in s.state.jobs.values()] == [JobState.STARTING]
+        joining = asyncio.ensure_future(s.join("n1"))
+        await s.pause()
+        assert not joining.done()
+        s.log.gate.set()
+        await submitting
+        player = await joining
+        await player.next_start()
+        await s.pause()
+        assert len(player.starts) == 1
+
+
+@virtual
+async def test_a_job_cancelled_before_its_start_left_is_only_stopped() -> None:
+    async with stage() as s:
+        old = await s.join("n1")
+        job = await s.submit()
+        await old.next_start()
+        old.leave()
+        await s.cancel(job)
+        player = await s.join("n1")
+        await s.until(lambda: bool(player.stops))
+        assert not player.starts
+        await player.end(player.stops[0].key, cause=EndCause.GONE)
+        assert s.job(job).state is JobState.CANCELLED
+
+
+@virtual
+async def test_a_gpu_is_offered_again_only_once_the_cancelled_task_is_gone() -> None:
+    """Cancel between placement and the agent's answer (faults.md 7): the GPU must come back, and not too early."""
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        job = await s.submit()
+        start = await player.next_start()
+        await s.cancel(job)
+        waiting = await s.submit()
+        await s.pause(10)
+        assert s.job(waiting).state is JobState.PENDING
+        await player.end(start.key, cause=EndCause.STOPPED)
+        await player.next_start(2)
+
+
+@virtual
+async def test_rank_zero_goes_first_and_the_others_once_it_has_started() -> None:
+    async with stage() as s:
+        first, second = await s.join("n1", 2), await s.join("n2", 2)
+        await s.submit(gpus=2, tasks=2)
+        await s.until(lambda: bool(first.starts or second.starts))
+        await s.pause()
+        starts = [*first.starts, *second.starts]
+        assert [start.key.rank for start in starts] == [0]
+        assert starts[0].probe_port
+        leader, other = (first, second) if first.starts else (second, first)
+        await leader.say_started(starts[0].key)
+        follower = await other.next_start()
+        assert follower.key.rank == 1
+        assert follower.probe_port == 0
+        assert follower.env["MASTER_PORT"] == str(starts[0].probe_port)
+
+
+@virtual
+async def test_a_failed_member_stops_the_others() -> None:
+    async with stage() as s:
+        first, second = await s.join("n1", 1), await s.join("n2", 1)
+        job = await s.submit(gpus=1, tasks=2)
+        leader = first if (await _first_start(s, first, second)) in first.starts else second
+        other = second if leader is first else first
+        await leader.say_started(leader.starts[0].key)
+        follower = await other.next_start()
+        await other.say_started(follower.key)
+        await s.until_state(job, JobState.RUNNING)
+        await other.end(follower.key, exit_code=1)
+        await s.until(lambda: bool(leader.stops))
+        assert leader.stops[0].cause is StopCause.MEMBER_ENDED
+        assert not other.stops
+        await leader.end(leader.starts[0].key, cause=EndCause.STOPPED)
+        assert (s.job(job).state, s.job(job).exit_code) == (JobState.FAILED, 1)
+
+
+async def _first_start(s: Stage, first: Player, second: Player) -> Start:
+    await s.until(lambda: bool(first.starts or second.starts))
+    return (first.starts or second.starts)[0]
+
+
+@virtual
+async def test_a_stop_is_said_once_per_stream_and_again_on_the_next() -> None:
+    async with stage() as s:
+        player = await s.join("n1")
+        job = await s.submit()
+        start = await player.next_start()
+        await s.cancel(job)
+        await s.cancel(job)
+        await player.say_started(start.key)
+        await s.pause(30)
+        assert len(player.stops) == 1
+        player.leave()
+        again = await s.join("n1", 8, running(start.key, *start.gpus))
+        await s.until(lambda: bool(again.stops))
+        assert [stop.key for stop in again.stops] == [start.key]
+
+
+@virtual
+async def test_a_job_past_its_time_limit_is_stopped() -> None:
+    async with stage() as s:
+        player = await s.join("n1")
+        job = await s.submit(time_limit_ms=60_000)
+        start = await player.next_start()
+        await player.say_started(start.key)
+        began = s.control.clock.mono()
+        await s.until(lambda: bool(player.stops), within_s=120)
+        assert 59.9 < s.control.clock.mono() - began < 60.5
+        assert player.stops[0].cause is StopCause.TIMEOUT
+        await player.end(start.key, cause=EndCause.STOPPED)
+        assert s.job(job).state is JobState.TIMEOUT
+
+
+@virtual
+async def test_after_a_restart_an_unconfirmed_start_is_sent_and_a_running_task_is_left_alone() -> None:
+    async with stage() as s:
+        disk = s.disk
+        player = await s.join("n1", 2)
+        running_job = await s.submit()
+        start = await player.next_start()
+        await player.say_started(start.key)
+        await s.until_state(running_job, JobState.RUNNING)
+        unconfirmed = await s.submit()
+        await player.next_start(2)
+    async with stage(disk) as s:
+        again = await s.register("n1", 2)
+        await again.say_inventory(running(start.key, *start.gpus))
+        sent = await again.next_start()
+        await s.pause(5)
+        assert [sent.key.job] == [unconfirmed] == [start.key.job for start in again.starts]
+        assert sent.epoch == s.state.epoch == 2
+        assert s.job(running_job).state is JobState.RUNNING
+        assert s.state.indexes.free[NodeName("n1")].gpus == ()

@@ -1,0 +1,65 @@
+"""The settings of a control plane: defaults of the seeds, relations between fields, and what isn't there yet."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.adapters.settings import load
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.policy import Policy
+from stoker.live.settings import ControlSettings, JobsSettings
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "control.yaml"
+    path.write_text(text)
+    with pytest.raises(StokerError) as fault:
+        load(ControlSettings, path, {}, {})
+    assert fault.value.refusal.code == "bad_settings"
+    return fault.value.refusal.message
+
+
+def test_the_defaults_are_those_of_the_seeds() -> None:
+    settings = load(ControlSettings, None, {}, {}).value
+    assert (settings.http.port, settings.grpc.port) == (8080, 9090)
+    assert (settings.agents.heartbeat_s, settings.agents.unreachable_after_s) == (5, 15)
+    assert (settings.loop.period_s, settings.snapshot.interval_s) == (5, 30)
+
+
+def test_default_settings_give_the_default_policy() -> None:
+    assert JobsSettings().policy() == Policy()
+
+
+def test_a_silence_shorter_than_two_heartbeats_is_refused_naming_both(tmp_path: Path) -> None:
+    message = refused(tmp_path, "agents: {heartbeat_s: 10, unreachable_after_s: 15}\n")
+    assert "unreachable_after_s" in message
+    assert "heartbeat_s" in message
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "example.org"])
+@pytest.mark.parametrize("section", ["http", "grpc"])
+def test_a_listener_beyond_loopback_is_refused_until_there_are_tokens(tmp_path: Path, section: str, host: str) -> None:
+    message = refused(tmp_path, f'{section}: {{host: "{host}"}}\n')
+    assert host in message
+    assert "token" in message
+
+
+def test_another_store_is_refused_until_there_is_one(tmp_path: Path) -> None:
+    assert "store" in refused(tmp_path, 'store: {url: "postgresql://db/stoker"}\n')
+
+
+def test_one_port_for_both_listeners_is_refused(tmp_path: Path) -> None:
+    assert "8080" in refused(tmp_path, "grpc: {port: 8080}\n")
+
+
+def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+    message = refused(
+        tmp_path,
+        "http: {port: 99999}\nloop: {period_s: 0}\nsnapshot: {interval_s: -1}\njobs: {port_min: 30, ended_max: 0}\n",
+    )
+    for name in ("port", "period_s", "interval_s", "port_min", "ended_max"):
+        assert name in message
+
+
+def test_a_default_limit_beyond_the_longest_is_refused(tmp_path: Path) -> None:
+    assert "time_limit_max_s" in refused(tmp_path, "jobs: {time_limit_default_s: 100, time_limit_max_s: 10}\n")
