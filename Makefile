@@ -35,7 +35,7 @@ check: lint types
 lint: setup-dev
 	@.venv/bin/ruff format --check --quiet $(wildcard $(TOOLS_PATHS))
 	@.venv/bin/ruff check --quiet $(wildcard $(TOOLS_PATHS))
-	@.venv/bin/lint-imports --no-cache | tail -n 3
+	@said=$$(.venv/bin/lint-imports --no-cache) || { echo "$$said"; exit 1; }
 	@$(PY) -m tools.tidy
 
 types: setup-dev

@@ -38,6 +38,5 @@ def tests_never_sleep(source: Source) -> Iterator[Fault]:
 
 
 def _on_virtual_time(source: Source) -> bool:
-    """Does `asyncio.sleep` move a virtual clock here? The rig does, and whoever imports or names it."""
-    prose = (ast.get_docstring(source.tree) or "").lower()
-    return source.within("tests/rig") or "virtual_loop" in source.text or "virtual" in prose
+    """Does `asyncio.sleep` move a virtual clock here? The rig does, and whoever names it."""
+    return source.within("tests/rig") or "virtual_" in source.text or "virtual time" in source.text

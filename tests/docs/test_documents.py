@@ -1,0 +1,62 @@
+"""Rule 35: reference is what the code says, links lead somewhere, and no page names what isn't there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import gen_reference
+from tools.reference.commands import every
+from tools.reference.settings import undocumented
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+LATER = {"top", "tenant", "quota", "token", "ca", "doctor", "sim", "kube", "release"}
+"""Words of commands that pages may mention as things to come."""
+
+
+def test_the_generated_reference_is_what_the_code_says() -> None:
+    assert list(gen_reference.stale()) == [], "run `make reference` and commit what changes"
+
+
+def test_every_setting_has_its_sentence() -> None:
+    assert undocumented() == []
+
+
+def test_every_command_says_what_it_does() -> None:
+    assert [path for path, command in every() if not command.help] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_command_that_a_page_shows_exists(page: Path) -> None:
+    known = {path.split()[1] for path, _ in every()}
+    shown = re.findall(r"(?:^ {4}|`)stoker ([a-z]+)", page.read_text(), re.MULTILINE)
+    assert [word for word in shown if word not in known | LATER] == []
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_file_that_the_guides_name_exists(name: str) -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.(?:py|proto|txt))`", (ROOT / name).read_text())
+    rooms = (ROOT, ROOT / "src" / "stoker", ROOT / "src" / "stoker" / "brain" / "state")
+    placeholder = "admit/dispatch.py"
+    missing = [path for path in named if not any((room / path).exists() for room in rooms)]
+    assert missing == [], f"(as {placeholder} is found below brain/state)"
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "adr"
+    index = (folder / "README.md").read_text()
+    assert [page.name for page in sorted(folder.glob("0*.md")) if f"({page.name})" not in index] == []
+
+
+def test_every_page_of_the_documents_is_reachable_from_their_front_page() -> None:
+    front = (ROOT / "docs" / "README.md").read_text() + (ROOT / "docs" / "adr" / "README.md").read_text()
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name != "README.md"]
+    assert [page.name for page in sorted(pages) if page.name not in front] == []

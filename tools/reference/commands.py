@@ -1,0 +1,53 @@
+"""Which commands are there, and what does each take?
+
+Drawn from the command table itself, in the order in which `--help` shows it.
+"""
+
+from collections.abc import Iterator
+
+import click
+
+from stoker.cli import main as face
+from tools.reference.markdown import code, page, table
+
+
+def commands() -> str:
+    """The page of commands."""
+    parts = (part for path, command in every() for part in _part(path, command))
+    return page(
+        "Commands",
+        "`stoker COMMAND --help` says the same. Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, "
+        "5 no server; `submit --wait`, `--follow` and `wait` exit with the job's own.",
+        *parts,
+    )
+
+
+def every() -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with the words that call it."""
+    yield from _below("stoker", _root())
+
+
+def _root() -> click.Group:
+    (root,) = {id(value): value for value in vars(face).values() if isinstance(value, click.Group)}.values()
+    return root
+
+
+def _below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        if child is not None and not child.hidden:
+            yield from _below(f"{path} {name}", child)
+
+
+def _part(path: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    yield f"## `{' '.join((path, *command.collect_usage_pieces(context)))}`"
+    yield (command.help or "").replace("\b", "").strip()
+    rows = [record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))]
+    rows = [row for row in rows if not row[0].startswith("--help")]
+    if rows:
+        yield table(("option", "meaning"), ((code(flags), words) for flags, words in rows))
