@@ -63,7 +63,7 @@ class Transport:
             self._connection = None
 
     def ask(self, method: str, target: str, body: bytes | None = None) -> Reply:
-        """One request, answered with a status below 400.
+        """One request, answered with success.
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer` or `bad_answer`.
         """
@@ -155,7 +155,7 @@ def _read(response: http.client.HTTPResponse) -> Reply:
 
 
 def _accepted(reply: Reply) -> Reply:
-    if reply.status < 400:
+    if reply.status < 300:
         return reply
     if reply.headers.get("content-type", "").startswith(MEDIA_TYPE):
         try:

@@ -59,7 +59,7 @@ class Plane:
         """Let the loop run until something holds; five seconds at most."""
         async with asyncio.timeout(5):
             while not holds():
-                await asyncio.sleep(0.002)
+                await self.control.clock.sleep(0.002)
 
     async def join(self, name: str, gpus: int = 4, model: str = "Tesla V100-SXM2-32GB") -> "Agent":
         inventory = Inventory(

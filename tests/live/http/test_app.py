@@ -1,5 +1,7 @@
 """What holds for every path: problems, methods, hosts, health, meters, the OpenAPI document."""
 
+import threading
+
 import pytest
 
 from stoker.live.http.guard import is_loopback
@@ -153,3 +155,10 @@ async def test_the_openapi_document_names_every_path_with_schemas_for_all_it_ref
     refer(document)
     assert "class" in schemas["JobBody"]["properties"]
     assert set(document["paths"]["/api/v1/jobs"]["post"]["responses"]) >= {"201", "400", "403", "413", "422", "429"}
+
+
+async def test_no_answer_takes_a_thread(plane: Plane) -> None:
+    """Above the ports nothing uses threads; a framework would run plain functions in one each."""
+    for method, target in (("GET", "/health"), ("GET", "/api/v1/jobs/7"), ("PUT", "/health"), ("GET", "/openapi.json")):
+        await plane.ask(method, target)
+    assert not [thread.name for thread in threading.enumerate() if "AnyIO" in thread.name]

@@ -58,14 +58,7 @@ def routes(control: ControlPlane) -> APIRouter:
     )
     async def list_jobs(request: Request) -> Response:
         """List jobs, newest first."""
-        query = query_of(request, JobListQuery)
-        page = page_of(query.limit, query.offset, query.after)
-        states = states_of(query.state, states_named)
-        found = await select(control.committer.state, states, _wanted(query), page, control.clock)
-        content = b",".join(await rows.of(found.jobs))
-        following = b'"%d"' % found.jobs[-1].id if found.more else b"null"
-        members = (content, found.total, page.limit, following)
-        return _raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
+        return await _page(control, rows, query_of(request, JobListQuery))
 
     @router.get("/jobs/{job_id}", **route(shown, path="job_id", refusals=JOB))
     async def show(request: Request) -> Response:
@@ -80,6 +73,16 @@ def routes(control: ControlPlane) -> APIRouter:
         return json_answer(job_view(job, reason_of(control, job)))
 
     return router
+
+
+async def _page(control: ControlPlane, rows: Rows, query: JobListQuery) -> Response:
+    page = page_of(query.limit, query.offset, query.after)
+    states = states_of(query.state, states_named)
+    found = await select(control.committer.state, states, _wanted(query), page, control.clock)
+    content = b",".join(await rows.of(found.jobs))
+    following = b'"%d"' % found.jobs[-1].id if found.more else b"null"
+    members = (content, found.total, page.limit, following)
+    return _raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
 
 
 async def submitted(control: ControlPlane, specs: Sequence[JobSpec]) -> list[Job]:

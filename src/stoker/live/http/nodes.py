@@ -31,9 +31,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def list_nodes(request: Request) -> Response:
         """List every node ever registered, by name."""
         query_of(request, NoQuery)
-        state, now = control.committer.state, control.clock.now()
-        nodes = [node_view(state, state.nodes[name], now) for name in sorted(state.nodes)]
-        return json_answer(NodeListView(nodes=nodes, total=len(nodes)))
+        return json_answer(_all(control))
 
     @router.get("/nodes/{name}", **route(shown, path="name", refusals=NODE))
     async def show_node(request: Request) -> Response:
@@ -70,6 +68,12 @@ def routes(control: ControlPlane) -> APIRouter:
         return answer(node)
 
     return router
+
+
+def _all(control: ControlPlane) -> NodeListView:
+    state, now = control.committer.state, control.clock.now()
+    nodes = [node_view(state, state.nodes[name], now) for name in sorted(state.nodes)]
+    return NodeListView(nodes=nodes, total=len(nodes))
 
 
 def node_view(state: ClusterState, node: Node, now: Instant) -> NodeView:

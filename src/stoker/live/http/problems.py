@@ -3,7 +3,7 @@
 Refusals pass through as they are; what the framework says (no such path, no such method) is said in the same form.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from fastapi import FastAPI
@@ -22,13 +22,14 @@ _PASSING: Final = frozenset({"overloaded", "queue_full", "too_many_streams"})
 
 
 def add_problems(app: FastAPI, telemetry: Telemetry) -> None:
+    # All of them are coroutines: the framework would run plain functions in a thread each.
     app.add_exception_handler(StokerError, _refused)
     app.add_exception_handler(HTTPException, _framework_refused)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _defect(telemetry))
 
 
-def _refused(request: Request, fault: Exception) -> Response:
+async def _refused(request: Request, fault: Exception) -> Response:
     assert isinstance(fault, StokerError), f"registered for StokerError, got {fault!r}"
     answer = problem_answer(fault.refusal)
     if fault.refusal.code in _PASSING:
@@ -36,7 +37,7 @@ def _refused(request: Request, fault: Exception) -> Response:
     return answer
 
 
-def _framework_refused(request: Request, fault: Exception) -> Response:
+async def _framework_refused(request: Request, fault: Exception) -> Response:
     assert isinstance(fault, HTTPException), f"registered for HTTPException, got {fault!r}"
     path, methods = request.url.path[:200], allowed_methods(request.app.routes, request.url.path)
     if not methods:
@@ -71,13 +72,13 @@ def allowed_methods(routes: Iterable[BaseRoute], path: str) -> list[str]:
     return sorted(found | {"OPTIONS"}) if found else []
 
 
-def _gone(request: Request, fault: Exception) -> Response:
+async def _gone(request: Request, fault: Exception) -> Response:
     """Nobody is there to read it."""
     return Response(status_code=400)
 
 
-def _defect(telemetry: Telemetry) -> Callable[[Request, Exception], Response]:
-    def answer(request: Request, fault: Exception) -> Response:
+def _defect(telemetry: Telemetry) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, fault: Exception) -> Response:
         # The server logs the traceback: the framework raises the exception again after this answer.
         telemetry.count("requests_broken")
         return problem_answer(
