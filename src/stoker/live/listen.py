@@ -15,7 +15,8 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     Raises: StokerError `port_in_use` or `cannot_listen`.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is spelled out because asyncio turns Nagle off only where it sees it: else answers wait 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # Only against the wait after our own restart: on Linux it doesn't let two listeners share a port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
