@@ -3,10 +3,13 @@
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
+import pytest
+
 from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, Position, Principal
 from stoker.brain.domain.instruction import Start, Stop, TaskKey
@@ -21,6 +24,7 @@ from stoker.live.settings import ControlSettings
 from stoker.live.streams import BeatAnswer, Message
 from stoker.live.supervise import Duties
 from stoker.live.world import World
+from stoker.ports import LogFailed
 from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.virtual_loop import run_virtual
 from tests.rig.world import Notes, SimClock, SimEntropy
@@ -92,7 +96,9 @@ class Stage:
         return player
 
     async def register(self, name: str, gpus: int = 8) -> "Player":
-        welcome = await self.control.sessions.register(Registration(node=NodeName(name), inventory=inventory(name, gpus)))
+        welcome = await self.control.sessions.register(
+            Registration(node=NodeName(name), inventory=inventory(name, gpus))
+        )
         return Player(self, NodeName(name), welcome.session)
 
 
@@ -105,7 +111,7 @@ class Player:
         self.stage = stage
         self.stream = stage.control.sessions.attach(session)
         self.heard: list[Message] = []
-        self.ended: BaseException | None = None
+        self.ended: StokerError | None = None
         self.over = asyncio.Event()
         self._listening = asyncio.ensure_future(self._listen())
         self._sequence = 0
@@ -114,7 +120,7 @@ class Player:
         try:
             async for message in self.stream.outgoing():
                 self.heard.append(message)
-        except Exception as fault:  # noqa: BLE001  # the test looks at whatever ended it
+        except StokerError as fault:
             self.ended = fault
         self.over.set()
 
@@ -173,14 +179,15 @@ def spec(*, gpus: int = 1, tasks: int = 1, **fields: object) -> JobSpec:
 
 
 @asynccontextmanager
-async def stage(disk: SimDisk | None = None, settings: ControlSettings | None = None) -> AsyncIterator[Stage]:
-    """Active from entry to a clean stop at exit."""
+async def stage(disk: SimDisk | None = None, *, fails: bool = False) -> AsyncIterator[Stage]:
+    """Active from entry to a clean stop at exit; with `fails`, to the end of a writer that must have failed."""
     disk = disk or SimDisk()
     clock, entropy = SimClock(), SimEntropy(1)
     notes = Notes(clock, "control")
     log = GatedLog(disk, clock, entropy)
     await log.open()
     world = World(clock=clock, entropy=entropy, telemetry=notes)
-    control = await recover_control(settings or ControlSettings(), log, world)
-    async with active(control) as duties:
-        yield Stage(control, log, disk, duties, notes)
+    control = await recover_control(ControlSettings(), log, world)
+    with pytest.raises(LogFailed) if fails else nullcontext():
+        async with active(control) as duties:
+            yield Stage(control, log, disk, duties, notes)

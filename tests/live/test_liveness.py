@@ -2,14 +2,14 @@
 
 import asyncio
 
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from tests.live.stage import Player, Stage, running, stage, virtual
 
 N1 = NodeName("n1")
 
 
-async def running_job(s: Stage, player: Player) -> int:
+async def running_job(s: Stage, player: Player) -> JobId:
     job = await s.submit()
     start = await player.next_start()
     await player.say_started(start.key)

@@ -132,7 +132,7 @@ async def test_a_loop_that_cannot_commit_is_stuck_and_says_so_and_goes_on_afterw
     async with stage() as s:
         player = await s.join("n1")
         await s.pause()
-        assert not s.control.loop.stuck
+        assert s.control.loop.last_pass_age_s() < 15
         s.log.gate.clear()
         submitting = asyncio.ensure_future(s.submit())
         await s.pause(30)

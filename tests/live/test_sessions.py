@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState, NodeState
@@ -231,7 +231,7 @@ async def test_the_leader_of_a_task_that_ended_makes_it_stopping() -> None:
 async def test_a_refused_report_costs_no_stream() -> None:
     async with stage() as s:
         player = await s.join("n1")
-        await player.stream.receive(Beat(sequence=1, ending=(TaskKey(*(99, 1, 0)),)))
+        await player.stream.receive(Beat(sequence=1, ending=(TaskKey(JobId(99), 1, 0),)))
         await player.beat()
         await s.until(lambda: len(player.beats) >= 1)
         assert not player.over.is_set()

@@ -154,7 +154,7 @@ class Committer:
         await done
 
     async def run(self) -> None:
-        """Append until `close`. Returns early, with `failed` set, when the log fails."""
+        """Append until `close`. Raises LogFailed once the writer has stopped for good (W3)."""
         try:
             while not (self._closing and not self._gathering):
                 await self._work.wait()
@@ -162,7 +162,7 @@ class Committer:
                 while self._gathering and not self.failed.is_set():
                     await self._append()
                 if self.failed.is_set():
-                    return
+                    raise LogFailed(self.failure)
         finally:
             if not self._closing:
                 self._stop("the writer was ended")

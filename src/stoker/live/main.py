@@ -24,7 +24,7 @@ from stoker.live.control import active, recover_control
 from stoker.live.http.app import create_app
 from stoker.live.http.server import serve_http
 from stoker.live.listen import bind
-from stoker.live.rpc.server import serve_rpc
+from stoker.live.rpc.server import RpcServer
 from stoker.live.settings import ControlSettings
 from stoker.live.supervise import DutyEnded
 from stoker.live.world import World
@@ -66,11 +66,12 @@ async def _serve(
     listener = bind(settings.http.host, settings.http.port, "http")
     try:
         control = await recover_control(settings, log, world)
+        agents = RpcServer(settings.grpc, control.sessions)
         app = create_app(control)
         _quiet_collector()
         async with active(control) as duties:
             http_port: int = listener.getsockname()[1]
-            async with serve_rpc(settings.grpc, control.sessions) as grpc_port, serve_http(app, listener, duties):
+            async with agents as grpc_port, serve_http(app, listener, duties):
                 world.telemetry.event(
                     "serving", http_port=http_port, grpc_port=grpc_port, data_dir=str(settings.data_dir)
                 )
@@ -91,10 +92,17 @@ def _as_refusals() -> Iterator[None]:
         hint = "nothing was changed; the message says how to recover"
         raise StokerError(refuse("log_damaged", str(fault), hint)) from fault
     except (LogFailed, LogConflict) as fault:
-        raise StokerError(refuse("log_failed", str(fault), "see whether the disk of data_dir is full")) from fault
+        raise _log_failed(fault) from fault
     except DutyEnded as fault:
+        if isinstance(fault.__cause__, LogFailed):
+            raise _log_failed(fault.__cause__) from fault
         hint = "start it again: nothing that was acknowledged is lost; the log above says more"
         raise StokerError(refuse("part_died", str(fault), hint)) from fault
+
+
+def _log_failed(fault: Exception) -> StokerError:
+    hint = "see whether the disk of data_dir is full or broken, then start it again: nothing acknowledged is lost"
+    return StokerError(refuse("log_failed", f"the event log can't be written: {fault}", hint))
 
 
 @contextmanager

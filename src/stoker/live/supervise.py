@@ -11,7 +11,7 @@ from typing import Self
 
 
 class DutyEnded(Exception):
-    """An essential part ended by itself. The message says which, and why."""
+    """An essential part ended by itself. The message says which, and why; the cause is what it raised, if anything."""
 
 
 class Duties:
@@ -30,7 +30,7 @@ class Duties:
         try:
             await asyncio.wait((stopping, *self._tasks.values()), return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
-                raise DutyEnded(self._who_ended())
+                raise self._who_ended()
         finally:
             stopping.cancel()
 
@@ -41,9 +41,12 @@ class Duties:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _who_ended(self) -> str:
-        ended = [(name, task) for name, task in self._tasks.items() if task.done()]
-        return "; ".join(f"{name} ended: {_why(task)}" for name, task in ended)
+    def _who_ended(self) -> DutyEnded:
+        ended = {name: task for name, task in self._tasks.items() if task.done()}
+        fault = DutyEnded("; ".join(f"{name} ended: {_why(task)}" for name, task in ended.items()))
+        causes = [task.exception() for task in ended.values() if not task.cancelled()]
+        fault.__cause__ = next((cause for cause in causes if cause is not None), None)
+        return fault
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,8 +6,7 @@ Rules: G1  a port that another program has is refused (gRPC's own default would 
        G2  keepalive pings of agents are welcome however often: they tell a dead path from a quiet one
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Final
 
 from grpc import aio
@@ -38,27 +37,33 @@ _OPTIONS: Final = (
 )
 
 
-@asynccontextmanager
-async def serve_rpc(settings: GrpcSettings, sessions: Sessions) -> AsyncIterator[int]:
-    """Serve agents from entry to exit; yields the port. On exit streams end first, then the server.
+class RpcServer:
+    """The listener is taken at once; agents are served from `async with` entry to exit."""
 
-    Raises: StokerError `port_in_use` or `cannot_listen`.
-    """
-    server = aio.server(options=_OPTIONS)
-    agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(sessions), server)
-    health = _add_health(server)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    try:
-        port = server.add_insecure_port(f"{host}:{settings.port}")
-    except RuntimeError as fault:
-        raise why_not(settings.host, settings.port, "grpc") from fault
-    await server.start()
-    try:
-        yield port
-    finally:
-        await health.enter_graceful_shutdown()
-        sessions.close()
-        await server.stop(STOP_GRACE_S)
+    def __init__(self, settings: GrpcSettings, sessions: Sessions) -> None:
+        """Raises: StokerError `port_in_use` or `cannot_listen`."""
+        self._sessions = sessions
+        self._server = aio.server(options=_OPTIONS)
+        agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(sessions), self._server)
+        self._health = _add_health(self._server)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        try:
+            self.port: int = self._server.add_insecure_port(f"{host}:{settings.port}")
+        except RuntimeError as fault:
+            raise why_not(settings.host, settings.port, "grpc") from fault
+
+    async def __aenter__(self) -> int:
+        """The port."""
+        await self._server.start()
+        return self.port
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Streams end first, each by a status, then the server."""
+        await self._health.enter_graceful_shutdown()
+        self._sessions.close()
+        await self._server.stop(STOP_GRACE_S)
 
 
 def _add_health(server: aio.Server) -> health_aio.HealthServicer:

@@ -1,0 +1,123 @@
+"""A control plane as a process of its own, on free loopback ports, over a folder that outlives it."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+START_S_MAX: Final = 30.0
+STOP_S_MAX: Final = 15.0
+
+_PROGRAM: Final = """
+import asyncio, resource, signal, sys
+from pathlib import Path
+from stoker.brain.domain.errors import StokerError
+from stoker.live.main import run_control
+from stoker.live.settings import ControlSettings, GrpcSettings, HttpSettings
+
+async def main(folder, http_port, grpc_port, file_bytes_max):
+    if file_bytes_max:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    settings = ControlSettings(
+        data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=grpc_port)
+    )
+    await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True))
+
+try:
+    asyncio.run(main(sys.argv[1], *(int(word) for word in sys.argv[2:])))
+except StokerError as fault:
+    print("REFUSED", fault.refusal.code, fault.refusal.message, fault.refusal.hint, flush=True)
+    sys.exit(1)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class ControlProcess:
+    """Started by `start`, ended by the test or on exit."""
+
+    def __init__(self, folder: Path, *, file_bytes_max: int = 0, flags: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        self.http_port, self.grpc_port = free_port(), free_port()
+        self._file_bytes_max = file_bytes_max
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output = folder.parent / f"{folder.name}.out"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def start(self, *, until_ready: bool = True) -> Self:
+        words = (str(self.folder), str(self.http_port), str(self.grpc_port), str(self._file_bytes_max))
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, *self._flags, "-c", _PROGRAM, *words], stdout=output, stderr=subprocess.STDOUT
+            )
+        deadline = time.monotonic() + START_S_MAX
+        while until_ready and "READY" not in self.output():
+            assert self._process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.02)
+        return self
+
+    def output(self) -> str:
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None, "not started"
+        self._process.kill()
+        self._process.wait(STOP_S_MAX)
+
+    def terminate(self) -> tuple[int, float]:
+        """SIGTERM; the exit status, and how long it took."""
+        assert self._process is not None, "not started"
+        began = time.monotonic()
+        os.kill(self._process.pid, signal.SIGTERM)
+        return self._process.wait(STOP_S_MAX), time.monotonic() - began
+
+    def wait(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.wait(START_S_MAX)
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """One request on a connection of its own."""
+        client = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
+        try:
+            return ask_on(client, method, path, body)
+        finally:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+
+def ask_on(client: http.client.HTTPConnection, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body)
+    client.request(method, path, data, {"content-type": "application/json"} if data else {})
+    response = client.getresponse()
+    return response.status, json.loads(response.read() or b"null")
