@@ -1,4 +1,4 @@
-"""Rules W1 to W3 of `agent/gpu_watch.py` (faults 45 and 69: the agent comes up before the driver)."""
+"""Rules W1 to W3 of `agent/gpu_watch.py` (faults 45 and 69: the agent comes up before the driver), on virtual time."""
 
 import asyncio
 

@@ -64,16 +64,17 @@ _LogsCall = aio.StreamStreamCall[pb.LogChunk, pb.LogRequest]
 class GrpcLink:
     """Reaches whichever of `addresses` (HOST:PORT) is the active control plane."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], *, register_timeout_s: float = REGISTER_TIMEOUT_S) -> None:
         assert addresses, "no control plane is named"
-        self._addresses = tuple(addresses)
+        self.addresses = tuple(addresses)
+        self._register_timeout_s = register_timeout_s
 
     async def connect(self, registration: Registration) -> LinkSession:
         down: list[str] = []
         refused: list[str] = []
-        for address in self._addresses:
+        for address in self.addresses:
             try:
-                return await _open(address, registration)
+                return await _open(address, registration, self._register_timeout_s)
             except LinkDown as error:
                 down.append(str(error))
             except LinkRefused as error:
@@ -83,12 +84,12 @@ class GrpcLink:
         raise LinkDown("; ".join(down))
 
 
-async def _open(address: str, registration: Registration) -> LinkSession:
+async def _open(address: str, registration: Registration, timeout_s: float) -> LinkSession:
     channel = aio.insecure_channel(address, options=_OPTIONS)
     session = None
     try:
         stub = agent_pb2_grpc.SchedulerServiceStub(channel)
-        welcome = await stub.RegisterAgent(codec.encode_registration(registration), timeout=REGISTER_TIMEOUT_S)
+        welcome = await stub.RegisterAgent(codec.encode_registration(registration), timeout=timeout_s)
         metadata = aio.Metadata((SESSION_KEY, welcome.session))
         heartbeat, logs = stub.Heartbeat(metadata=metadata), stub.Logs(metadata=metadata)
         session = _Session(address, channel, stub, welcome, heartbeat, logs)

@@ -1,0 +1,158 @@
+"""The agent's composition root: real parts behind the daemon's ports, from start to stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from stoker import __version__
+from stoker.adapters.clock import SystemClock
+from stoker.adapters.data_folder import hold_folder, sync_folder, unusable
+from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
+from stoker.adapters.probe_auto import AutoProbe
+from stoker.adapters.probe_scripted import ScriptedProbe
+from stoker.adapters.probe_smi import SmiProbe
+from stoker.agent.daemon import AgentPorts, Daemon
+from stoker.agent.gpu_watch import GpuWatch
+from stoker.agent.launch import CheckpointFolders, account_variables
+from stoker.agent.link_grpc import GrpcLink
+from stoker.agent.machine import describe, die_with_parent, host_name, node_name
+from stoker.agent.runner_socket import RunnerSocket
+from stoker.agent.settings import AgentSettings
+from stoker.brain.domain.ids import NodeName
+from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
+
+UID_NAME: Final = "agent.uid"
+TETHER_S: Final = 10.0
+"""With `jobs_end_with_agent`, a runner whose agent was killed waits that long for another, then ends its tasks."""
+
+
+async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set. Jobs run on, unless `executor.jobs_end_with_agent`.
+
+    Raises: StokerError for a data folder, a name or a GPU script that can't be used, before anything is started.
+    """
+    if settings.executor.jobs_end_with_agent:
+        die_with_parent()
+    name = node_name(settings, host_name())
+    probe = _probe(settings, name)
+    folder = hold_folder(settings.data_dir)
+    try:
+        await _serve(settings, name, probe, stop)
+    finally:
+        folder.release()
+
+
+async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop: asyncio.Event) -> None:
+    clock, entropy = SystemClock(), SystemEntropy()
+    telemetry = StructuredTelemetry(clock, level=settings.log.level, format=settings.log.format)
+    uid = _agent_uid(settings.data_dir, entropy)
+    # The probe blocks; the event loop must not, once there are jobs to watch.
+    watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), telemetry)
+    found = await watch.look()
+    runner = _runner(settings, clock)
+    ports = AgentPorts(
+        link=GrpcLink(settings.control.addresses),
+        runner=runner,
+        clock=clock,
+        entropy=entropy,
+        telemetry=telemetry,
+        folders=_folders(settings),
+    )
+    daemon = Daemon(describe(settings, name, uid, found, __version__), ports, node_env=account_variables())
+
+    def changed(better: ProbeResult) -> None:
+        daemon.amend(describe(settings, name, uid, better, __version__))
+
+    looking = watch.until_settled(clock, settings.gpu.probe_again_s, changed)
+    telemetry.event("agent_started", agent_id=name, pid=os.getpid(), gpus=len(found.gpus), version=__version__)
+    with _library_logs(telemetry):
+        await _until_stopped(stop, daemon.run(), looking)
+    await _let_go(runner, telemetry, jobs_end=settings.executor.jobs_end_with_agent)
+    telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)
+
+
+async def _until_stopped(stop: asyncio.Event, *duties: Coroutine[Any, Any, None]) -> None:
+    """Run the duties until `stop`. One that breaks ends the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for duty in duties:
+                group.create_task(duty)
+            group.create_task(_until(stop))
+    except* _Stopped:
+        pass  # that is how it should end
+
+
+async def _let_go(runner: RunnerSocket, telemetry: Telemetry, *, jobs_end: bool) -> None:
+    try:
+        if jobs_end:
+            await runner.shutdown()
+    except OSError as error:  # also TimeoutError: a process in the kernel's hands can't be killed
+        telemetry.warn("runner_shutdown_failed", error=str(error) or repr(error))
+    finally:
+        await runner.close()
+
+
+@contextlib.contextmanager
+def _library_logs(telemetry: StructuredTelemetry) -> Iterator[None]:
+    handler = capture_library_logs(telemetry)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+class _Stopped(Exception):
+    """Someone asked us to stop."""
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
+    raise _Stopped
+
+
+def _runner(settings: AgentSettings, clock: Clock) -> RunnerSocket:
+    executor = settings.executor
+    options: dict[str, object] = {
+        "head_bytes_max": executor.log_head_mb << 20,
+        "tail_bytes_max": executor.log_tail_mb << 20,
+        "tether_s": TETHER_S if executor.jobs_end_with_agent else 0.0,
+    }
+    return RunnerSocket(settings.data_dir, clock, options)
+
+
+def _folders(settings: AgentSettings) -> CheckpointFolders:
+    named = settings.executor.checkpoint_dir
+    return CheckpointFolders((Path(named) if named else settings.data_dir / "checkpoints").absolute())
+
+
+def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:
+    """Raises: StokerError for a script with faults."""
+    if settings.gpu.script:
+        return ScriptedProbe(Path(settings.gpu.script), name)
+    return SmiProbe() if settings.gpu.detection == "nvidia-smi" else AutoProbe()
+
+
+def _agent_uid(data_dir: Path, entropy: Entropy) -> str:
+    """Made on the first start in this folder, then read. Raises: StokerError when it can't be kept."""
+    path = data_dir / UID_NAME
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            known = path.read_text().strip()
+            if known:
+                return known
+        uid = entropy.uid()
+        fresh = path.with_suffix(".new")
+        with fresh.open("w") as file:
+            file.write(f"{uid}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path)
+        sync_folder(data_dir)
+    except OSError as fault:
+        raise unusable(data_dir, fault) from fault
+    return uid

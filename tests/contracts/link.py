@@ -1,0 +1,289 @@
+"""What must every Link do? Each rule is a coroutine over a bench: a link, and a real control plane behind it.
+
+The real gRPC link and the simulated one of the rig are held to the same rules, so that the simulator can't lie.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+import pytest
+
+from stoker.agent.ports import Link, LinkDown, LinkRefused, LinkSession
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
+from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.job import EndCause, JobSpec, TaskEnd
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.report import Beat, LogChunk, Registration, Started, TaskFinished, TaskInventory
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.commands import Cancel, Submit
+from stoker.brain.state.events.job import JobSubmitted
+from stoker.live.control import ControlPlane
+
+T = TypeVar("T")
+NODE: Final = NodeName("node-1")
+ALICE: Final = Principal("user:alice")
+EMPTY: Final = TaskInventory(boot_id="boot-1", tasks=())
+WAIT_S_MAX: Final = 20.0
+
+
+class Bench(Protocol):
+    """A link to a control plane that runs."""
+
+    @property
+    def link(self) -> Link: ...
+
+    @property
+    def control(self) -> ControlPlane: ...
+
+    async def go_away(self) -> None:
+        """The control plane's process ends; its address answers nobody."""
+        ...
+
+
+def registration(node: NodeName = NODE, gpus: Sequence[str] = ("GPU-1", "GPU-2")) -> Registration:
+    devices = tuple(Gpu(uuid=GpuUuid(uuid), index=i, model="V100", memory_mb=16_384) for i, uuid in enumerate(gpus))
+    inventory = Inventory(boot_id="boot-1", address="127.0.0.1", gpus=devices, cpus=8, memory_mb=32_768, agent_uid=node)
+    return Registration(node=node, inventory=inventory)
+
+
+async def submit(bench: Bench, *, gpus: int = 1) -> JobId:
+    demand = Demand(gpu_count=gpus)
+    spec = JobSpec(name="j", demand=demand, command=("true", "ü"), priority=500, time_limit_ms=60_000, env={"A": "ä\n"})
+    events = await bench.control.committer.ask(Submit(by=ALICE, specs=(spec,)))
+    (submitted,) = (event for event in events if isinstance(event, JobSubmitted))
+    return submitted.job
+
+
+async def opened(bench: Bench) -> LinkSession:
+    session = await bench.link.connect(registration())
+    await session.send(EMPTY)
+    return session
+
+
+async def first(of: AsyncIterator[T]) -> T:
+    async with asyncio.timeout(WAIT_S_MAX):
+        return await anext(aiter(of))
+
+
+async def started(bench: Bench, session: LinkSession) -> tuple[AsyncIterator[Instruction], TaskKey]:
+    """A job that runs as far as the control plane knows."""
+    instructions = session.instructions()
+    await submit(bench)
+    start = await first(instructions)
+    await session.send(Started(key=start.key, at=Instant(5), pid=77))
+    return instructions, start.key
+
+
+def finished(key: TaskKey, code: int = 0) -> TaskFinished:
+    end = TaskEnd(cause=EndCause.EXITED, at=Instant(7), exit_code=code, peak_memory_mb=12, error="ß")
+    return TaskFinished(node=NODE, key=key, end=end)
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------
+
+
+async def a_session_tells_the_epoch_and_the_heartbeat_of_its_control_plane(bench: Bench) -> None:
+    session = await bench.link.connect(registration())
+    assert session.epoch == bench.control.committer.state.epoch > 0
+    assert session.heartbeat_s == bench.control.settings.agents.heartbeat_s
+    await session.close()
+
+
+async def a_start_arrives_whole_and_only_after_the_inventory(bench: Bench) -> None:
+    session = await bench.link.connect(registration())
+    instructions = session.instructions()
+    job = await submit(bench)
+    waiting = asyncio.ensure_future(anext(instructions))
+    await asyncio.sleep(0.2)
+    assert not waiting.done(), "a start came before the inventory"
+    await session.send(EMPTY)
+    async with asyncio.timeout(WAIT_S_MAX):
+        start = await waiting
+    assert isinstance(start, Start)
+    assert start.key == TaskKey(job, 1, 0)
+    assert (start.command, start.env["A"], start.epoch) == (("true", "ü"), "ä\n", session.epoch)
+    assert start.gpus in ((GpuUuid("GPU-1"),), (GpuUuid("GPU-2"),))
+    await session.close()
+
+
+async def a_stop_is_pushed_without_waiting_for_a_heartbeat(bench: Bench) -> None:
+    session = await opened(bench)
+    instructions, key = await started(bench, session)
+    await bench.control.committer.ask(Cancel(by=ALICE, job=key.job))
+    stop = await first(instructions)
+    assert isinstance(stop, Stop)
+    assert stop.key == key
+    await session.close()
+
+
+async def what_is_sent_arrives_in_order(bench: Bench) -> None:
+    """The start is confirmed before its task is said to be ending; the other way round it would be neither."""
+    session = await opened(bench)
+    _, key = await started(bench, session)
+    await session.send(Beat(sequence=1, ending=(key,)))
+    await until(lambda: bench.control.committer.state.jobs[key.job].state is JobState.STOPPING)
+    assert bench.control.committer.state.jobs[key.job].attempts[0].all_started
+    await session.close()
+
+
+async def the_answer_to_an_end_means_that_it_is_durable(bench: Bench) -> None:
+    session = await opened(bench)
+    _, key = await started(bench, session)
+    await session.finish(finished(key, code=3))
+    committer = bench.control.committer
+    job = committer.state.jobs[key.job]
+    assert (job.state, job.exit_code) == (JobState.FAILED, 3)
+    end = job.attempts[0].tasks[0].end
+    assert end is not None
+    assert (end.cause, end.exit_code, end.peak_memory_mb, end.error) == (EndCause.EXITED, 3, 12, "ß")
+    assert committer.durable >= committer.state.position
+    await session.close()
+
+
+async def a_repeated_end_is_answered_like_the_first(bench: Bench) -> None:
+    session = await opened(bench)
+    _, key = await started(bench, session)
+    for _ in range(3):
+        await session.finish(finished(key))
+    assert bench.control.committer.state.jobs[key.job].state is JobState.SUCCEEDED
+    await session.close()
+
+
+async def many_ends_may_be_under_way_at_once(bench: Bench) -> None:
+    session = await opened(bench)
+    instructions = session.instructions()
+    keys = []
+    for _ in range(8):
+        await submit(bench, gpus=0)
+        keys.append((await first(instructions)).key)
+    await asyncio.gather(*(session.finish(finished(key)) for key in keys))
+    assert {bench.control.committer.state.jobs[key.job].state for key in keys} == {JobState.SUCCEEDED}
+    await session.close()
+
+
+async def giving_up_on_an_end_leaves_the_stream_alone(bench: Bench) -> None:
+    session = await opened(bench)
+    _, key = await started(bench, session)
+    given_up = asyncio.ensure_future(session.finish(finished(key)))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    await session.finish(finished(key))
+    assert bench.control.committer.state.jobs[key.job].state is JobState.SUCCEEDED
+    await session.close()
+
+
+async def a_refused_agent_learns_why(bench: Bench) -> None:
+    session = await opened(bench)
+    with pytest.raises(LinkRefused, match="node-1"):
+        await bench.link.connect(registration(NodeName("thief"), ("GPU-1",)))
+    await session.close()
+
+
+async def a_stream_that_begins_without_inventory_is_ended(bench: Bench) -> None:
+    session = await bench.link.connect(registration())
+    instructions = session.instructions()
+    await session.send(Beat(sequence=1))
+    await broken(anext(instructions))
+    await session.close()
+
+
+async def the_newest_session_of_a_node_ends_the_older_one(bench: Bench) -> None:
+    older = await opened(bench)
+    instructions = older.instructions()
+    newer = await opened(bench)
+    await broken(anext(instructions))
+    await older.close()
+    _, key = await started(bench, newer)
+    await newer.finish(finished(key))
+    await newer.close()
+
+
+async def when_the_control_plane_goes_every_wait_ends_and_every_call_says_so(bench: Bench) -> None:
+    session = await opened(bench)
+    instructions, key = await started(bench, session)
+    waits = [asyncio.ensure_future(anext(instructions)), asyncio.ensure_future(anext(session.log_requests()))]
+    await asyncio.sleep(0.05)
+    await bench.go_away()
+    for wait in waits:
+        await broken(wait)
+    await broken(session.finish(finished(key)))
+    await broken(session.send(Beat(sequence=1)))
+    await session.close()
+    with pytest.raises(LinkDown):
+        await bench.link.connect(registration())
+
+
+async def after_close_every_call_says_that_it_is_down(bench: Bench) -> None:
+    session = await opened(bench)
+    _, key = await started(bench, session)
+    await session.close()
+    await broken(session.send(Beat(sequence=1)))
+    await broken(session.finish(finished(key)))
+    await broken(session.send_log(LogChunk(request=1, offset=0, data=b"", size=0, ended=True)))
+    await broken(anext(session.instructions()))
+    await session.close()
+
+
+async def closing_while_an_end_is_under_way_is_no_cancellation_of_who_waits(bench: Bench) -> None:
+    """A worker that took it for its own would die, and with it the delivery of every later end."""
+    session = await opened(bench)
+    _, key = await started(bench, session)
+    under_way = asyncio.ensure_future(session.finish(finished(key)))
+    await asyncio.sleep(0)
+    await session.close()
+    async with asyncio.timeout(WAIT_S_MAX):
+        await asyncio.wait({under_way})
+    assert not under_way.cancelled()
+    assert under_way.exception() is None or isinstance(under_way.exception(), LinkDown)
+
+
+async def output_is_read_through_the_stream_byte_for_byte(bench: Bench) -> None:
+    session = await opened(bench)
+    _, key = await started(bench, session)
+    read = asyncio.ensure_future(bench.control.sessions.read_log(NODE, key, -100, 4_096))
+    request = await first(session.log_requests())
+    assert (request.key, request.offset, request.limit) == (key, -100, 4_096)
+    output = bytes(range(256))
+    await session.send_log(LogChunk(request=request.request, offset=9, data=output, size=265, ended=True))
+    async with asyncio.timeout(WAIT_S_MAX):
+        chunk = await read
+    assert (chunk.offset, chunk.data, chunk.size, chunk.ended) == (9, output, 265, True)
+    await session.close()
+
+
+async def broken(call: Awaitable[object]) -> None:
+    """It ends soon, with LinkDown (or, for a stream of messages, by ending)."""
+    with pytest.raises((LinkDown, StopAsyncIteration)):
+        async with asyncio.timeout(WAIT_S_MAX):
+            await call
+
+
+RULES: Final[tuple[Callable[[Bench], Awaitable[None]], ...]] = (
+    a_session_tells_the_epoch_and_the_heartbeat_of_its_control_plane,
+    a_start_arrives_whole_and_only_after_the_inventory,
+    a_stop_is_pushed_without_waiting_for_a_heartbeat,
+    what_is_sent_arrives_in_order,
+    the_answer_to_an_end_means_that_it_is_durable,
+    a_repeated_end_is_answered_like_the_first,
+    many_ends_may_be_under_way_at_once,
+    giving_up_on_an_end_leaves_the_stream_alone,
+    a_refused_agent_learns_why,
+    a_stream_that_begins_without_inventory_is_ended,
+    the_newest_session_of_a_node_ends_the_older_one,
+    when_the_control_plane_goes_every_wait_ends_and_every_call_says_so,
+    after_close_every_call_says_that_it_is_down,
+    closing_while_an_end_is_under_way_is_no_cancellation_of_who_waits,
+    output_is_read_through_the_stream_byte_for_byte,
+)
