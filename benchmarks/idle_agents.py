@@ -1,0 +1,164 @@
+"""What do idle agents cost the control plane?
+
+The control plane runs as a process of its own; 200 agents x 8 GPUs run in this one, each over a real gRPC stream on a
+connection of its own, as `stoker agent` makes it, with a beat every 5 s in a phase of its own. CPU is what the kernel
+charged to the control plane's process (user and system, all threads) while nothing but beats happens; the floor is the
+same process with no agent connected.
+
+Run: PYTHONPATH=src python -m benchmarks.idle_agents [--agents 200] [--seconds 30]
+Must: under 5 % of a core at 200 agents.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import random
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+from stoker.agent.link_grpc import GrpcLink
+from stoker.agent.ports import LinkSession
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import GpuUuid, NodeName
+from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.report import Beat, Registration, TaskInventory
+from stoker.live.main import run_control
+from stoker.live.settings import ControlSettings, GrpcSettings, HttpSettings
+
+GPUS_PER_NODE = 8
+SETTLE_S = 6.0
+"""After the last agent joined: one heartbeat, so that only beats are measured."""
+LIMIT_PERCENT = 5.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def registration(number: int) -> Registration:
+    name = f"node-{number:03d}"
+    gpus = tuple(
+        Gpu(uuid=GpuUuid(f"GPU-{name}-{i}"), index=i, model="NVIDIA H100 80GB HBM3", memory_mb=81_559, simulated=True)
+        for i in range(GPUS_PER_NODE)
+    )
+    inventory = Inventory(boot_id="boot", address="127.0.0.1", gpus=gpus, cpus=64, memory_mb=1 << 20, agent_uid=name)
+    return Registration(node=NodeName(name), inventory=inventory)
+
+
+async def agent(number: int, port: int, joined: asyncio.Event) -> None:
+    """One agent with nothing to do."""
+    session = await GrpcLink([f"127.0.0.1:{port}"]).connect(registration(number))
+    await session.send(TaskInventory(boot_id="boot", tasks=()))
+    async with asyncio.TaskGroup() as duties:
+        duties.create_task(_listen(session))
+        duties.create_task(_show_no_logs(session))
+        joined.set()
+        await asyncio.sleep(random.uniform(0, session.heartbeat_s))
+        sequence = 0
+        while True:
+            sequence += 1
+            await session.send(Beat(sequence=sequence))
+            await asyncio.sleep(session.heartbeat_s)
+
+
+async def _listen(session: LinkSession) -> None:
+    async for instruction in session.instructions():
+        raise AssertionError(f"nothing was submitted, yet here is {instruction}")
+
+
+async def _show_no_logs(session: LinkSession) -> None:
+    async for request in session.log_requests():
+        raise AssertionError(f"nobody reads output, yet here is {request}")
+
+
+async def cpu_percent(pid: int, seconds: float) -> float:
+    """Of one core, over `seconds`."""
+    before, began = _cpu_s(pid), asyncio.get_running_loop().time()
+    await asyncio.sleep(seconds)
+    return 100 * (_cpu_s(pid) - before) / (asyncio.get_running_loop().time() - began)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _rss_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+async def measure(agents: int, seconds: float) -> bool:
+    with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
+        port = _free_port()
+        words = ("-m", "benchmarks.idle_agents", "--serve", folder, "--port", str(port))
+        control = await asyncio.create_subprocess_exec(
+            sys.executable, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            return await _measure(control, port, agents, seconds)
+        finally:
+            control.send_signal(signal.SIGTERM)
+            await control.wait()
+
+
+async def _measure(control: asyncio.subprocess.Process, port: int, agents: int, seconds: float) -> bool:
+    assert control.stdout is not None, "its output is a pipe"
+    while (line := await control.stdout.readline()) != b"READY\n":
+        assert line, "the control plane did not start"
+    drain = asyncio.create_task(_drain(control.stdout))
+    floor = await cpu_percent(control.pid, seconds / 3)
+    alone_mib = _rss_mib(control.pid)
+    joined = [asyncio.Event() for _ in range(agents)]
+    running = [asyncio.create_task(agent(number, port, joined[number])) for number in range(agents)]
+    await asyncio.gather(*(event.wait() for event in joined))
+    await asyncio.sleep(SETTLE_S)
+    busy = await cpu_percent(control.pid, seconds)
+    broken = [task for task in running if task.done()]
+    print(f"machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print("| agents | CPU, % of a core | RSS, MiB |")
+    print("| ---: | ---: | ---: |")
+    print(f"| 0 | {floor:.2f} | {alone_mib:.0f} |")
+    print(f"| {agents} | {busy:.2f} | {_rss_mib(control.pid):.0f} |")
+    for task in (*running, drain):
+        task.cancel()
+    await asyncio.gather(*running, drain, return_exceptions=True)
+    if broken:
+        print(f"{len(broken)} agents lost their stream")
+    return not broken and busy < LIMIT_PERCENT
+
+
+async def _drain(output: asyncio.StreamReader) -> None:
+    while await output.readline():
+        pass
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def serve(folder: str, port: int) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    settings = ControlSettings(data_dir=Path(folder), http=HttpSettings(port=0), grpc=GrpcSettings(port=port))
+    await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--serve", metavar="FOLDER", help="(used by itself)")
+    parser.add_argument("--port", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        asyncio.run(serve(arguments.serve, arguments.port))
+        return 0
+    return 0 if asyncio.run(measure(arguments.agents, arguments.seconds)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
