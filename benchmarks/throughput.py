@@ -1,0 +1,103 @@
+"""How many real one-GPU `true` jobs a second, from the first submit to the last end?
+
+Run: `PYTHONPATH=src python -m benchmarks.throughput [--jobs 1000] [--rounds 3]`. 16 nodes x 8 simulated GPUs: 16 real
+agents and runners, a real process per job, all on this machine. Two ways in: one POST per job from 32 keep-alive
+clients, and one bulk POST. The end is the newest `ended_at` of the ledger. Floor, in the same run: the driver spawns
+`/bin/true` as often, one after the other.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from datetime import datetime
+
+from benchmarks.cluster import Up, fsyncs_per_second, machine, stoker_up
+
+CLIENTS = 32
+JOB = {"name": "true", "gpu_count": 1, "command": ["true"]}
+
+
+async def client(port: int, share: int) -> None:
+    """One keep-alive connection; each POST waits for its answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps(JOB).encode()
+    head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    for _ in range(share):
+        writer.write(head + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert b" 201 " in answer.split(b"\r\n", 1)[0], answer
+        size = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(int(size.split(b":")[1]))
+    writer.close()
+
+
+async def singles(port: int, jobs: int) -> None:
+    shares = [jobs // CLIENTS + (i < jobs % CLIENTS) for i in range(CLIENTS)]
+    await asyncio.gather(*(client(port, share) for share in shares))
+
+
+def newest_end(up: Up, jobs: int) -> float:
+    """Seconds since 1970 at which the last of the newest `jobs` jobs ended; all must have succeeded."""
+    ends: list[float] = []
+    offset = 0
+    while len(ends) < jobs:
+        page = up.get(f"jobs?limit=1000&offset={offset}")["jobs"]
+        assert isinstance(page, list)
+        assert page, f"only {len(ends)} of {jobs} jobs are listed"
+        for job in page[: jobs - len(ends)]:
+            assert job["state"] == "succeeded", job
+            ends.append(datetime.fromisoformat(job["ended_at"]).timestamp())
+        offset += len(page)
+    return max(ends)
+
+
+def measure(up: Up, jobs: int, bulk: bool) -> tuple[float, float]:
+    """Jobs a second to the last end, and to the last acknowledgement."""
+    began = time.time()
+    if bulk:
+        up.request("POST", "jobs", {"jobs": [JOB] * jobs})
+    else:
+        asyncio.run(singles(up.port, jobs))
+    acknowledged = time.time()
+    up.wait_until_idle()
+    return jobs / (newest_end(up, jobs) - began), jobs / (acknowledged - began)
+
+
+def spawn_floor(jobs: int) -> float:
+    began = time.perf_counter()
+    for _ in range(jobs):
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+    return jobs / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with stoker_up(16, 8) as up:
+        rate = fsyncs_per_second(up.data_dir)
+        floor = [spawn_floor(options.jobs) for _ in range(options.rounds)]
+        results = {
+            name: [measure(up, options.jobs, bulk) for _ in range(options.rounds)]
+            for name, bulk in ((f"one POST per job, {CLIENTS} keep-alive clients", False), ("one bulk POST", True))
+        }
+    median = statistics.median
+    print(f"{machine()}; {rate:.0f} fdatasync/s; {options.jobs} jobs, 16 x 8 simulated GPUs, {options.rounds} rounds\n")
+    print(
+        "| way in | jobs/s to last end: median (min-max) | acknowledged/s, median | share of floor |\n|---|---|---|---|"
+    )
+    for name, rows in results.items():
+        ends = [row[0] for row in rows]
+        share = median(ends) / median(floor)
+        print(
+            f"| {name} | {median(ends):.0f} ({min(ends):.0f}-{max(ends):.0f}) | {median(r[1] for r in rows):.0f} | {share:.2f} |"
+        )
+    print(f"| floor: the driver spawns `/bin/true` | {median(floor):.0f} ({min(floor):.0f}-{max(floor):.0f}) | | 1 |")
+
+
+if __name__ == "__main__":
+    main()
