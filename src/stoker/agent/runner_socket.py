@@ -55,6 +55,9 @@ _RETRY_S: Final = 0.02
 _READ_BYTES: Final = 256 * 1024
 _LOG_TAIL_BYTES: Final = 2_000
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
+"""With the first bytes that came."""
+
 
 class RunnerSocket:
     """One node's runner, seen from its agent."""
@@ -68,6 +71,8 @@ class RunnerSocket:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._started_pid = 0
+        self._asked: set[TaskKey] = set()
+        # Starts that the runner hasn't answered: they have no output yet.
         self.notes: tuple[str, ...] = ()
         """What this node's runner can't do, in sentences for people. Known after the inventory."""
 
@@ -77,9 +82,10 @@ class RunnerSocket:
         """Find the runner of this node or start one. Raises OSError when neither works."""
         await self.close()
         self._data_dir.mkdir(parents=True, exist_ok=True)
-        reader, self._writer = await self._reach()
+        reader, self._writer, greeting = await self._reach()
         self._reports = asyncio.Queue(REPORTS_MAX)
-        self._reading = asyncio.create_task(self._read(reader, self._reports), name="runner-reports")
+        self._asked.clear()
+        self._reading = asyncio.create_task(self._read(reader, greeting), name="runner-reports")
 
     async def reports(self) -> AsyncIterator[RunnerReport]:
         reports = self._reports
@@ -104,6 +110,7 @@ class RunnerSocket:
             "user": start.user,
             "probe_port": start.probe_port,
         }
+        self._asked.add(start.key)
         await self._send(message)
 
     async def stop(self, key: TaskKey, grace_ms: int) -> None:
@@ -118,6 +125,8 @@ class RunnerSocket:
         try:
             begin, content, size, ended = spool.read(base, offset, limit)
         except FileNotFoundError as error:
+            if key in self._asked:
+                return LogSlice(offset=0, data=b"", size=0, ended=False)
             raise FileNotFoundError(f"no output of job {key.job} is kept on this node") from error
         return LogSlice(offset=begin, data=content, size=size, ended=ended)
 
@@ -147,14 +156,15 @@ class RunnerSocket:
 
     # --- connecting ---------------------------------------------------------------------------------------------
 
-    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        with suppress(FileNotFoundError, ConnectionRefusedError):
+    async def _reach(self) -> Connection:
+        with suppress(FileNotFoundError, ConnectionError):
             return await self._open()
+        self._bury()
         if self._started_pid == 0:
             self._started_pid = self._launch()
         deadline = self._clock.mono() + CONNECT_S_MAX
         while True:
-            with suppress(FileNotFoundError, ConnectionRefusedError):
+            with suppress(FileNotFoundError, ConnectionError):
                 return await self._open()
             if self._bury():
                 raise OSError(f"the runner of {self._data_dir} ended at once: {self._last_words()}")
@@ -162,13 +172,25 @@ class RunnerSocket:
                 raise OSError(f"the runner of {self._data_dir} doesn't answer: {self._last_words()}")
             await self._clock.sleep(_RETRY_S)
 
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open(self) -> Connection:
+        """A connection on which the runner has begun to speak: one that dies still takes connections for a moment.
+        Raises FileNotFoundError, ConnectionError."""
         # By way of a descriptor, since a UNIX address holds only 107 bytes.
         folder = os.open(self._data_dir, os.O_PATH | os.O_DIRECTORY)
         try:
-            return await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
         finally:
             os.close(folder)
+        greeting = b""
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                greeting = await reader.read(_READ_BYTES)
+        finally:
+            if not greeting:
+                writer.close()
+        if not greeting:
+            raise ConnectionResetError("the runner ended before it said a word")
+        return reader, writer, greeting
 
     def _launch(self) -> int:
         """Start a runner that owes us nothing: its own session, its own log, no descriptor of ours."""
@@ -208,15 +230,18 @@ class RunnerSocket:
         self._writer.write(encode(message))
         await self._writer.drain()
 
-    async def _read(self, reader: asyncio.StreamReader, reports: asyncio.Queue[RunnerReport]) -> None:
+    async def _read(self, reader: asyncio.StreamReader, received: bytes) -> None:
         """Everything the runner says, until it is gone."""
-        decoder, inventory, error = Decoder(), _InventoryParts(), ""
+        reports, decoder, inventory, error = self._reports, Decoder(), _InventoryParts(), ""
         try:
-            while received := await reader.read(_READ_BYTES):
+            while received:
                 for message in decoder.feed(received):
                     error = str(message["error"]) if message["say"] == "bye" else error
                     for report in self._reports_in(message, inventory):
+                        if isinstance(report, TaskRunning | TaskOver):
+                            self._asked.discard(report.key)
                         await reports.put(report)
+                received = await reader.read(_READ_BYTES)
         except (OSError, BadFrame) as broken:
             error = error or str(broken)
         assert self._writer is not None, "reading without a connection"

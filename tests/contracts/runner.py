@@ -1,0 +1,282 @@
+"""What must every Runner do? Inherit this, give a `node`, and the rules run on it.
+
+A node outlives the agents and the runner on it: `node.agent()` is the next agent process. Tests cite the rules of the
+port (R1 to R5); what only real processes can show is in `tests/real/test_runner*.py`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
+
+import pytest
+
+from stoker.agent.ports import (
+    Runner,
+    RunnerGone,
+    RunnerInventory,
+    RunnerReport,
+    StartTask,
+    TaskEnding,
+    TaskOver,
+    TaskRunning,
+)
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.job import EndCause, TaskEnd
+from stoker.brain.domain.report import TaskPhase
+
+WAIT_S_MAX = 20.0
+"""Far above what anything here needs: a test that hangs fails instead."""
+LONG_S = 300.0
+
+ReportT = TypeVar("ReportT", TaskRunning, TaskEnding, TaskOver, RunnerInventory, RunnerGone)
+
+
+class RunnerNode(Protocol):
+    """A machine on which tasks run."""
+
+    def agent(self) -> Runner:
+        """The Runner port of an agent that has just been started."""
+        ...
+
+    def task(self, key: TaskKey, *, lasts_s: float, exit_code: int = 0, stubborn: bool = False) -> StartTask:
+        """A task that ends by itself after `lasts_s`; a stubborn one doesn't end on a terminate signal."""
+        ...
+
+    def on_port(self, task: StartTask, *, taken: bool) -> StartTask:
+        """The same task with a port to probe, which somebody listens on or nobody does."""
+        ...
+
+    def kill_runner(self) -> None:
+        """As kill -9 does."""
+        ...
+
+    def lives(self, key: TaskKey) -> bool:
+        """Is any process of it there?"""
+        ...
+
+    def starts(self, key: TaskKey) -> int:
+        """How often a process was started for it."""
+        ...
+
+
+class Listener:
+    """All that one agent hears from its runner."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.heard: list[RunnerReport] = []
+        self._news = asyncio.Event()
+        self._listening = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        async for report in self.runner.reports():
+            self.heard.append(report)
+            self._news.set()
+
+    async def hear(self, kind: type[ReportT], wanted: Callable[[ReportT], bool] = lambda report: True) -> ReportT:
+        """The first such report, waited for."""
+        async with asyncio.timeout(WAIT_S_MAX):
+            while True:
+                for report in self.heard:
+                    if isinstance(report, kind) and wanted(report):
+                        return report
+                self._news.clear()
+                await self._news.wait()
+
+    async def inventory(self) -> RunnerInventory:
+        return await self.hear(RunnerInventory)
+
+    async def running(self, key: TaskKey) -> TaskRunning:
+        return await self.hear(TaskRunning, lambda report: report.key == key)
+
+    async def end(self, key: TaskKey) -> TaskEnd:
+        return (await self.hear(TaskOver, lambda report: report.key == key)).end
+
+    def overs(self, key: TaskKey) -> list[TaskOver]:
+        return [report for report in self.heard if isinstance(report, TaskOver) and report.key == key]
+
+    async def leave(self) -> None:
+        self._listening.cancel()
+        await asyncio.wait({self._listening})
+        close = getattr(self.runner, "close", None)
+        if close is not None:
+            await close()
+
+
+@asynccontextmanager
+async def agent_on(node: RunnerNode) -> AsyncIterator[Listener]:
+    """An agent that connects, and at the end dies without a word."""
+    runner = node.agent()
+    await runner.connect()
+    listener = Listener(runner)
+    try:
+        yield listener
+    finally:
+        await listener.leave()
+
+
+def key(job: int, rank: int = 0) -> TaskKey:
+    return TaskKey(JobId(job), 1, rank)
+
+
+class RunnerContract:
+    @pytest.fixture
+    def node(self) -> RunnerNode:
+        raise NotImplementedError("the implementation under test")
+
+    async def test_the_first_report_is_an_inventory_and_a_new_node_has_nothing(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.inventory()
+            assert agent.heard == [RunnerInventory(tasks=(), ends=())]
+
+    async def test_a_task_is_reported_running_and_then_over_with_its_exit_code(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.task(key(1), lasts_s=0.1, exit_code=7))
+            running = await agent.running(key(1))
+            end = await agent.end(key(1))
+            assert running.pid > 0
+            assert (end.cause, end.exit_code, end.signal) == (EndCause.EXITED, 7, 0)
+            order = [report for report in agent.heard if isinstance(report, TaskRunning | TaskOver)]
+            assert order[0] == running, "running comes before over"
+
+    async def test_the_same_start_twice_acts_once(self, node: RunnerNode) -> None:
+        """R1: instructions arrive at least once."""
+        async with agent_on(node) as agent:
+            task = node.task(key(1), lasts_s=0.3)
+            await agent.runner.start(task)
+            await agent.runner.start(task)
+            await agent.end(key(1))
+            await agent.runner.start(task)
+            await agent.runner.start(node.task(key(2), lasts_s=0.1))
+            await agent.end(key(2))
+            assert node.starts(key(1)) == 1
+
+    async def test_a_stop_ends_the_task_as_stopped_and_nothing_of_it_lives(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.task(key(1), lasts_s=LONG_S))
+            await agent.running(key(1))
+            await agent.runner.stop(key(1), 10_000)
+            end = await agent.end(key(1))
+            assert (end.cause, end.exit_code, end.signal) == (EndCause.STOPPED, None, 15)
+            assert not node.lives(key(1))
+
+    async def test_a_task_that_ignores_the_terminate_signal_is_killed_after_the_grace(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
+            await agent.running(key(1))
+            await agent.runner.stop(key(1), 300)
+            await agent.hear(TaskEnding)
+            end = await agent.end(key(1))
+            assert (end.cause, end.signal) == (EndCause.STOPPED, 9)
+            assert not node.lives(key(1))
+
+    async def test_stopping_twice_gives_one_end(self, node: RunnerNode) -> None:
+        """R3."""
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
+            await agent.running(key(1))
+            await agent.runner.stop(key(1), 300)
+            await agent.runner.stop(key(1), 300)
+            await agent.end(key(1))
+            await agent.runner.stop(key(1), 0)
+            await agent.runner.start(node.task(key(2), lasts_s=0.1))
+            await agent.end(key(2))
+            assert len(agent.overs(key(1))) == 1
+
+    async def test_stopping_an_unknown_task_does_nothing(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.stop(key(99), 0)
+            await agent.runner.start(node.task(key(1), lasts_s=0.1))
+            await agent.end(key(1))
+            assert not agent.overs(key(99))
+
+    async def test_a_port_that_somebody_listens_on_ends_the_task_before_it_starts(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.on_port(node.task(key(1), lasts_s=0.1), taken=True))
+            await agent.runner.start(node.on_port(node.task(key(2), lasts_s=0.1), taken=False))
+            assert (await agent.end(key(1))).cause is EndCause.PORT_TAKEN
+            assert (await agent.end(key(2))).cause is EndCause.EXITED
+            assert node.starts(key(1)) == 0
+
+    async def test_the_next_agent_adopts_what_runs_and_hears_its_exit_code(self, node: RunnerNode) -> None:
+        async with agent_on(node) as first:
+            await first.runner.start(node.task(key(1), lasts_s=1.0, exit_code=5))
+            await first.running(key(1))
+        async with agent_on(node) as second:
+            (status,) = (await second.inventory()).tasks
+            assert (status.key, status.phase) == (key(1), TaskPhase.RUNNING)
+            assert (await second.end(key(1))).exit_code == 5
+        assert node.starts(key(1)) == 1
+
+    async def test_an_end_is_offered_to_each_agent_until_the_control_plane_has_it(self, node: RunnerNode) -> None:
+        """R4."""
+        async with agent_on(node) as first:
+            await first.runner.start(node.task(key(1), lasts_s=0.1, exit_code=3))
+            await first.end(key(1))
+        async with agent_on(node) as second:
+            (over,) = (await second.inventory()).ends
+            assert (over.key, over.end.exit_code) == (key(1), 3)
+            await second.runner.settle(key(1))
+            await second.runner.start(node.task(key(2), lasts_s=0.1))
+            await second.end(key(2))
+        async with agent_on(node) as third:
+            assert [over.key for over in (await third.inventory()).ends] == [key(2)]
+
+    async def test_when_the_runner_is_killed_the_next_one_sweeps_and_says_so(self, node: RunnerNode) -> None:
+        """R5."""
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
+            await agent.running(key(1))
+            node.kill_runner()
+            await agent.hear(RunnerGone)
+            assert isinstance(agent.heard[-1], RunnerGone), "nothing follows it"
+        async with agent_on(node) as agent:
+            await self._lost(agent, key(1))
+            assert not node.lives(key(1))
+            assert node.starts(key(1)) == 1
+
+    async def _lost(self, agent: Listener, task: TaskKey) -> None:
+        """Its end is in the inventory, or follows when the sweep takes longer."""
+        ends = {over.key: over.end for over in (await agent.inventory()).ends}
+        end = ends.get(task) or await agent.end(task)
+        assert end.cause is EndCause.RUNNER_LOST
+        assert end.error, "people are told why"
+
+    async def test_ends_outlive_the_runner(self, node: RunnerNode) -> None:
+        """R2."""
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.task(key(1), lasts_s=0.1, exit_code=9))
+            await agent.end(key(1))
+            node.kill_runner()
+            await agent.hear(RunnerGone)
+        async with agent_on(node) as agent:
+            (over,) = (await agent.inventory()).ends
+            assert (over.key, over.end.cause, over.end.exit_code) == (key(1), EndCause.EXITED, 9)
+            await agent.runner.start(node.task(key(1), lasts_s=0.1))
+            await agent.runner.start(node.task(key(2), lasts_s=0.1))
+            await agent.end(key(2))
+        assert node.starts(key(1)) == 1, "R1 holds across runners"
+
+    async def test_calls_on_a_runner_that_is_gone_raise_os_error(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.inventory()
+            node.kill_runner()
+            await agent.hear(RunnerGone)
+            with pytest.raises(OSError, match="runner"):
+                await agent.runner.start(node.task(key(1), lasts_s=0.1))
+        assert node.starts(key(1)) == 0
+
+    async def test_output_of_an_unknown_task_is_an_os_error(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            with pytest.raises(OSError, match="no "):
+                await agent.runner.read_log(key(99), 0, 100)
+
+    async def test_shutdown_leaves_no_process_and_ends_the_runner(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
+            await agent.running(key(1))
+            await agent.runner.shutdown()
+            await agent.hear(RunnerGone)
+            assert not node.lives(key(1))

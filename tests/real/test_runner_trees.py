@@ -1,0 +1,192 @@
+"""Cancel means gone: whole process trees, in each way that this machine offers to follow them.
+
+Concerns faults.md family 3 and row 93.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stoker.agent.ports import RunnerGone, TaskEnding
+from stoker.agent.runner.journal import Journal
+from stoker.brain.domain.job import EndCause
+from tests.contracts.runner import LONG_S, Listener, agent_on, key
+from tests.real.runner_node import TREE_MODES, RealNode, lives, node_in, wait_until
+
+DETACHED = "setsid sh -c 'echo $$ > grandchild; exec sleep 300' > /dev/null 2>&1 < /dev/null & "
+"""A grandchild in a session of its own, with no descriptor of the job's."""
+DAEMON = "python3 -c 'import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n{}' ; "
+"""A daemon as daemon(7) makes one: it forks twice and its parents are gone at once."""
+WRITE_PID = 'open("grandchild", "w").write(f"{os.getpid()}\\n")'
+SCRUBBED = DAEMON.format(f'{WRITE_PID}; os.closerange(0, 9); os.execve("/bin/sleep", ["sleep", "300"], {{}})')
+STUBBORN = DAEMON.format(
+    f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WRITE_PID}; time.sleep(300)"
+)
+
+
+@pytest.fixture(params=TREE_MODES)
+async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RealNode]:
+    async with node_in(tmp_path, tree=request.param) as node:
+        yield node
+
+
+@pytest.fixture
+async def agent(node: RealNode) -> AsyncIterator[Listener]:
+    async with agent_on(node) as agent:
+        yield agent
+
+
+@pytest.mark.parametrize("child", [DETACHED, SCRUBBED, STUBBORN], ids=["detached", "scrubbed", "stubborn"])
+async def test_a_detached_grandchild_is_gone_before_the_end_is_reported(
+    node: RealNode, agent: Listener, child: str
+) -> None:
+    await agent.runner.start(node.shell(key(1), f"{child} while [ ! -s grandchild ]; do sleep 0.01; done; exit 4"))
+    await agent.hear(TaskEnding)
+    end = await agent.end(key(1))
+    assert not lives(node.pid_in("grandchild"))
+    assert (end.cause, end.exit_code) == (EndCause.EXITED, 4), "what it left behind doesn't change how it ended"
+
+
+@pytest.mark.parametrize("child", [DETACHED, SCRUBBED, STUBBORN], ids=["detached", "scrubbed", "stubborn"])
+async def test_a_cancel_reaches_children_that_called_setsid(node: RealNode, agent: Listener, child: str) -> None:
+    await agent.runner.start(node.shell(key(1), f"{child} sleep 300"))
+    grandchild = node.pid_in("grandchild")
+    await agent.runner.stop(key(1), 200)
+    assert (await agent.end(key(1))).cause is EndCause.STOPPED
+    assert not lives(grandchild)
+    assert not node.lives(key(1))
+
+
+@pytest.mark.parametrize("child", [DETACHED, STUBBORN], ids=["detached", "stubborn"])
+async def test_when_the_runner_is_killed_the_next_one_sweeps_children_that_called_setsid(
+    node: RealNode, child: str
+) -> None:
+    async with agent_on(node) as agent:
+        await agent.runner.start(node.shell(key(1), f"{child} sleep 300"))
+        await agent.runner.start(node.shell(key(2), "sleep 300"))
+        await agent.running(key(2))
+        grandchild = node.pid_in("grandchild")
+        node.kill_runner()
+        await agent.hear(RunnerGone)
+        assert lives(grandchild), "nothing but the next runner ends it"
+    async with agent_on(node) as agent:
+        ends = {over.key: over.end.cause for over in (await agent.inventory()).ends}
+        for task in (key(1), key(2)):
+            assert (ends.get(task) or (await agent.end(task)).cause) is EndCause.RUNNER_LOST
+            assert not node.lives(task)
+        assert not lives(grandchild)
+
+
+async def test_a_sweep_ends_no_process_of_anybody_else(node: RealNode) -> None:
+    """The bystander has the pid that the record names, another birth, and another task's mark."""
+    bystander = os.spawnve(
+        os.P_NOWAIT, "/bin/sleep", ["sleep", "300"], {"STOKER_TASK_MARK": "1.1.0.of-another-cluster"}
+    )
+    try:
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.shell(key(1), "sleep 300"))
+            running = await agent.running(key(1))
+            node.kill_runner()
+            await agent.hear(RunnerGone)
+        os.kill(running.pid, signal.SIGKILL)
+        wait_until(lambda: not lives(running.pid), "the leader is gone")
+        _name_in_the_journal(node, running.pid, bystander)
+        async with agent_on(node) as agent:
+            ends = {over.key: over.end.cause for over in (await agent.inventory()).ends}
+            assert (ends.get(key(1)) or (await agent.end(key(1))).cause) is EndCause.RUNNER_LOST
+        assert lives(bystander)
+    finally:
+        os.kill(bystander, signal.SIGKILL)
+        os.waitpid(bystander, 0)
+
+
+def _name_in_the_journal(node: RealNode, old: int, new: int) -> None:
+    """As if the pid had been given to somebody else while no runner lived."""
+    journal = Journal(str(node.folder / "agent" / "journal"))
+    journal.load()
+    (record,) = journal.open.values()
+    assert record["pid"] == old
+    record["pid"] = new
+    journal.rewrite()
+
+
+async def test_the_terminate_signal_reaches_a_program_wrapped_by_a_shell(node: RealNode, agent: Listener) -> None:
+    """Fault 93: the checkpoint that a program writes on SIGTERM must not be lost because bash started it."""
+    program = (
+        "import signal, sys, time; "
+        "signal.signal(signal.SIGTERM, lambda *a: (print('saved', flush=True), sys.exit(0))); "
+        "print('ready', flush=True); time.sleep(300)"
+    )
+    await agent.runner.start(node.shell(key(1), f'bash -c "python3 -u -c \\"{program}\\"; true"'))
+    await agent.running(key(1))
+    await _output_has(agent, b"ready")
+    await agent.runner.stop(key(1), 10_000)
+    await agent.end(key(1))
+    assert b"saved" in (await agent.runner.read_log(key(1), 0, 1000)).data
+
+
+async def test_a_task_that_was_suspended_still_ends_on_a_terminate_signal(node: RealNode, agent: Listener) -> None:
+    await agent.runner.start(node.shell(key(1), "exec sleep 300"))
+    os.kill((await agent.running(key(1))).pid, signal.SIGSTOP)
+    began = time.monotonic()
+    await agent.runner.stop(key(1), 10_000)
+    assert (await agent.end(key(1))).signal == signal.SIGTERM
+    assert time.monotonic() - began < 5
+
+
+async def test_a_kill_by_somebody_else_is_told_as_it_was(node: RealNode, agent: Listener) -> None:
+    await agent.runner.start(node.shell(key(1), "exec sleep 300"))
+    os.kill((await agent.running(key(1))).pid, signal.SIGKILL)
+    end = await agent.end(key(1))
+    assert (end.cause, end.exit_code, end.signal) == (EndCause.EXITED, None, signal.SIGKILL)
+
+
+async def test_a_fork_bomb_is_ended_whole(node: RealNode, agent: Listener) -> None:
+    """Sixty processes that replace themselves as fast as they can."""
+    line = "trap '' TERM; f() { (sleep 0.02; f) & }; for i in $(seq 60); do f; done; sleep 300"
+    await agent.runner.start(node.shell(key(1), line))
+    await agent.running(key(1))
+    wait_until(lambda: len(node.living(key(1))) > 60, "the bomb is going")
+    await agent.runner.stop(key(1), 100)
+    await agent.end(key(1))
+    assert not node.lives(key(1))
+
+
+async def test_a_shorter_grace_wins_over_a_longer_one(node: RealNode, agent: Listener) -> None:
+    await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
+    await agent.running(key(1))
+    began = time.monotonic()
+    await agent.runner.stop(key(1), 60_000)
+    await agent.runner.stop(key(1), 100)
+    await agent.end(key(1))
+    assert time.monotonic() - began < 10
+
+
+async def test_a_child_of_one_task_outlives_the_end_of_another(node: RealNode, agent: Listener) -> None:
+    await agent.runner.start(node.shell(key(1), f"{DETACHED} sleep 300"))
+    grandchild = node.pid_in("grandchild")
+    await agent.runner.start(node.shell(key(2), "true"))
+    await agent.end(key(2))
+    await agent.runner.start(node.shell(key(3), "sleep 300"))
+    await agent.running(key(3))
+    await agent.runner.stop(key(3), 1000)
+    await agent.end(key(3))
+    assert lives(grandchild)
+
+
+async def test_a_task_in_whose_pipe_a_child_still_writes_keeps_its_last_words(node: RealNode, agent: Listener) -> None:
+    """`> >(tee log)`: the writer lives a moment longer than the leader."""
+    await agent.runner.start(node.shell(key(1), "(sleep 0.1; echo last words) & exit 0"))
+    await agent.end(key(1))
+    assert (await agent.runner.read_log(key(1), 0, 100)).data == b"last words\n"
+
+
+async def _output_has(agent: Listener, wanted: bytes) -> None:
+    async with asyncio.timeout(20):
+        while wanted not in (await agent.runner.read_log(key(1), 0, 1000)).data:
+            await asyncio.sleep(0.01)
