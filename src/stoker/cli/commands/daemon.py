@@ -1,0 +1,57 @@
+"""`stoker control` and `stoker agent`: run one of the two daemons in the foreground.
+
+Both end on SIGTERM and on Ctrl-C and leave jobs running; what they print are their log lines.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+_FILE: Final = click.option(
+    "-c",
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Settings file. [default: none; defaults and STOKER__SECTION__KEY hold]",
+)
+
+
+@click.command()
+@_FILE
+def control(path: Path | None) -> None:
+    """Run a control plane.
+
+    \b
+    Examples:
+      stoker control -c control.yaml
+      STOKER__HTTP__PORT=18080 stoker control -c control.yaml
+    """
+    from stoker.adapters.settings import load
+    from stoker.agent.settings import AgentSettings
+    from stoker.cli.until_signal import run_until_signal
+    from stoker.live.main import run_control
+    from stoker.live.settings import ControlSettings
+
+    settings = load(ControlSettings, path, os.environ, {}, others=(AgentSettings,)).value
+    run_until_signal(lambda stop: run_control(settings, stop=stop, on_ready=lambda: None))
+
+
+@click.command()
+@_FILE
+def agent(path: Path | None) -> None:
+    """Run the agent of a GPU node.
+
+    \b
+    Examples:
+      stoker agent -c agent.yaml
+    """
+    from stoker.adapters.settings import load
+    from stoker.agent.main import run_agent
+    from stoker.agent.settings import AgentSettings
+    from stoker.cli.until_signal import run_until_signal
+    from stoker.live.settings import ControlSettings
+
+    settings = load(AgentSettings, path, os.environ, {}, others=(ControlSettings,)).value
+    run_until_signal(lambda stop: run_agent(settings, stop=stop))

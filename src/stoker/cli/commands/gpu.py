@@ -1,0 +1,52 @@
+"""`stoker gpu`: which GPUs are there, and who holds them?"""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker.cli.output import output_options, show_rows
+from stoker.cli.server import connect, server_option
+from stoker.cli.table import Column
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.gpu import GpuView
+
+
+def _columns() -> "list[Column[GpuView]]":
+    return [
+        Column("NODE", lambda gpu: gpu.node),
+        Column("GPU", lambda gpu: gpu.device_index, right=True),
+        Column("MODEL", lambda gpu: gpu.model + (" (simulated)" if gpu.simulated else "")),
+        Column("MEMORY", lambda gpu: f"{gpu.memory_mb} MiB", right=True),
+        Column("STATUS", lambda gpu: gpu.status, coloured=True),
+        Column("JOB", lambda gpu: gpu.current_task, right=True),
+        Column("UUID", lambda gpu: gpu.uuid),
+        Column("UPDATED", lambda gpu: gpu.updated_at, wide=True),
+    ]
+
+
+@click.group()
+def gpu() -> None:
+    """Show GPUs.
+
+    \b
+    Examples:
+      stoker gpu list
+    """
+
+
+@gpu.command("list")
+@output_options
+@server_option
+def list_gpus(form: str) -> None:
+    """Show every GPU and the job that holds it.
+
+    \b
+    Examples:
+      stoker gpu list
+      stoker gpu list --json
+    """
+    import msgspec
+
+    found = connect().gpus()
+    show_rows(form, _columns(), found.gpus, msgspec.to_builtins(found))

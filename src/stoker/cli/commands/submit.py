@@ -1,0 +1,194 @@
+"""`stoker submit`: make a job of a command line.
+
+Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
+       U2  what a person didn't say isn't sent: defaults are the cluster's
+       U3  nothing of the caller's environment travels but the few variables that make a command find its programs
+"""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from stoker.cli.job_end import exit_of, goes_on, wait_for
+from stoker.cli.output import output_options, show_value
+from stoker.cli.server import connect, server_option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stoker.wire.client import JobBody
+    from stoker.wire.rest.job import JobView
+
+SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
+Command = TypeVar("Command", bound=Callable[..., Any])
+_DEMAND: Final = (
+    click.option("--gpus", "gpu_count", type=click.IntRange(0), help="GPUs of each task. [default: 0]"),
+    click.option("--tasks", type=click.IntRange(1), help="Tasks of the gang: placed all or nothing. [default: 1]"),
+    click.option("--gpu-memory", metavar="SIZE", help="Least memory of a GPU, such as 16GiB."),
+    click.option("--gpu-model", metavar="MODEL", help="Only such GPUs: V100 is found in Tesla V100-SXM2-32GB."),
+    click.option("--cpus", type=click.IntRange(1), help="CPUs of each task. [default: 1]"),
+    click.option("--memory", metavar="SIZE", help="Host memory of each task, such as 64GiB. [default: no limit]"),
+)
+_POLICY: Final = (
+    click.option("--tenant", help="Whose quota it draws on. [default: default]"),
+    click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Its pool. [default: batch]"),
+    click.option("--priority", metavar="P", help="A whole number, or low, normal, high, urgent. [default: normal]"),
+    click.option("--time", "time_limit", metavar="T", help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s."),
+    click.option("--retries", type=click.IntRange(0), help="Tries after a non-zero exit. [default: 0]"),
+    click.option("--no-requeue", is_flag=True, help="Don't start it again when its node is lost."),
+)
+_COMMAND: Final = (
+    click.option("--name", help="For people. [default: the program's]"),
+    click.option("--visible", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names GPUs."),
+    click.option("--image", help="Run it in this container image."),
+    click.option("--env", "variables", metavar="K=V", multiple=True, help="One variable; may be repeated."),
+    click.option(
+        "--export",
+        metavar="ALL|NONE|NAMES",
+        help=f"Variables to send: all, none (nor the working directory), or NAME,NAME. [default: {', '.join(SENT)}]",
+    ),
+    click.option("--workdir", metavar="DIR", help="Where it runs. [default: here]"),
+)
+_AFTER: Final = (
+    click.option("--wait", "waits", is_flag=True, help="Wait for its end, and exit as it did."),
+    click.option("--follow", is_flag=True, help="Print what it writes until it ends, and exit as it did."),
+)
+
+
+def _options(command: Command) -> Command:
+    """click shows options in the order in which decorators stand, so the last is applied first."""
+    for option in reversed((*_DEMAND, *_POLICY, *_COMMAND, *_AFTER)):
+        command = option(command)
+    return command
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@_options
+@output_options
+@server_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    form: str,
+    waits: bool,
+    follow: bool,
+    **given: Any,  # noqa: ANN401  # click gives each option its own type
+) -> None:
+    """Submit a job and print its id.
+
+    COMMAND is run as it stands; one single argument with blanks in it is a line for the shell.
+
+    \b
+    Examples:
+      stoker submit --gpus 4 -- python train.py --epochs 3
+      stoker submit --gpus 1 --time 2h --wait -- 'make data && ./train'
+      stoker submit --name sweep --priority low --gpus 8 --tasks 2 -- torchrun train.py
+    """
+    job = connect().submit(job_body(given, os.environ, _here))
+    plain = form in ("table", "wide")
+    if plain:
+        click.echo(job.id)
+    elif not waits or follow:
+        _show(form, job)
+    if not (waits or follow):
+        return
+    if follow:
+        from stoker.cli.commands.logs import LogReader
+
+        with goes_on(job.id):
+            LogReader(connect(), job.id, rank=0).follow(attempt=None, tail=None)
+    job = wait_for(job.id)
+    if waits and not follow and not plain:
+        _show(form, job)
+    ctx.exit(exit_of(job))
+
+
+def _show(form: str, job: "JobView") -> None:
+    import msgspec
+
+    show_value(form, msgspec.to_builtins(job))
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise click.UsageError("the folder you are in was deleted; name another with --workdir") from None
+
+
+def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Callable[[], str]) -> "JobBody":
+    """The request that a command line means. `here` answers the working directory, if it is needed."""
+    from stoker.wire.client import JobBody
+    from stoker.wire.text import parse_memory_mb
+
+    body: dict[str, Any] = {
+        name: given[name]
+        for name in (
+            *("name", "gpu_count", "tasks", "gpu_model", "cpus", "tenant", "job_class", "priority", "time_limit"),
+            *("retries", "image", "visible"),
+        )
+        if given.get(name) is not None
+    }
+    for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
+        if given.get(word) is not None:
+            body[field] = parse_memory_mb(given[word])
+    if given.get("no_requeue"):
+        body["requeue"] = False
+    body["command"] = _command(given["command"])
+    body["env"] = _sent(given.get("export"), environ) | _spoken(given.get("variables") or ())
+    nothing = (given.get("export") or "").upper() == "NONE"
+    body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
+    return JobBody(**body)
+
+
+def _command(words: tuple[str, ...]) -> str | list[str]:
+    _utf8("the command", *words)
+    if len(words) == 1 and any(letter.isspace() for letter in words[0]):
+        return words[0]
+    return list(words)
+
+
+def _absolute(folder: str, here: Callable[[], str]) -> str:
+    """A relative folder is meant from where the person is, not from where the job will be."""
+    return folder if os.path.isabs(folder) else os.path.normpath(os.path.join(here(), folder))
+
+
+def _sent(export: str | None, environ: "Mapping[str, str]") -> dict[str, str]:
+    """The caller's variables that travel (U3)."""
+    match (export or "").upper():
+        case "NONE":
+            return {}
+        case "ALL":
+            # Shell functions and the like have names that no job could use.
+            return {name: value for name, value in environ.items() if name.isidentifier() and _is_utf8(value)}
+        case "":
+            return {name: environ[name] for name in SENT if name in environ}
+    names = [name for name in (export or "").split(",") if name]
+    missing = [name for name in names if "=" not in name and name not in environ]
+    if missing:
+        raise click.BadParameter(f"not set here: {', '.join(missing)}", param_hint="--export")
+    return {name: environ[name] for name in names if "=" not in name} | _spoken([pair for pair in names if "=" in pair])
+
+
+def _spoken(pairs: "tuple[str, ...] | list[str]") -> dict[str, str]:
+    variables = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--env")
+        _utf8(f"the value of {name}", value)
+        variables[name] = value
+    return variables
+
+
+def _utf8(what: str, *texts: str) -> None:
+    if not all(map(_is_utf8, texts)):
+        raise click.UsageError(f"{what} holds bytes that aren't UTF-8, and a job's texts must be")
+
+
+def _is_utf8(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,37 @@
+"""`stoker wait`: how did these jobs end?"""
+
+import click
+
+from stoker.cli.job_end import exit_of, wait_for
+from stoker.cli.output import output_options, show_value
+from stoker.cli.server import server_option
+
+
+@click.command()
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@output_options
+@server_option
+@click.pass_context
+def wait(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
+    """Wait until jobs have ended, and exit as they did.
+
+    The exit status is the job's own: its exit code, or 128 + the signal that killed it; 124 for a time-out, 125 when
+    its node was lost, 126 when it could not start, 137 for out of memory, 143 when it was cancelled. Of several jobs
+    the first that isn't 0 counts, in the order given. Ctrl-C stops waiting (130); the jobs go on.
+
+    \b
+    Examples:
+      stoker wait 7
+      stoker wait 7 8 && echo both succeeded
+    """
+    import msgspec
+
+    ended = []
+    for job_id in job_ids:
+        job = wait_for(job_id)
+        ended.append(job)
+        if form in ("table", "wide"):
+            click.echo(f"job {job.id} {job.state.value}")
+    if form not in ("table", "wide"):
+        show_value(form, msgspec.to_builtins(ended))
+    ctx.exit(next((status for status in map(exit_of, ended) if status), 0))

@@ -1,0 +1,111 @@
+"""What does `stoker up` say and do around the cluster that it runs?"""
+
+import asyncio
+import os
+import pwd
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.adapters.probe_auto import AutoProbe
+from stoker.agent.machine import die_with_parent
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.cli.embedded import EmbeddedCluster, Shape
+from stoker.cli.until_signal import run_until_signal
+from stoker.wire.client import DEFAULT_SERVER
+
+
+def run_up(
+    simulated: Mapping[str, Any], where: Mapping[str, Any], *, must_simulate: bool, ends_with_parent: bool
+) -> None:
+    """Run until a signal. `where` holds the options that are the same for both kinds of GPUs.
+
+    Raises: StokerError when it can't start, or when a part of it ended.
+    """
+    if ends_with_parent:
+        die_with_parent()
+    real = {} if must_simulate else _real_gpus()
+    cluster_of = {"nodes": 1, "gpus_per_node": 0, "gpu_model": ""} if real else simulated
+    with _folder(where["data_dir"]) as data_dir:
+        shape = Shape(
+            data_dir=data_dir,
+            **cluster_of,
+            **{key: where[key] for key in ("host", "http_port", "grpc_port", "node_prefix")},
+            stop_grace_s=where["stop_grace"],
+        )
+        cluster = EmbeddedCluster(shape)
+
+        async def body(stop: asyncio.Event) -> None:
+            stopping = asyncio.create_task(_say_goodbye(stop))
+            await cluster.run(stop, lambda: _welcome(shape, real, temporary=where["data_dir"] is None))
+            stopping.cancel()
+
+        run_until_signal(body, again=cluster.kill)
+
+
+def _real_gpus() -> dict[str, int]:
+    """How many of each model nvidia-smi finds."""
+    found: dict[str, int] = {}
+    for gpu in AutoProbe().probe().gpus:
+        found[gpu.model] = found.get(gpu.model, 0) + 1
+    return found
+
+
+@contextmanager
+def _folder(wanted: Path | None) -> Iterator[Path]:
+    if wanted is not None:
+        try:
+            wanted.mkdir(parents=True, exist_ok=True)
+        except OSError as fault:
+            raise StokerError(
+                refuse(
+                    "data_dir_unusable",
+                    f"can't make the data folder {wanted}: {fault.strerror}",
+                    "name a folder with --data-dir that this account may write to",
+                )
+            ) from fault
+        yield wanted.absolute()
+        return
+    # Whatever a job was still writing must not turn the end into a failure.
+    with tempfile.TemporaryDirectory(prefix="stoker-up-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _welcome(shape: Shape, real: Mapping[str, int], *, temporary: bool) -> None:
+    address = f"[{shape.host}]" if ":" in shape.host else shape.host
+    url = f"http://{address}:{shape.http_port}"
+    server = "" if url == DEFAULT_SERVER else f"--server {url} "
+    kept = "removed at the end; --data-dir keeps it" if temporary else "kept"
+    say = click.echo
+    say(f"Stoker is up at {url} (agents join at {address}:{shape.grpc_port})")
+    say(f"  nodes   {_nodes(shape, real)}")
+    say(f"  data    {shlex.quote(str(shape.data_dir))} ({kept})")
+    say(f"  jobs    run as {_account()}, on this machine, and end with this command")
+    say(f"  try     stoker submit {server}--gpus 1 -- sh -c 'echo I see $CUDA_VISIBLE_DEVICES'")
+    say(f"          stoker list {server}".rstrip())
+    say("Ctrl-C ends it.")
+
+
+def _nodes(shape: Shape, real: Mapping[str, int]) -> str:
+    names = shape.node_names
+    label = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    if real:
+        return f"{label}: " + ", ".join(f"{count} x {model}" for model, count in real.items())
+    return f"{label}: {shape.gpus_per_node} x {shape.gpu_model} each, simulated"
+
+
+def _account() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+async def _say_goodbye(stop: asyncio.Event) -> None:
+    await stop.wait()
+    click.echo("\nending jobs and nodes; Ctrl-C again ends them without grace", err=True)

@@ -1,0 +1,60 @@
+"""With which exit status does a command end that waited for a job?
+
+The job's own, as a shell would report it: its exit code, or 128 + the signal that killed it. What has neither has a
+status of its own in `EXIT_OF_STATE`. Polling stops without harm: the job goes on.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.job import JobView, TaskRunView
+
+EXIT_OF_STATE: Final = {
+    "succeeded": 0,
+    "timeout": 124,  # as timeout(1) says it
+    "failed": 126,  # could not start: what a shell says of a command that it can't execute
+    "node_failed": 125,
+    "out_of_memory": 137,  # 128 + SIGKILL, which is how the kernel ends it
+    "cancelled": 143,  # 128 + SIGTERM, which is how we end it
+}
+"""For a job that ended with neither an exit code other than 0 nor a signal of its own."""
+_OWN: Final = frozenset({"failed", "succeeded"})
+"""States that the job's own doing decides; in the others a signal was our way to end it."""
+
+
+def exit_of(job: "JobView") -> int:
+    """The exit status for a job that is final."""
+    if job.state in _OWN:
+        if job.exit_code:
+            return job.exit_code
+        signal = next((task.signal for task in _last_tasks(job) if task.signal), 0)
+        if signal:
+            return 128 + signal
+    return EXIT_OF_STATE[job.state]
+
+
+def _last_tasks(job: "JobView") -> "Iterator[TaskRunView]":
+    return iter(job.attempts[-1].tasks if job.attempts else ())
+
+
+def wait_for(job_id: str) -> "JobView":
+    """The job once it is final. Ctrl-C says that it goes on, and is raised."""
+    from stoker.cli.pause import pause
+    from stoker.cli.server import connect
+
+    with goes_on(job_id):
+        return connect().wait(job_id, pause)
+
+
+@contextmanager
+def goes_on(job_id: str) -> Iterator[None]:
+    """Around a wait: whoever stops waiting is told that the job doesn't stop."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\njob {job_id} goes on; `stoker cancel {job_id}` ends it", err=True)
+        raise

@@ -1,0 +1,85 @@
+"""Which commands are there, and how does a command end?
+
+The root of the command line. A command either returns, or raises: a StokerError becomes an error, a hint and the exit
+status that `wire.status` gives its code; Ctrl-C becomes 130, and a reader who went away ends us without a word.
+"""
+
+import os
+import sys
+from typing import Final, NoReturn
+
+import click
+
+from stoker import __version__
+from stoker.cli.commands import daemon, demo, gpu, job, logs, node, status, submit, up, wait
+from stoker.cli.problem import refused, show_problem
+from stoker.cli.server import server_option
+
+EXIT_INTERRUPTED: Final = 130
+EXIT_READER_GONE: Final = 141
+"""128 + SIGPIPE, what other programs of a pipeline end with."""
+_SECTIONS: Final = (
+    ("Try it", (demo.demo, up.up)),
+    ("Jobs", (submit.submit, job.list_jobs, status.status, logs.logs, job.why, wait.wait, job.cancel)),
+    ("Nodes", (node.node, gpu.gpu)),
+    ("Daemons", (daemon.control, daemon.agent)),
+)
+
+
+class _Root(click.Group):
+    """Lists commands by purpose, and turns what a command raises into an exit status."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in _SECTIONS:
+            rows = [(command.name or "", command.get_short_help_str(80)) for command in commands]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except refused() as fault:
+            ctx.exit(show_problem(fault))
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            _forget_reader()
+            ctx.exit(EXIT_READER_GONE)
+        return answer
+
+
+@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="stoker", message="%(prog)s %(version)s")
+@server_option
+def root() -> None:
+    """Keep every GPU of a cluster fed.
+
+    \b
+    Examples:
+      stoker demo
+      stoker submit --gpus 4 -- python train.py
+      stoker list
+    """
+
+
+for _, _commands in _SECTIONS:
+    for _command in _commands:
+        root.add_command(_command)
+root.add_command(job.list_jobs, "ps")
+
+
+def _forget_reader() -> None:
+    """Nothing more can be printed; without this the interpreter's own flush at exit would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> NoReturn:
+    """The `stoker` command."""
+    if not __debug__:
+        sys.exit("error: Python runs with -O, which removes the checks that guard the ledger\nhint: start it without")
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding can't say must not end the command that prints it.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # TextIO of CPython is a wrapper
+    root.main(prog_name="stoker")
+    raise AssertionError("unreachable: click exits")
