@@ -66,20 +66,21 @@ async def test_when_nobody_answers_every_address_is_named_with_its_reason() -> N
 
 async def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:
     """What a control plane in SIGSTOP looks like."""
-    gone = asyncio.Event()
+    given_up, closed = asyncio.Event(), asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
+        await given_up.wait()
         writer.close()
         await writer.wait_closed()
-        gone.set()
+        closed.set()
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(LinkDown):
             await GrpcLink([f"127.0.0.1:{port}"], register_timeout_s=0.5).connect(contract.registration())
-        await gone.wait()
+        given_up.set()
+        await closed.wait()
 
 
 async def test_an_instruction_that_makes_no_sense_breaks_the_stream_by_name() -> None:

@@ -1,0 +1,154 @@
+"""An agent as a process of its own, started by its command line, over a folder that outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tests.real.control_process import ControlProcess
+
+WAIT_S_MAX: Final = 30.0
+
+
+def until(true: Callable[[], object], what: str, within_s: float = WAIT_S_MAX) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
+        time.sleep(0.02)
+
+
+class AgentProcess:
+    """Started by `start`; on exit it, its runner and what that runs are killed."""
+
+    def __init__(self, folder: Path, grpc_port: int, *, name: str = "node-1", gpus: int = 4) -> None:
+        self.folder, self.name = folder, name
+        self.data_dir = folder / "data"
+        self.settings = folder / "agent.yaml"
+        self.environ: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        script = folder / "gpus.yaml"
+        script.write_text(f"gpus: [{{count: {gpus}, model: Tesla V100, memory_mb: 16384}}]\n")
+        self.write(
+            f"data_dir: {self.data_dir}",
+            f"node: {{name: '{name}'}}" if name else "",
+            f"control: {{addresses: ['127.0.0.1:{grpc_port}']}}",
+            f"gpu: {{script: {script}}}",
+            "log: {format: text}",
+        )
+
+    def write(self, *lines: str) -> None:
+        self.settings.write_text("\n".join(lines) + "\n")
+
+    def add(self, line: str) -> None:
+        self.write(self.settings.read_text(), line)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def runner_pid(self) -> int:
+        return int((self.data_dir / "runner.lock").read_text())
+
+    def output(self) -> str:
+        path = self.folder / "agent.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self) -> Self:
+        with (self.folder / "agent.out").open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stoker", "agent", "-c", str(self.settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **self.environ},
+            )
+        return self
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None, "not started"
+        self._process.kill()
+        self._process.wait(WAIT_S_MAX)
+
+    def terminate(self) -> int:
+        assert self._process is not None, "not started"
+        self._process.terminate()
+        return self._process.wait(WAIT_S_MAX)
+
+    def wait(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.wait(WAIT_S_MAX)
+
+    def rss_mb(self) -> float:
+        return rss_mb(self.pid)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        with suppress(OSError, ValueError):
+            # Its jobs are in its process tree or were taken over by it; on SIGTERM it goes on, so they go first.
+            runner = self.runner_pid
+            for pid in descendants(runner):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            os.kill(runner, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for child in _children(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def alive(pid: int) -> bool:
+    """Runs, and isn't a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def rss_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"process {pid} has no memory")
+
+
+def submit(control: ControlProcess, command: object, **fields: object) -> str:
+    status, answer = control.ask("POST", "/api/v1/jobs", {"command": command, "gpu_count": 1, **fields})
+    assert status == 201, answer
+    return str(answer["id"])
+
+
+def job(control: ControlProcess, job_id: str) -> dict[str, Any]:
+    status, answer = control.ask("GET", f"/api/v1/jobs/{job_id}")
+    assert status == 200, answer
+    return dict(answer)
+
+
+def until_state(control: ControlProcess, job_id: str, *states: str) -> dict[str, Any]:
+    until(lambda: job(control, job_id)["state"] in states, f"job {job_id} is one of {states}")
+    return job(control, job_id)

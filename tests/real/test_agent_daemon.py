@@ -1,0 +1,207 @@
+"""The agent as a daemon: real processes, a real runner, a real control plane; killed, stopped, started wrongly."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.agent_process import AgentProcess, alive, job, rss_mb, submit, until, until_state
+from tests.real.control_process import ControlProcess
+
+AGENT_RSS_MB_MAX = 50.0
+RUNNER_RSS_MB_MAX = 15.0
+SIGNAL_FILE = "while [ ! -e {file} ]; do sleep 0.05; done; exit {code}"
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[ControlProcess]:
+    with ControlProcess(tmp_path / "control") as control:
+        yield control
+
+
+@pytest.fixture
+def agent(tmp_path: Path, control: ControlProcess) -> Iterator[AgentProcess]:
+    with AgentProcess(tmp_path / "node-1", control.grpc_port) as agent:
+        yield agent
+
+
+def test_a_job_runs_in_a_real_process_and_sees_its_node(
+    control: ControlProcess, agent: AgentProcess, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    command = f'echo "$STOKER_NODE $CUDA_VISIBLE_DEVICES $STOKER_CHECKPOINT_DIR $HOME" > {said} && false || exit 7'
+    done = until_state(control, submit(control, command), "failed")
+    assert done["exit_code"] == 7
+    node, gpu, checkpoints, home = said.read_text().split()
+    assert (node, home) == ("node-1", os.path.expanduser("~"))
+    assert gpu.startswith("GPU-")
+    assert checkpoints == str(agent.data_dir / "checkpoints" / done["id"])
+
+
+def test_a_killed_agent_readopts_its_job_with_the_exit_code(
+    control: ControlProcess, agent: AgentProcess, tmp_path: Path
+) -> None:
+    """Fault 34, twice: the job ends once while there is an agent again, and once while there is none."""
+    files = [tmp_path / "one", tmp_path / "two"]
+    jobs = [submit(control, SIGNAL_FILE.format(file=file, code=40 + i)) for i, file in enumerate(files)]
+    for job_id in jobs:
+        until_state(control, job_id, "running")
+    agent.kill()
+    files[0].touch()
+    agent.start()
+    assert until_state(control, jobs[0], "failed")["exit_code"] == 40
+    files[1].touch()
+    ended = until_state(control, jobs[1], "failed")
+    assert ended["exit_code"] == 41
+    assert [len(job(control, job_id)["attempts"]) for job_id in jobs] == [1, 1]
+
+
+def test_a_stopped_agent_leaves_its_job_running(control: ControlProcess, agent: AgentProcess, tmp_path: Path) -> None:
+    file = tmp_path / "go"
+    job_id = submit(control, SIGNAL_FILE.format(file=file, code=0))
+    until_state(control, job_id, "running")
+    assert agent.terminate() == 0
+    assert alive(agent.runner_pid)
+    assert job(control, job_id)["state"] == "running"
+    agent.start()
+    file.touch()
+    assert len(until_state(control, job_id, "succeeded")["attempts"]) == 1
+
+
+def test_a_killed_control_plane_finds_the_job_running(
+    control: ControlProcess, agent: AgentProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "go"
+    job_id = submit(control, SIGNAL_FILE.format(file=file, code=5))
+    until_state(control, job_id, "running")
+    control.kill()
+    file.touch()
+    until(lambda: "control_plane_unreachable" in agent.output(), "the agent notices")
+    control.start()
+    ended = until_state(control, job_id, "failed")
+    assert (ended["exit_code"], len(ended["attempts"])) == (5, 1)
+
+
+def test_a_killed_runner_ends_the_attempt_and_the_job_runs_again(
+    control: ControlProcess, agent: AgentProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "go"
+    job_id = submit(control, SIGNAL_FILE.format(file=file, code=0))
+    until_state(control, job_id, "running")
+    os.kill(agent.runner_pid, signal.SIGKILL)
+    until(lambda: len(job(control, job_id)["attempts"]) == 2, "a second attempt")
+    file.touch()
+    ended = until_state(control, job_id, "succeeded")
+    assert ended["attempts"][0]["outcome"] == "node_failed"
+
+
+def test_a_second_agent_on_the_folder_names_the_first(control: ControlProcess, agent: AgentProcess) -> None:
+    until(lambda: "agent_registered" in agent.output(), "registered")
+    second = subprocess.run(
+        [sys.executable, "-m", "stoker", "agent", "-c", str(agent.settings)], capture_output=True, text=True, timeout=30
+    )
+    assert second.returncode != 0
+    assert f"held by process {agent.pid}" in second.stderr + second.stdout
+    assert "Traceback" not in second.stderr
+
+
+def test_a_data_folder_that_cant_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    agent = AgentProcess(tmp_path / "n", 1)
+    agent.write(f"data_dir: {tmp_path}/file/data", "node: {name: n}")
+    assert agent.start().wait() != 0
+    assert "can't use the data folder" in agent.output()
+    assert "Traceback" not in agent.output()
+
+
+def test_a_faulty_script_of_gpus_is_one_clear_error(tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path / "n", 1)
+    (tmp_path / "n" / "gpus.yaml").write_text("gpus: [{count: -4}]\n")
+    assert agent.start().wait() != 0
+    assert "gpus.yaml" in agent.output()
+    assert "Traceback" not in agent.output()
+
+
+@pytest.mark.parametrize("name", ["n", "gpu-1", "Gpu-Box-1.lab", "a-b-c-d"])
+def test_a_node_may_have_any_number_of_dashes_in_its_name(tmp_path: Path, name: str) -> None:
+    with (
+        ControlProcess(tmp_path / "control") as control,
+        AgentProcess(tmp_path / "node", control.grpc_port, name=name),
+    ):
+        job_id = submit(control, "true", gpu_count=4)
+        assert until_state(control, job_id, "succeeded")["attempts"][0]["tasks"][0]["node"] == name
+
+
+def test_gpus_of_a_driver_that_comes_up_late_are_used(control: ControlProcess, tmp_path: Path) -> None:
+    """Faults 45 and 69."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    agent = AgentProcess(tmp_path / "late", control.grpc_port)
+    agent.write(
+        f"data_dir: {agent.data_dir}",
+        "node: {name: late}",
+        f"control: {{addresses: ['127.0.0.1:{control.grpc_port}']}}",
+        "gpu: {detection: nvidia-smi, probe_again_s: 1}",
+        "log: {format: text}",
+    )
+    agent.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
+    with agent:
+        until(lambda: "agent_registered" in agent.output(), "registered without GPUs")
+        assert "gpu_probe_failed" in agent.output()
+        example = Path(__file__).resolve().parents[2] / "examples" / "local" / "fake-nvidia-smi"
+        fake = tools / "nvidia-smi"
+        fake.write_text(example.read_text())
+        fake.chmod(0o755)
+        until(lambda: control.ask("GET", "/api/v1/gpus")[1]["gpus"], "its GPUs are known")
+        until_state(control, submit(control, "true", gpu_count=4), "succeeded")
+
+
+def test_with_jobs_end_with_agent_a_stop_ends_jobs_and_runner(control: ControlProcess, tmp_path: Path) -> None:
+    agent, pids = AgentProcess(tmp_path / "node", control.grpc_port), tmp_path / "pids"
+    agent.add("executor: {jobs_end_with_agent: true}")
+    with agent:
+        job_id = submit(control, f"sleep 600 & echo $$ $! > {pids}; wait")
+        until_state(control, job_id, "running")
+        until(lambda: pids.exists() and pids.read_text().split()[1:], "the job said its pids")
+        runner = agent.runner_pid
+        assert agent.terminate() == 0
+        assert not [pid for pid in (*map(int, pids.read_text().split()), runner) if alive(pid)]
+
+
+def test_with_jobs_end_with_agent_the_agent_dies_with_its_parent(tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path / "node", 1)
+    agent.add("executor: {jobs_end_with_agent: true}")
+    program = (
+        "import subprocess, sys, time\n"
+        "out = open(sys.argv[2], 'wb')\n"
+        "words = [sys.executable, '-m', 'stoker', 'agent', '-c', sys.argv[1]]\n"
+        "child = subprocess.Popen(words, stdout=out, stderr=out)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    words = [program, str(agent.settings), str(agent.folder / "agent.out")]
+    parent = subprocess.Popen([sys.executable, "-c", *words], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    try:
+        pid = int(parent.stdout.readline())
+        until(lambda: "control_plane_unreachable" in agent.output(), "the agent runs")
+        runner = agent.runner_pid
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    until(lambda: not alive(pid) and not alive(runner), "agent and runner have ended")
+
+
+def test_agent_and_runner_stay_small(control: ControlProcess, agent: AgentProcess) -> None:
+    for _ in range(20):
+        until_state(control, submit(control, "echo hello"), "succeeded")
+    time.sleep(0.1)
+    print(f"agent {agent.rss_mb():.1f} MiB, runner {rss_mb(agent.runner_pid):.1f} MiB")
+    assert agent.rss_mb() <= AGENT_RSS_MB_MAX
+    assert rss_mb(agent.runner_pid) <= RUNNER_RSS_MB_MAX
