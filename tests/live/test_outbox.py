@@ -1,9 +1,9 @@
-"""What agents are told and when: O1 to O4 of `live.outbox`."""
+"""What agents are told and when: O1 to O5 of `live.outbox`."""
 
 import asyncio
 
-from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.instruction import Start
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.job import EndCause, StopCause
 from stoker.brain.domain.lifecycle import JobState
 from tests.live.stage import Player, Stage, running, stage, virtual
@@ -185,3 +185,33 @@ async def test_after_a_restart_an_unconfirmed_start_is_sent_and_a_running_task_i
         assert sent.epoch == s.state.epoch == 2
         assert s.job(running_job).state is JobState.RUNNING
         assert s.state.indexes.free[NodeName("n1")].gpus == ()
+
+
+@virtual
+async def test_a_stream_that_lasts_remembers_no_task_that_has_ended() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        for turn in range(20):
+            job = await s.submit(retries_max=1)
+            start = await player.next_start(turn + 1)
+            await player.say_started(start.key)
+            if turn % 2:
+                await s.cancel(job)
+            await player.end(start.key, cause=EndCause.STOPPED if turn % 2 else EndCause.EXITED)
+        line = s.control.sessions.outbox._lines[player.node]
+        assert (dict(line.started), dict(line.stopped)) == ({}, {})
+        assert len(player.stops) == 10
+
+
+@virtual
+async def test_a_stream_that_lasts_remembers_no_stray_that_has_ended() -> None:
+    async with stage() as s:
+        strays = [TaskKey(JobId(90 + i), 1, 0) for i in range(3)]
+        player = await s.join("n1", 4, *(running(key, f"n1-{i}") for i, key in enumerate(strays)))
+        await s.until(lambda: len(player.stops) == 3)
+        line = s.control.sessions.outbox._lines[player.node]
+        assert not line.started
+        for key in strays:
+            await player.end(key, cause=EndCause.STOPPED)
+        assert not line.stopped
+        assert len(player.stops) == 3

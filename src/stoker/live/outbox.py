@@ -8,6 +8,7 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
        O3  where a rendezvous port was chosen, rank 0 goes first and the others follow once it has started: its agent
            tries the port before any rank runs
        O4  every open task of an attempt with a stop order is told to stop, once per stream; so is every stray
+       O5  a line remembers open tasks and strays of its node only, so a stream that lasts for months stays small
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
 from stoker.brain.domain.job import Attempt, Job, Task
 from stoker.brain.domain.node import Stray
 from stoker.brain.domain.units import NEVER
+from stoker.brain.state.events.job import TaskEnded
 from stoker.brain.state.events.node import StraysFound
 from stoker.live.committer import Committer, job_to_instruct
 from stoker.live.feed import Entry
@@ -37,6 +39,11 @@ class Line:
         """Tasks whose start was sent here or needn't be, since the node knows them."""
         self.stopped: dict[TaskKey, None] = {}
 
+    def forget(self, key: TaskKey) -> None:
+        """O5. Its end is durable, so nothing is ever due for it again."""
+        self.started.pop(key, None)
+        self.stopped.pop(key, None)
+
 
 class Outbox:
     """The lines to all agents whose inventory has been compared."""
@@ -48,8 +55,10 @@ class Outbox:
 
     def open(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> Line:
         """Begin to instruct `node` through `push`, first with all that is due; `reported` is what it says it knows."""
-        line = self._lines[node] = Line(node, reported, push)
         state = self._committer.state
+        held = state.indexes.held.get(node, {})
+        known = [key for key in reported if (key.job, key.attempt, key.rank) in held]
+        line = self._lines[node] = Line(node, known, push)
         for job in tuple(state.indexes.on_node.get(node, ())):
             self._instruct(job, only=node)
         self._stop_strays(line, state.nodes[node].strays)
@@ -68,9 +77,32 @@ class Outbox:
             elif isinstance(fact.event, StraysFound):
                 line = self._lines.get(fact.event.node)
                 if line is not None:
+                    self._forget_strays(line, fact.event.strays)
                     self._stop_strays(line, fact.event.strays)
         for job in jobs:
             self._instruct(job)
+        for _, fact in entries:
+            if isinstance(fact.event, TaskEnded):
+                self._forget(TaskKey(fact.event.job, fact.event.attempt, fact.event.rank))
+
+    def _forget(self, key: TaskKey) -> None:
+        job = self._committer.state.jobs.get(key.job)
+        if job is None:  # pruned in the same moment, and with it the name of the node
+            for line in self._lines.values():
+                line.forget(key)
+            return
+        held_by = self._lines.get(job.attempts[key.attempt - 1].tasks[key.rank].placement.node)
+        if held_by is not None:
+            held_by.forget(key)
+
+    def _forget_strays(self, line: Line, strays: Iterable[Stray]) -> None:
+        """What is stopped there is live or a stray; a stray that is no longer listed has ended."""
+        listed = {(stray.job, stray.attempt, stray.rank) for stray in strays}
+        held = self._committer.state.indexes.held.get(line.node, {})
+        for key in tuple(line.stopped):
+            task = (key.job, key.attempt, key.rank)
+            if task not in listed and task not in held:
+                line.forget(key)
 
     def _instruct(self, job_id: JobId, only: NodeName | None = None) -> None:
         job = self._committer.state.jobs.get(job_id)
