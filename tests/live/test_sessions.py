@@ -1,16 +1,17 @@
-"""One agent's stream in nouns: S1 to S5 of `live.sessions`, and what seeds' users and faults.md report of agents."""
+"""One agent's stream in nouns: S1 to S6 of `live.sessions`, and what seeds' users and faults.md report of agents."""
 
 import asyncio
 
 import pytest
 
-from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.report import Beat, LogChunk
-from stoker.brain.state.commands import ForgetNode
+from stoker.brain.state.commands import Command, ForgetNode, ReportStarted
+from stoker.brain.state.events.union import Event
 from tests.live.stage import ANNA, Stage, running, stage, virtual
 
 
@@ -228,13 +229,40 @@ async def test_the_leader_of_a_task_that_ended_makes_it_stopping() -> None:
 
 
 @virtual
-async def test_a_refused_report_costs_no_stream() -> None:
+async def test_a_report_about_a_task_nobody_knows_costs_no_stream() -> None:
     async with stage() as s:
         player = await s.join("n1")
         await player.stream.receive(Beat(sequence=1, ending=(TaskKey(JobId(99), 1, 0),)))
         await player.beat()
         await s.until(lambda: len(player.beats) >= 1)
         assert not player.over.is_set()
+
+
+@virtual
+async def test_a_started_that_is_refused_ends_the_stream_and_the_next_inventory_says_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as s:
+        player = await s.join("n1")
+        job = await s.submit()
+        start = await player.next_start()
+        tell = s.committer.tell
+
+        def busy(command: Command) -> tuple[Event, ...]:
+            if isinstance(command, ReportStarted):
+                raise StokerError(refuse("overloaded", "too much waits for the disk", "try again"))
+            return tell(command)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(s.committer, "tell", busy)
+            with pytest.raises(StokerError):
+                await player.say_started(start.key)
+        await player.over.wait()
+        assert isinstance(player.ended, StokerError)
+        assert player.ended.refusal.code == "overloaded"
+        assert s.job(job).state is JobState.STARTING
+        await s.join("n1", 8, running(start.key, *start.gpus))
+        assert s.job(job).state is JobState.RUNNING
 
 
 # --- output of tasks ----------------------------------------------------------------------------------------------

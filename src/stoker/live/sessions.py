@@ -9,6 +9,8 @@ Rules: S1  the newest session of a node replaces the older one, whose stream is 
        S3  an end is answered when it is durable; a late or repeated one is answered like any other
        S4  every report is a sign of life
        S5  a node that was forgotten loses its stream, so that its agent registers anew by itself
+       S6  a report that is refused, for whatever reason, ends the stream: a lost `started` would leave its job
+           `starting` for as long as the stream lasts, while the next stream's inventory says it again
 Limits: `instructions_max` messages wait for a slow agent, `log_requests_max` reads of output for a slow runner; at the
         former the stream is closed (the agent returns and is compared anew), at the latter the read is refused.
 """
@@ -228,13 +230,15 @@ class Sessions:
         self._tell(ReportEnding(by=node_principal(node), node=node, keys=report.ending))
 
     def _tell(self, command: ReportStarted | ReportEnding) -> None:
-        # A report that the ledger refuses is no reason to lose the stream: the node is right about itself.
+        """S6."""
         try:
             self.committer.tell(command)
         except StokerError as refused:
-            if refused.refusal.code in ("log_failed", "stopping"):
-                raise
             self._telemetry.warn("report_refused", agent_id=command.node, error=refused.refusal.message)
+            stream = self._by_node.get(command.node)
+            if stream is not None:
+                self._drop(stream, refused.refusal)
+            raise
 
     # --- the set of sessions ------------------------------------------------------------------------------------
 
