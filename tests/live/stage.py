@@ -179,10 +179,12 @@ def spec(*, gpus: int = 1, tasks: int = 1, **fields: object) -> JobSpec:
 
 
 @asynccontextmanager
-async def stage(disk: SimDisk | None = None, *, fails: bool = False) -> AsyncIterator[Stage]:
+async def stage(
+    disk: SimDisk | None = None, *, fails: bool = False, clock: SimClock | None = None
+) -> AsyncIterator[Stage]:
     """Active from entry to a clean stop at exit; with `fails`, to the end of a writer that must have failed."""
     disk = disk or SimDisk()
-    clock, entropy = SimClock(), SimEntropy(1)
+    clock, entropy = clock or SimClock(), SimEntropy(1)
     notes = Notes(clock, "control")
     log = GatedLog(disk, clock, entropy)
     await log.open()

@@ -10,7 +10,8 @@ from stoker.brain.state.codec import decode_fact
 from stoker.brain.state.commands import Cancel, RunDeadlines, Submit
 from stoker.brain.state.events.job import JobFinished, JobSubmitted
 from stoker.live.supervise import DutyEnded
-from tests.live.stage import ANNA, spec, stage, virtual
+from tests.live.stage import ANNA, running, spec, stage, virtual
+from tests.rig.world import SimClock
 
 
 @virtual
@@ -179,6 +180,38 @@ async def test_time_in_the_log_never_runs_backwards() -> None:
         disk_times = [decode_fact(record).at for record in s.disk.records]
         assert s.committer.now() >= ahead
     assert disk_times == sorted(disk_times)
+
+
+@virtual
+async def test_a_clock_set_back_by_an_hour_between_two_processes_delays_a_time_limit_by_no_more_than_itself() -> None:
+    async with stage() as s:
+        disk = s.disk
+        player = await s.join("n1")
+        await s.submit(time_limit_ms=60_000)
+        start = await player.next_start()
+        await player.say_started(start.key)
+        await s.pause(10)
+        newest = s.state.last_at
+    async with stage(disk, clock=SimClock(wall_offset_s=-3_600)) as s:
+        player = await s.join("n1", 8, running(start.key, *start.gpus))
+        began = s.control.clock.mono()
+        await s.until(lambda: bool(player.stops), within_s=125)
+        assert 59 < s.control.clock.mono() - began < 121
+        times = [decode_fact(record).at for record in s.disk.records]
+        assert times == sorted(times)
+        assert times[-1] < newest + 130_000
+
+
+@virtual
+async def test_time_that_was_ahead_is_caught_up_with_by_the_wall_clock() -> None:
+    async with stage() as s:
+        disk = s.disk
+        await s.pause(100)
+        await s.submit()
+    async with stage(disk, clock=SimClock(wall_offset_s=-60)) as s:
+        assert s.committer.now() > s.control.clock.now()
+        await s.pause(125)
+        assert s.committer.now() == s.control.clock.now()
 
 
 @virtual

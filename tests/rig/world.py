@@ -10,10 +10,16 @@ EPOCH_MS: Final = 1_800_000_000_000
 
 
 class SimClock:
-    """The Clock port on the virtual loop. Wall and monotonic time differ by an offset, as in the world."""
+    """The Clock port on the virtual loop. Wall and monotonic time differ by an offset, as in the world.
+
+    Each process has one of its own: a step of the wall clock, `wall_offset_s`, reaches only processes that start later.
+    """
+
+    def __init__(self, wall_offset_s: float = 0.0) -> None:
+        self._wall_ms = EPOCH_MS + round(wall_offset_s * 1000)
 
     def now(self) -> Instant:
-        return Instant(EPOCH_MS + int(asyncio.get_running_loop().time() * 1000))
+        return Instant(self._wall_ms + int(asyncio.get_running_loop().time() * 1000))
 
     def mono(self) -> Mono:
         return Mono(77.0 + asyncio.get_running_loop().time())

@@ -7,7 +7,10 @@ Rules: W1  an answer means that its facts, and all facts it was decided on, are 
        W2  at most one append is in flight; the next batch gathers meanwhile (group commit)
        W3  a failed append, or an event that can't be applied, ends the writer: whoever waits or comes later is told
            `log_failed`, and nothing more is acknowledged
-       W4  time never runs backwards in the log: `now` is at least that of the newest event
+       W4  time never runs backwards in the log, and never stands still: while the wall clock is behind the newest
+           event (it was set back between two processes), `now` goes on from there at half speed until the wall clock
+           has caught up. Limits and pauses then take at most twice as long; with a clock that stood still they would
+           take as long as the step
 Limits: `commands_max` commands may wait for the disk; one more is refused with `overloaded`. One command is never
         split, so a batch may be as large as the largest command.
 """
@@ -20,7 +23,7 @@ from stoker.brain import cycle
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import CONTROL, JobId, Position, Principal
 from stoker.brain.domain.plan import Plan
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import SECOND_MS, Instant
 from stoker.brain.state.admit.dispatch import admit
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
@@ -86,6 +89,8 @@ class Committer:
         self._clock = world.clock
         self._entropy = world.entropy
         self._telemetry = world.telemetry
+        self._resumed_at = state.last_at
+        self._resumed = world.clock.mono()
         self._commands_max = commands_max
         self._listeners: list[Listener] = []
         self._gathering = _Batch()
@@ -97,7 +102,9 @@ class Committer:
         self._listeners.append(listener)
 
     def now(self) -> Instant:
-        return Instant(max(self._clock.now(), self.state.last_at))
+        """W4."""
+        since_s = self._clock.mono() - self._resumed
+        return Instant(max(self._clock.now(), self._resumed_at + int(since_s * SECOND_MS / 2), self.state.last_at))
 
     @property
     def waiting(self) -> int:
