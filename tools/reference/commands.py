@@ -3,11 +3,12 @@
 Drawn from the command table itself, in the order in which `--help` shows it.
 """
 
+import inspect
 from collections.abc import Iterator
 
 import click
 
-from stoker.cli import main as face
+import stoker.cli.main as face
 from tools.reference.markdown import code, page, table
 
 
@@ -43,10 +44,18 @@ def _below(path: str, command: click.Command) -> Iterator[tuple[str, click.Comma
             yield from _below(f"{path} {name}", child)
 
 
+def _paragraph(text: str) -> str:
+    """What `--help` shows line by line is an example: its lines become code."""
+    if not text.startswith("\b\n"):
+        return text
+    title, *lines = text.removeprefix("\b\n").splitlines()
+    return "\n".join((title, "", *(f"    {line.strip()}" for line in lines)))
+
+
 def _part(path: str, command: click.Command) -> Iterator[str]:
     context = click.Context(command, info_name=path)
     yield f"## `{' '.join((path, *command.collect_usage_pieces(context)))}`"
-    yield (command.help or "").replace("\b", "").strip()
+    yield from (_paragraph(text) for text in inspect.cleandoc(command.help or "").split("\n\n"))
     rows = [record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))]
     rows = [row for row in rows if not row[0].startswith("--help")]
     if rows:
