@@ -1,0 +1,56 @@
+"""Frames between agent and runner (rules P1 and P2), and the orders in them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.agent.runner.protocol import FRAME_MAX, BadFrame, Decoder, encode, key_text, parse_key, read_start
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+messages = st.lists(st.dictionaries(texts, texts, max_size=4), max_size=8)
+
+
+@given(messages, st.integers(1, 50))
+def test_messages_arrive_as_they_were_sent_however_the_stream_is_cut(sent: list[dict[str, str]], step: int) -> None:
+    stream = b"".join(encode(message) for message in sent)
+    decoder = Decoder()
+    received = [m for at in range(0, len(stream), step) for m in decoder.feed(stream[at : at + step])]
+    assert received == sent
+
+
+def test_a_frame_above_the_bound_is_refused_before_it_is_read() -> None:
+    with pytest.raises(BadFrame, match=str(FRAME_MAX)):
+        list(Decoder().feed((FRAME_MAX + 1).to_bytes(4, "big")))
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"3", b"\xff"])
+def test_a_frame_that_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(BadFrame, match="JSON"):
+        list(Decoder().feed(len(body).to_bytes(4, "big") + body))
+
+
+def test_a_key_survives_the_round_trip() -> None:
+    assert parse_key(key_text(2**53 - 1, 3, 1023)) == (2**53 - 1, 3, 1023)
+
+
+@pytest.mark.parametrize("text", ["", "1.1", "1.1.0.0", "../../etc", "1.1.-1", "1.1.x", "1.1.\u0661", " 1.1.0"])
+def test_a_key_that_could_be_a_path_is_refused(text: str) -> None:
+    with pytest.raises(BadFrame, match="task key"):
+        parse_key(text)
+
+
+ORDER: dict[str, object] = {
+    "do": "start", "key": "1.1.0", "shell": "true", "argv": [], "env": {"A": "b"}, "workdir": "", "gpus": ["G"],
+    "memory_mb": 0, "user": "", "probe_port": 0,
+}  # fmt: skip
+
+
+def test_a_whole_order_is_read_as_it_is() -> None:
+    assert read_start(ORDER) == ORDER
+
+
+@pytest.mark.parametrize("name", [name for name in ORDER if name != "do"])
+@pytest.mark.parametrize("value", [None, -1, {"x": 1}, [1]])
+def test_an_order_with_a_field_of_another_type_is_refused(name: str, value: object) -> None:
+    with pytest.raises(BadFrame):
+        read_start({**ORDER, name: value})

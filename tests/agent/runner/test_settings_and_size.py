@@ -1,0 +1,47 @@
+"""Arguments of the runner, and what keeps it small."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stoker.agent.runner as room
+from stoker.agent.runner.settings import parse_arguments
+
+FORBIDDEN = {"asyncio", "threading", "subprocess", "typing", "dataclasses", "inspect", "argparse", "logging", "hashlib"}
+
+
+def test_arguments_are_read_by_the_type_of_their_default() -> None:
+    settings = parse_arguments(["--data_dir", "/x", "--tether_s", "2.5", "--tasks_max", "7", "--tree", "scan"])
+    assert (settings.data_dir, settings.tether_s, settings.tasks_max, settings.tree) == ("/x", 2.5, 7, "scan")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "data_dir"),
+        (["--data_dir", "relative"], "absolute"),
+        (["--data_dir", "/x", "--nonsense", "1"], "nonsense"),
+        (["--data_dir", "/x", "--tasks_max", "many"], "many"),
+        (["--data_dir", "/x", "--tree", "v3"], "--tree"),
+        (["--data_dir"], "data_dir"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_arguments(arguments)
+
+
+def test_it_imports_nothing_of_ours_outside_its_folder_and_nothing_heavy() -> None:
+    probe = "import sys; import stoker.agent.runner.__main__; print(*sorted(sys.modules))"
+    environ = {"PYTHONPATH": str(Path(room.__file__).parents[3])}
+    loaded = set(
+        subprocess.run(
+            [sys.executable, "-S", "-c", probe], capture_output=True, text=True, check=True, env=environ
+        ).stdout.split()
+    )
+    ours = {name for name in loaded if name.startswith("stoker")}
+    assert ours - {"stoker", "stoker.agent"} == {name for name in ours if name.startswith("stoker.agent.runner")}
+    assert not loaded & FORBIDDEN
+    assert all(name.split(".")[0] in sys.stdlib_module_names for name in loaded - ours - {"__main__"})

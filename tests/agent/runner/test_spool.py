@@ -1,0 +1,114 @@
+"""Output files: the head, the tail, and what a reader is told of the rest (rules S1 to S3)."""
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.agent.runner import spool
+from stoker.agent.runner.spool import Spool
+
+HEAD, TAIL = 10, 8
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    return str(tmp_path / "1.1.0")
+
+
+def written(base: str, *parts: bytes) -> Spool:
+    writer = Spool(base, HEAD, TAIL)
+    for part in parts:
+        writer.write(part)
+    return writer
+
+
+def test_short_output_is_kept_whole(base: str) -> None:
+    written(base, b"\xff\n", b"ab").close()
+    assert spool.read(base, 0, 100) == (0, b"\xff\nab", 4, True)
+
+
+def test_a_reader_sees_that_more_may_come_until_the_writer_closes(base: str) -> None:
+    writer = written(base, b"ab")
+    assert spool.read(base, 0, 100) == (0, b"ab", 2, False)
+    assert spool.read(base, 2, 100) == (2, b"", 2, False)
+    writer.close()
+    assert spool.read(base, 2, 100) == (2, b"", 2, True)
+
+
+def test_an_offset_beyond_the_end_is_answered_with_the_end(base: str) -> None:
+    written(base, b"ab").close()
+    assert spool.read(base, 99, 100) == (2, b"", 2, True)
+
+
+def test_a_negative_offset_counts_from_the_end_and_stops_at_the_beginning(base: str) -> None:
+    written(base, b"abcdef").close()
+    assert spool.read(base, -2, 100)[:2] == (4, b"ef")
+    assert spool.read(base, -100, 100)[:2] == (0, b"abcdef")
+
+
+def test_a_limit_is_kept_across_segments(base: str) -> None:
+    written(base, b"0123456789abcdefgh").close()
+    assert spool.read(base, 8, 4)[:2] == (8, b"89ab")
+    assert spool.read(base, 8, 0)[:2] == (8, b"")
+
+
+def test_bytes_that_were_dropped_are_skipped_and_the_answer_says_where_it_begins(base: str) -> None:
+    whole = bytes(range(65, 65 + 50))
+    written(base, whole).close()
+    begin, found, size, _ = spool.read(base, HEAD, 100)
+    assert begin > HEAD
+    assert found == whole[begin:]
+    assert size == 50
+
+
+def test_one_answer_never_joins_what_did_not_lie_together(base: str) -> None:
+    written(base, bytes(50)).close()
+    assert spool.read(base, 0, 100)[:2] == (0, bytes(HEAD))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30))
+def test_whatever_is_written_the_head_and_the_tail_are_exact(parts: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        base = f"{folder}/1.1.0"
+        written(base, *parts).close()
+        whole = b"".join(parts)
+        assert spool.read(base, 0, HEAD) == (0, whole[:HEAD], len(whole), True)
+        last = min(TAIL, max(0, len(whole) - HEAD))
+        if last:
+            assert spool.read(base, -last, last) == (len(whole) - last, whole[-last:], len(whole), True)
+        assert spool.kept_bytes(base) <= HEAD + 2 * TAIL
+        spool.drop(base)
+        assert os.listdir(folder) == []
+
+
+def test_output_that_a_dead_runner_left_is_closed_by_the_next(base: str) -> None:
+    written(base, bytes(30))
+    spool.seal(base)
+    assert spool.read(base, -1, 1)[3]
+
+
+def test_a_task_that_never_wrote_has_an_empty_output_once_it_is_sealed(base: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        spool.read(base, 0, 1)
+    spool.seal(base)
+    assert spool.read(base, 0, 1) == (0, b"", 0, True)
+
+
+def test_a_full_disk_costs_output_and_says_so_but_never_the_task(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = written(base, b"abc")
+
+    def full(fd: int, block: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        writer.write(b"def")
+    writer.close()
+    assert "from byte 3" in writer.lost
+    assert "No space left" in writer.lost
+    assert spool.read(base, 0, 10) == (0, b"abc", 3, True)

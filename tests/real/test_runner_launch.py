@@ -1,0 +1,192 @@
+"""How a job's process begins: command, folder, environment, descriptors; and how a failure to begin is told."""
+
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stoker.brain.domain.job import Command, EndCause, TaskEnd
+from tests.contracts.runner import Listener, agent_on, key
+from tests.real.runner_node import RealNode, node_in
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[RealNode]:
+    async with node_in(tmp_path) as node:
+        yield node
+
+
+@pytest.fixture
+async def agent(node: RealNode) -> AsyncIterator[Listener]:
+    async with agent_on(node) as agent:
+        yield agent
+
+
+async def ran(node: RealNode, agent: Listener, command: Command, **start: object) -> tuple[TaskEnd, bytes]:
+    """Run it to its end: how it ended, and its output."""
+    await agent.runner.start(node.command(key(1), command, {}, **start))
+    end = await agent.end(key(1))
+    return end, (await agent.runner.read_log(key(1), 0, 1 << 20)).data
+
+
+@pytest.mark.parametrize("code", [0, 1, 42, 255])
+async def test_the_exit_code_is_exact(node: RealNode, agent: Listener, code: int) -> None:
+    end, _ = await ran(node, agent, f"exit {code}")
+    assert (end.cause, end.exit_code, end.signal) == (EndCause.EXITED, code, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE, signal.SIGTERM])
+async def test_the_signal_is_exact(node: RealNode, agent: Listener, number: int) -> None:
+    end, _ = await ran(node, agent, f"ulimit -c 0; kill -{number} $$")
+    assert (end.cause, end.exit_code, end.signal) == (EndCause.EXITED, None, number)
+
+
+async def test_a_text_is_a_shell_line(node: RealNode, agent: Listener) -> None:
+    end, output = await ran(node, agent, "true && echo $((1 + 1)) | tr 2 z && (exit 3)")
+    assert (output, end.exit_code) == (b"z\n", 3)
+
+
+async def test_a_list_is_an_argv_and_is_never_split_again(node: RealNode, agent: Listener) -> None:
+    words = ("printf", "[%s]", "a b", "", "$HOME && rm", "new\nline", "'quo\"te", "\u00e4\U0001f600", "*")
+    _, output = await ran(node, agent, words)
+    assert output == "".join(f"[{word}]" for word in words[2:]).encode()
+
+
+async def test_a_program_is_looked_up_in_the_path_of_the_job(node: RealNode, agent: Listener) -> None:
+    folder = node.folder / "bin"
+    folder.mkdir()
+    (folder / "mine").write_text("#!/bin/sh\necho mine\n")
+    (folder / "mine").chmod(0o755)
+    await agent.runner.start(node.command(key(1), ("mine",), {"PATH": f"/nowhere:{folder}"}))
+    await agent.end(key(1))
+    assert (await agent.runner.read_log(key(1), 0, 100)).data == b"mine\n"
+
+
+async def test_a_job_sees_only_the_environment_it_was_given_and_its_mark(node: RealNode, agent: Listener) -> None:
+    _, output = await ran(node, agent, ("env",))
+    names = {line.split(b"=")[0] for line in output.splitlines()}
+    assert names == {b"PATH", b"TEST_MARK", b"STOKER_TASK_MARK"}
+
+
+async def test_a_job_reads_nothing_leads_its_session_and_holds_three_descriptors(
+    node: RealNode, agent: Listener
+) -> None:
+    line = "cat; ls /proc/self/fd | wc -l; ps -o sid= -p $$ | tr -d ' '; echo $$"
+    _, output = await ran(node, agent, line)
+    descriptors, session, pid = output.split()
+    assert int(descriptors) == 4, "its own three, and the one that ls reads the folder with"
+    assert session == pid
+
+
+async def test_signals_and_limits_are_as_a_login_shell_has_them(node: RealNode, agent: Listener) -> None:
+    """The runner's own ignored signals and raised limits must not leak into jobs."""
+    _, output = await ran(node, agent, "cat /proc/self/status; ulimit -Sn")
+    *status, limit = output.decode().splitlines()
+    fields = dict(line.split(":\t") for line in status if line[:6] in ("SigPnd", "SigBlk", "SigIgn", "SigCgt"))
+    # 32 and 33 are the C library's own, which nobody can send or set.
+    assert {int(mask, 16) & ~(0b11 << 31) for mask in fields.values()} == {0}
+    assert int(limit) == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+async def test_an_empty_workdir_is_a_folder_of_the_attempts_own(node: RealNode, agent: Listener) -> None:
+    _, output = await ran(node, agent, "pwd; touch kept", workdir="")
+    folder = Path(output.decode().strip())
+    assert folder.is_relative_to(node.folder / "agent")
+    assert (folder / "kept").exists()
+
+
+async def test_a_folder_that_the_job_left_empty_goes_with_it(node: RealNode, agent: Listener) -> None:
+    _, output = await ran(node, agent, "pwd", workdir="")
+    assert not Path(output.decode().strip()).exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "start", "words"),
+    [
+        (("no-such-program", "x"), {}, ["no-such-program", "No such file", "PATH"]),
+        (("/no/such/program",), {}, ["/no/such/program", "No such file"]),
+        (("true",), {"workdir": "/no/such/folder"}, ["working directory", "/no/such/folder", "ENOENT"]),
+        (("true",), {"workdir": "relative/folder"}, ["working directory", "relative/folder", "absolute"]),
+        (("true",), {"workdir": "/etc/hostname"}, ["/etc/hostname", "ENOTDIR"]),
+        (("/proc/version",), {}, ["/proc/version", "Permission denied"]),
+        (("/etc",), {}, ["/etc", "Permission denied"]),
+        (("echo", "a\0b"), {}, ["NUL"]),
+        (("true",), {"user": "nobody"}, ["nobody", "own account"]),
+        (("",), {}, ["empty"]),
+        (("echo", "x" * 200_000), {}, ["echo", "Argument list too long"]),
+    ],
+)
+async def test_what_cannot_start_says_why_and_never_falls_back(
+    node: RealNode, agent: Listener, command: Command, start: dict[str, object], words: list[str]
+) -> None:
+    end, output = await ran(node, agent, command, **start)
+    assert (end.cause, end.exit_code, end.signal) == (EndCause.START_FAILED, None, 0)
+    assert all(word in end.error for word in words), end.error
+    assert output == b""
+    assert (await agent.runner.read_log(key(1), 0, 1)).ended
+
+
+async def test_a_script_without_its_first_line_is_refused_not_guessed(node: RealNode, agent: Listener) -> None:
+    script = node.folder / "script"
+    script.write_text("echo hello\n")
+    script.chmod(0o755)
+    end, _ = await ran(node, agent, (str(script),))
+    assert end.cause is EndCause.START_FAILED
+    assert "Exec format error" in end.error
+
+
+async def test_a_start_that_failed_is_an_end_like_any_other(node: RealNode) -> None:
+    """Kept, offered again, and never tried a second time."""
+    async with agent_on(node) as agent:
+        await ran(node, agent, ("no-such-program",))
+    async with agent_on(node) as agent:
+        (over,) = (await agent.inventory()).ends
+        assert over.end.cause is EndCause.START_FAILED
+        await agent.runner.start(node.shell(key(1), "echo started >> again"))
+        assert await agent.end(key(1)) == over.end
+        assert not (node.folder / "again").exists()
+
+
+async def test_a_repeated_start_is_answered_by_what_the_record_knows(node: RealNode, agent: Listener) -> None:
+    """R1: an agent whose memory is gone learns how things stand by asking again."""
+    task = node.shell(key(1), "exec sleep 300")
+    await agent.runner.start(task)
+    running = await agent.running(key(1))
+    agent.heard.clear()
+    await agent.runner.start(task)
+    assert await agent.running(key(1)) == running
+    await agent.runner.stop(key(1), 1000)
+    end = await agent.end(key(1))
+    await agent.runner.settle(key(1))
+    agent.heard.clear()
+    await agent.runner.start(task)
+    assert await agent.end(key(1)) == end
+
+
+async def test_a_stop_that_overtakes_its_start_leaves_no_process(node: RealNode, agent: Listener) -> None:
+    for job in range(1, 41):
+        await agent.runner.start(node.task(key(job), lasts_s=300))
+        await agent.runner.stop(key(job), 0)
+    for job in range(1, 41):
+        assert (await agent.end(key(job))).cause is EndCause.STOPPED
+        assert not node.lives(key(job))
+
+
+async def test_ranks_on_one_node_share_the_attempts_folder(node: RealNode, agent: Listener) -> None:
+    await agent.runner.start(node.shell(key(1, 0), "while [ ! -e met ]; do sleep 0.01; done; rm met", workdir=""))
+    await agent.runner.start(node.shell(key(1, 1), "touch met", workdir=""))
+    assert (await agent.end(key(1, 0))).exit_code == 0
+    assert (await agent.end(key(1, 1))).exit_code == 0
+
+
+async def test_a_name_with_a_long_path_reaches_its_runner(tmp_path: Path) -> None:
+    """A UNIX socket's address holds 107 bytes."""
+    folder = tmp_path / ("long" * 30) / ("longer" * 30)
+    folder.mkdir(parents=True)
+    async with node_in(folder) as node, agent_on(node) as agent:
+        assert len(os.fspath(folder)) > 300
+        await agent.runner.start(node.shell(key(1), "true"))
+        assert (await agent.end(key(1))).clean
