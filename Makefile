@@ -58,9 +58,10 @@ reference: setup-dev
 coverage: setup-dev
 	@$(PY) -m pytest -q -n $(WORKERS) --cov --cov-report=term-missing:skip-covered $(ARGS)
 
-## make bench      measures, and compares with benchmarks/results
+## make bench      measures what users wait for, each figure beside its floor (BENCHES="start_latency" for one)
+BENCHES ?= start_latency throughput idle_agents append decide
 bench: setup-dev
-	@$(PY) benchmarks/run.py $(ARGS)
+	@for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || exit 1; done
 
 ## make soak       random faults on virtual time for MINUTES (10) minutes
 soak: setup-dev

@@ -12,6 +12,8 @@ from tools.reference.markdown import code, page, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _KINDS: Final = {"event": "info", "warn": "warning", "count": "counter", "gauge": "gauge", "observe": "histogram"}
+_METERS: Final = "live/http/meters.py"
+_METER_ARGUMENTS_MIN: Final = 3
 
 
 class Spoken(NamedTuple):
@@ -51,13 +53,25 @@ def spoken(root: Path) -> list[Spoken]:
 
 
 def _call(node: ast.AST, file: str) -> list[Spoken]:
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _KINDS):
+    if not isinstance(node, ast.Call):
+        return []
+    if file == _METERS and isinstance(node.func, ast.Name) and node.func.id in ("_family", "_single"):
+        return _meter(node, file)
+    if not (isinstance(node.func, ast.Attribute) and node.func.attr in _KINDS):
         return []
     owner = getattr(node.func.value, "attr", getattr(node.func.value, "id", ""))
     if not str(owner).endswith("telemetry") or not node.args or not isinstance(node.args[0], ast.Constant):
         return []
     words = sorted(keyword.arg for keyword in node.keywords if keyword.arg and keyword.arg != "by")
     return [Spoken(_KINDS[node.func.attr], str(node.args[0].value), tuple(words), file)]
+
+
+def _meter(node: ast.Call, file: str) -> list[Spoken]:
+    """A gauge that is read from the state at each scrape: name, words, and for a family its label."""
+    written = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+    if len(node.args) < _METER_ARGUMENTS_MIN or not written:
+        return []
+    return [Spoken("gauge", str(written[0]), tuple(map(str, written[2:3])), file)]
 
 
 def _metric(one: Spoken) -> str:
