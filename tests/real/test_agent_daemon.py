@@ -73,6 +73,16 @@ def test_a_stopped_agent_leaves_its_job_running(control: ControlProcess, agent: 
     assert len(until_state(control, job_id, "succeeded")["attempts"]) == 1
 
 
+def test_a_suspended_agent_starts_its_job_once_it_goes_on(control: ControlProcess, agent: AgentProcess) -> None:
+    """Fault 21: the machine slept; the assigned job must not stay assigned for ever."""
+    until(lambda: "agent_registered" in agent.output(), "registered")
+    os.kill(agent.pid, signal.SIGSTOP)
+    job_id = submit(control, "true")
+    until(lambda: job(control, job_id)["state"] == "starting", "placed on the sleeping node")
+    os.kill(agent.pid, signal.SIGCONT)
+    assert len(until_state(control, job_id, "succeeded")["attempts"]) == 1
+
+
 def test_a_killed_control_plane_finds_the_job_running(
     control: ControlProcess, agent: AgentProcess, tmp_path: Path
 ) -> None:

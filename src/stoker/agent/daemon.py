@@ -133,13 +133,17 @@ class Daemon:
             case TaskRunning():
                 self._observed.running(report)
                 self._say_started(report.key)
+                self._ports.telemetry.event("task_started", **_which(report.key), pid=report.pid)
             case TaskEnding():
                 self._observed.ending(report)
                 self._say_beat()
             case TaskOver():
                 self._observed.over(report)
                 self._delivery.offer(report.key)
-                self._ports.telemetry.event("task_finished", task_id=_name(report.key), cause=report.end.cause)
+                end = report.end
+                self._ports.telemetry.event(
+                    "task_finished", **_which(report.key), cause=end.cause, exit_code=end.exit_code, signal=end.signal
+                )
             case RunnerGone():
                 self._ports.telemetry.warn("runner_lost", error=report.error)
             case _:
@@ -229,7 +233,7 @@ class Daemon:
                     await self._carry_out(instruction)
                 except OSError as error:
                     # The runner died under the call; RunnerGone follows and cuts this stream (A8).
-                    self._ports.telemetry.warn("runner_call_failed", task_id=_name(instruction.key), error=str(error))
+                    self._ports.telemetry.warn("runner_call_failed", **_which(instruction.key), error=str(error))
         raise LinkDown("the control plane closed the stream")
 
     async def _carry_out(self, instruction: Instruction) -> None:
@@ -305,7 +309,7 @@ class Daemon:
         end = TaskEnd(cause=cause, at=self._ports.clock.now(), error=error)
         self._observed.refused(TaskOver(key=key, end=end))
         self._delivery.offer(key)
-        self._ports.telemetry.warn("task_not_started", task_id=_name(key), cause=cause, error=error)
+        self._ports.telemetry.warn("task_not_started", **_which(key), cause=cause, error=error)
 
     def _ignored(self, what: str, epoch: Epoch) -> None:
         self._ports.telemetry.count("stale_instructions_total")
@@ -343,3 +347,8 @@ async def _closing(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_
 def _name(key: TaskKey) -> str:
     """A task for people: job 17, attempt 2, rank 0."""
     return f"job {key.job}, attempt {key.attempt}, rank {key.rank}"
+
+
+def _which(key: TaskKey) -> dict[str, object]:
+    """A task in a log line; `task_id` is the job's, as everywhere people search for it."""
+    return {"task_id": str(key.job), "attempt": key.attempt, "rank": key.rank}
