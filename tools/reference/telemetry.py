@@ -5,6 +5,7 @@ Read from the calls in the source: a name that isn't written out at its call can
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ from tools.reference.markdown import code, page, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _KINDS: Final = {"event": "info", "warn": "warning", "count": "counter", "gauge": "gauge", "observe": "histogram"}
+_ANNOUNCER: Final = "live/announce.py"
 _METERS: Final = "live/http/meters.py"
 _METER_ARGUMENTS_MIN: Final = 3
 
@@ -48,7 +50,9 @@ def spoken(root: Path) -> list[Spoken]:
         if "gen" in path.parts:
             continue
         file = path.relative_to(root / "src" / "stoker").as_posix()
-        found += [one for node in ast.walk(ast.parse(path.read_text())) for one in _call(node, file)]
+        tree = ast.parse(path.read_text())
+        found += [one for node in ast.walk(tree) for one in _call(node, file)]
+        found += _announced(tree, file) if file == _ANNOUNCER else []
     return sorted(found)
 
 
@@ -64,6 +68,26 @@ def _call(node: ast.AST, file: str) -> list[Spoken]:
         return []
     words = sorted(keyword.arg for keyword in node.keywords if keyword.arg and keyword.arg != "by")
     return [Spoken(_KINDS[node.func.attr], str(node.args[0].value), tuple(words), file)]
+
+
+def _announced(tree: ast.Module, file: str) -> Iterator[Spoken]:
+    """The announcer's table: each durable fact of such a kind becomes a line and is counted."""
+    fields = {node.name: _keys(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "_LINES":
+            assert isinstance(node.value, ast.Dict)
+            for row in node.value.values:
+                assert isinstance(row, ast.Tuple)
+                name, function = row.elts
+                assert isinstance(name, ast.Constant)
+                yield Spoken("info", str(name.value), fields[getattr(function, "id", "")], file)
+                yield Spoken("counter", str(name.value), (), file)
+
+
+def _keys(function: ast.FunctionDef) -> tuple[str, ...]:
+    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
+    return tuple(sorted(str(key.value) for key in keys if isinstance(key, ast.Constant)))
 
 
 def _meter(node: ast.Call, file: str) -> list[Spoken]:
