@@ -50,7 +50,7 @@ def first_wave() -> tuple[JobBody, ...]:
         ),
         JobBody(
             name="flaky",
-            command="[ $STOKER_ATTEMPT -ge 2 ] || exit 1; sleep 1",
+            command="sleep 0.7; [ $STOKER_ATTEMPT -ge 2 ]",
             time_limit="1m",
             gpu_count=1,
             retries=2,

@@ -49,13 +49,13 @@ def _columns() -> list[Column[JobView]]:
     now_ms = 0  # every job has ended, so nothing is measured to now
     return [
         Column("ID", lambda job: job.id, right=True),
-        Column("NAME", lambda job: job.name),
+        Column("NAME", lambda job: job.name, elastic=True),
         Column("STATE", lambda job: job.state.value, coloured=True),
         Column("GPUS", lambda job: job.total_gpus, right=True),
         Column("WAITED", lambda job: waited(job, now_ms), right=True),
         Column("RAN", lambda job: ran(job, now_ms), right=True),
         Column("EXIT", lambda job: job.exit_code, right=True),
-        Column("REASON", lambda job: reason_line(job.reason)),
+        Column("REASON", lambda job: reason_line(job.reason), elastic=True),
     ]
 
 

@@ -97,17 +97,17 @@ class LiveScreen:
             table.add_row(
                 job.id, Text(visible(job.name)), Text(state, COLOURS.get(state, "red")), Text(where(job).strip())
             )
-        title = Text(f"Stoker demo, {mono_s() - self._began_s:.0f}s  ", "bold").append_text(self._devices())
-        return Group(title, table, Text("\n".join(self._notes), "dim"))
+        head = Text(f"Stoker demo, {mono_s() - self._began_s:.0f}s  ", "bold").append_text(self._devices())
+        return Group(head, table, Text("\n".join(self._notes), "dim"))
 
     def _devices(self) -> "Text":
         """One square per GPU: filled while a job holds it."""
         from rich.text import Text
 
         line = Text()
-        node = ""
+        shown = ""
         for gpu in self._gpus.gpus if self._gpus else ():
-            line.append(f" {visible(gpu.node)} " if gpu.node != node else "", "default")
-            node = gpu.node
+            line.append(f" {visible(gpu.node)} " if gpu.node != shown else "", "default")
+            shown = gpu.node
             line.append("■" if gpu.status == "busy" else "□", "cyan" if gpu.status == "busy" else "bright_black")
         return line

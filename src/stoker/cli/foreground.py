@@ -6,11 +6,13 @@ import pwd
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from stoker.adapters.probe_auto import AutoProbe
 from stoker.agent.machine import die_with_parent
@@ -27,6 +29,7 @@ def run_up(
 
     Raises: StokerError when it can't start, or when a part of it ended.
     """
+    _must_be_loopback(where["host"])
     if ends_with_parent:
         die_with_parent()
     real = {} if must_simulate else _real_gpus()
@@ -45,7 +48,33 @@ def run_up(
             await cluster.run(stop, lambda: _welcome(shape, real, temporary=where["data_dir"] is None))
             stopping.cancel()
 
-        run_until_signal(body, again=cluster.kill)
+        with _flags_in_hints(shape):
+            run_until_signal(body, again=cluster.kill)
+
+
+def _must_be_loopback(host: str) -> None:
+    with suppress(ValueError):  # a name
+        if host == "localhost" or ip_address(host).is_loopback:
+            return
+    raise click.BadParameter(
+        f"{host!r} is not a loopback address; this version has no tokens yet, so it serves this machine only. "
+        "From elsewhere use an SSH tunnel to 127.0.0.1.",
+        param_hint="--host",
+    )
+
+
+@contextmanager
+def _flags_in_hints(shape: Shape) -> Iterator[None]:
+    """A control plane's hints name settings; whoever typed `stoker up` has flags."""
+    try:
+        yield
+    except StokerError as fault:
+        port = fault.refusal.facts.get("port")
+        flag = {shape.http_port: "--http-port", shape.grpc_port: "--grpc-port"}.get(port if type(port) is int else 0)
+        if flag is None:
+            raise
+        hint = f"stop that program, or give another port with {flag}"
+        raise StokerError(msgspec.structs.replace(fault.refusal, hint=hint)) from fault
 
 
 def _real_gpus() -> dict[str, int]:
@@ -108,4 +137,4 @@ def _account() -> str:
 
 async def _say_goodbye(stop: asyncio.Event) -> None:
     await stop.wait()
-    click.echo("\nending jobs and nodes; Ctrl-C again ends them without grace", err=True)
+    click.echo("\nending jobs and nodes; Ctrl-C again kills them at once", err=True)

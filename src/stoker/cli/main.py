@@ -39,6 +39,8 @@ class _Root(click.Group):
         try:
             answer = super().invoke(ctx)
             sys.stdout.flush()
+        except (click.exceptions.Exit, click.ClickException):
+            raise  # before the next line, which would import much to find out that it isn't one of ours
         except refused() as fault:
             ctx.exit(show_problem(fault))
         except KeyboardInterrupt:

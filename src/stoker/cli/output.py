@@ -24,7 +24,7 @@ class Form(StrEnum):
 
 def output_options(command: Command) -> Command:
     """Give a command `-o/--output` and `--json`; it receives `form`."""
-    short = click.option("--json", "form", flag_value=Form.JSON, help="The same as -o json.")
+    short = click.option("--json", "form", flag_value=Form.JSON.value, help="The same as -o json.")
     full = click.option(
         "-o",
         "--output",
@@ -38,7 +38,7 @@ def output_options(command: Command) -> Command:
 
 
 def show_rows(form: str, columns: Sequence[Column[Row]], rows: Sequence[Row], value: object) -> None:
-    """Print `rows` as a table, or `value` (of builtin types) as JSON or YAML."""
+    """Print `rows` as a table, or `value` (whatever msgspec encodes) as JSON or YAML."""
     if form in (Form.TABLE, Form.WIDE):
         show_table(columns, rows, wide=form == Form.WIDE)
     else:
@@ -47,11 +47,11 @@ def show_rows(form: str, columns: Sequence[Column[Row]], rows: Sequence[Row], va
 
 def show_value(form: str, value: object) -> None:
     """Print one value as JSON or YAML."""
+    import msgspec
+
     if form == Form.YAML:
         from stoker.cli.yaml_text import yaml_text
 
-        click.echo(yaml_text(value), nl=False)
-        return
-    import json
-
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        click.echo(yaml_text(msgspec.to_builtins(value)), nl=False)
+    else:
+        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from stoker.cli.quick_msgspec import quick_msgspec
+
 if TYPE_CHECKING:
     from stoker.wire.client import Client
 
@@ -38,6 +40,7 @@ def _remember(ctx: click.Context, option: click.Parameter, value: str | None) ->
 
 def connect() -> "Client":
     """A client of the chosen server, closed when the command ends. Raises: StokerError `bad_server`."""
+    quick_msgspec()
     from stoker.wire.client import DEFAULT_SERVER, Client
 
     ctx = click.get_current_context()

@@ -10,8 +10,7 @@ Rules: B1  a cell never holds a raw control character: `safe_text.visible` has s
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import click
 
@@ -37,8 +36,7 @@ COLOURS: Final = {
 """Any other word in a coloured column is bad news and red."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[Row]):
+class Column(NamedTuple, Generic[Row]):
     """One column: its title and how a row's cell is made."""
 
     title: str
@@ -46,6 +44,7 @@ class Column(Generic[Row]):
     wide: bool = False  # only with `-o wide`
     right: bool = False  # numbers
     coloured: bool = False
+    elastic: bool = False  # what a narrow terminal shortens first
 
 
 def show_table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool) -> None:
@@ -84,8 +83,15 @@ def _draw(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]]) -> Non
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis")
+    for place, column in enumerate(columns):
+        longest = max((width(row[place]) for row in cells), default=0)
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if column.elastic else max(longest, len(column.title)),
+        )
     for row in cells:
         table.add_row(*(Text(text, style=_style(column, text)) for column, text in zip(columns, row, strict=True)))
     Console(highlight=False).print(table)

@@ -9,6 +9,8 @@ from typing import Final
 
 import click
 
+from stoker.cli.quiet_grpc import quiet_grpc
+
 _FILE: Final = click.option(
     "-c",
     "--config",
@@ -28,6 +30,7 @@ def control(path: Path | None) -> None:
       stoker control -c control.yaml
       STOKER__HTTP__PORT=18080 stoker control -c control.yaml
     """
+    quiet_grpc()
     from stoker.adapters.settings import load
     from stoker.agent.settings import AgentSettings
     from stoker.cli.until_signal import run_until_signal
@@ -47,6 +50,7 @@ def agent(path: Path | None) -> None:
     Examples:
       stoker agent -c agent.yaml
     """
+    quiet_grpc()
     from stoker.adapters.settings import load
     from stoker.agent.main import run_agent
     from stoker.agent.settings import AgentSettings

@@ -16,11 +16,11 @@ def _columns() -> "list[Column[GpuView]]":
     return [
         Column("NODE", lambda gpu: gpu.node),
         Column("GPU", lambda gpu: gpu.device_index, right=True),
-        Column("MODEL", lambda gpu: gpu.model + (" (simulated)" if gpu.simulated else "")),
+        Column("MODEL", lambda gpu: gpu.model + (" (simulated)" if gpu.simulated else ""), elastic=True),
         Column("MEMORY", lambda gpu: f"{gpu.memory_mb} MiB", right=True),
         Column("STATUS", lambda gpu: gpu.status, coloured=True),
         Column("JOB", lambda gpu: gpu.current_task, right=True),
-        Column("UUID", lambda gpu: gpu.uuid),
+        Column("UUID", lambda gpu: gpu.uuid, elastic=True),
         Column("UPDATED", lambda gpu: gpu.updated_at, wide=True),
     ]
 
@@ -46,7 +46,5 @@ def list_gpus(form: str) -> None:
       stoker gpu list
       stoker gpu list --json
     """
-    import msgspec
-
     found = connect().gpus()
-    show_rows(form, _columns(), found.gpus, msgspec.to_builtins(found))
+    show_rows(form, _columns(), found.gpus, found)

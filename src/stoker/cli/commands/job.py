@@ -20,7 +20,7 @@ def job_columns(now_ms: int) -> "list[Column[JobView]]":
     """The columns of a list of jobs. `now_ms` is where a span that hasn't ended is measured to."""
     return [
         Column("ID", lambda job: job.id, right=True),
-        Column("NAME", lambda job: short_name(job.name)),
+        Column("NAME", lambda job: short_name(job.name), elastic=True),
         Column("STATE", lambda job: job.state.value, coloured=True),
         Column("GPUS", lambda job: job.total_gpus, right=True),
         Column("PRIO", lambda job: job.priority, right=True),
@@ -34,7 +34,7 @@ def job_columns(now_ms: int) -> "list[Column[JobView]]":
         Column("RAN", lambda job: ran(job, now_ms), right=True),
         Column("EXIT", lambda job: job.exit_code, right=True),
         Column("NODES", nodes_of, wide=True),
-        Column("REASON", lambda job: reason_line(job.reason)),
+        Column("REASON", lambda job: reason_line(job.reason), elastic=True),
     ]
 
 
@@ -69,18 +69,17 @@ def list_jobs(form: str, every: bool, **given: Any) -> None:  # noqa: ANN401  # 
       stoker list --state pending,running -o wide
       stoker list --all --json
     """
-    import msgspec
-
+    client = connect()
     from stoker.wire.client import JobListQuery
 
-    client = connect()
+    value: object
     query = JobListQuery(**{name: value for name, value in given.items() if value is not None})
     if every:
         jobs = list(client.each_job(query))
-        value, left_out = msgspec.to_builtins({"jobs": jobs, "total": len(jobs)}), 0
+        value, left_out = {"jobs": jobs, "total": len(jobs)}, 0
     else:
         page = client.jobs(query)
-        jobs, value, left_out = page.jobs, msgspec.to_builtins(page), page.total - len(page.jobs)
+        jobs, value, left_out = page.jobs, page, page.total - len(page.jobs)
     show_rows(form, job_columns(_now_ms(form)), jobs, value)
     if left_out > 0 and form in ("table", "wide"):
         click.echo(f"{left_out} more; --all shows them", err=True)
@@ -107,11 +106,9 @@ def why(job_id: str, form: str) -> None:
       stoker why 7
       stoker why 7 --json
     """
-    import msgspec
-
     answer = connect().why(job_id)
     if form not in ("table", "wide"):
-        show_value(form, msgspec.to_builtins(answer))
+        show_value(form, answer)
         return
     click.echo(f"job {answer.id} is {answer.state.value}: {cell_text(answer.message)}")
     if answer.position is not None and answer.waiting is not None:
@@ -137,8 +134,6 @@ def cancel(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
       stoker cancel 7
       stoker cancel 7 8 9
     """
-    import msgspec
-
     client = connect()
     done, worst = [], 0
     for job_id in job_ids:
@@ -150,5 +145,5 @@ def cancel(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
         for job in done:
             click.echo(f"job {job.id} is {job.state.value}")
     else:
-        show_value(form, msgspec.to_builtins(done))
+        show_value(form, done)
     ctx.exit(worst)

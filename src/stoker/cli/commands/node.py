@@ -20,14 +20,14 @@ def _columns() -> "list[Column[NodeView]]":
         Column("NAME", lambda node: node.name),
         Column("STATE", lambda node: node.state.value, coloured=True),
         Column("GPUS", lambda node: f"{node.free.gpus}/{len(node.gpus)} free", right=True),
-        Column("MODEL", _models),
+        Column("MODEL", _models, elastic=True),
         Column("CPUS", lambda node: f"{node.free.cpus}/{node.cpus} free", right=True),
         Column("MEMORY", lambda node: f"{node.free.memory_mb >> 10}/{node.memory_mb >> 10} GiB free", right=True),
         Column("JOBS", lambda node: len(node.jobs), right=True),
         Column("ADDRESS", lambda node: node.address, wide=True),
         Column("VERSION", lambda node: node.version, wide=True),
         Column("REGISTERED", lambda node: node.registered_at, wide=True),
-        Column("NOTE", _note),
+        Column("NOTE", _note, elastic=True),
     ]
 
 
@@ -64,10 +64,8 @@ def list_nodes(form: str) -> None:
       stoker node list
       stoker node list -o wide
     """
-    import msgspec
-
     nodes = connect().nodes()
-    show_rows(form, _columns(), nodes, msgspec.to_builtins(nodes))
+    show_rows(form, _columns(), nodes, nodes)
 
 
 @node.command()
@@ -133,10 +131,8 @@ def forget(name: str, force: bool, form: str) -> None:
 
 
 def _show(form: str, found: "NodeView", *, whole: bool = False) -> None:
-    import msgspec
-
     if form not in ("table", "wide"):
-        show_value(form, msgspec.to_builtins(found))
+        show_value(form, found)
     elif whole:
         show_pairs(_rows(found))
     else:

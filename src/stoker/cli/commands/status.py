@@ -28,16 +28,15 @@ def status(job_id: str | None, form: str) -> None:
       stoker status 7
       stoker status 7 -o yaml
     """
-    import msgspec
-
     from stoker.cli.pause import now_ms
 
+    value: JobView | ClusterView
     if job_id:
         job = connect().job(job_id)
-        value, rows = msgspec.to_builtins(job), _job_rows(job, now_ms())
+        value, rows = job, _job_rows(job, now_ms())
     else:
         cluster = connect().status()
-        value, rows = msgspec.to_builtins(cluster), _cluster_rows(cluster)
+        value, rows = cluster, _cluster_rows(cluster)
     if form in ("table", "wide"):
         show_pairs(rows)
     else:

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
 Command = TypeVar("Command", bound=Callable[..., Any])
 _DEMAND: Final = (
-    click.option("--gpus", "gpu_count", type=click.IntRange(0), help="GPUs of each task. [default: 0]"),
-    click.option("--tasks", type=click.IntRange(1), help="Tasks of the gang: placed all or nothing. [default: 1]"),
+    click.option("--gpus", "gpu_count", type=click.IntRange(0), metavar="N", help="GPUs of each task. [default: 0]"),
+    click.option(
+        "--tasks", type=click.IntRange(1), metavar="N", help="Gang members, placed all or nothing. [default: 1]"
+    ),
     click.option("--gpu-memory", metavar="SIZE", help="Least memory of a GPU, such as 16GiB."),
     click.option("--gpu-model", metavar="MODEL", help="Only such GPUs: V100 is found in Tesla V100-SXM2-32GB."),
-    click.option("--cpus", type=click.IntRange(1), help="CPUs of each task. [default: 1]"),
+    click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs of each task. [default: 1]"),
     click.option("--memory", metavar="SIZE", help="Host memory of each task, such as 64GiB. [default: no limit]"),
 )
 _POLICY: Final = (
@@ -36,7 +38,7 @@ _POLICY: Final = (
     click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Its pool. [default: batch]"),
     click.option("--priority", metavar="P", help="A whole number, or low, normal, high, urgent. [default: normal]"),
     click.option("--time", "time_limit", metavar="T", help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s."),
-    click.option("--retries", type=click.IntRange(0), help="Tries after a non-zero exit. [default: 0]"),
+    click.option("--retries", type=click.IntRange(0), metavar="N", help="Tries after a non-zero exit. [default: 0]"),
     click.option("--no-requeue", is_flag=True, help="Don't start it again when its node is lost."),
 )
 _COMMAND: Final = (
@@ -108,9 +110,7 @@ def submit(
 
 
 def _show(form: str, job: "JobView") -> None:
-    import msgspec
-
-    show_value(form, msgspec.to_builtins(job))
+    show_value(form, job)
 
 
 def _here() -> str:

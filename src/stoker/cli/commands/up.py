@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from stoker.cli.quiet_grpc import quiet_grpc
+
 if TYPE_CHECKING:
     pass
 
@@ -35,13 +37,17 @@ def up(
 
     Nodes are processes; jobs are processes too and run as the account that starts this. GPUs are those that nvidia-smi
     finds, as one node; where it finds none, or where --nodes, --gpus-per-node or --gpu-model is given, they are
-    simulated. Ctrl-C and SIGTERM end everything, jobs included; a second Ctrl-C does so without grace.
+    simulated.
+
+    Ctrl-C and SIGTERM end everything, jobs included; a second Ctrl-C kills at once. With --data-dir the queue is kept,
+    and jobs that were running start anew with the next `stoker up` on that folder.
 
     \b
     Examples:
       stoker up
       stoker up --nodes 4 --gpus-per-node 8 --data-dir ./cluster
     """
+    quiet_grpc()
     from stoker.cli.foreground import run_up
 
     asked = nodes is not None or gpus_per_node is not None or gpu_model is not None

@@ -24,8 +24,6 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
       stoker wait 7
       stoker wait 7 8 && echo both succeeded
     """
-    import msgspec
-
     ended = []
     for job_id in job_ids:
         job = wait_for(job_id)
@@ -33,5 +31,5 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
         if form in ("table", "wide"):
             click.echo(f"job {job.id} {job.state.value}")
     if form not in ("table", "wide"):
-        show_value(form, msgspec.to_builtins(ended))
+        show_value(form, ended)
     ctx.exit(next((status for status in map(exit_of, ended) if status), 0))
