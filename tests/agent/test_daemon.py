@@ -90,6 +90,21 @@ async def test_a_control_plane_that_drops_every_stream_at_once_is_not_hammered()
 
 
 @on_virtual_time
+async def test_after_a_stream_that_worked_the_next_pause_is_short_again() -> None:
+    control = TwinControl()
+    control.reachable = False
+    async with Node(control) as node:
+        await asyncio.sleep(120)
+        control.reachable = True
+        await node.connected()
+        await asyncio.sleep(6)
+        broke_at = asyncio.get_running_loop().time()
+        control.break_stream()
+        await node.connected(streams=2)
+        assert round(control.tries_at[-1] - broke_at) == 2
+
+
+@on_virtual_time
 async def test_a_refused_agent_says_why_and_goes_on_trying() -> None:
     control = TwinControl()
     control.refusal = "node node-1 holds work and belongs to another agent's data folder"
