@@ -70,9 +70,16 @@ class Cgroups:
         """Task folders that are there now."""
         found: list[str] = []
         for hierarchy in (self.tree, self.memory):
-            if hierarchy is not None:
+            if hierarchy is not None and os.path.isdir(hierarchy.base):
                 found += (entry.path for entry in os.scandir(hierarchy.base) if entry.is_dir(follow_symlinks=False))
         return list(dict.fromkeys(found))
+
+    def leave(self) -> None:
+        """The folder that holds the tasks' folders goes, unless one of them is still there."""
+        for hierarchy in (self.tree, self.memory):
+            if hierarchy is not None:
+                with suppress(OSError):
+                    os.rmdir(hierarchy.base)
 
     def _find_tree(self, name: str, mode: str) -> Hierarchy | None:
         candidates = {"v2": ("",), "v1": ("freezer", "pids")}.get(mode, ("", "freezer", "pids"))
@@ -127,10 +134,7 @@ class Group:
     def make(self) -> None:
         """Raises OSError."""
         for folder in self._folders:
-            try:
-                os.mkdir(folder)
-            except FileExistsError:
-                continue
+            os.makedirs(folder, exist_ok=True)
         if self.memory_mb:
             self._limit_memory(self._folders[-1])
 
@@ -189,13 +193,13 @@ class Group:
 
 def _parents(controller: str) -> list[str]:
     """Folders of a hierarchy below which ours may be made: our own cgroup, else its root. Empty = not mounted."""
-    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = [line.split() for line in file]
     kind = "cgroup" if controller else "cgroup2"
     points = [
         m[4] for m in mounts if m[m.index("-") + 1] == kind and (not controller or controller in m[-1].split(","))
     ]
-    with open("/proc/self/cgroup", encoding="utf-8") as file:
+    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
         own = [line.rstrip("\n").split(":", 2) for line in file]
     paths = [path for _, names, path in own if (controller in names.split(",") if controller else not names)]
     found = [f"{point}{path}".rstrip("/") for point in points for path in paths]
@@ -282,7 +286,7 @@ def _pids_in(folder: str) -> list[int]:
 def _kill(pid: int) -> None:
     if pid == os.getpid():
         return
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
 
 

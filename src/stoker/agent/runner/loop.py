@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from contextlib import suppress
 
 from stoker.agent.runner import clock, procfs
 from stoker.agent.runner.channel import Channel
@@ -211,7 +212,9 @@ class Loop:
         while self._channel.waiting and clock.boot_s() < until_s:
             self._channel.flush()
             self._epoll.poll(0.05)
-        os.unlink(SOCKET_NAME)
+        with suppress(FileNotFoundError):
+            os.unlink(SOCKET_NAME)
+        self._roster.cgroups.leave()
 
     # --- now and then -------------------------------------------------------------------------------------------
 

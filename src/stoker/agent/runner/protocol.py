@@ -58,12 +58,14 @@ if TYPE_CHECKING:
 
 FRAME_MAX: Final = 8 * 1024 * 1024
 """The largest start (environment and command at their bounds, every byte escaped) needs a fifth of it."""
-INVENTORY_PART_MAX: Final = 500
+INVENTORY_PART_MAX: Final = 50
+"""Tasks and as many ends, each with up to a thousand GPUs by UUID: half a frame."""
 SOCKET_NAME: Final = "runner.sock"
 LOCK_NAME: Final = "runner.lock"
 LOG_NAME: Final = "runner.log"
 SPOOL_NAME: Final = "output"
 _LENGTH_BYTES: Final = 4
+_DIGITS_MAX: Final = 16
 
 
 class BadFrame(Exception):
@@ -78,7 +80,7 @@ def key_text(job: int, attempt: int, rank: int) -> str:
 def parse_key(text: str) -> tuple[int, int, int]:
     """Job, attempt and rank. Raises BadFrame for anything but three whole numbers: the text becomes a file name."""
     parts = text.split(".")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts):
         raise BadFrame(f"{text[:80]!r} is not a task key")
     return int(parts[0]), int(parts[1]), int(parts[2])
 

@@ -48,7 +48,7 @@ class Shelf:
 
     def ended(self, key: str, live: Iterable[str]) -> None:
         """Its writer is done. Most jobs leave nothing in the attempt's folder: then it goes at once."""
-        size = spool.kept_bytes(self.output(key))
+        size = _kept_bytes(self.output(key))
         if size >= _LARGE_BYTES:
             self._large.append((key, size))
             self._bytes += size
@@ -58,7 +58,7 @@ class Shelf:
         while self._bytes > self._bytes_max and self._large:
             oldest, dropped = self._large.popleft()
             self._bytes -= dropped
-            spool.drop(self.output(oldest))
+            _drop(self.output(oldest))
 
     def forget(self, keys: Iterable[str], live: Iterable[str]) -> None:
         """Their ends are forgotten."""
@@ -69,7 +69,7 @@ class Shelf:
         self._large = deque(entry for entry in self._large if entry[0] not in gone)
         busy = {_attempt(key) for key in live}
         for key in gone:
-            spool.drop(self.output(key))
+            _drop(self.output(key))
         for attempt in {_attempt(key) for key in gone} - busy:
             self._removing.append(_remove_folder(f"{self._work}/{attempt}"))
 
@@ -79,7 +79,7 @@ class Shelf:
         for name in os.listdir(self._outputs):
             key = name.rpartition(".")[0]
             if key not in kept:
-                spool.drop(self.output(key))
+                _drop(self.output(key))
             elif name.endswith(".out"):
                 self.ended(key, kept)
         attempts = {_attempt(key) for key in kept}
@@ -104,6 +104,19 @@ class Shelf:
 
 def _attempt(key: str) -> str:
     return key.rpartition(".")[0]
+
+
+def _kept_bytes(base: str) -> int:
+    """0 when the disk won't say: an output that can't be counted can't be a reason to stop the runner."""
+    with suppress(OSError):
+        return spool.kept_bytes(base)
+    return 0
+
+
+def _drop(base: str) -> None:
+    """What can't be removed now goes when the next runner counts anew."""
+    with suppress(OSError):
+        spool.drop(base)
 
 
 def _remove_folder(path: str) -> Iterator[None]:

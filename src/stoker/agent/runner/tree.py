@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 from stoker.agent.runner import procfs
 
@@ -202,15 +203,14 @@ def _in_session(tree: Tree, procs: dict[int, Proc]) -> list[int]:
 
 
 def _send(proc: Proc, number: int) -> None:
-    """K1. The descriptor is opened first and the birth checked after, so the pid can't change hands in between."""
-    try:
+    """K1. The descriptor is opened first and the birth checked after, so the pid can't change hands in between.
+
+    A process that is gone needs no signal; one that we may not signal (a setuid program) keeps its task `ending`.
+    """
+    with suppress(ProcessLookupError, PermissionError):
         fd = os.pidfd_open(proc.pid)
-    except ProcessLookupError:
-        return
-    try:
-        if procfs.same(proc.pid, proc.birth):
-            signal.pidfd_send_signal(fd, number)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(fd)
+        try:
+            if procfs.same(proc.pid, proc.birth):
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
