@@ -1,0 +1,54 @@
+"""Each fault that users of other schedulers reported, and each defect of the systems Stoker replaces, has its test.
+
+`faults.txt` beside this file is the list. A row that names a test which is no longer there fails here, so a test can't
+be dropped without anybody noticing what it stood for.
+"""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+ROWS = [
+    line
+    for line in (TESTS / "docs" / "faults.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+FAMILIES = {
+    "leaked allocations": (1, 2, 3, 4, 5, 7, 8, 10, 11, 13),
+    "pending for ever": (14, 15, 16, 17, 19, 20, 21, 22, 24),
+    "cancel that doesn't stop": (25, 26, 27, 28, 30, 31, 32),
+    "identity of devices": (47, 48, 50, 51, 52, 54, 55, 56, 57, 59),
+    "double allocation": (103, 104, 106, 107),
+    "misreported ends": (108, 110, 111, 112),
+    "lost output": (114, 115, 117),
+}
+
+
+def named(row: str) -> str:
+    return row.rsplit(": ", 1)[1]
+
+
+def exists(test: str) -> bool:
+    """Is there such a test in that file, or in a contract suite that the file inherits?"""
+    path, _, name = test.partition("::")
+    texts = [(TESTS / path).read_text(encoding="utf-8"), *(p.read_text(encoding="utf-8") for p in contracts(path))]
+    return any(re.search(rf"def {re.escape(name)}\(", text) for text in texts)
+
+
+def contracts(path: str) -> list[Path]:
+    return sorted((TESTS / "contracts").glob("*.py")) if "contract" in path else []
+
+
+def test_every_test_that_a_fault_names_is_there() -> None:
+    missing = [row for row in ROWS if ": later: " not in row and not exists(named(row))]
+    assert not missing
+
+
+def test_every_fault_of_the_families_that_concern_jobs_agents_and_gpus_has_a_row() -> None:
+    listed = {int(row.split()[0]) for row in ROWS if row[0].isdigit()}
+    assert {number for family in FAMILIES.values() for number in family} <= listed
+
+
+def test_what_is_left_for_later_says_which_capability_it_waits_for() -> None:
+    waits = {row.rsplit(": ", 1)[1] for row in ROWS if ": later: " in row}
+    assert waits <= {"quotas", "services", "containers", "health", "standby", "preemption", "tokens"}
