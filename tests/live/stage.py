@@ -43,19 +43,28 @@ def virtual(body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 class GatedLog(SimLog):
-    """A disk that can be made to wait, or to fail, at the next append."""
+    """A disk that can be made to wait at the next append, and then to take a few."""
 
     def __init__(self, disk: SimDisk, clock: SimClock, entropy: SimEntropy) -> None:
         super().__init__(disk, clock, entropy)
         self.gate = asyncio.Event()
         self.gate.set()
+        self._left = 0
         self.appends: list[int] = []
         """Records of each transaction."""
 
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         self.appends.append(len(records))
         await self.gate.wait()
+        if self._left == 1:
+            self.gate.clear()
+        self._left = max(0, self._left - 1)
         await super().append(epoch, position, records)
+
+    def let_through(self, appends: int) -> None:
+        """Open for so many, then wait again."""
+        self._left = appends
+        self.gate.set()
 
 
 class Stage:

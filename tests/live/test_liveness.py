@@ -3,7 +3,10 @@
 import asyncio
 
 from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.lifecycle import JobState, NodeState
+from stoker.brain.state.codec import decode_fact
+from stoker.brain.state.events.node import NodeReachable, StraysFound
 from tests.live.stage import Player, Stage, running, stage, virtual
 
 N1 = NodeName("n1")
@@ -117,13 +120,16 @@ async def test_after_a_restart_two_hundred_nodes_have_the_full_time_to_come_back
 
 @virtual
 async def test_an_unreachable_node_is_used_only_after_its_inventory_was_compared() -> None:
+    """Else a pass between the two could give away GPUs on which a stray still runs."""
     async with stage() as s:
-        player = await s.join("n1")
+        await s.join("n1")
         await s.pause(60)
         player = await s.register("n1")
         assert s.state.node_state(N1) is NodeState.UNREACHABLE
-        await player.say_inventory()
+        await player.say_inventory(running(TaskKey(JobId(99), 1, 0), "n1-0"))
         assert s.state.node_state(N1) is NodeState.READY
+        facts = [decode_fact(record).event for record in s.disk.records]
+        assert [type(event) for event in facts[-2:]] == [StraysFound, NodeReachable]
 
 
 @virtual

@@ -6,6 +6,7 @@ from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.job import EndCause, StopCause
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.report import TaskPhase, TaskStatus
 from tests.live.stage import Player, Stage, running, stage, virtual
 
 
@@ -40,6 +41,78 @@ async def test_no_stop_leaves_before_the_cancel_is_durable() -> None:
         s.log.gate.set()
         await cancelling
         assert [(stop.key, stop.cause) for stop in player.stops] == [(start.key, StopCause.CANCELLED)]
+
+
+@virtual
+async def test_a_durable_fact_brings_out_nothing_of_the_same_job_that_is_not_durable_yet() -> None:
+    """Rank 0 has started, durably; the cancel that the state already shows is still on its way to the disk."""
+    async with stage() as s:
+        first, second = await s.join("n1", 1), await s.join("n2", 1)
+        job = await s.submit(gpus=1, tasks=2)
+        start = await _first_start(s, first, second)
+        leader, other = (first, second) if first.starts else (second, first)
+        await s.pause()
+        s.log.gate.clear()
+        await leader.say_started(start.key)
+        await s.pause(0.1)
+        cancelling = asyncio.ensure_future(s.cancel(job))
+        await s.pause(0.1)
+        s.log.let_through(1)
+        await s.pause(0.5)
+        assert s.job(job).state is JobState.STOPPING
+        assert not leader.stops
+        assert not other.stops
+        assert not other.starts
+        s.log.gate.set()
+        await cancelling
+        await s.pause(0.1)
+        assert len(leader.stops) == len(other.stops) == 1
+        assert not other.starts
+
+
+@virtual
+async def test_a_stream_that_opens_hears_of_nothing_that_came_after_its_inventory_and_is_not_durable() -> None:
+    async with stage() as s:
+        await s.join("n1")
+        job = await s.submit()
+        await s.pause()
+        player = await s.register("n1")
+        s.log.gate.clear()
+        first = asyncio.ensure_future(s.submit())
+        await s.pause(0.1)
+        second = asyncio.ensure_future(s.submit())
+        joining = asyncio.ensure_future(player.say_inventory())
+        await s.pause(0.1)
+        s.log.let_through(1)
+        await s.pause(0.1)
+        assert first.done()
+        cancelling = asyncio.ensure_future(s.cancel(job))
+        await s.pause(0.1)
+        s.log.let_through(1)
+        await s.pause(0.1)
+        assert second.done()
+        assert joining.done()
+        assert not cancelling.done()
+        assert not player.stops
+        assert not player.starts
+        s.log.gate.set()
+        await cancelling
+        await s.pause(0.1)
+        assert [stop.key.job for stop in player.stops] == [job]
+
+
+@virtual
+async def test_a_start_that_the_node_is_about_to_carry_out_is_not_sent_again() -> None:
+    async with stage() as s:
+        old = await s.join("n1")
+        job = await s.submit()
+        start = await old.next_start()
+        old.leave()
+        await s.join("n1", 8, TaskStatus(key=start.key, phase=TaskPhase.STARTING, gpus=start.gpus))
+        player = await s.join("n1", 8, TaskStatus(key=start.key, phase=TaskPhase.STARTING, gpus=start.gpus))
+        await s.pause(5)
+        assert s.job(job).state is JobState.STARTING
+        assert not player.starts
 
 
 @virtual

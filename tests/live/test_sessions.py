@@ -141,8 +141,29 @@ async def test_the_newest_stream_of_a_node_replaces_the_older() -> None:
         await s.submit()
         await new.next_start()
         old.leave()  # the late goodbye of the old connection takes nothing from the new one
+        assert s.control.sessions.connected(new.node)
         await new.beat()
         await s.until(lambda: len(new.beats) == 1)
+
+
+@virtual
+async def test_a_stream_replaced_while_its_inventory_was_compared_gives_no_instruction() -> None:
+    async with stage() as s:
+        old = await s.register("n1")
+        await s.submit()
+        s.log.gate.clear()
+        registering = asyncio.ensure_future(s.register("n1", 4))
+        await s.pause(0.1)
+        comparing = asyncio.ensure_future(old.say_inventory())
+        await s.pause(0.1)
+        s.log.gate.set()
+        new = await registering
+        with pytest.raises(StokerError) as refused:
+            await comparing
+        assert refused.value.refusal.code == "session_replaced"
+        await new.say_inventory()
+        await new.next_start()
+        assert not old.starts
 
 
 @virtual
