@@ -1,0 +1,59 @@
+"""Every command explains itself, and does so quickly."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from stoker.cli.main import root
+
+
+def every_command() -> Iterator[tuple[str, ...]]:
+    def below(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[str, ...]]:
+        yield path
+        if isinstance(command, click.Group):
+            for name, child in command.commands.items():
+                yield from below((*path, name), child)
+
+    yield from below((), root)
+
+
+@pytest.mark.parametrize("path", list(every_command()), ids=" ".join)
+def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
+    said = CliRunner().invoke(root, [*path, "--help"])
+    assert said.exit_code == 0
+    assert "Examples:\n" in said.output
+    words = " ".join(("stoker", *path)).replace("stoker ps", "stoker list")
+    assert words in said.output.partition("Examples:")[2]
+
+
+def test_every_command_is_in_the_table_that_help_shows() -> None:
+    said = CliRunner().invoke(root, ["--help"]).output
+    assert all(f"\n  {name}" in said for name in root.commands if name != "ps")
+
+
+def test_every_option_says_what_it_is() -> None:
+    for path in every_command():
+        command: click.Command = root
+        for name in path:
+            assert isinstance(command, click.Group)
+            command = command.commands[name]
+        silent = [each.name for each in command.params if isinstance(each, click.Option) and not each.help]
+        hidden = [each.name for each in command.params if isinstance(each, click.Option) and each.hidden]
+        assert set(silent) <= set(hidden), path
+
+
+def test_an_unknown_flag_is_a_usage_error() -> None:
+    said = CliRunner().invoke(root, ["submit", "--array", "0-9", "--", "true"])
+    assert said.exit_code == 2
+    assert "--array" in said.output
+
+
+def test_help_brings_no_server_and_no_wire_with_it() -> None:
+    program = "import sys; from stoker.cli.main import root; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"msgspec", "fastapi", "grpc", "uvicorn", "pydantic", "rich", "asyncio", "yaml", "http.client"}
+    assert not heavy & set(loaded)

@@ -1,0 +1,52 @@
+"""What a shell learns from a command that waited."""
+
+import msgspec
+import pytest
+
+from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
+from stoker.cli.job_end import EXIT_OF_STATE, exit_of
+from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
+from tests.cli.views import attempt, job, task
+
+
+def ended(state: JobState, exit_code: int | None = None, **of_task: object) -> JobView:
+    last: TaskRunView = msgspec.structs.replace(task(), ended_at="2026-11-28T00:00:02.000Z", **of_task)
+    tries: AttemptView = msgspec.structs.replace(attempt(), tasks=[task(), last], outcome=Outcome.FAILED)
+    return msgspec.structs.replace(job(), state=state, exit_code=exit_code, attempts=[tries])
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 255])
+def test_an_exit_code_is_passed_on(code: int) -> None:
+    assert exit_of(ended(JobState.SUCCEEDED if code == 0 else JobState.FAILED, code)) == code
+
+
+def test_a_signal_is_told_as_a_shell_tells_it() -> None:
+    assert exit_of(ended(JobState.FAILED, cause=EndCause.EXITED, signal=9)) == 137
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (JobState.TIMEOUT, 124),
+        (JobState.NODE_FAILED, 125),
+        (JobState.FAILED, 126),
+        (JobState.OUT_OF_MEMORY, 137),
+        (JobState.CANCELLED, 143),
+    ],
+)
+def test_each_end_of_ours_has_a_status_of_its_own(state: JobState, status: int) -> None:
+    assert exit_of(ended(state)) == status
+
+
+def test_the_signal_with_which_we_ended_a_job_is_not_taken_for_its_own() -> None:
+    assert exit_of(ended(JobState.TIMEOUT, cause=EndCause.STOPPED, signal=15)) == 124
+
+
+def test_a_job_that_never_ran_has_a_status_too() -> None:
+    assert exit_of(msgspec.structs.replace(job(), state=JobState.CANCELLED, attempts=[])) == 143
+
+
+def test_every_final_state_has_a_status_and_only_success_is_0() -> None:
+    assert set(EXIT_OF_STATE) == {state.value for state in FINAL}
+    assert [state for state, status in EXIT_OF_STATE.items() if status == 0] == ["succeeded"]

@@ -1,0 +1,81 @@
+"""Which request does a command line mean?"""
+
+import click
+import pytest
+
+from stoker.brain.domain.errors import StokerError
+from stoker.cli.commands.submit import job_body
+from stoker.wire.client import JobBody
+
+ENVIRON = {"PATH": "/bin", "LANG": "C.UTF-8", "SECRET": "x", "BASH_FUNC_f%%": "() { :; }", "BROKEN": "\udcff"}
+
+
+def body(*command: str, **given: object) -> JobBody:
+    return job_body({"command": command, **given}, ENVIRON, lambda: "/here")
+
+
+def test_several_words_are_an_argv() -> None:
+    assert body("python", "train.py", "--x", "a b").command == ["python", "train.py", "--x", "a b"]
+
+
+def test_one_word_is_an_argv_of_one() -> None:
+    assert body("nvidia-smi").command == ["nvidia-smi"]
+
+
+def test_one_argument_with_blanks_is_a_shell_line() -> None:
+    assert body("a && b").command == "a && b"
+
+
+def test_only_what_was_said_is_sent() -> None:
+    assert body("true") == JobBody(command=["true"], env={"PATH": "/bin", "LANG": "C.UTF-8"}, workdir="/here")
+
+
+def test_secrets_stay_at_home_unless_exported() -> None:
+    assert "SECRET" not in (body("true").env or {})
+    assert body("true", export="SECRET,PATH").env == {"SECRET": "x", "PATH": "/bin"}
+    assert body("true", export="ALL").env == {"PATH": "/bin", "LANG": "C.UTF-8", "SECRET": "x"}
+
+
+def test_export_none_sends_neither_variables_nor_the_working_directory() -> None:
+    sent = body("true", export="none", variables=("A=b=c",))
+    assert sent.env == {"A": "b=c"}
+    assert sent.workdir == ""
+
+
+def test_a_spoken_variable_wins_over_an_inherited_one() -> None:
+    assert (body("true", variables=("PATH=/mine",)).env or {})["PATH"] == "/mine"
+
+
+def test_a_relative_workdir_is_meant_from_here() -> None:
+    assert body("true", workdir="data/../run").workdir == "/here/run"
+    assert body("true", workdir="/abs").workdir == "/abs"
+
+
+def test_sizes_are_read_as_people_type_them() -> None:
+    sent = body("true", gpu_memory="16GiB", memory="512M")
+    assert (sent.gpu_memory_mb, sent.memory_mb) == (16_384, 512)
+
+
+def test_a_size_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(StokerError) as refused:
+        body("true", gpu_memory="lots")
+    assert refused.value.refusal.code == "bad_size"
+
+
+@pytest.mark.parametrize("given", [{"variables": ("A",)}, {"variables": ("=b",)}, {"export": "NOWHERE"}])
+def test_a_variable_that_cannot_be_sent_is_a_usage_error(given: dict[str, object]) -> None:
+    with pytest.raises(click.UsageError):
+        body("true", **given)
+
+
+def test_bytes_that_are_not_text_are_a_usage_error_and_never_reach_the_wire() -> None:
+    with pytest.raises(click.UsageError):
+        body("echo", "\udcff")
+    with pytest.raises(click.UsageError):
+        body("true", variables=("A=\udcff",))
+
+
+def test_flags_become_fields() -> None:
+    sent = body("true", no_requeue=True, gpu_count=2, tasks=3, priority="high", time_limit="30", job_class="online")
+    assert (sent.requeue, sent.gpu_count, sent.tasks, sent.priority, sent.time_limit) == (False, 2, 3, "high", "30")
+    assert sent.job_class == "online"

@@ -1,0 +1,77 @@
+"""Answers of the API to draw and judge in tests: one job, one attempt, one task."""
+
+from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.job import EndCause, Visible
+from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
+
+
+def at(seconds: float) -> str:
+    return f"2026-11-28T00:00:{seconds:06.3f}Z"
+
+
+def task(rank: int = 0, node: str = "demo-1", gpus: tuple[str, ...] = (), end: str | None = None) -> TaskRunView:
+    cause = EndCause.EXITED if end else None
+    return TaskRunView(
+        rank=rank, node=node, gpus=gpus, cpus=1, memory_mb=0, started_at=at(1), ended_at=end, cause=cause
+    )
+
+
+def attempt(
+    number: int = 1, outcome: Outcome | None = None, tasks: tuple[TaskRunView, ...] = (), placed: str = at(1)
+) -> AttemptView:
+    return AttemptView(
+        number=number,
+        epoch=1,
+        outcome=outcome,
+        exit_code=None,
+        placed_at=placed,
+        started_at=placed,
+        ended_at=None,
+        stopping=None,
+        master_addr="127.0.0.1",
+        master_port=20_000,
+        tasks=list(tasks),
+    )
+
+
+def job(
+    number: int = 1, name: str = "train", state: JobState = JobState.SUCCEEDED, attempts: tuple[AttemptView, ...] = ()
+) -> JobView:
+    return JobView(
+        id=str(number),
+        job_id=str(number),
+        uid="u",
+        name=name,
+        tenant="default",
+        tenant_id="default",
+        user="",
+        submitted_by="user:local",
+        state=state,
+        reason=None,
+        exit_code=0,
+        priority=500,
+        job_class=JobClass.BATCH,
+        gpu_count=1,
+        gpu_memory_mb=0,
+        gpu_model="",
+        cpus=1,
+        cpu_cores=1,
+        memory_mb=0,
+        tasks=1,
+        total_gpus=1,
+        command=("true",),
+        image="",
+        env={},
+        workdir="",
+        time_limit_ms=60_000,
+        retries=0,
+        requeue=True,
+        visible=Visible.UUID,
+        retries_used=0,
+        requeues_used=0,
+        submitted_at=at(0),
+        started_at=at(1),
+        ended_at=at(2),
+        attempts=list(attempts),
+    )
