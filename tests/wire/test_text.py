@@ -142,3 +142,4 @@ def test_what_is_not_a_priority_is_refused(value: str | int) -> None:
         parse_priority(value)
     assert caught.value.refusal.code == "bad_priority"
     assert len(caught.value.refusal.message) < 200
+    assert caught.value.refusal.facts["got"] == str(value)[:80], "the refusal shows what was written, and no stand-in"

@@ -109,14 +109,16 @@ def parse_priority(value: str | int) -> int:
 
     Raises: StokerError `bad_priority`.
     """
-    if isinstance(value, str):
-        word = value.strip().lower()
-        if word in PRIORITY_WORDS:
-            return PRIORITY_WORDS[word]
-        value = int(word) if word.isascii() and _INTEGER.fullmatch(word) else PRIORITY_MAX + 1
-    if abs(value) <= PRIORITY_MAX:
-        return value
-    raise StokerError(_bad_priority(value))
+    number = value if isinstance(value, int) else _priority_number(value.strip().lower())
+    if number is None or abs(number) > PRIORITY_MAX:
+        raise StokerError(_bad_priority(value))
+    return number
+
+
+def _priority_number(word: str) -> int | None:
+    if word.isascii() and _INTEGER.fullmatch(word):
+        return int(word)
+    return PRIORITY_WORDS.get(word)
 
 
 def _bad_priority(value: str | int) -> Refusal:

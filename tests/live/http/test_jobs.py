@@ -173,6 +173,7 @@ async def test_every_filter_filters(plane: Plane) -> None:
     assert await found("class=batch&state=pending") == ["2"]
     assert await found("name=b") == ["3", "2"]
     assert await found("user=ada") == []
+    assert await found("user=local") == ["3", "2", "1"], "a job of no account is its submitter's, as lists show it"
     assert await found("tenant=other") == []
     assert await found("tenant=default&tenant_id=default") == ["3", "2", "1"]
 
@@ -324,9 +325,9 @@ async def test_a_body_beyond_the_bound_is_refused_whether_it_says_its_length_or_
 
 
 @pytest.mark.parametrize("field", ["name", "workdir", "user", "image", "command"])
-async def test_a_nul_in_a_text_is_refused(plane: Plane, field: str) -> None:
+async def test_a_nul_in_a_text_is_refused_by_the_name_of_the_field_that_was_sent(plane: Plane, field: str) -> None:
     reply = await plane.ask("POST", JOBS, {"command": "true", field: "/a\0b"})
-    assert (reply.status, reply.json["code"]) == (400, "bad_text")
+    assert (reply.status, reply.json["code"], reply.json["facts"]["field"]) == (400, "bad_text", field)
 
 
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A": "a\0b"}, {"A\0": "b"}])

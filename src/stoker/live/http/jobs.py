@@ -137,7 +137,8 @@ def _wanted(query: JobListQuery) -> Wanted | None:
     if query.job_class:
         tests.append(lambda job: job.spec.job_class == query.job_class)
     if query.user:
-        tests.append(lambda job: job.spec.user == query.user)
+        # The account it runs as, else who submitted it: the same that lists show.
+        tests.append(lambda job: (job.spec.user or job.by.removeprefix("user:")) == query.user)
     if query.name:
         tests.append(lambda job: job.spec.name == query.name)
     return (lambda job: all(test(job) for test in tests)) if tests else None

@@ -80,16 +80,17 @@ def _spec_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
 
 
 def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
-    for field, text in (("name", spec.name), ("workdir", spec.workdir), ("user", spec.user), ("image", spec.image)):
-        fault = _bad_text(field, text, policy.text_bytes_max)
-        if fault:
-            return fault
     parts = (spec.command,) if isinstance(spec.command, str) else spec.command
     # An image alone runs the command that its maker chose.
     if not any(part.strip() for part in parts[:1]) and not (spec.image and not parts):
         return refuse("empty_command", "the command is empty", "say what to run, such as `-- python train.py`")
+    # The command first: a name that nobody gave is made from it, and would be blamed for its letters.
     for part in parts:
         fault = _bad_text("command", part, policy.command_bytes_max)
+        if fault:
+            return fault
+    for field, text in (("name", spec.name), ("workdir", spec.workdir), ("user", spec.user), ("image", spec.image)):
+        fault = _bad_text(field, text, policy.text_bytes_max)
         if fault:
             return fault
     if spec.workdir and not spec.workdir.startswith("/"):
