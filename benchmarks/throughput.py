@@ -94,7 +94,8 @@ def main() -> None:
         ends = [row[0] for row in rows]
         share = median(ends) / median(floor)
         print(
-            f"| {name} | {median(ends):.0f} ({min(ends):.0f}-{max(ends):.0f}) | {median(r[1] for r in rows):.0f} | {share:.2f} |"
+            f"| {name} | {median(ends):.0f} ({min(ends):.0f}-{max(ends):.0f}) "
+            f"| {median(r[1] for r in rows):.0f} | {share:.2f} |"
         )
     print(f"| floor: the driver spawns `/bin/true` | {median(floor):.0f} ({min(floor):.0f}-{max(floor):.0f}) | | 1 |")
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -88,7 +89,7 @@ async def test_a_second_runner_on_one_folder_refuses_and_names_the_first(node: R
     async with agent_on(node) as agent:
         data_dir = str(node.folder / "agent")
         second = subprocess.run(
-            ["python3", "-m", "stoker.agent.runner", "--data_dir", data_dir],
+            [sys.executable, "-m", "stoker.agent.runner", "--data_dir", data_dir],
             capture_output=True,
             text=True,
             check=False,
