@@ -2,16 +2,15 @@
 
 import pytest
 
-from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, JobSpec, StopCause
+from stoker.brain.domain.job import EndCause, StopCause
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode, describe, hint_for
 from stoker.brain.domain.units import NEVER
-from stoker.brain.state.commands import Cancel, NodeHeard, NodeSilent, ReportEnding, Submit
+from stoker.brain.state.commands import Cancel, NodeHeard, NodeSilent, ReportEnding
 from stoker.brain.state.events.job import AttemptStopping
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
 
@@ -348,37 +347,6 @@ def test_a_port_is_held_by_one_live_attempt_of_an_address() -> None:
     story.started(first)
     story.end(first, exit_code=0)
     assert dict(story.state.indexes.ports) == {"addr-n1": {20_001: second}}
-
-
-def test_ids_last_in_order_of_submission_and_are_never_reused() -> None:
-    story = Story()
-    ids = [story.submit() for _ in range(3)]
-    story.cancel(ids[-1])
-    assert [*ids, story.submit()] == [1, 2, 3, 4]
-
-
-def test_a_demand_that_no_node_could_ever_meet_is_refused_with_the_largest_node() -> None:
-    story = Story()
-    assert story.submit(spec(64)) == 1, "with no node ever registered a job waits"
-    story.node("n1", 8)
-    story.node("n2", 4)
-    story.do(NodeSilent(by=ANNA, node=NodeName("n1")))
-    assert story.submit(spec(8)), "an unreachable node counts"
-    refusal = story.refused(Submit(by=ANNA, specs=(spec(9),)))
-    assert refusal.code == "demand_unsatisfiable"
-    assert "8 GPU(s)" in refusal.message
-    assert "--tasks" in refusal.hint
-    gang = story.refused(Submit(by=ANNA, specs=(spec(4, tasks=4),)))
-    assert "hold 3 of them" in gang.message
-
-
-def test_an_unknown_model_is_refused_with_the_models_there_are() -> None:
-    story = Story()
-    story.node("n1", 8)
-    wish = JobSpec(
-        name="j", demand=Demand(gpu_count=1, gpu_model="A100"), command="true", priority=500, time_limit_ms=0
-    )
-    assert "H100" in story.refused(Submit(by=ANNA, specs=(wish,))).hint
 
 
 def test_re_registration_keeps_what_runs_and_adds_no_gpu() -> None:

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.ids import NodeName, TenantName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.policy import Policy
-from stoker.brain.state.commands import Submit
+from stoker.brain.state.commands import NodeSilent, Submit
 from tests.brain.state.story import ANNA, Story, spec
 
 GOOD = spec()
@@ -81,3 +81,34 @@ def test_the_queue_has_a_bound_and_the_refusal_says_which() -> None:
     story = Story(Policy(tenant_pending_jobs_max=2))
     story.submit(GOOD, GOOD)
     assert story.refused(Submit(by=ANNA, specs=(GOOD,))).facts["pending_max"] == 2
+
+
+def test_ids_last_in_order_of_submission_and_are_never_reused() -> None:
+    story = Story()
+    ids = [story.submit() for _ in range(3)]
+    story.cancel(ids[-1])
+    assert [*ids, story.submit()] == [1, 2, 3, 4]
+
+
+def test_a_demand_that_no_node_could_ever_meet_is_refused_with_the_largest_node() -> None:
+    story = Story()
+    assert story.submit(spec(64)) == 1, "with no node ever registered a job waits"
+    story.node("n1", 8)
+    story.node("n2", 4)
+    story.do(NodeSilent(by=ANNA, node=NodeName("n1")))
+    assert story.submit(spec(8)), "an unreachable node counts"
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(9),)))
+    assert refusal.code == "demand_unsatisfiable"
+    assert "8 GPU(s)" in refusal.message
+    assert "--tasks" in refusal.hint
+    gang = story.refused(Submit(by=ANNA, specs=(spec(4, tasks=4),)))
+    assert "hold 3 of them" in gang.message
+
+
+def test_an_unknown_model_is_refused_with_the_models_there_are() -> None:
+    story = Story()
+    story.node("n1", 8)
+    wish = JobSpec(
+        name="j", demand=Demand(gpu_count=1, gpu_model="A100"), command="true", priority=500, time_limit_ms=0
+    )
+    assert "H100" in story.refused(Submit(by=ANNA, specs=(wish,))).hint
