@@ -26,6 +26,13 @@ def test_one_argument_with_blanks_is_a_shell_line() -> None:
     assert body("a && b").command == "a && b"
 
 
+def test_gpus_without_a_command_are_looked_at_with_nvidia_smi() -> None:
+    """The seed's users type `submit --name job-1 --gpus 1 --priority 100`, and their script is `nvidia-smi` then."""
+    assert body(gpu_count=1, name="job-1", priority="100").command == ["nvidia-smi"]
+    assert body(gpu_count=1, image="nvidia/cuda").command == [], "an image has a command of its own"
+    assert body(gpu_count=0).command == [], "the brain says that there is nothing to run"
+
+
 def test_only_what_was_said_is_sent() -> None:
     assert body("true") == JobBody(command=["true"], env={"PATH": "/bin", "LANG": "C.UTF-8"}, workdir="/here")
 

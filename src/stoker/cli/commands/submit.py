@@ -3,6 +3,7 @@
 Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
        U2  what a person didn't say isn't sent: defaults are the cluster's
        U3  nothing of the caller's environment travels but the few variables that make a command find its programs
+       U4  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
 """
 
 import os
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from stoker.wire.client import JobBody
     from stoker.wire.rest.job import JobView
 
+LOOK: Final = "nvidia-smi"
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
 Command = TypeVar("Command", bound=Callable[..., Any])
 _DEMAND: Final = (
@@ -82,7 +84,8 @@ def submit(
 ) -> None:
     """Submit a job and print its id.
 
-    COMMAND is run as it stands; one single argument with blanks in it is a line for the shell.
+    COMMAND is run as it stands; one single argument with blanks in it is a line for the shell. With --gpus and no
+    COMMAND it is nvidia-smi.
 
     \b
     Examples:
@@ -138,7 +141,8 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
             body[field] = parse_memory_mb(given[word])
     if given.get("no_requeue"):
         body["requeue"] = False
-    body["command"] = _command(given["command"])
+    looks = given.get("gpu_count") and not given.get("image")
+    body["command"] = _command(given["command"] or ((LOOK,) if looks else ()))
     body["env"] = _sent(given.get("export"), environ) | _spoken(given.get("variables") or ())
     nothing = (given.get("export") or "").upper() == "NONE"
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
