@@ -8,8 +8,16 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, StopCause
 from stoker.brain.domain.lifecycle import JobState, NodeState, Outcome
 from stoker.brain.domain.node import Inventory
-from stoker.brain.domain.report import Registration, Started, TaskPhase, TaskStatus
-from stoker.brain.state.commands import DrainNode, ForgetNode, NodeSilent, Register, ReportStarted, ResumeNode
+from stoker.brain.domain.report import Registration, Started, TaskInventory, TaskPhase, TaskStatus
+from stoker.brain.state.commands import (
+    CompareInventory,
+    DrainNode,
+    ForgetNode,
+    NodeSilent,
+    Register,
+    ReportStarted,
+    ResumeNode,
+)
 from tests.brain.state.story import ANNA, Story, inventory, spec
 
 
@@ -114,6 +122,30 @@ def test_a_forgotten_node_joins_again_by_registering() -> None:
     story.node("n1", 4)
     assert story.state.node_state(NodeName("n1")) is NodeState.READY
     assert story.free_gpus("n1") == 4
+
+
+@pytest.mark.parametrize("before", ["unknown", "forgotten"])
+def test_a_node_gets_no_work_before_its_tasks_were_compared(before: str) -> None:
+    """It may run what our ledger doesn't know: a job placed there meanwhile would find its GPUs taken and fail."""
+    story = Story()
+    if before == "forgotten":
+        story.node("n1", 4)
+        story.forget("n1")
+    story.register("n1", inventory("n1", 4))
+    assert NodeName("n1") not in story.state.indexes.free
+    stray = TaskStatus(key=TaskKey(JobId(77), 1, 0), phase=TaskPhase.RUNNING, gpus=(GpuUuid("n1-0"),))
+    story.compare("n1", stray)
+    assert story.free_gpus("n1") == 3
+
+
+def test_an_inventory_of_a_node_that_was_forgotten_meanwhile_is_refused() -> None:
+    """Its stream ends, so that its agent registers anew; else it would stay connected to a node that takes no work."""
+    story = Story()
+    node = story.node("n1")
+    story.forget("n1")
+    tasks = TaskInventory(boot_id="boot-1", tasks=())
+    refusal = story.refused(CompareInventory(by=node_principal(node), node=node, inventory=tasks))
+    assert refusal.code == "node_forgotten"
 
 
 def test_a_silent_empty_node_is_forgotten_without_force() -> None:

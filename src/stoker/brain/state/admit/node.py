@@ -117,7 +117,7 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
            C3  a task that never was seen to start and isn't there is left alone: its start is sent again
            C4  a task that runs there and isn't live here is a stray, told to stop, and its GPUs are not offered
     """
-    node = find_node(state, command.node)
+    node = _known(state, command.node)
     if isinstance(node, Refusal):
         return node
     there = {status.key: status for status in command.inventory.tasks}

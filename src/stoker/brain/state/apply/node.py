@@ -43,7 +43,8 @@ def apply_node(state: ClusterState, event: NodeEvent, at: Instant) -> None:
 
 
 def _registered(old: Node | None, event: NodeRegistered, at: Instant) -> Node:
+    # Reachability comes only once the inventory of tasks was compared (`NodeReachable`): who was never here, or was
+    # forgotten, may run strays on the GPUs it offers.
     if old is None or old.forgotten:
-        return Node(name=event.node, inventory=event.inventory, registered_at=at)
-    # Reachability returns only once the inventory of tasks was compared (`NodeReachable`).
+        return Node(name=event.node, inventory=event.inventory, registered_at=at, reachable=False)
     return replace(old, inventory=event.inventory)
