@@ -35,11 +35,8 @@ TREE_MODES = ("v2", "v1", "scan")
 async def node_in(folder: Path, **options: object) -> AsyncIterator["RealNode"]:
     """A node that leaves nothing behind: no process, no cgroup."""
     mode = str(options.get("tree", "auto"))
-    if mode in ("v1", "v2"):
-        offered = Cgroups(str(folder), mode)
-        offered.leave()
-        if offered.tree is None:
-            pytest.skip(f"no cgroup of {mode} can be made here")
+    if mode in ("v1", "v2") and Cgroups(str(folder), mode).tree is None:
+        pytest.skip(f"no cgroup of {mode} can be made here")
     node = RealNode(folder, **options)
     try:
         yield node
@@ -122,10 +119,7 @@ class RealNode:
         return int(status.split("VmRSS:")[1].split()[0])
 
     def cgroup_folders(self) -> list[str]:
-        cgroups = Cgroups(str(self.folder / "agent"), str(self.options.get("tree", "auto")))
-        left = cgroups.leftovers()
-        cgroups.leave()
-        return left
+        return Cgroups(str(self.folder / "agent"), str(self.options.get("tree", "auto"))).leftovers()
 
     def close(self) -> None:
         for listener in self._listeners:

@@ -1,6 +1,6 @@
 """How are the processes of a task held together, so that not even a child that called setsid escapes?
 
-Each task gets a folder below one of our own. A child is born in it, or enters it by itself before it becomes the job's
+Each task gets a folder of its own. A child is born in it, or enters it by itself before it becomes the job's
 program, so nothing of a job ever runs outside. An empty folder can be removed and a populated one can't: that is the
 proof that a tree is gone, and the cleaning up, in one system call.
 
@@ -32,14 +32,20 @@ _REMOVE_TRIES_MAX: Final = 50
 class Hierarchy:
     """A mounted cgroup hierarchy in which we may make folders."""
 
-    __slots__ = ("base", "version")
+    __slots__ = ("parent", "prefix", "version")
 
-    def __init__(self, version: int, base: str) -> None:
+    def __init__(self, version: int, parent: str, prefix: str) -> None:
         self.version = version
-        self.base = base
+        self.parent = parent
+        self.prefix = prefix
 
     def folder(self, name: str) -> str:
-        return f"{self.base}/{name}"
+        return f"{self.parent}/{self.prefix}{name}"
+
+    def folders(self) -> list[str]:
+        """Those of ours that are there now."""
+        with os.scandir(self.parent) as entries:
+            return [entry.path for entry in entries if entry.name.startswith(self.prefix)]
 
 
 class Cgroups:
@@ -52,9 +58,9 @@ class Cgroups:
         cgroups, so that two runners on one machine never meet."""
         self.notes: list[str] = []
         folder = os.stat(data_dir)
-        name = f"{_PREFIX}{folder.st_dev:x}-{folder.st_ino:x}"
-        self.tree = None if mode == "scan" else self._find_tree(name, mode)
-        self.memory = None if mode == "scan" else self._find_memory(name)
+        prefix = f"{_PREFIX}{folder.st_dev:x}-{folder.st_ino:x}-"
+        self.tree = None if mode == "scan" else self._find_tree(prefix, mode)
+        self.memory = None if mode == "scan" else self._find_memory(prefix)
         if self.tree is None:
             self.notes.append("no cgroup can be made here: processes are followed by descent, session and mark")
         if self.memory is None:
@@ -68,38 +74,23 @@ class Cgroups:
 
     def leftovers(self) -> list[str]:
         """Task folders that are there now."""
-        found: list[str] = []
-        for hierarchy in (self.tree, self.memory):
-            if hierarchy is not None and os.path.isdir(hierarchy.base):
-                found += (entry.path for entry in os.scandir(hierarchy.base) if entry.is_dir(follow_symlinks=False))
-        return list(dict.fromkeys(found))
+        hierarchies = [hierarchy for hierarchy in (self.tree, self.memory) if hierarchy is not None]
+        return list(dict.fromkeys(folder for hierarchy in hierarchies for folder in hierarchy.folders()))
 
-    def leave(self) -> None:
-        """The folder that holds the tasks' folders goes, unless one of them is still there."""
-        for hierarchy in (self.tree, self.memory):
-            if hierarchy is not None:
-                with suppress(OSError):
-                    os.rmdir(hierarchy.base)
-
-    def _find_tree(self, name: str, mode: str) -> Hierarchy | None:
+    def _find_tree(self, prefix: str, mode: str) -> Hierarchy | None:
         candidates = {"v2": ("",), "v1": ("freezer", "pids")}.get(mode, ("", "freezer", "pids"))
         for controller in candidates:
-            bases = [f"{parent}/{name}" for parent in _parents(controller)]
-            usable = [base for base in bases if _usable(base, () if controller else ("cgroup.kill",))]
-            if usable and controller:
-                return Hierarchy(1, usable[0])
+            places = [Hierarchy(1 if controller else 2, parent, prefix) for parent in _parents(controller)]
+            usable = [place for place in places if _usable(place, "" if controller else "cgroup.kill")]
             if usable:
-                return Hierarchy(2, next(filter(_delegate_memory, usable), usable[0]))
+                return next(filter(_delegates_memory, usable), usable[0])
         return None
 
-    def _find_memory(self, name: str) -> Hierarchy | None:
-        if self.tree is not None and self.tree.version == 2 and _delegate_memory(self.tree.base):
+    def _find_memory(self, prefix: str) -> Hierarchy | None:
+        if self.tree is not None and _delegates_memory(self.tree):
             return self.tree
-        for parent in _parents("memory"):
-            base = f"{parent}/{name}"
-            if _usable(base, ("memory.limit_in_bytes",)):
-                return Hierarchy(1, base)
-        return None
+        places = [Hierarchy(1, parent, prefix) for parent in _parents("memory")]
+        return next((place for place in places if _usable(place, "memory.limit_in_bytes")), None)
 
 
 class Doors:
@@ -134,7 +125,8 @@ class Group:
     def make(self) -> None:
         """Raises OSError."""
         for folder in self._folders:
-            os.makedirs(folder, exist_ok=True)
+            with suppress(FileExistsError):
+                os.mkdir(folder)
         if self.memory_mb:
             self._limit_memory(self._folders[-1])
 
@@ -206,15 +198,13 @@ def _parents(controller: str) -> list[str]:
     return list(dict.fromkeys(folder for folder in found + points if os.path.isdir(folder)))
 
 
-def _usable(base: str, wanted: tuple[str, ...]) -> bool:
-    """Can we make a folder there, may a child enter it, and has it the files we need?"""
-    trial = f"{base}/trial.{os.getpid()}"
+def _usable(place: Hierarchy, wanted: str) -> bool:
+    """Can we make a folder there, may a child enter it, and has it the file we need?"""
+    trial = place.folder(f"trial.{os.getpid()}")
     group = Group([trial])
     try:
-        os.makedirs(trial, exist_ok=True)
-        if not all(os.path.exists(f"{trial}/{name}") for name in wanted):
-            return False
-        return _child_enters(group)
+        group.make()
+        return os.path.exists(f"{trial}/{wanted}") and _child_enters(group)
     except OSError:
         return False
     finally:
@@ -234,11 +224,12 @@ def _child_enters(group: Group) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def _delegate_memory(base: str) -> bool:
-    """Version 2: hand the memory controller down to our folder's children. It fails where processes sit in between."""
+def _delegates_memory(place: Hierarchy) -> bool:
+    """Version 2: is the memory controller handed down to our folders? It can't be where processes sit in between."""
+    if place.version == 1:
+        return False
     try:
-        for folder in (os.path.dirname(base), base):
-            _write_or_raise(f"{folder}/cgroup.subtree_control", "+memory")
+        _write_or_raise(f"{place.parent}/cgroup.subtree_control", "+memory")
     except OSError:
         return False
     return True

@@ -214,7 +214,6 @@ class Loop:
             self._epoll.poll(0.05)
         with suppress(FileNotFoundError):
             os.unlink(SOCKET_NAME)
-        self._roster.cgroups.leave()
 
     # --- now and then -------------------------------------------------------------------------------------------
 
