@@ -1,7 +1,7 @@
 """Which outputs and folders of ended tasks are kept, and which go?
 
 They go with the record of their end. Beyond `spool_bytes_max` the oldest large outputs go earlier; small ones are
-bounded by the number of ends. Folders are removed a few entries a turn, because a job may leave a million files.
+bounded by the number of ends. Folders go by way of the trash, because a job may leave a million files.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from contextlib import suppress
 
 from stoker.agent.runner import spool
 from stoker.agent.runner.protocol import SPOOL_NAME
+from stoker.agent.runner.trash import Trash
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Final
 
 _WORK_NAME: Final = "work"
+_TRASH_NAME: Final = "trash"
 _LARGE_BYTES: Final = 256 * 1024
 _ENTRIES_PER_TURN: Final = 200
 
@@ -31,9 +33,9 @@ class Shelf:
         self._bytes_max = bytes_max
         self._large: deque[tuple[str, int]] = deque()
         self._bytes = 0
-        self._removing: deque[Iterator[None]] = deque()
         for folder in (self._outputs, self._work):
             os.makedirs(folder, mode=0o700, exist_ok=True)
+        self._trash = Trash(f"{data_dir}/{_TRASH_NAME}")
 
     def output(self, key: str) -> str:
         """Base path for the spool of a task."""
@@ -71,7 +73,7 @@ class Shelf:
         for key in gone:
             _drop(self.output(key))
         for attempt in {_attempt(key) for key in gone} - busy:
-            self._removing.append(_remove_folder(f"{self._work}/{attempt}"))
+            self._discard(attempt)
 
     def recount(self, known: Iterable[str]) -> None:
         """After a restart: count what is there, and drop what no record speaks of."""
@@ -85,21 +87,19 @@ class Shelf:
         attempts = {_attempt(key) for key in kept}
         for name in os.listdir(self._work):
             if name not in attempts:
-                self._removing.append(_remove_folder(f"{self._work}/{name}"))
+                self._discard(name)
 
     @property
     def busy(self) -> bool:
-        return bool(self._removing)
+        return self._trash.busy
 
     def tidy(self) -> None:
         """One turn's share of removing folders."""
-        for _ in range(_ENTRIES_PER_TURN):
-            if not self._removing:
-                return
-            try:
-                next(self._removing[0])
-            except (StopIteration, OSError):
-                self._removing.popleft()
+        self._trash.empty(_ENTRIES_PER_TURN)
+
+    def _discard(self, attempt: str) -> None:
+        with suppress(OSError):  # it was never made, or has gone
+            self._trash.take(f"{self._work}/{attempt}")
 
 
 def _attempt(key: str) -> str:
@@ -117,19 +117,3 @@ def _drop(base: str) -> None:
     """What can't be removed now goes when the next runner counts anew."""
     with suppress(OSError):
         spool.drop(base)
-
-
-def _remove_folder(path: str) -> Iterator[None]:
-    """Entry by entry, never following a link."""
-    for folder, folders, files in os.walk(path, topdown=False):
-        for name in files:
-            os.unlink(f"{folder}/{name}")
-            yield
-        for name in folders:
-            inner = f"{folder}/{name}"
-            if os.path.islink(inner):
-                os.unlink(inner)
-            else:
-                os.rmdir(inner)
-            yield
-    os.rmdir(path)

@@ -160,7 +160,7 @@ def _segments(base: str) -> list[tuple[int, str]]:
     """(offset of the first byte, path), in order; the head first."""
     folder = f"{base}.tail"
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(filter(str.isdigit, os.listdir(folder)))  # whatever else lies there isn't ours
     except FileNotFoundError:
         names = []
     return [(0, f"{base}.out"), *((int(name), f"{folder}/{name}") for name in names)]

@@ -1,0 +1,114 @@
+"""What jobs leave behind goes, whatever it is, and takes nobody along (rules X1 to X3)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stoker.agent.runner.protocol import SPOOL_NAME
+from stoker.agent.runner.shelf import Shelf
+from stoker.agent.runner.trash import Trash
+
+DEEPER_THAN_PYTHON_RECURSES = 1_500
+TURNS_MAX = 10_000
+
+
+def emptied(trash: Trash) -> None:
+    for _ in range(TURNS_MAX):
+        if not trash.busy:
+            return
+        trash.empty(100)
+    raise AssertionError("the trash is never empty")
+
+
+@pytest.fixture
+def trash(tmp_path: Path) -> Trash:
+    return Trash(str(tmp_path / "trash"))
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    folder = tmp_path / "left"
+    folder.mkdir()
+    return folder
+
+
+def test_a_folder_deeper_than_python_recurses_and_than_a_path_is_long_goes(
+    trash: Trash, left: Path, tmp_path: Path
+) -> None:
+    here = os.open(left, os.O_RDONLY)
+    for _ in range(DEEPER_THAN_PYTHON_RECURSES):
+        os.mkdir("deep", dir_fd=here)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    trash.take(str(left))
+    emptied(trash)
+    assert os.listdir(tmp_path / "trash") == []
+
+
+def test_a_folder_that_was_replaced_by_a_link_goes_and_what_it_points_at_stays(
+    trash: Trash, left: Path, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_text("years")
+    (left / "inner").symlink_to(precious)
+    (tmp_path / "link").symlink_to(precious)
+    trash.take(str(left))
+    trash.take(str(tmp_path / "link"))
+    emptied(trash)
+    assert (precious / "thesis").read_text() == "years"
+    assert os.listdir(tmp_path / "trash") == []
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o555])
+def test_folders_that_a_job_closed_or_froze_go(trash: Trash, left: Path, tmp_path: Path, mode: int) -> None:
+    for name in ("a", "b"):
+        (left / name / "inner").mkdir(parents=True)
+        (left / name / "inner" / "file").write_text("x")
+        (left / name / "inner").chmod(mode)
+        (left / name).chmod(mode)
+    left.chmod(0o700)
+    trash.take(str(left))
+    emptied(trash)
+    assert os.listdir(tmp_path / "trash") == []
+
+
+def test_what_an_earlier_runner_left_in_the_trash_goes(trash: Trash, left: Path, tmp_path: Path) -> None:
+    (left / "file").write_text("x")
+    trash.take(str(left))
+    emptied(Trash(str(tmp_path / "trash")))
+    assert os.listdir(tmp_path / "trash") == []
+
+
+def test_a_turn_removes_no_more_than_its_share(trash: Trash, left: Path) -> None:
+    for number in range(50):
+        (left / str(number)).write_text("x")
+    trash.take(str(left))
+    trash.empty(10)
+    assert trash.busy
+
+
+def test_the_outputs_and_folders_of_forgotten_ends_go(tmp_path: Path) -> None:
+    shelf = Shelf(str(tmp_path), 1 << 20)
+    Path(shelf.workdir("5.1.0"), "file").write_text("x")
+    Path(shelf.output("5.1.0") + ".out").write_text("said")
+    shelf.forget(["5.1.0", "6.1.0"], live=[])
+    while shelf.busy:
+        shelf.tidy()
+    assert os.listdir(tmp_path / "work") == os.listdir(tmp_path / "trash") == os.listdir(tmp_path / SPOOL_NAME) == []
+
+
+def test_an_output_that_cannot_be_removed_ends_nothing(tmp_path: Path) -> None:
+    """As on a disk that the kernel has made read-only: every task of the node would go with its runner."""
+    shelf = Shelf(str(tmp_path), 1)
+    stuck = Path(shelf.output("5.1.0") + ".out")
+    (stuck / "inner").mkdir(parents=True)
+    Path(shelf.output("5.1.0") + ".tail").mkdir()
+    Path(shelf.output("5.1.0") + ".tail", "stranger").write_text("x")
+    shelf.ended("5.1.0", live=[])
+    shelf.forget(["5.1.0"], live=[])
+    shelf.recount([])
+    assert stuck.is_dir()
