@@ -32,7 +32,8 @@ def main() -> int:
         if seeds % 50 == 0:
             print(f"{seeds} seeds, {simulated_s / 3600:.1f} simulated hours, {events / spent:.0f} events/s", flush=True)
     print(
-        f"{seeds} seeds from {options.first} kept every promise: {simulated_s / 3600:.1f} simulated hours, {events} events"
+        f"{seeds} seeds from {options.first} kept every promise: "
+        f"{simulated_s / 3600:.1f} simulated hours, {events} events"
     )
     return 0
 
