@@ -6,9 +6,11 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import StopCause
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.codec import decode_fact
 from stoker.brain.state.commands import Cancel, RunDeadlines, Submit
-from stoker.brain.state.events.job import JobFinished, JobSubmitted
+from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmitted
 from stoker.live.supervise import DutyEnded
 from tests.live.stage import ANNA, running, spec, stage, virtual
 from tests.rig.world import SimClock
@@ -154,6 +156,30 @@ async def test_an_event_that_cannot_be_applied_never_reaches_the_log(monkeypatch
         assert s.committer.failed.is_set()
         await s.pause()
         assert len(s.disk.records) == before
+
+
+@virtual
+async def test_after_a_half_applied_command_no_agent_hears_what_the_state_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The placement on its way to the disk becomes durable, but what the state says of that job by then never will."""
+    async with stage(fails=True) as s:
+        player = await s.join("n1")
+        await s.pause()
+        s.log.let_through(1)
+        job = await s.submit()
+        await s.until(lambda: s.job(job).state is JobState.STARTING)
+        before = len(s.disk.records)
+        stopping = AttemptStopping(job=job, attempt=1, cause=StopCause.CANCELLED)
+        monkeypatch.setattr(
+            "stoker.live.committer.admit", lambda *_: (stopping, JobFinished(job=JobId(77), state=JobState.FAILED))
+        )
+        with pytest.raises(KeyError):
+            await s.cancel(job)
+        s.log.gate.set()
+        await s.pause()
+        assert len(s.disk.records) == before + 1
+        assert player.stops == player.starts == []
 
 
 @virtual

@@ -193,6 +193,8 @@ class Committer:
         except (LogFailed, LogConflict) as fault:
             self._stop(str(fault))
             return
+        if self.failed.is_set():
+            return  # meanwhile a command was half applied: no agent may hear what the state shows now
         self._flying = _Batch()
         self.durable = Position(self.durable + len(batch.records))
         if batch.records:
