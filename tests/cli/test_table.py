@@ -1,6 +1,10 @@
 """Rows into a pipe: aligned, whole, one line each."""
 
-from stoker.cli.table import Column, cell_text, plain_lines
+import io
+
+import pytest
+
+from stoker.cli.table import Column, cell_text, fitted_widths, plain_lines, show_table
 
 COLUMNS: list[Column[tuple[str, int]]] = [
     Column("NAME", lambda row: row[0]),
@@ -32,3 +36,65 @@ def test_nothing_is_cut_into_a_pipe() -> None:
 
 def test_what_is_not_there_is_a_dash() -> None:
     assert [cell_text(value) for value in (None, "", 0, "a")] == ["-", "-", "0", "a"]
+
+
+JOBS: list[Column[tuple[str, str, str]]] = [
+    Column("ID", lambda row: row[0], right=True),
+    Column("NAME", lambda row: row[1], elastic=True),
+    Column("REASON", lambda row: row[2], elastic=True),
+]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, columns: str, *rows: tuple[str, str, str]) -> list[str]:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "xterm")
+    show_table(JOBS, rows, wide=False)
+    return terminal.getvalue().splitlines()
+
+
+def test_a_long_reason_on_a_narrow_terminal_costs_no_other_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person who sees no id can't cancel."""
+    (_, row) = drawn(monkeypatch, "40", ("7", "train", "it could not start on node-1: no such program"))
+    assert row == " 7  train  it could not start on node-1…"
+    assert len(row) == 40
+
+
+def test_a_terminal_too_narrow_for_any_shortening_folds_whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    (_, row) = drawn(monkeypatch, "20", ("123456", "n" * 30, "r" * 200))
+    assert row == "123456  nnnnnnnnnnn…  rrrrrrrrrrr…"
+
+
+def test_what_fits_is_not_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    (_, row) = drawn(monkeypatch, "200", ("7", "n" * 40, "r" * 100))
+    assert row.split() == ["7", "n" * 40, "r" * 100]
+
+
+def test_the_widest_elastic_column_gives_first() -> None:
+    assert fitted_widths(JOBS, [["7", "n" * 20, "r" * 60]], 60) == [2, 20, 34]
+    assert fitted_widths(JOBS, [["7", "n" * 30, "r" * 60]], 50) == [2, 22, 22]
+
+
+def test_on_a_narrow_terminal_only_texts_are_shortened() -> None:
+    columns: list[Column[list[str]]] = [
+        Column("ID", lambda row: row[0]),
+        Column("NAME", lambda row: row[1], elastic=True),
+        Column("REASON", lambda row: row[2], elastic=True),
+    ]
+    cells = [["12345678901", "short", "r" * 60], ["1", "n" * 30, ""]]
+    shown = plain_lines(columns, fit(columns, cells, 50))
+    assert max(map(len, shown)) <= 50
+    assert shown[1].startswith("12345678901  short ")
+    assert shown[1].endswith("…")
+    assert fit(columns, cells, 200) == cells
+
+
+def test_a_terminal_too_narrow_for_anything_still_gets_every_row() -> None:
+    columns = [Column[list[str]]("ID", lambda row: row[0]), Column[list[str]]("A", lambda row: row[1], elastic=True)]
+    assert fit(columns, [["1" * 30, "a" * 30]], 10) == [["1" * 30, "aaaaaaa…"]]

@@ -1,20 +1,25 @@
 """How do rows become a table for people?
 
-On a terminal rich draws it, with colour for states and folded to the window; into a pipe go plain aligned columns, one
-line per row, so that `grep` and `awk` see what a person sees. rich is imported only in the first case.
+On a terminal rich draws it, with colour for states and shortened to the window; into a pipe go plain aligned columns,
+one line per row, so that `grep` and `awk` see what a person sees. rich is imported only in the first case.
 
 Rules: B1  a cell never holds a raw control character: `safe_text.visible` has seen every one
        B2  into a pipe nothing is cut and nothing is coloured
        B3  a row is one line, in both cases, whatever its texts hold
+       B4  a narrow terminal shortens elastic columns only, the widest first, and shows that it did; what is wider
+           even then is left to the terminal to fold, for a row without its id is of no use
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import click
 
-from stoker.cli.safe_text import visible, width
+from stoker.cli.safe_text import cut, visible, width
+
+if TYPE_CHECKING:
+    pass
 
 Row = TypeVar("Row")
 
@@ -34,6 +39,13 @@ COLOURS: Final = {
     "forgotten": "bright_black",
 }
 """Any other word in a coloured column is bad news and red."""
+GAP: Final = 2
+ELASTIC_MIN: Final = 8
+"""Below that a shortened text says nothing."""
+ELASTIC_CELLS_MIN: Final = 12
+"""What a shortened column keeps: enough to tell two names or reasons apart."""
+GAP: Final = 2
+"""Blanks between columns."""
 
 
 class Column(NamedTuple, Generic[Row]):
@@ -68,8 +80,12 @@ def cell_text(value: object) -> str:
 def plain_lines(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns, two blanks apart, without trailing blanks."""
     table = [[column.title for column in columns], *cells]
-    widths = [max(width(row[place]) for row in table) for place in range(len(columns))]
-    return ["  ".join(map(_aligned, row, widths, columns)).rstrip() for row in table]
+    widths = _widths(table)
+    return [(" " * GAP).join(map(_aligned, row, widths, columns)).rstrip() for row in table]
+
+
+def _widths(table: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(width, texts)) for texts in zip(*table, strict=True)]
 
 
 def _aligned(text: str, size: int, column: Column[Row]) -> str:
@@ -77,25 +93,34 @@ def _aligned(text: str, size: int, column: Column[Row]) -> str:
     return room + text if column.right else text + room
 
 
+def fit(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]], room: int) -> list[list[str]]:
+    """The same cells, with elastic ones cut so that a line takes `room`, if cutting down to ELASTIC_MIN is enough."""
+    needs = _widths([[column.title for column in columns], *cells])
+    elastic = [need for need, column in zip(needs, columns, strict=True) if column.elastic]
+    left = room - GAP * (len(columns) - 1) - (sum(needs) - sum(elastic))
+    levels = range(max(elastic, default=0), ELASTIC_MIN, -1)
+    longest = next((level for level in levels if sum(min(need, level) for need in elastic) <= left), ELASTIC_MIN)
+    return [
+        [cut(text, longest) if column.elastic else text for text, column in zip(row, columns, strict=True)]
+        for row in cells
+    ]
+
+
 def _draw(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, column in enumerate(columns):
-        longest = max((width(row[place]) for row in cells), default=0)
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if column.elastic else max(longest, len(column.title)),
-        )
-    for row in cells:
-        table.add_row(*(Text(text, style=_style(column, text)) for column, text in zip(columns, row, strict=True)))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    shown = fit(columns, cells, console.width)
+    titles = [column.title for column in columns]
+    widths = _widths([titles, *shown])
+    for row, is_head in ((titles, True), *((row, False) for row in shown)):
+        line = Text()
+        for text, size, column in zip(row, widths, columns, strict=True):
+            line.append(_aligned(text, size, column), "bold" if is_head else _style(column, text)).append(" " * GAP)
+        # A terminal too narrow even so wraps the line itself, as it does with everything else.
+        console.print(line, soft_wrap=True)
 
 
 def _style(column: Column[Row], text: str) -> str:
-    return COLOURS.get(text.split()[0], "red") if column.coloured and text != "-" else ""
+    return COLOURS.get(text.split()[0], "red") if column.coloured and text != "-" else "default"
