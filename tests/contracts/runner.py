@@ -29,6 +29,7 @@ from stoker.brain.domain.report import TaskPhase
 WAIT_S_MAX = 20.0
 """Far above what anything here needs: a test that hangs fails instead."""
 LONG_S = 300.0
+POLL_S = 0.01
 
 ReportT = TypeVar("ReportT", TaskRunning, TaskEnding, TaskOver, RunnerInventory, RunnerGone)
 
@@ -93,6 +94,13 @@ class Listener:
 
     async def end(self, key: TaskKey) -> TaskEnd:
         return (await self.hear(TaskOver, lambda report: report.key == key)).end
+
+    async def begun(self, node: RunnerNode, key: TaskKey) -> None:
+        """It runs and does what its command says; a stubborn one ignores signals from here on."""
+        await self.running(key)
+        async with asyncio.timeout(WAIT_S_MAX):
+            while not node.starts(key):
+                await asyncio.sleep(POLL_S)
 
     def overs(self, key: TaskKey) -> list[TaskOver]:
         return [report for report in self.heard if isinstance(report, TaskOver) and report.key == key]
@@ -165,7 +173,7 @@ class RunnerContract:
     async def test_a_task_that_ignores_the_terminate_signal_is_killed_after_the_grace(self, node: RunnerNode) -> None:
         async with agent_on(node) as agent:
             await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
-            await agent.running(key(1))
+            await agent.begun(node, key(1))
             await agent.runner.stop(key(1), 300)
             await agent.hear(TaskEnding)
             end = await agent.end(key(1))
@@ -176,7 +184,7 @@ class RunnerContract:
         """R3."""
         async with agent_on(node) as agent:
             await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
-            await agent.running(key(1))
+            await agent.begun(node, key(1))
             await agent.runner.stop(key(1), 300)
             await agent.runner.stop(key(1), 300)
             await agent.end(key(1))
@@ -228,7 +236,7 @@ class RunnerContract:
         """R5."""
         async with agent_on(node) as agent:
             await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
-            await agent.running(key(1))
+            await agent.begun(node, key(1))
             node.kill_runner()
             await agent.hear(RunnerGone)
             assert isinstance(agent.heard[-1], RunnerGone), "nothing follows it"
@@ -276,7 +284,7 @@ class RunnerContract:
     async def test_shutdown_leaves_no_process_and_ends_the_runner(self, node: RunnerNode) -> None:
         async with agent_on(node) as agent:
             await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
-            await agent.running(key(1))
+            await agent.begun(node, key(1))
             await agent.runner.shutdown()
             await agent.hear(RunnerGone)
             assert not node.lives(key(1))

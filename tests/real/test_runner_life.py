@@ -60,7 +60,7 @@ async def test_a_tethered_one_ends_everything_when_its_agent_stays_away(tmp_path
     async with node_in(tmp_path, tether_s=0.5) as node:
         async with agent_on(node) as agent:
             await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
-            await agent.running(key(1))
+            await agent.begun(node, key(1))
             runner = node.runner_pid
         wait_until(lambda: not lives(runner), "the runner has left")
         assert not node.lives(key(1))

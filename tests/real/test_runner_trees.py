@@ -147,11 +147,11 @@ async def test_a_kill_by_somebody_else_is_told_as_it_was(node: RealNode, agent: 
 
 
 async def test_a_fork_bomb_is_ended_whole(node: RealNode, agent: Listener) -> None:
-    """Sixty processes that replace themselves as fast as they can."""
+    """Some sixty processes that replace themselves as fast as they can."""
     line = "trap '' TERM; f() { (sleep 0.02; f) & }; for i in $(seq 60); do f; done; sleep 300"
     await agent.runner.start(node.shell(key(1), line))
     await agent.running(key(1))
-    wait_until(lambda: len(node.living(key(1))) > 60, "the bomb is going")
+    wait_until(lambda: len(node.living(key(1))) > 20, "the bomb is going")
     await agent.runner.stop(key(1), 100)
     await agent.end(key(1))
     assert not node.lives(key(1))
@@ -159,7 +159,7 @@ async def test_a_fork_bomb_is_ended_whole(node: RealNode, agent: Listener) -> No
 
 async def test_a_shorter_grace_wins_over_a_longer_one(node: RealNode, agent: Listener) -> None:
     await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
-    await agent.running(key(1))
+    await agent.begun(node, key(1))
     began = time.monotonic()
     await agent.runner.stop(key(1), 60_000)
     await agent.runner.stop(key(1), 100)
@@ -184,6 +184,22 @@ async def test_a_task_in_whose_pipe_a_child_still_writes_keeps_its_last_words(no
     await agent.runner.start(node.shell(key(1), "(sleep 0.1; echo last words) & exit 0"))
     await agent.end(key(1))
     assert (await agent.runner.read_log(key(1), 0, 100)).data == b"last words\n"
+
+
+async def test_cgroups_that_a_job_made_inside_its_own_go_with_it(node: RealNode, agent: Listener) -> None:
+    if node.options["tree"] == "scan":
+        pytest.skip("there is no cgroup to nest in")
+    await agent.runner.start(node.shell(key(1), "sleep 300"))
+    await agent.running(key(1))
+    (folder,) = node.cgroup_folders()
+    inner = Path(folder) / "inner"
+    (inner / "most").mkdir(parents=True)
+    for pid in node.living(key(1)):
+        (inner / "most" / "cgroup.procs").write_text(str(pid))
+    await agent.runner.stop(key(1), 100)
+    await agent.end(key(1))
+    assert not node.lives(key(1))
+    assert node.cgroup_folders() == []
 
 
 async def _output_has(agent: Listener, wanted: bytes) -> None:

@@ -236,12 +236,13 @@ def _delegates_memory(place: Hierarchy) -> bool:
 
 
 def _nested(folder: str) -> list[str]:
-    """A folder and all below it, the deepest first."""
-    try:
-        inner = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-    return [*(path for child in inner for path in _nested(child)), folder]
+    """A folder and all below it, each after those inside it. Without recursion: a job may have nested them deeply."""
+    found, at = [folder], 0
+    while at < len(found):
+        with suppress(FileNotFoundError), os.scandir(found[at]) as entries:
+            found += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        at += 1
+    return found[::-1]
 
 
 def _remove(folder: str) -> bool:
