@@ -12,14 +12,11 @@ Rules: B1  a cell never holds a raw control character: `safe_text.visible` has s
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import click
 
 from stoker.cli.safe_text import cut, visible, width
-
-if TYPE_CHECKING:
-    pass
 
 Row = TypeVar("Row")
 
@@ -40,12 +37,9 @@ COLOURS: Final = {
 }
 """Any other word in a coloured column is bad news and red."""
 GAP: Final = 2
+"""Blanks between columns."""
 ELASTIC_MIN: Final = 8
 """Below that a shortened text says nothing."""
-ELASTIC_CELLS_MIN: Final = 12
-"""What a shortened column keeps: enough to tell two names or reasons apart."""
-GAP: Final = 2
-"""Blanks between columns."""
 
 
 class Column(NamedTuple, Generic[Row]):
@@ -118,9 +112,10 @@ def _draw(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]]) -> Non
         line = Text()
         for text, size, column in zip(row, widths, columns, strict=True):
             line.append(_aligned(text, size, column), "bold" if is_head else _style(column, text)).append(" " * GAP)
+        line.rstrip()  # blanks beyond the last column would fold into a line of their own
         # A terminal too narrow even so wraps the line itself, as it does with everything else.
         console.print(line, soft_wrap=True)
 
 
 def _style(column: Column[Row], text: str) -> str:
-    return COLOURS.get(text.split()[0], "red") if column.coloured and text != "-" else "default"
+    return COLOURS.get(text.split()[0], "red") if column.coloured and text != "-" else ""
