@@ -182,6 +182,20 @@ async def test_a_node_whose_driver_came_up_late_registers_anew_and_keeps_its_wor
 
 
 @on_virtual_time
+async def test_an_amendment_while_the_agent_is_registering_is_registered_too() -> None:
+    """There is no stream to cut then, and the control plane would keep the older inventory."""
+    async with Node() as node:
+        await node.connected()
+        node.daemon.amend(registration(2))
+        before = len(node.control.tries_at)
+        await node.until(lambda: len(node.control.tries_at) > before)
+        node.daemon.amend(registration(6))  # the first amendment is on its way
+        await asyncio.sleep(60)
+        assert node.control.registered[-1] == registration(6)
+        assert not node.control.session.broken.is_set()
+
+
+@on_virtual_time
 async def test_a_look_that_found_nothing_new_breaks_no_stream() -> None:
     async with Node(gpus=2) as node:
         await node.connected()

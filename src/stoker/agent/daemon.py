@@ -159,8 +159,9 @@ class Daemon:
 
     async def _connect_and_serve(self) -> bool:
         """True when the stream ended for a reason of ours, so that nobody needs a pause."""
+        registration = self._registration
         try:
-            session = await self._ports.link.connect(self._registration)
+            session = await self._ports.link.connect(registration)
         except LinkDown as error:
             self._ports.telemetry.warn("control_plane_unreachable", error=str(error))
             return False
@@ -171,6 +172,8 @@ class Daemon:
             if session.epoch < self._epoch:
                 self._ignored("session", session.epoch)
                 return False
+            if self._registration is not registration:
+                return True  # it was amended on the way: register anew
             return await self._serve(session)
         finally:
             await session.close()
