@@ -57,6 +57,6 @@ def _part(path: str, command: click.Command) -> Iterator[str]:
     yield f"## `{' '.join((path, *command.collect_usage_pieces(context)))}`"
     yield from (_paragraph(text) for text in inspect.cleandoc(command.help or "").split("\n\n"))
     rows = [record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))]
-    rows = [row for row in rows if not row[0].startswith("--help")]
+    rows = [row for row in rows if "--help" not in row[0]]
     if rows:
         yield table(("option", "meaning"), ((code(flags), words) for flags, words in rows))
