@@ -9,7 +9,7 @@ from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode, describe, hint_for
-from stoker.brain.domain.units import NEVER
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.commands import Cancel, NodeHeard, NodeSilent, ReportEnding
 from stoker.brain.state.events.job import AttemptStopping
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
@@ -64,6 +64,33 @@ def test_a_failed_member_ends_the_gang_and_its_code_is_the_jobs() -> None:
     story.wait(10).end(job, 0, cause=EndCause.STOPPED, signal=15)
     story.wait(10).end(job, 2, cause=EndCause.STOPPED, signal=9)
     assert (story.job(job).state, story.job(job).exit_code) == (JobState.FAILED, 7)
+
+
+@pytest.mark.parametrize(
+    ("started", "end"),
+    [((1,), {"cause": EndCause.GONE}), ((0, 1), {"cause": EndCause.EXITED, "exit_code": 1})],
+    ids=["told to stop before it had begun", "failed because its peer had"],
+)
+def test_who_ended_first_is_not_for_a_node_to_say_whose_clock_is_behind(
+    started: tuple[int, ...], end: dict[str, object]
+) -> None:
+    """Else a gang that failed would be requeued as if its node had, or blame the wrong rank."""
+    story = Story()
+    story.node("n1")
+    story.node("n2")
+    job = story.submit(spec(1, tasks=2))
+    story.place(job, ("n2", 0), ("n1", 0))
+    story.wait(5_000)
+    story.started(job, *started)
+    story.wait(5_000)
+    story.end(job, 1, exit_code=3)
+    story.wait(10)
+    story.end(job, 0, at=Instant(1), **end)
+    assert story.job(job).state is JobState.FAILED
+    assert story.job(job).exit_code == 3
+    reason = story.job(job).reason
+    assert reason is not None
+    assert reason.facts["rank"] == 1
 
 
 def test_a_retry_follows_a_failure_after_a_pause_and_only_as_often_as_asked() -> None:

@@ -66,8 +66,10 @@ def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Polic
 
 
 def _in_its_time(task: Task, end: TaskEnd, attempt: Attempt, now: Instant) -> TaskEnd:
-    # The node's wall clock may be off; an end lies between its start and its report on our clock.
-    earliest = max(task.started_at, attempt.placed_at)
+    # The node's wall clock may be off; an end lies between its start and its report on our clock, and one that we hear
+    # of after our order lies after that: else a clock that is behind would say that its task was the first to fail.
+    ordered = attempt.stop.at + 1 if attempt.stop else NEVER
+    earliest = max(task.started_at, attempt.placed_at, ordered)
     return replace(end, at=min(max(end.at, earliest), now))
 
 
