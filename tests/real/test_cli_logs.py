@@ -1,0 +1,89 @@
+"""What a task wrote reaches the person who asks: whole, as it was, and to its end."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.wire.client import Client
+from tests.real.say import Say
+from tests.real.up_process import UpProcess, environment, stoker, until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    with UpProcess(
+        tmp_path_factory.mktemp("up"), "--nodes", "2", "--gpus-per-node", "2", "--stop-grace", "1"
+    ) as cluster:
+        with Client(cluster.url) as client:
+            until(lambda: client.status().online_nodes == 2, what="two nodes")
+        yield cluster
+
+
+@pytest.fixture
+def say(up: UpProcess) -> Say:
+    return Say(up.url)
+
+
+def test_logs_are_the_bytes_that_were_written(say: Say) -> None:
+    job_id = say.submit("--wait", "--", r"printf '\377\000\033[31m'")
+    assert say("logs", job_id).stdout_bytes == b"\xff\x00\x1b[31m"
+
+
+def test_a_tail_is_the_last_lines(say: Say) -> None:
+    job_id = say.submit("--wait", "--", "seq 1 1000 ")
+    assert say("logs", "--tail", "2", job_id).stdout == "999\n1000\n"
+    assert len(say("logs", job_id).stdout.splitlines()) == 1_000
+
+
+def test_long_output_comes_whole(say: Say) -> None:
+    job_id = say.submit("--wait", "--", "seq 1 200000 ")
+    assert say("logs", job_id).stdout.splitlines() == [str(number) for number in range(1, 200_001)]
+
+
+def test_following_shows_everything_and_ends_with_the_job(say: Say) -> None:
+    job_id = say.submit("--", "for i in 1 2 3 4 5; do echo line $i; sleep 0.2; done")
+    done = say("logs", "-f", job_id)
+    assert done.exit_code == 0
+    assert done.stdout == "".join(f"line {number}\n" for number in range(1, 6))
+
+
+def test_following_a_submit_prints_the_id_then_the_output_then_exits_as_the_job_did(say: Say) -> None:
+    done = say("submit", "--follow", "--", "echo out; echo err >&2; exit 6")
+    job_id, *lines = done.stdout.splitlines()
+    assert (job_id.isdigit(), sorted(lines), done.exit_code) == (True, ["err", "out"], 6)
+
+
+def test_following_goes_on_with_the_next_attempt(say: Say) -> None:
+    job_id = say.submit("--retries", "1", "--", "echo attempt $STOKER_ATTEMPT; [ $STOKER_ATTEMPT = 2 ]")
+    done = say("logs", "-f", job_id)
+    assert done.stdout == "attempt 1\nattempt 2\n"
+    assert f"(attempt 2 of job {job_id})" in done.stderr
+    assert say("logs", "--attempt", "1", job_id).stdout == "attempt 1\n"
+    assert say("logs", job_id).stdout == "attempt 2\n"
+
+
+def test_each_rank_of_a_gang_has_its_own_output(say: Say) -> None:
+    job_id = say.submit("--wait", "--gpus", "2", "--tasks", "2", "--", "echo rank $RANK ")
+    assert [say("logs", "--rank", rank, job_id).stdout for rank in ("0", "1")] == ["rank 0\n", "rank 1\n"]
+    assert say("logs", "--rank", "2", job_id).exit_code == 3
+
+
+def test_a_reader_who_goes_away_ends_it_without_a_word(up: UpProcess, say: Say, tmp_path: Path) -> None:
+    job_id = say.submit("--wait", "--", "seq 1 500000 ")
+    reader = subprocess.Popen(
+        stoker("logs", job_id),
+        env=environment(tmp_path, STOKER_SERVER=up.url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert reader.stdout is not None
+    assert reader.stderr is not None
+    assert reader.stdout.readline() == b"1\n"
+    reader.stdout.close()
+    assert reader.wait(20) == 141
+    assert reader.stderr.read() == b""
+    reader.stderr.close()
