@@ -33,6 +33,14 @@ def test_a_wrong_argument_is_named(arguments: list[str], words: str) -> None:
         parse_arguments(arguments)
 
 
+@pytest.mark.parametrize(("files", "tasks"), [(1_024, 320), (10, 1), (-1, 4_096), (1 << 20, 4_096)])
+def test_it_takes_no_more_tasks_than_its_open_files_allow(files: int, tasks: int) -> None:
+    """Beyond them it could neither read /proc nor take a connection."""
+    settings = parse_arguments(["--data_dir", "/x"])
+    settings.keep_within(files)
+    assert settings.tasks_max == tasks
+
+
 def test_it_imports_nothing_of_ours_outside_its_folder_and_nothing_heavy() -> None:
     probe = "import sys; import stoker.agent.runner.__main__; print(*sorted(sys.modules))"
     environ = {"PYTHONPATH": str(Path(room.__file__).parents[3])}

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         complain(str(error))
         return 2
-    _stand_alone()
+    settings.keep_within(_stand_alone())
     try:
         os.chdir(settings.data_dir)
         lock = _lock()
@@ -47,12 +47,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _stand_alone() -> None:
-    """Nothing of our starter's reaches jobs, and what jobs leave behind reaches us."""
+def _stand_alone() -> int:
+    """Nothing of our starter's reaches jobs, and what jobs leave behind reaches us. Answers how many files we may
+    open."""
     os.closerange(3, 65_536)
     forget_inherited_signals()
-    raise_file_limit()
     become_subreaper()
+    return raise_file_limit()
 
 
 def _lock() -> int:

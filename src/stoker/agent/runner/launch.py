@@ -147,10 +147,11 @@ def user_obstacle(user: str) -> str:
     return f"it should run as user {user!r}, but this version runs jobs only as the agent's own account, {own!r}"
 
 
-def raise_file_limit() -> None:
-    """The runner holds three descriptors a task."""
+def raise_file_limit() -> int:
+    """To what the system allows us, which is answered. Negative = no limit."""
     hard = _FILES_AT_START[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def forget_inherited_signals() -> None:

@@ -94,6 +94,8 @@ class Loop:
             due.append(self._rewrite_at_s)
         if self._channel.talking < 0 and self._settings.tether_s and not self._closing:
             due.append(self._alone_since_s + self._settings.tether_s)
+        if self._channel.talking < 0 and not self._roster.tasks:
+            due.append(self._alone_since_s + self._settings.idle_exit_s)
         return max(0.0, min(due) - clock.boot_s())
 
     def _hear(self, descriptor: int) -> None:

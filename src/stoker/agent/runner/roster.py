@@ -335,7 +335,7 @@ class Roster:
             self.tasks[task.key] = task
             if record["boot"] != self._boot_id:
                 self._fail(task, "node_rebooted", "the node was rebooted while it ran")
-            elif not spool.exists(self.shelf.output(task.key)):
+            elif not record["pid"] and not spool.exists(self.shelf.output(task.key)):
                 self._fail(task, "never_started", "the runner was killed before it started its process")
             else:
                 self._sweep(task, record)

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from typing import Final
 
 TREE_MODES: Final = ("auto", "v2", "v1", "scan")
+_FILES_PER_TASK: Final = 3
+_FILES_SPARE: Final = 64
+"""For the journal, the agent, and looking into /proc."""
 
 
 class RunnerSettings:
@@ -34,10 +37,11 @@ class RunnerSettings:
         """How processes are followed: `v2` or `v1` cgroups, `scan` of /proc, `auto` = the first that works."""
         self.tether_s = 0.0
         """> 0: end every task and exit when no agent has been connected for that long. 0 = outlive the agent."""
-        self.idle_exit_s = 600.0
-        """With no agent and no task for that long there is nothing to outlive: exit. The next agent starts another."""
+        self.idle_exit_s = 60.0
+        """With no agent and no task for that long there is nothing to outlive: exit. Every end is on disk, and the next
+        agent starts another. Longer than an agent's restart takes, which finds its runner still there."""
         self.tasks_max = 4_096
-        """A start beyond it ends `start_failed`."""
+        """A start beyond it ends `start_failed`. Fewer where the system allows too few open files."""
         self.ends_max = 10_000
         """The oldest settled ends beyond it are forgotten. With as many unsettled, a start ends `start_failed`."""
         self.ends_kept_s = 24 * 3600
@@ -47,6 +51,11 @@ class RunnerSettings:
         """Of the rest, the newest one to two times that many bytes are kept."""
         self.spool_bytes_max = 16 * 1024 * 1024 * 1024
         """Outputs of ended tasks beyond it: the oldest large ones are dropped."""
+
+    def keep_within(self, files_max: int) -> None:
+        """Take no more tasks than that many open files allow. Negative = as many as wanted."""
+        if files_max >= 0:
+            self.tasks_max = max(1, min(self.tasks_max, (files_max - _FILES_SPARE) // _FILES_PER_TASK))
 
 
 def parse_arguments(arguments: list[str]) -> RunnerSettings:
