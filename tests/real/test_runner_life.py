@@ -70,7 +70,58 @@ async def test_one_that_nobody_needs_leaves(tmp_path: Path) -> None:
     async with node_in(tmp_path, tether_s=0, idle_exit_s=0.1) as node:
         async with agent_on(node):
             runner = node.runner_pid
-        wait_until(lambda: not _nudged(runner), "the runner has left")
+        wait_until(lambda: not lives(runner), "the runner has left")
+
+
+async def test_one_that_left_is_followed_by_another_that_knows_every_end(tmp_path: Path) -> None:
+    async with node_in(tmp_path, tether_s=0, idle_exit_s=0.1) as node:
+        async with agent_on(node) as agent:
+            runner = node.runner_pid
+            await agent.runner.start(node.shell(key(1), "exit 3"))
+            await agent.end(key(1))
+        wait_until(lambda: not lives(runner), "the runner has left")
+        async with agent_on(node) as agent:
+            (over,) = (await agent.inventory()).ends
+            assert (over.key, over.end.exit_code) == (key(1), 3)
+
+
+async def test_one_whose_tasks_run_on_stays_without_an_agent(tmp_path: Path) -> None:
+    async with node_in(tmp_path, tether_s=0, idle_exit_s=0.2) as node:
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.shell(key(1), "while [ ! -e go ]; do sleep 0.01; done; exit 6"))
+            await agent.running(key(1))
+        for _ in range(50):
+            assert _nudged(node.runner_pid)
+            await asyncio.sleep(0.01)
+        (node.folder / "go").touch()
+        async with agent_on(node) as agent:
+            assert (await agent.end(key(1))).exit_code == 6
+
+
+async def test_whoever_is_cancelled_while_letting_go_of_its_runner_is_cancelled(node: RealNode) -> None:
+    """Swallowed, it would leave an agent that was told to stop waiting for ever."""
+    runner = node.agent()
+    await runner.connect()
+    closing = asyncio.create_task(runner.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await runner.close()
+
+
+async def test_a_task_whose_output_somebody_removed_is_not_taken_for_never_started(node: RealNode) -> None:
+    """Then nobody would end it, and its job would run twice."""
+    async with agent_on(node) as agent:
+        await agent.runner.start(node.task(key(1), lasts_s=LONG_S))
+        await agent.running(key(1))
+        (node.folder / "agent" / "output" / "1.1.0.out").unlink()
+        node.kill_runner()
+        await agent.hear(RunnerGone)
+    async with agent_on(node) as agent:
+        ends = [over.end for over in (await agent.inventory()).ends] or [await agent.end(key(1))]
+        assert ends[0].cause is EndCause.RUNNER_LOST
+        assert not node.lives(key(1))
 
 
 async def test_a_newer_agent_replaces_the_older(node: RealNode) -> None:

@@ -144,8 +144,8 @@ class RunnerSocket:
         """Let go of the runner; it and its tasks go on."""
         if self._reading is not None:
             self._reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reading
+            # Not awaited itself: a cancellation that is meant for us would be taken for the reader's and be lost.
+            await asyncio.wait({self._reading})
             self._reading = None
         if self._writer is not None:
             self._writer.close()
