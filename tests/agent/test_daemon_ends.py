@@ -6,11 +6,12 @@ import pytest
 
 from stoker.agent.daemon import LOG_BYTES_MAX
 from stoker.brain.domain.job import EndCause
-from stoker.brain.domain.report import LogRequest, Started, TaskInventory, TaskPhase
+from stoker.brain.domain.report import LogRequest, Registration, Started, TaskInventory, TaskPhase
 from tests.agent.twins import (
     Node,
     TwinControl,
     TwinRunner,
+    TwinSession,
     exited,
     key,
     on_virtual_time,
@@ -184,12 +185,16 @@ async def test_a_node_whose_driver_came_up_late_registers_anew_and_keeps_its_wor
 @on_virtual_time
 async def test_an_amendment_while_the_agent_is_registering_is_registered_too() -> None:
     """There is no stream to cut then, and the control plane would keep the older inventory."""
-    async with Node() as node:
-        await node.connected()
-        node.daemon.amend(registration(2))
-        before = len(node.control.tries_at)
-        await node.until(lambda: len(node.control.tries_at) > before)
-        node.daemon.amend(registration(6))  # the first amendment is on its way
+
+    class FarControl(TwinControl):
+        async def connect(self, registration: Registration) -> TwinSession:
+            session = await super().connect(registration)
+            await asyncio.sleep(1)
+            return session
+
+    async with Node(FarControl()) as node:
+        await node.until(lambda: node.control.registered)
+        node.daemon.amend(registration(6))
         await asyncio.sleep(60)
         assert node.control.registered[-1] == registration(6)
         assert not node.control.session.broken.is_set()
