@@ -241,7 +241,8 @@ async def test_a_control_plane_of_an_older_epoch_gets_no_stream() -> None:
 
 
 @on_virtual_time
-async def test_a_start_on_a_gpu_that_is_held_fails_and_names_the_holder() -> None:
+async def test_a_start_on_a_gpu_that_is_held_is_the_nodes_failure_and_names_the_holder() -> None:
+    """The job did nothing wrong: it is requeued, where a failed start would end it."""
     async with Node() as node:
         await node.connected()
         await running(node, job=1, gpus=(0, 1))
@@ -249,7 +250,7 @@ async def test_a_start_on_a_gpu_that_is_held_fails_and_names_the_holder() -> Non
         await node.until(lambda: node.control.finished)
         (finished,) = node.control.finished
         assert finished.key == key(2)
-        assert finished.end.cause is EndCause.START_FAILED
+        assert finished.end.cause is EndCause.NEVER_STARTED
         assert "GPU-1" in finished.end.error
         assert "job 1, attempt 1, rank 0" in finished.end.error
         assert [task.start.key for task in node.runner.starts] == [key(1)]
@@ -274,7 +275,7 @@ async def test_a_task_whose_leader_ended_still_holds_its_gpus() -> None:
         node.runner.leader_ends(key(1))
         node.control.tell(start(key(2), gpus=(0,)))
         await node.until(lambda: node.control.finished)
-        assert node.finished() == [(key(2), EndCause.START_FAILED)]
+        assert node.finished() == [(key(2), EndCause.NEVER_STARTED)]
 
 
 @on_virtual_time

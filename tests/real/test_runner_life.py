@@ -188,12 +188,12 @@ async def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         await RunnerSocket(tmp_path / "agent", SystemClock()).connect()
 
 
-async def test_beyond_its_bound_of_tasks_a_start_fails_with_the_number(tmp_path: Path) -> None:
+async def test_beyond_its_bound_of_tasks_nothing_starts_and_the_number_is_said(tmp_path: Path) -> None:
     async with node_in(tmp_path, tasks_max=3) as node, agent_on(node) as agent:
         for job in range(1, 5):
             await agent.runner.start(node.task(key(job), lasts_s=LONG_S))
         end = await agent.end(key(4))
-        assert end.cause is EndCause.START_FAILED
+        assert end.cause is EndCause.NEVER_STARTED
         assert "3 tasks" in end.error
 
 
@@ -224,7 +224,7 @@ async def test_a_full_disk_starts_nothing_and_loses_no_end(tmp_path: Path) -> No
             (folder / "ballast").unlink()
             assert (await agent.end(key(1))).exit_code == 7
             end = await agent.end(key(2))
-            assert end.cause in (EndCause.START_FAILED, EndCause.EXITED)
+            assert end.cause in (EndCause.NEVER_STARTED, EndCause.EXITED), "a full disk is no fault of the job"
             await agent.runner.start(node.shell(key(3), "true"))
             assert (await agent.end(key(3))).clean
     finally:

@@ -6,7 +6,8 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
        A2  only instructions received on the present stream are acted on; when it breaks, the rest is dropped
        A3  an instruction of an older epoch than the newest seen is ignored and counted
        A4  a start whose key is known is answered from what is known, never acted on
-       A5  a start whose GPUs aren't free here ends `start_failed` and says who holds them
+       A5  a start whose GPUs aren't free here ends `never_started` and says who holds them: the node's fault, so the
+           job is requeued
        A6  a stop of a task that this node has no trace of is answered with an end `gone`
        A7  a sign of life goes out every heartbeat, and at once when a task is ending
        A8  when the runner dies the stream is dropped too, and both begin again from the next runner's inventory:
@@ -257,7 +258,7 @@ class Daemon:
             return
         obstacle = self._obstacle(start)
         if obstacle:
-            self._end_unstarted(start.key, EndCause.START_FAILED, obstacle)
+            self._end_unstarted(start.key, EndCause.NEVER_STARTED, obstacle)
             return
         try:
             folder = self._ports.folders.open(start.key.job)

@@ -82,7 +82,7 @@ class Roster:
         self._journal.start(self._record(task, folders))
         obstacle = self._bound_reached()
         if obstacle:
-            self._fail(task, "start_failed", obstacle)
+            self._fail(task, "never_started", obstacle)
         else:
             self.recorded.append(task)
 
@@ -145,7 +145,7 @@ class Roster:
         """The disk took no record, so nothing may start."""
         for task in self.recorded:
             if task.key in self.tasks:
-                self._fail(task, "start_failed", f"the runner's journal can't be written: {error}")
+                self._fail(task, "never_started", f"the runner's journal can't be written: {error}")
         self.recorded.clear()
 
     def launch(self, at_most: int) -> None:
@@ -160,7 +160,7 @@ class Roster:
             except CannotStart as error:
                 self._fail(task, error.cause, str(error))
             except OSError as error:
-                self._fail(task, "start_failed", f"this node can't start it: {error}")
+                self._fail(task, "never_started", f"this node can't start it: {error}")
 
     def _launch(self, task: Task, order: StartOrder) -> None:
         """Raises CannotStart, OSError."""

@@ -41,9 +41,9 @@ class RunnerSettings:
         """With no agent and no task for that long there is nothing to outlive: exit. Every end is on disk, and the next
         agent starts another. Longer than an agent's restart takes, which finds its runner still there."""
         self.tasks_max = 4_096
-        """A start beyond it ends `start_failed`. Fewer where the system allows too few open files."""
+        """A start beyond it ends `never_started`. Fewer where the system allows too few open files."""
         self.ends_max = 10_000
-        """The oldest settled ends beyond it are forgotten. With as many unsettled, a start ends `start_failed`."""
+        """The oldest settled ends beyond it are forgotten. With as many unsettled, a start ends `never_started`."""
         self.ends_kept_s = 24 * 3600
         self.head_bytes_max = 16 * 1024 * 1024
         """Of a task's output the first bytes kept."""

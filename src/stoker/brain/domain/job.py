@@ -63,7 +63,8 @@ class EndCause(StrEnum):
     START_FAILED = "start_failed"
     PORT_TAKEN = "port_taken"
     NEVER_STARTED = "never_started"
-    """A start record without a process: the runner died between the two."""
+    """It had no process, and that isn't the job's fault: the runner died too early, its disk was full, or the GPUs
+    weren't free."""
     RUNNER_LOST = "runner_lost"
     """The runner was killed; the task's processes were swept."""
     NODE_REBOOTED = "node_rebooted"
