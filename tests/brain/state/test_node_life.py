@@ -138,6 +138,23 @@ def test_a_node_gets_no_work_before_its_tasks_were_compared(before: str) -> None
     assert story.free_gpus("n1") == 3
 
 
+def test_a_cluster_whose_nodes_come_and_go_always_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a cloud, where every machine has a new name: the one that was forgotten first makes room."""
+    monkeypatch.setattr("stoker.brain.state.admit.node.NODES_MAX", 2)
+    story = Story()
+    for number in range(1, 6):
+        story.wait(10).node(f"n{number}")
+        assert len(story.state.nodes) <= 2
+        story.forget(f"n{number}")
+    story.node("n6")
+    story.node("n7")
+    assert list(story.state.nodes) == ["n6", "n7"]
+    joining = Registration(node=NodeName("n8"), inventory=inventory("n8"))
+    assert story.refused(Register(by=ANNA, registration=joining)).code == "too_many_nodes"
+    story.forget("n6")
+    story.node("n8")
+
+
 def test_an_inventory_of_a_node_that_was_forgotten_meanwhile_is_refused() -> None:
     """Its stream ends, so that its agent registers anew; else it would stay connected to a node that takes no work."""
     story = Story()

@@ -43,6 +43,10 @@ class ClusterState:
         self.nodes[node.name] = node
         self.indexes.node_changed(old, node)
 
+    def drop_node(self, name: NodeName) -> None:
+        """A forgotten one: it holds nothing, owns no GPU and is in no index."""
+        assert self.nodes.pop(name).forgotten, f"node {name} is dropped without having been forgotten"
+
     def put_policy(self, policy: Policy) -> None:
         self.policy = policy
         self.indexes.ended_max = policy.ended_jobs_max

@@ -24,6 +24,7 @@ from stoker.brain.state.ending import end_tasks
 from stoker.brain.state.events.job import TaskStarted
 from stoker.brain.state.events.node import (
     NodeDrained,
+    NodeDropped,
     NodeForgotten,
     NodeReachable,
     NodeRegistered,
@@ -36,6 +37,7 @@ from stoker.brain.state.events.union import Event
 Answer = tuple[Event, ...] | Refusal
 
 NODES_MAX: Final = 10_000
+"""Another makes the one that was forgotten first be dropped; without forgotten ones it is refused."""
 GPUS_PER_NODE_MAX: Final = 1_024
 _RUNS: Final = (TaskPhase.RUNNING, TaskPhase.ENDING)
 
@@ -60,11 +62,19 @@ def register(state: ClusterState, command: Register) -> Answer:
     old = state.nodes.get(name)
     if old is not None and not old.forgotten and old.inventory == inventory:
         return ()
-    return (NodeRegistered(node=name, inventory=inventory),)
+    return (*_make_room(state, name), NodeRegistered(node=name, inventory=inventory))
+
+
+def _make_room(state: ClusterState, name: NodeName) -> tuple[NodeDropped, ...]:
+    if name in state.nodes or len(state.nodes) < NODES_MAX:
+        return ()
+    forgotten = (node for node in state.nodes.values() if node.forgotten)
+    return (NodeDropped(node=min(forgotten, key=lambda node: (node.silent_since, node.name)).name),)
 
 
 def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
-    if name not in state.nodes and len(state.nodes) >= NODES_MAX:
+    full = name not in state.nodes and len(state.nodes) >= NODES_MAX
+    if full and not any(node.forgotten for node in state.nodes.values()):
         return refuse(
             "too_many_nodes", f"{NODES_MAX} nodes are known already", "forget nodes that are gone", nodes_max=NODES_MAX
         )

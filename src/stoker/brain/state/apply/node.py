@@ -9,6 +9,7 @@ from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.node import (
     NodeDrained,
+    NodeDropped,
     NodeEvent,
     NodeForgotten,
     NodeReachable,
@@ -22,6 +23,9 @@ from stoker.brain.state.events.node import (
 def apply_node(state: ClusterState, event: NodeEvent, at: Instant) -> None:
     if isinstance(event, NodeRegistered):
         state.put_node(_registered(state.nodes.get(event.node), event, at))
+        return
+    if isinstance(event, NodeDropped):
+        state.drop_node(event.node)
         return
     node = state.nodes[event.node]
     match event:

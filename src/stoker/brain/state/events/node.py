@@ -40,6 +40,12 @@ class NodeForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="node_forgott
     node: NodeName
 
 
+class NodeDropped(msgspec.Struct, frozen=True, kw_only=True, tag="node_dropped"):
+    """A forgotten node of which nothing is known any more, to make room for another."""
+
+    node: NodeName
+
+
 class StraysFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_found"):
     """The tasks that run on the node although our ledger says they don't: all of them, so an empty tuple clears."""
 
@@ -47,4 +53,13 @@ class StraysFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_found")
     strays: tuple[Stray, ...]
 
 
-NodeEvent = NodeRegistered | NodeReachable | NodeUnreachable | NodeDrained | NodeResumed | NodeForgotten | StraysFound
+NodeEvent = (
+    NodeRegistered
+    | NodeReachable
+    | NodeUnreachable
+    | NodeDrained
+    | NodeResumed
+    | NodeForgotten
+    | NodeDropped
+    | StraysFound
+)
