@@ -155,6 +155,20 @@ def test_a_cluster_whose_nodes_come_and_go_always_takes_another(monkeypatch: pyt
     story.node("n8")
 
 
+def test_a_node_that_was_renamed_under_its_work_is_refused_and_told_its_old_name() -> None:
+    """Under the new name its tasks would be strays and killed, and their ends taken and lost."""
+    story = Story()
+    story.register("n1", inventory("n1", 0, uid="folder-1"))
+    story.compare("n1")
+    job = story.submit(spec(0))
+    story.run(job, ("n1", 0))
+    renamed = Registration(node=NodeName("n2"), inventory=inventory("n2", 0, uid="folder-1"))
+    refusal = story.refused(Register(by=ANNA, registration=renamed))
+    assert (refusal.code, refusal.facts["owner"]) == ("node_name_taken", "n1")
+    story.end(job)
+    story.do(Register(by=ANNA, registration=renamed))
+
+
 def test_an_inventory_of_a_node_that_was_forgotten_meanwhile_is_refused() -> None:
     """Its stream ends, so that its agent registers anew; else it would stay connected to a node that takes no work."""
     story = Story()

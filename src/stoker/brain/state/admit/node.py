@@ -101,7 +101,7 @@ def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) 
                 owner=owner,
                 gpu=uuid,
             )
-    return _name_taken(state, name, inventory)
+    return _name_taken(state, name, inventory) or _renamed(state, name, inventory)
 
 
 def _name_taken(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
@@ -117,6 +117,22 @@ def _name_taken(state: ClusterState, name: NodeName, inventory: Inventory) -> Re
         f"give this agent another name, or `stoker node forget --force {name}` if the old machine is surely gone",
         node=name,
     )
+
+
+def _renamed(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
+    """Under a new name what a machine runs would be strays and killed. A copied data folder has another boot id."""
+    me = (inventory.agent_uid, inventory.boot_id)
+    for old in state.indexes.held if inventory.agent_uid else ():
+        known = state.nodes[old].inventory
+        if old != name and (known.agent_uid, known.boot_id) == me:
+            return refuse(
+                "node_name_taken",
+                f"this machine is node {old}, which holds work, and now calls itself {name}",
+                f"set node.name to {old} until its jobs have ended, or `stoker node forget --force {old}` to end them",
+                node=name,
+                owner=old,
+            )
+    return None
 
 
 def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Answer:
