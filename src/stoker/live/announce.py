@@ -8,6 +8,7 @@ is written.
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.ids import Principal
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
@@ -47,7 +48,10 @@ class Announcer:
         job = self._state.jobs.get(job_id) if job_id is not None else None
         if job is None:
             return _by(fact.by)
-        return {"task_id": job.id, "priority": job.spec.priority, **_by(fact.by)}
+        ran = job.attempts if isinstance(fact.event, JobFinished) else ()
+        placements = [task.placement for task in ran[-1].tasks] if ran else []
+        where = {"agent_id": _nodes(placements), "gpu_ids": _gpus(placements)} if ran else {}
+        return {**where, "task_id": job.id, "priority": job.spec.priority, **_by(fact.by)}
 
 
 def _by(by: Principal) -> Fields:
@@ -60,9 +64,15 @@ def _submitted(event: JobSubmitted) -> Fields:
 
 
 def _placed(event: JobPlaced) -> Fields:
-    nodes = dict.fromkeys(task.node for task in event.tasks)
-    gpus = [uuid for task in event.tasks for uuid in task.gpus]
-    return {"attempt": event.attempt, "agent_id": ",".join(nodes), "gpu_ids": ",".join(gpus)}
+    return {"attempt": event.attempt, "agent_id": _nodes(event.tasks), "gpu_ids": _gpus(event.tasks)}
+
+
+def _nodes(placements: Sequence[TaskPlacement]) -> str:
+    return ",".join(dict.fromkeys(placement.node for placement in placements))
+
+
+def _gpus(placements: Sequence[TaskPlacement]) -> str:
+    return ",".join(uuid for placement in placements for uuid in placement.gpus)
 
 
 def _stopping(event: AttemptStopping) -> Fields:
