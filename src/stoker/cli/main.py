@@ -1,11 +1,14 @@
 """Which commands are there, and how does a command end?
 
 The root of the command line. A command either returns, or raises: a StokerError becomes an error, a hint and the exit
-status that `wire.status` gives its code; Ctrl-C becomes 130, and a reader who went away ends us without a word.
+status that `wire.status` gives its code; Ctrl-C becomes 130, a reader who went away ends us without a word, and a file
+that can hold no more with a line.
 """
 
+import errno
 import os
 import sys
+from contextlib import suppress
 from typing import Final, NoReturn
 
 import click
@@ -18,6 +21,8 @@ from stoker.cli.server import server_option
 EXIT_INTERRUPTED: Final = 130
 EXIT_READER_GONE: Final = 141
 """128 + SIGPIPE, what other programs of a pipeline end with."""
+UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""How a write to a file that can hold no more ends."""
 _SECTIONS: Final = (
     ("Try it", (demo.demo, up.up)),
     ("Jobs", (submit.submit, job.list_jobs, status.status, logs.logs, job.why, wait.wait, job.cancel)),
@@ -43,6 +48,11 @@ class _Root(click.Group):
             raise  # before the next line, which would import much to find out that it isn't one of ours
         except refused() as fault:
             ctx.exit(show_problem(fault))
+        except UnicodeEncodeError as fault:
+            # Whatever option it came by: bytes of the command line that aren't UTF-8 are half surrogates by now.
+            raise click.UsageError(
+                f"{fault.object!r} holds bytes that aren't UTF-8, and what is sent must be"
+            ) from None
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
@@ -76,12 +86,35 @@ def _forget_reader() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _open_streams() -> None:
+    """A descriptor that the caller closed would be that of our next file or socket, and be printed into."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # open for as long as the process lives
+
+
+def _cannot_write(fault: OSError) -> NoReturn:
+    with suppress(OSError):
+        click.echo(
+            f"error: the output can't be written: {fault.strerror}\nhint: it went to a full or broken file", err=True
+        )
+    # The interpreter's own flush at exit would complain again, and change the status.
+    _forget_reader()
+    sys.exit(1)
+
+
 def main() -> NoReturn:
     """The `stoker` command."""
     if not __debug__:
         sys.exit("error: Python runs with -O, which removes the checks that guard the ledger\nhint: start it without")
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding can't say must not end the command that prints it.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # TextIO of CPython is a wrapper
-    root.main(prog_name="stoker")
+    try:
+        root.main(prog_name="stoker")
+    except OSError as fault:
+        if fault.filename is not None or fault.errno not in UNWRITABLE:
+            raise
+        _cannot_write(fault)
     raise AssertionError("unreachable: click exits")

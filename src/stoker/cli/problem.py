@@ -4,6 +4,7 @@
 the exit status of the code.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -28,7 +29,8 @@ def show_problem(fault: "StokerError") -> int:
     refusal = fault.refusal
     # Some messages list several faults, a line each; their lines are kept, their control characters aren't.
     message = "\n".join(map(visible, refusal.message.splitlines()))
-    click.echo(f"error: {message} [{refusal.code}]", err=True)
-    if refusal.hint:
-        click.echo(f"hint: {visible(refusal.hint)}", err=True)
+    with suppress(OSError):  # a stderr that is full or gone doesn't change how it ended
+        click.echo(f"error: {message} [{refusal.code}]", err=True)
+        if refusal.hint:
+            click.echo(f"hint: {visible(refusal.hint)}", err=True)
     return exit_status(refusal.code)

@@ -1,0 +1,37 @@
+"""What does a command do when it can't say what it has to say? No server is needed."""
+
+import subprocess
+import sys
+
+import pytest
+
+STOKER = f"{sys.executable} -m stoker"
+NO_SERVER = f"{STOKER} list --server http://127.0.0.1:1"
+
+
+def shell(line: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["bash", "-c", line], capture_output=True, timeout=60, check=False)
+
+
+def test_a_full_disk_under_the_output_is_one_clear_error() -> None:
+    done = shell(f"{STOKER} --help > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == b"error: the output can't be written: No space left on device"
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_full_disk_under_stderr_does_not_change_the_exit_status() -> None:
+    assert shell(f"{NO_SERVER} 2> /dev/full").returncode == 5
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_does_not_change_the_exit_status(closed: str) -> None:
+    assert shell(f"{STOKER} --version {closed}").returncode == 0
+    assert shell(f"{NO_SERVER} {closed}").returncode == 5
+
+
+@pytest.mark.parametrize("words", ["list --name", "status", "submit --name x --env A=b --tenant", "node show"])
+def test_bytes_that_are_not_utf_8_are_a_usage_error_wherever_they_stand(words: str) -> None:
+    command = "-- true" if "submit" in words else ""
+    done = shell(f"STOKER_SERVER=http://127.0.0.1:1 {STOKER} {words} $'\\xff\\xfe' {command}")
+    assert (done.returncode, b"UTF-8" in done.stderr, b"Traceback" in done.stderr) == (2, True, False)
