@@ -231,6 +231,27 @@ async def test_a_full_disk_starts_nothing_and_loses_no_end(tmp_path: Path) -> No
         subprocess.run(["umount", folder], check=True)
 
 
+async def test_a_disk_so_full_that_it_takes_no_log_line_ends_no_task(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        async with node_in(folder) as node, agent_on(node) as agent:
+            await agent.runner.start(node.shell(key(1), "while [ ! -e go ]; do sleep 0.01; done; exit 7"))
+            await agent.running(key(1))
+            _fill(folder / "ballast")
+            wider_than_a_page = tuple(f"GPU-{number:036d}" for number in range(200))
+            await agent.runner.start(node.shell(key(2), "true", gpus=wider_than_a_page))
+            await asyncio.sleep(0.2)
+            (folder / "ballast").unlink()
+            assert (await agent.end(key(2))).cause is EndCause.NEVER_STARTED
+            (folder / "go").touch()
+            assert (await agent.end(key(1))).exit_code == 7
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
 def _nudged(pid: int) -> bool:
     """Wake it: by itself it looks twice a minute. Does it still live?"""
     if lives(pid):

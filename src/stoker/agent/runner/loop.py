@@ -271,8 +271,9 @@ class Loop:
 
 
 def complain(text: str) -> None:
-    """One line in the runner's log."""
-    os.write(2, f"{clock.wall_ms()} {text}\n".encode("utf-8", "replace"))
+    """One line in the runner's log, unless that is on the disk which is full: then nobody hears it."""
+    with suppress(OSError):
+        os.write(2, f"{clock.wall_ms()} {text}\n".encode("utf-8", "replace"))
 
 
 def _nothing(number: int, frame: object) -> None:
