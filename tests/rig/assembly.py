@@ -13,6 +13,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.live.control import ControlPlane, active, recover_control
 from stoker.live.settings import ControlSettings, JobsSettings
 from stoker.live.world import World
+from tests.rig.gate import Gate, GatedClock
 from tests.rig.sim_link import SimLink, SimNetwork
 from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.sim_runner import Machine, SimRunner
@@ -47,8 +48,10 @@ class ProcessTasks:
 class ControlProcess:
     """A control plane: everything between the ports, without its servers."""
 
-    def __init__(self, disk: SimDisk, network: SimNetwork, clock: SimClock, entropy: SimEntropy) -> None:
-        self._disk, self._network = disk, network
+    def __init__(
+        self, disk: SimDisk, network: SimNetwork, clock: SimClock, entropy: SimEntropy, look_back_max: int = 1_000_000
+    ) -> None:
+        self._disk, self._network, self._look_back_max = disk, network, look_back_max
         self.telemetry = Notes(clock, "control")
         self._world = World(clock=clock, entropy=entropy, telemetry=self.telemetry)
         self._parts: ControlPlane | None = None
@@ -65,27 +68,33 @@ class ControlProcess:
         """None before recovery."""
         return self._parts.committer.state if self._parts else None
 
-    async def start(self) -> None:
-        """Returns when it is active."""
+    async def start(self) -> bool:
+        """Returns when it is active (True), or has ended instead."""
         life = self.tasks.start(self._live())
         ready = asyncio.ensure_future(self._ready.wait())
         await asyncio.wait((life, ready), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
-        assert not life.done(), life
+        return not life.done()
 
     async def _live(self) -> None:
-        log = SimLog(self._disk, self._world.clock, self._world.entropy)
+        log = SimLog(self._disk, self._world.clock, self._world.entropy, look_back_max=self._look_back_max)
         await log.open()
         self._parts = await recover_control(SETTINGS, log, self._world)
         async with active(self._parts) as duties:
             self._network.control = self._parts.sessions
             self._ready.set()
-            await duties.until(asyncio.Event())
+            try:
+                await duties.until(asyncio.Event())
+            finally:
+                self._go_dark()
+
+    def _go_dark(self) -> None:
+        if self._parts is not None and self._network.control is self._parts.sessions:
+            self._network.control = None
 
     async def kill(self) -> None:
         """kill -9: connections are reset, nothing is flushed."""
-        if self._parts is not None and self._network.control is self._parts.sessions:
-            self._network.control = None
+        self._go_dark()
         await self.tasks.kill()
         self._network.break_all()
 
@@ -95,31 +104,42 @@ class AgentProcess:
 
     def __init__(self, machine: Machine, network: SimNetwork, gpus: int, seed: int) -> None:
         self.machine = machine
+        self.gate = Gate()
+        self.missing: set[GpuUuid] = set()
+        """GPUs that the driver doesn't show now."""
         self._network, self._gpus = network, gpus
         self._entropy = SimEntropy(seed)
+        self._daemon: Daemon | None = None
         self.telemetry = Notes(SimClock(), machine.name)
         self.tasks = ProcessTasks()
-        self.alive = False
 
     @property
     def node(self) -> NodeName:
         return NodeName(self.machine.name)
 
     def start(self) -> None:
+        self.gate = Gate()
         ports = AgentPorts(
-            link=SimLink(self._network, self.node),
-            runner=SimRunner(self.machine),
-            clock=self.machine.clock,
+            link=SimLink(self._network, self.node, self.gate),
+            runner=SimRunner(self.machine, self.gate),
+            clock=GatedClock(self.machine.clock, self.gate),
             entropy=self._entropy,
             telemetry=self.telemetry,
         )
         self.tasks = ProcessTasks()
-        self.tasks.start(Daemon(self.registration(), ports).run())
-        self.alive = True
+        self._daemon = Daemon(self.registration(), ports)
+        self.tasks.start(self._daemon.run())
 
-    def registration(self) -> Registration:
+    def show_gpus(self, *missing: GpuUuid) -> None:
+        """The driver shows all GPUs but these from now on."""
+        self.missing = set(missing)
+        if self._daemon is not None:
+            self._daemon.amend(self.registration())
+
+    def gpus(self) -> list[Gpu]:
+        """All that the node ever had."""
         name = self.machine.name
-        gpus = tuple(
+        return [
             Gpu(
                 uuid=GpuUuid(f"GPU-{name}-{i}"),
                 index=i,
@@ -128,11 +148,14 @@ class AgentProcess:
                 simulated=True,
             )
             for i in range(self._gpus)
-        )
+        ]
+
+    def registration(self) -> Registration:
+        name = self.machine.name
         inventory = Inventory(
             boot_id=self.machine.boot_id,
             address=f"10.0.0.{int(name[1:])}",
-            gpus=gpus,
+            gpus=tuple(gpu for gpu in self.gpus() if gpu.uuid not in self.missing),
             cpus=64,
             memory_mb=1 << 19,
             simulated=True,
@@ -142,6 +165,5 @@ class AgentProcess:
 
     async def kill(self) -> None:
         """kill -9 of the agent; its runner and jobs go on."""
-        self.alive = False
         await self.tasks.kill()
         self._network.break_streams(self.node)

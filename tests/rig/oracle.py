@@ -1,16 +1,45 @@
 """What really happened, held against what the ledger says.
 
-Safety is checked whenever an event is applied and whenever a process starts; liveness once the faults have ended.
+Safety is judged whenever an event is applied and whenever a process starts; the reasons of those who wait after every
+step; what the disk holds after every recovery; liveness and honesty once the faults have ended. A broken promise is
+noted, and the run ends with it at the next step: an exception in the middle of the writer would only hide it.
+
+Promises: O1  an acknowledged job is never lost
+          O2  each task of each attempt is started at most once, ever
+          O3  no GPU serves two living processes
+          O4  no job runs as two attempts at once
+          O5  a task has ended, and a job is final, only when none of its processes lives
+          O6  the brain's invariants hold after every event, and time in the log never runs backwards
+          O7  who waits is told why, once a pass has looked
+          O8  the end in the ledger is the end that happened: cause, exit code, signal
+          O9  once faults have ended all jobs end, and nothing is held, stray or out of service
+          O10 an instruction leaves only when what it follows from is on disk; where ranks meet at a port, none runs
+              before rank 0 has
+          O11 the log adds up to the state, byte for byte, from its beginning and from its newest snapshot
+What ran on a node that a person forgot by force is exempt from O4 and O5 (ADR 3): they were told so.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stoker.brain.domain.ids import GpuUuid, JobId
-from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.ids import GpuUuid, JobId, Position
+from stoker.brain.domain.instruction import Instruction, Start, TaskKey
+from stoker.brain.domain.job import EndCause, Job, Task
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.reason import AWAITING_PASS
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact, decode_fact, load_snapshot, snapshot_chunks
+from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskEnded
 from stoker.brain.state.invariants import violations
-from tests.rig.sim_runner import Machine
+from stoker.live.loop import Loop
+from tests.rig.quick_check import QuickCheck
+from tests.rig.sim_log import SimDisk
+from tests.rig.sim_runner import Machine, Process
+
+_NEVER_RAN = (EndCause.GONE, EndCause.START_FAILED, EndCause.NEVER_STARTED)
+"""Ends that an agent gives for a task of which its runner has no record."""
 
 
 @dataclass(slots=True)
@@ -19,54 +48,188 @@ class Oracle:
     forgotten: set[str] = field(default_factory=set)
     """Nodes that a person declared gone by force: what runs there is outside what we can promise."""
     acknowledged: dict[JobId, None] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
     events: int = 0
+    _ledger: ClusterState | None = None
+    _last_at: Instant = NEVER
+    _check: QuickCheck = field(default_factory=QuickCheck)
+    _placed: set[tuple[JobId, int]] = field(default_factory=set)
+    _stopped: set[tuple[JobId, int]] = field(default_factory=set)
+    """Attempts of which the disk says so."""
+    _waited: dict[tuple[JobId, int], int] = field(default_factory=dict)
+    """(job, attempts so far) -> how many passes had been made when it was first seen waiting."""
 
-    def check(self, state: ClusterState) -> None:
-        """After every event: the brain's invariants, and no final job with a living process."""
-        self.events += 1
-        broken = violations(state)
-        assert not broken, broken
+    def __post_init__(self) -> None:
         for machine in self.machines:
+            machine.on_start = self.began
+
+    def verdict(self) -> None:
+        assert not self.broken, "\n".join(self.broken[:10])
+
+    # --- after every event --------------------------------------------------------------------------------------
+
+    def applied(self, state: ClusterState, fact: Fact) -> None:
+        self.events += 1
+        self._ledger = state
+        self.broken += [f"O6 at event {state.position}: {fault}" for fault in self._check.violations(state)]
+        if fact.at < self._last_at:
+            self.broken.append(f"O6 event {state.position} is of {fact.at}, after one of {self._last_at}")
+        self._last_at = fact.at
+        if isinstance(fact.event, TaskEnded) and fact.event.end.proved:
+            self._must_be_gone(TaskKey(fact.event.job, fact.event.attempt, fact.event.rank), fact.event.end.cause)
+        for machine in self._known_machines():
             for process in machine.live():
                 job = state.jobs.get(process.key.job)
-                if job is None or machine.name in self.forgotten:
-                    continue
-                assert not job.is_final, f"{job.story()} is final, but {process.key} runs on {machine.name}"
+                if job is not None and job.is_final:
+                    self.broken.append(f"O5 {job.story()} is final, but {process.key} lives on {machine.name}")
 
-    def check_world(self) -> None:
-        """No key was ever started twice; no GPU serves two live processes."""
-        for machine in self.machines:
-            twice = [key for key, times in machine.started.items() if times > 1]
-            assert not twice, f"started twice on {machine.name}: {twice}"
-            users: dict[GpuUuid, object] = {}
-            for process in machine.live():
-                for gpu in process.gpus:
-                    assert gpu not in users, f"GPU {gpu} serves {users[gpu]} and {process.key}"
-                    users[gpu] = process.key
+    def _must_be_gone(self, key: TaskKey, cause: EndCause) -> None:
+        for machine in self._known_machines():
+            process = machine.processes.get(key)
+            if process is not None and process.alive:
+                self.broken.append(f"O5 {key} ended as {cause}, but lives on {machine.name}")
 
-    def check_single_attempt(self) -> None:
-        """No job has live processes of two attempts at once, unless a person forced it."""
-        attempts: dict[JobId, int] = {}
-        for machine in self.machines:
-            if machine.name in self.forgotten:
-                continue
-            for process in machine.live():
-                job, attempt = process.key.job, process.key.attempt
-                assert attempts.setdefault(job, attempt) == attempt, f"job {job} runs as {attempts[job]} and {attempt}"
+    def _known_machines(self) -> list[Machine]:
+        return [machine for machine in self.machines if machine.name not in self.forgotten]
 
-    def check_end(self, state: ClusterState) -> None:
-        """Liveness and honesty, after faults ended: every acknowledged job is known and final, its story is true."""
+    # --- what is on disk, and what leaves ---------------------------------------------------------------------------
+
+    def written(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            event = decode_fact(record).event
+            if isinstance(event, JobPlaced):
+                self._placed.add((event.job, event.attempt))
+            elif isinstance(event, AttemptStopping):
+                self._stopped.add((event.job, event.attempt))
+
+    def instructed(self, instruction: Instruction) -> None:
+        """O10. A stop without a cause is for a stray, which no ledger placed."""
+        attempt = (instruction.key.job, instruction.key.attempt)
+        if isinstance(instruction, Start):
+            durable = attempt in self._placed
+        else:
+            durable = instruction.cause is None or attempt in self._stopped
+        if not durable:
+            self.broken.append(f"O10 not on disk, and sent: {instruction}")
+
+    # --- whenever a process starts ------------------------------------------------------------------------------
+
+    def began(self, machine: Machine, process: Process) -> None:
+        key = process.key
+        if machine.started[key] > 1:
+            self.broken.append(f"O2 {key} was started {machine.started[key]} times on {machine.name}")
+        for other in machine.live():
+            shared: set[GpuUuid] = set(process.gpus) & set(other.gpus)
+            if other is not process and shared:
+                self.broken.append(f"O3 {sorted(shared)} serve {other.key} and {key}")
+        if machine.name not in self.forgotten:
+            self._must_be_alone(machine, key)
+
+    def _must_be_alone(self, machine: Machine, key: TaskKey) -> None:
+        for where in self._known_machines():
+            for other in where.live():
+                if other.key.job == key.job and other.key.attempt != key.attempt:
+                    self.broken.append(f"O4 {key} began on {machine.name} while {other.key} lives on {where.name}")
+        job = self._ledger.jobs.get(key.job) if self._ledger else None
+        if job is not None and job.is_final:
+            self.broken.append(f"O5 {key} began on {machine.name}, but {job.story()} is final")
+        if job is not None and job.attempts[key.attempt - 1].master_port:
+            leader = TaskKey(key.job, key.attempt, 0)
+            if not any(leader in where.processes for where in self.machines):
+                self.broken.append(f"O10 {key} began on {machine.name} before rank 0 had tried the port")
+
+    # --- after a recovery and after a step ----------------------------------------------------------------------
+
+    def killed(self) -> None:
+        """What the dead process knew beyond its disk never happened."""
+        self._ledger, self._last_at = None, NEVER
+        self._waited.clear()
+
+    def recovered(self, state: ClusterState) -> None:
+        self._ledger = state
+        self.broken += [f"O6 after recovery: {violation}" for violation in violations(state)]
+        self.broken += [
+            f"O1 job {job} was acknowledged and is lost" for job in self.acknowledged if job not in state.jobs
+        ]
+
+    def stepped(self, state: ClusterState, loop: Loop) -> None:
+        """O7. A pass under way when a job was first seen may not have seen it; the next one has."""
+        waited = {}
+        for ids in state.indexes.waiting.values():
+            for job_id in ids:
+                job = state.jobs[job_id]
+                since = self._waited.get((job_id, len(job.attempts)), loop.passes)
+                waited[job_id, len(job.attempts)] = since
+                if loop.passes >= since + 2 and loop.reason_for(job) == AWAITING_PASS:
+                    self.broken.append(
+                        f"O7 after {loop.passes - since} passes nobody knows why it waits: {job.story()}"
+                    )
+        self._waited = waited
+
+    # --- once the faults have ended -----------------------------------------------------------------------------
+
+    def ended(self, state: ClusterState) -> None:
+        """O1, O6, O8, O9."""
+        self.broken += [f"O6 at the end: {violation}" for violation in violations(state)]
         for job_id in self.acknowledged:
             job = state.jobs.get(job_id)
-            assert job is not None, f"job {job_id} was acknowledged and is lost"
-            assert job.is_final, f"never ended: {job.story()}"
-            if job.state is JobState.SUCCEEDED:
-                for task in job.attempts[-1].tasks:
-                    assert task.end is not None
-                    assert (task.end.cause, task.end.exit_code) == (EndCause.EXITED, 0), job.story()
+            if job is None:
+                self.broken.append(f"O1 job {job_id} was acknowledged and is lost")
+            elif not job.is_final:
+                self.broken.append(f"O9 never ended: {job.story()}")
+        for job in state.jobs.values():
+            self._must_be_true(job)
         for machine in self.machines:
-            assert not machine.live(), f"{machine.name} still runs {[p.key for p in machine.live()]}"
-        for name, free in state.indexes.free.items():
-            assert len(free.gpus) == len(state.nodes[name].inventory.gpus), (
-                f"{name} leaks GPUs: {state.nodes[name].strays}"
-            )
+            self.broken += [f"O9 {process.key} still lives on {machine.name}" for process in machine.live()]
+        self._must_be_free(state)
+
+    def _must_be_true(self, job: Job) -> None:
+        """O8."""
+        for attempt in job.attempts:
+            for task in attempt.tasks:
+                self._must_have_ended_so(TaskKey(job.id, attempt.number, task.placement.rank), task)
+        last = job.attempts[-1] if job.attempts else None
+        if job.state is JobState.SUCCEEDED and last is not None:
+            codes = [task.end.exit_code if task.end else None for task in last.tasks]
+            if codes != [0] * len(codes) or job.exit_code != 0:
+                self.broken.append(f"O8 succeeded with exit codes {codes}: {job.story()}")
+
+    def _must_have_ended_so(self, key: TaskKey, task: Task) -> None:
+        (machine,) = (machine for machine in self.machines if machine.name == task.placement.node)
+        if task.end is None or machine.name in self.forgotten:
+            return
+        told = (task.end.cause, task.end.exit_code, task.end.signal)
+        over, process = machine.ends.get(key), machine.processes.get(key)
+        if over is None:
+            if task.end.cause not in _NEVER_RAN or process is not None:
+                self.broken.append(f"O8 {key} is said to have ended as {told}; {machine.name} has no record of an end")
+        elif told != (over.end.cause, over.end.exit_code, over.end.signal):
+            self.broken.append(f"O8 {key} ended as {over.end}, and the ledger says {told}")
+        elif told[0] is EndCause.EXITED and (process is None or process.exit_code != told[1]):
+            self.broken.append(f"O8 {key} exited with {process and process.exit_code}, and the ledger says {told[1]}")
+
+    def _must_be_free(self, state: ClusterState) -> None:
+        """O9."""
+        for name, node in state.nodes.items():
+            free = state.indexes.free.get(name)
+            if free is None:
+                self.broken.append(f"O9 {name} is out of service: {state.node_state(name)}")
+            elif free.gpus != node.inventory.gpus or node.strays:
+                self.broken.append(f"O9 {name} has {len(free.gpus)} GPUs free, strays {node.strays}")
+        left = (state.indexes.held, state.indexes.ports, state.indexes.on_node)
+        if any(left):
+            self.broken.append(f"O9 still held: {left}")
+
+    def replayed(self, state: ClusterState, disk: SimDisk) -> None:
+        """O11. The writer is at rest."""
+        live = list(snapshot_chunks(state))
+        if disk.first == 1 and _replay(ClusterState(), disk) != live:
+            self.broken.append("O11 the log, replayed from its beginning, gives another state")
+        if disk.snapshots and _replay(load_snapshot(disk.snapshots[-1].chunks), disk) != live:
+            self.broken.append("O11 the newest snapshot and what follows it give another state")
+
+
+def _replay(state: ClusterState, disk: SimDisk) -> list[bytes]:
+    for at in range(state.position + 1, disk.end + 1):
+        apply(state, decode_fact(disk.records[at - disk.first]), Position(at))
+    return list(snapshot_chunks(state))

@@ -5,9 +5,9 @@ and not only what was reported.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from stoker.agent.ports import (
     LogSlice,
@@ -25,11 +25,20 @@ from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import TaskPhase, TaskStatus
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.ports import Clock, Entropy
+from tests.rig.gate import Gate
+
+TRAP: Final = "trap"
+"""In a command: its process ignores the terminate signal."""
+LINGER: Final = "linger"
+"""In a command: its leader leaves a child behind, which goes on for LINGER_S."""
+LINGER_S: Final = 2.0
+BUSY: Final = 0.1
+"""Chance that a call to the runner takes up to a second."""
 
 
 @dataclass(slots=True)
 class Process:
-    """A simulated process tree. `script` is what its command says: seconds to run and how it ends."""
+    """A simulated process tree."""
 
     key: TaskKey
     pid: int
@@ -37,6 +46,9 @@ class Process:
     started_at: Instant
     task: asyncio.Task[None] | None = None
     alive: bool = True
+    """Does any of the tree live?"""
+    exit_code: int | None = None
+    """What its leader really exited with. None = it didn't exit by itself (yet)."""
     stopped: bool = False
     ending: bool = False
 
@@ -53,6 +65,8 @@ class Machine:
     """How often the process of each key was started, over the machine's whole life."""
     records: dict[TaskKey, StartTask] = field(default_factory=dict)
     """Start records on disk."""
+    booted: dict[TaskKey, str] = field(default_factory=dict)
+    """The boot id in each start record."""
     ends: dict[TaskKey, TaskOver] = field(default_factory=dict)
     """End records on disk."""
     settled: dict[TaskKey, None] = field(default_factory=dict)
@@ -60,6 +74,10 @@ class Machine:
     ports_taken: set[int] = field(default_factory=set)
     runner: "RunnerProcess | None" = None
     pids: int = 100
+    recorded: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever a start record is written: its process isn't there yet."""
+    on_start: "Callable[[Machine, Process], None] | None" = None
+    """Called whenever a process begins to live."""
 
     def live(self) -> list[Process]:
         return [process for process in self.processes.values() if process.alive]
@@ -76,6 +94,15 @@ class Machine:
             end_process(process)
         self.boot_id = f"boot-{int(self.boot_id.split('-')[1]) + 1}"
 
+    def begin_process(self, task: StartTask) -> Process:
+        key = task.start.key
+        self.pids += 1
+        process = self.processes[key] = Process(key, self.pids, task.start.gpus, self.clock.now())
+        self.started[key] = self.started.get(key, 0) + 1
+        if self.on_start is not None:
+            self.on_start(self, process)
+        return process
+
 
 def end_process(process: Process) -> None:
     process.alive = False
@@ -90,26 +117,26 @@ class RunnerProcess:
         self.machine = machine
         self.dead = False
         self._listener: asyncio.Queue[RunnerReport] | None = None
-        self._lost: dict[TaskKey, str] = {}
         self._sweep()
 
     def _sweep(self) -> None:
-        """R5: whatever an earlier runner left open is killed and ends `runner_lost`."""
+        """R5: whatever an earlier runner left open is killed, and its end says why."""
         machine = self.machine
         for key in machine.records:
-            if key in machine.ends:
-                continue
-            process = machine.processes.get(key)
-            if process is not None and process.alive:
-                end_process(process)
-                self._record_end(
-                    key, TaskEnd(cause=EndCause.RUNNER_LOST, at=machine.clock.now(), error="runner killed")
-                )
-            elif process is not None:
-                # It ended, or was killed with the machine, while no runner was there to see how.
-                self._record_end(key, TaskEnd(cause=EndCause.RUNNER_LOST, at=machine.clock.now(), error="unseen end"))
-            else:
-                self._record_end(key, TaskEnd(cause=EndCause.NEVER_STARTED, at=machine.clock.now(), error="no process"))
+            if key not in machine.ends:
+                process = machine.processes.get(key)
+                if process is not None and process.alive:
+                    end_process(process)
+                cause, error = self._cause_of_loss(key, process)
+                self._record_end(key, TaskEnd(cause=cause, at=machine.clock.now(), error=error))
+
+    def _cause_of_loss(self, key: TaskKey, process: Process | None) -> tuple[EndCause, str]:
+        if self.machine.booted[key] != self.machine.boot_id:
+            return EndCause.NODE_REBOOTED, "the node was rebooted"
+        if process is None:
+            return EndCause.NEVER_STARTED, "no process"
+        # It was killed just now, or ended while no runner was there to see how.
+        return EndCause.RUNNER_LOST, "the runner was killed"
 
     def attach(self) -> asyncio.Queue[RunnerReport]:
         """A new agent connection; the older one hears no more."""
@@ -139,38 +166,87 @@ class RunnerProcess:
         self.say(RunnerGone(error="killed"))
         self.dead = True
 
+    # --- what it is told ----------------------------------------------------------------------------------------
+
     async def start(self, task: StartTask) -> None:
         machine, key = self.machine, task.start.key
         if key in machine.records:
+            self._answer_known(key)
             return
         machine.records[key] = task  # R2: on disk before the process exists
+        machine.booted[key] = machine.boot_id
+        machine.recorded.set()
         await machine.clock.sleep(machine.entropy.jitter(0.0005, 0.004))
-        if self.dead:
+        if self.dead or key in machine.ends:
             return
         if task.start.probe_port in machine.ports_taken and task.start.probe_port:
             self._end(key, TaskEnd(cause=EndCause.PORT_TAKEN, at=machine.clock.now(), error="port taken"))
             return
-        machine.pids += 1
-        process = Process(key, machine.pids, task.start.gpus, machine.clock.now())
-        machine.processes[key] = process
-        machine.started[key] = machine.started.get(key, 0) + 1
+        process = machine.begin_process(task)
         process.task = asyncio.get_running_loop().create_task(self._live(process, task))
         self.say(TaskRunning(key=key, pid=process.pid, at=process.started_at))
 
-    async def _live(self, process: Process, task: StartTask) -> None:
-        """The command is `SECONDS EXIT_CODE [trap]`: what the process does, told in words."""
-        seconds, exit_code, *_ = str(task.start.command).split()
-        await self.machine.clock.sleep(float(seconds))
-        process.alive = False
-        self._end_alive(
-            process.key, TaskEnd(cause=EndCause.EXITED, at=self.machine.clock.now(), exit_code=int(exit_code))
-        )
+    def _answer_known(self, key: TaskKey) -> None:
+        """R1: what the record knows; never a second start."""
+        process = self.machine.processes.get(key)
+        if key in self.machine.ends:
+            self.say(self.machine.ends[key])
+        elif process is not None:
+            self.say(TaskRunning(key=key, pid=process.pid, at=process.started_at))
+            if process.ending:
+                self.say(TaskEnding(key=key))
 
-    def _end_alive(self, key: TaskKey, end: TaskEnd) -> None:
-        """A process ended; its runner is whoever runs now. Without one the next runner's sweep says what happened."""
-        runner = self.machine.runner
-        if runner is not None:
-            runner._end(key, end)
+    async def stop(self, key: TaskKey, grace_ms: int) -> None:
+        machine, process = self.machine, self.machine.processes.get(key)
+        if process is None and key in machine.records and key not in machine.ends:
+            end = TaskEnd(cause=EndCause.STOPPED, at=machine.clock.now(), error="before its process was started")
+            self._end(key, end)
+            return
+        if process is None or not process.alive or process.stopped:
+            return
+        self._say_ending(process)
+        process.stopped = True
+        stubborn = TRAP in str(machine.records[key].start.command)
+        await machine.clock.sleep(grace_ms / 1000 + 0.01 if stubborn else machine.entropy.jitter(0.001, 0.2))
+        if not self.dead and process.alive:
+            end_process(process)
+            self._end(key, self._stopped_end(process, 9 if stubborn else 15))
+
+    def _stopped_end(self, process: Process, signal: int) -> TaskEnd:
+        at = self.machine.clock.now()
+        if process.exit_code is not None:  # its leader had ended by itself
+            return TaskEnd(cause=EndCause.EXITED, at=at, exit_code=process.exit_code)
+        return TaskEnd(cause=EndCause.STOPPED, at=at, signal=signal)
+
+    def kill_all(self) -> None:
+        for process in self.machine.live():
+            end_process(process)
+            self._end(process.key, self._stopped_end(process, 9))
+
+    # --- the lives of processes ---------------------------------------------------------------------------------
+
+    async def _live(self, process: Process, task: StartTask) -> None:
+        """The command is `SECONDS EXIT_CODE [trap|linger]`: what the process does, told in words."""
+        seconds, exit_code, *words = str(task.start.command).split()
+        clock = self.machine.clock
+        await clock.sleep(float(seconds))
+        process.exit_code = int(exit_code)
+        if LINGER in words:
+            self._whoever_runs(lambda runner: runner._say_ending(process))
+            await clock.sleep(LINGER_S)
+        process.alive = False
+        end = TaskEnd(cause=EndCause.EXITED, at=clock.now(), exit_code=process.exit_code)
+        self._whoever_runs(lambda runner: runner._end(process.key, end))
+
+    def _whoever_runs(self, notice: "Callable[[RunnerProcess], None]") -> None:
+        """Without a runner nobody notices; the next runner's sweep says what happened."""
+        if self.machine.runner is not None:
+            notice(self.machine.runner)
+
+    def _say_ending(self, process: Process) -> None:
+        if not process.ending:
+            process.ending = True
+            self.say(TaskEnding(key=process.key))
 
     def _end(self, key: TaskKey, end: TaskEnd) -> None:
         if key not in self.machine.ends and not self.dead:
@@ -180,75 +256,74 @@ class RunnerProcess:
     def _record_end(self, key: TaskKey, end: TaskEnd) -> None:
         self.machine.ends[key] = TaskOver(key=key, end=end)
 
-    async def stop(self, key: TaskKey, grace_ms: int) -> None:
-        process = self.machine.processes.get(key)
-        if process is None or not process.alive or process.stopped:
-            return
-        process.stopped = process.ending = True
-        self.say(TaskEnding(key=key))
-        stubborn = "trap" in str(self.machine.records[key].start.command)
-        delay = grace_ms / 1000 + 0.01 if stubborn else self.machine.entropy.jitter(0.001, 0.2)
-        await self.machine.clock.sleep(delay)
-        if self.dead or not process.alive:
-            return
-        end_process(process)
-        at = self.machine.clock.now()
-        self._end(key, TaskEnd(cause=EndCause.STOPPED, at=at, signal=9 if stubborn else 15))
-
 
 class SimRunner:
-    """The Runner port of one agent process on a machine."""
+    """The Runner port of one agent process on a machine; `gate` is that process's."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, gate: Gate | None = None) -> None:
         self._machine = machine
+        self._gate = gate or Gate()
         self._runner: RunnerProcess | None = None
         self._queue: asyncio.Queue[RunnerReport] | None = None
-        self._stops: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
         if self._machine.runner is None:
             await self._machine.clock.sleep(self._machine.entropy.jitter(0.01, 0.1))
             if self._machine.runner is None:
                 self._machine.runner = RunnerProcess(self._machine)
+        await self._gate.passed()
         self._runner = self._machine.runner
+        if self._runner is None:
+            raise OSError("the runner ended at once")
         self._queue = self._runner.attach()
 
     async def reports(self) -> AsyncIterator[RunnerReport]:
         assert self._queue is not None, "reports before connect"
         while True:
             report = await self._queue.get()
+            await self._gate.passed()
             yield report
             if isinstance(report, RunnerGone):
                 return
 
-    def _alive(self) -> RunnerProcess:
+    async def _reach(self) -> RunnerProcess:
+        """The socket takes a message at once, unless its buffer is full or the machine is busy."""
+        await self._gate.passed()
+        if self._machine.entropy.jitter(0, 1) < BUSY:
+            await self._machine.clock.sleep(self._machine.entropy.jitter(0.0, 1.0))
+            await self._gate.passed()
         if self._runner is None or self._runner.dead:
             raise OSError("the runner is gone")
         return self._runner
 
     async def start(self, task: StartTask) -> None:
-        runner = self._alive()
+        runner = await self._reach()
         # The socket takes the message; the runner acts on its own time, also if this agent dies now.
-        self._detach(runner.start(task))
+        self._leave(runner.start(task))
 
     async def stop(self, key: TaskKey, grace_ms: int) -> None:
-        self._detach(self._alive().stop(key, grace_ms))
+        runner = await self._reach()
+        self._leave(runner.stop(key, grace_ms))
 
-    def _detach(self, work: Coroutine[Any, Any, None]) -> None:
+    def _leave(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._stops.add(task)
-        task.add_done_callback(self._stops.discard)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
 
     async def settle(self, key: TaskKey) -> None:
-        self._alive()
-        self._machine.settled[key] = None
+        await self._reach()
+        if key in self._machine.ends:
+            self._machine.settled[key] = None
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
+        """A simulated process writes nothing."""
+        await self._gate.passed()
         if key not in self._machine.records:
             raise OSError("no such output")
         return LogSlice(offset=0, data=b"", size=0, ended=key in self._machine.ends)
 
     async def shutdown(self) -> None:
-        for process in self._machine.live():
-            end_process(process)
+        runner = await self._reach()
+        runner.kill_all()
         self._machine.kill_runner()

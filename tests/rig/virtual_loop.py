@@ -5,12 +5,15 @@ thread would make a wait of microseconds cost virtual hours, silently.
 """
 
 import asyncio
+import functools
+import inspect
 import selectors
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Suite = TypeVar("Suite", bound=type)
 
 
 class Deadlock(RuntimeError):
@@ -71,3 +74,24 @@ def run_virtual(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def on_virtual_time(suite: Suite) -> Suite:
+    """A class of tests, each of which runs on a virtual loop of its own, also those that it inherits."""
+    for name, test in inspect.getmembers(suite, inspect.isfunction):
+        if name.startswith("test_"):
+            setattr(suite, name, _virtual(test))
+    return suite
+
+
+def _virtual(test: Callable[..., object]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: object, **kwargs: object) -> None:
+        async def story() -> None:
+            told = test(*args, **kwargs)
+            if inspect.isawaitable(told):
+                await told
+
+        run_virtual(story)
+
+    return run

@@ -5,6 +5,7 @@ what is wrong; none is ever wrong unless Stoker has a bug.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.job import Job
@@ -12,7 +13,7 @@ from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
 
-_INDEXES = (
+INDEXES: Final = (
     "by_state",
     "waiting",
     "delayed",
@@ -98,6 +99,6 @@ def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
 def indexes_derived(state: ClusterState) -> Iterator[str]:
     """Every index equals what `rebuild` makes from nothing."""
     fresh = state.rebuilt_indexes()
-    for name in _INDEXES:
+    for name in INDEXES:
         if getattr(state.indexes, name) != getattr(fresh, name):
             yield f"index {name} has drifted from the records"

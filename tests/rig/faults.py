@@ -1,0 +1,221 @@
+"""What the world does to a cluster. One function per kind of fault; `one_fault` draws one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.report import TaskFinished
+from tests.rig.assembly import AgentProcess
+from tests.rig.cluster import Cluster
+from tests.rig.people import act
+from tests.rig.sim_log import CommitPoint, Trap
+from tests.rig.sim_runner import Machine
+
+TRAP_S_MAX: Final = 40.0
+"""A snapshot is due every 30 s."""
+START_S_MAX: Final = 5.0
+
+
+async def one_fault(cluster: Cluster) -> None:
+    cluster.faults += 1
+    await cluster.dice.choice(FAULTS)(cluster)
+    for agent in cluster.agents:
+        if cluster.dice.random() < 0.5:
+            cluster.network.heal(agent.node)
+
+
+# --- the control plane and its disk -----------------------------------------------------------------------------
+
+
+async def control_killed(cluster: Cluster) -> None:
+    """At any moment; it is down for nothing, seconds or minutes."""
+    await cluster.restart_control(cluster.dice.choice([0.0, 0.5, 20.0, 20.0, 240.0]))
+
+
+async def control_killed_at_a_commit_point(cluster: Cluster) -> None:
+    point, nth = cluster.dice.choice(list(CommitPoint)), cluster.dice.choice([1, 1, 2, 5])
+    act(cluster)
+    await killed_when(cluster, Trap(point, nth), TRAP_S_MAX)
+
+
+async def killed_when(cluster: Cluster, trap: Trap, within_s: float) -> bool:
+    """Kill the control plane when the trap springs, or when time is up (False)."""
+    cluster.disk.trap = trap
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await trap.sprung.wait()
+    died = trap.sprung.is_set()
+    await cluster.restart_control(0.0)
+    cluster.disk.trap = None
+    return died
+
+
+async def disk_full(cluster: Cluster) -> None:
+    """What can't be kept isn't acknowledged, and the process stops; with room again nothing has been lost."""
+    disk, before = cluster.disk, cluster.disk.refused
+    disk.full = True
+    act(cluster)
+    await cluster.clock.sleep(cluster.dice.choice([0.1, 8.0]))
+    if disk.refused > before:
+        await cluster.clock.sleep(0.1)
+        if cluster.network.control is not None:
+            cluster.oracle.broken.append("the disk refused an append, and the control plane went on")
+        await cluster.restart_control(1.0, crashed=True)  # in vain
+        disk.full = False
+        await cluster.restart_control(1.0, crashed=True)
+    disk.full = False
+
+
+async def disk_stalls(cluster: Cluster) -> None:
+    cluster.disk.stall_s = cluster.dice.choice([0.5, 5.0])
+    for _ in range(3):
+        act(cluster)
+    await cluster.clock.sleep(cluster.dice.choice([1.0, 10.0]))
+    cluster.disk.stall_s = 0.0
+
+
+async def wall_clock_steps(cluster: Cluster) -> None:
+    """By an hour, on the control plane's machine, while no control plane runs."""
+    cluster.wall_offset_s = cluster.dice.choice([-3_600.0, 0.0, 3_600.0])
+    await cluster.restart_control(0.5)
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------
+
+
+async def agent_killed(cluster: Cluster) -> None:
+    await _restart(cluster, _any(cluster))
+
+
+async def runner_killed(cluster: Cluster) -> None:
+    _any(cluster).machine.kill_runner()
+
+
+async def agent_and_runner_killed(cluster: Cluster) -> None:
+    agent = _any(cluster)
+    agent.machine.kill_runner()
+    await _restart(cluster, agent)
+
+
+async def agent_or_runner_killed_at_a_start(cluster: Cluster) -> None:
+    """The record is on disk, the process isn't there, and the agent doesn't know."""
+    agent = _any(cluster)
+    recorded = agent.machine.recorded
+    recorded.clear()
+    for _ in range(3):
+        act(cluster)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(START_S_MAX):
+            await recorded.wait()
+    if cluster.dice.random() < 0.7:
+        agent.machine.kill_runner()
+    if cluster.dice.random() < 0.7:
+        await _restart(cluster, agent)
+
+
+async def node_rebooted(cluster: Cluster) -> None:
+    agent = _any(cluster)
+    await agent.kill()
+    agent.machine.reboot()
+    await cluster.clock.sleep(cluster.dice.choice([1.0, 40.0]))
+    agent.start()
+
+
+async def agent_stopped(cluster: Cluster) -> None:
+    """SIGSTOP for longer than silence is borne, then SIGCONT. Its jobs go on, and so does its connection."""
+    agent, seconds = _any(cluster), cluster.dice.choice([5.0, 20.0, 60.0])
+    gate = agent.gate
+    gate.shut()
+
+    async def resume() -> None:
+        await cluster.clock.sleep(seconds)
+        gate.open()
+
+    cluster.later(resume())
+
+
+async def gpus_vanish(cluster: Cluster) -> None:
+    agent = _any(cluster)
+    agent.show_gpus(*(gpu.uuid for gpu in agent.gpus() if cluster.dice.random() < 0.5))
+
+
+async def gpus_return(cluster: Cluster) -> None:
+    _any(cluster).show_gpus()
+
+
+async def ports_taken_or_freed(cluster: Cluster) -> None:
+    first = cluster.dice.randrange(20_000, 20_016)
+    _any(cluster).machine.ports_taken ^= set(range(first, min(first + 4, 20_016)))
+
+
+# --- the network ------------------------------------------------------------------------------------------------
+
+
+async def partition(cluster: Cluster) -> None:
+    cluster.network.partition(_any(cluster).node)
+
+
+async def blip(cluster: Cluster) -> None:
+    cluster.network.break_streams(_any(cluster).node)
+
+
+async def lossy(cluster: Cluster) -> None:
+    cluster.network.lossy = cluster.dice.choice([0.0, 0.1, 0.5])
+
+
+async def late_end(cluster: Cluster) -> None:
+    """An end that the ledger has comes once more, as it was or with another exit code: it must change nothing."""
+    agent, control = _any(cluster), cluster.network.control
+    known = [key for key in agent.machine.ends if _is_settled(cluster, agent.machine, key)]
+    if control is None or not known:
+        return
+    key = cluster.dice.choice(known)
+    end = msgspec.structs.replace(agent.machine.ends[key].end, exit_code=cluster.dice.choice([None, 0, 99]))
+    try:
+        await control.finished(TaskFinished(node=agent.node, key=key, end=end))
+    except StokerError:
+        return
+
+
+def _is_settled(cluster: Cluster, machine: Machine, key: TaskKey) -> bool:
+    job = cluster.control.parts.committer.state.jobs.get(key.job)
+    if job is None or len(job.attempts) < key.attempt or machine.name in cluster.oracle.forgotten:
+        return False
+    return job.attempts[key.attempt - 1].tasks[key.rank].end is not None
+
+
+FAULTS: Final[tuple[Callable[[Cluster], Awaitable[None]], ...]] = (
+    control_killed,
+    control_killed_at_a_commit_point,
+    disk_full,
+    disk_stalls,
+    wall_clock_steps,
+    agent_killed,
+    runner_killed,
+    agent_and_runner_killed,
+    agent_or_runner_killed_at_a_start,
+    node_rebooted,
+    agent_stopped,
+    gpus_vanish,
+    gpus_return,
+    ports_taken_or_freed,
+    partition,
+    blip,
+    lossy,
+    late_end,
+)
+
+
+def _any(cluster: Cluster) -> AgentProcess:
+    return cluster.dice.choice(cluster.agents)
+
+
+async def _restart(cluster: Cluster, agent: AgentProcess) -> None:
+    await agent.kill()
+    await cluster.clock.sleep(cluster.dice.choice([0.0, 0.3, 30.0]))
+    agent.start()

@@ -1,0 +1,221 @@
+"""A promise broken on purpose is noticed: each mutant of the real code is caught by a few seeds.
+
+A rig that passes says little unless it would have failed. The name of a mutant says what is broken; beside it stands
+the promise of `tests.rig.oracle` that notices.
+"""
+
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.agent.daemon import Daemon
+from stoker.agent.delivery import Delivery
+from stoker.agent.observed import Observed
+from stoker.agent.ports import LinkDown, LinkSession, StartTask, TaskOver, TaskRunning
+from stoker.brain import cycle
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.job import Attempt, EndCause, Job, Task, TaskEnd
+from stoker.brain.domain.node import Free, Node
+from stoker.brain.domain.plan import Plan
+from stoker.brain.domain.report import TaskFinished, TaskInventory
+from stoker.brain.state import indexes
+from stoker.brain.state.admit import job as admit_job
+from stoker.brain.state.admit import node as admit_node
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import NodeSilent, ReportEnding
+from stoker.brain.state.ending import end_tasks
+from stoker.brain.state.events.union import Event
+from stoker.live import outbox
+from stoker.live.committer import Committer
+from stoker.live.outbox import Line, Outbox, Push
+from stoker.live.sessions import AgentStream, Sessions
+from tests.rig.run import simulate
+from tests.rig.sim_runner import RunnerProcess
+
+SEEDS_MAX: Final = 100
+Patch = pytest.MonkeyPatch
+
+
+def starts_are_sent_again_and_no_record_is_looked_at(patch: Patch) -> None:
+    """Every line of defence at once, since any one of them would do."""
+    real = Outbox.open
+
+    def forgetful(box: Outbox, node: NodeName, reported: Iterable[TaskKey], push: Push) -> Line:
+        return real(box, node, (), push)
+
+    def instruct(box: Outbox, line: Line, job: Job, attempt: Attempt, task: Task) -> None:
+        key = TaskKey(job.id, attempt.number, task.placement.rank)
+        if attempt.stop is None and key not in line.started:
+            line.started[key] = None
+            line.push(box._start(key, job, attempt, task))
+
+    async def start(runner: RunnerProcess, task: StartTask) -> None:
+        runner.machine.records[task.start.key] = task
+        runner.machine.booted[task.start.key] = runner.machine.boot_id
+        process = runner.machine.begin_process(task)
+        runner.say(TaskRunning(key=process.key, pid=process.pid, at=process.started_at))
+
+    patch.setattr(Outbox, "open", forgetful)
+    patch.setattr(Outbox, "_instruct_task", instruct)
+    patch.setattr(Observed, "knows", lambda observed, key: False)
+    patch.setattr(Observed, "starting", lambda observed, start: None)
+    patch.setattr(Daemon, "_obstacle", lambda daemon, start: "")
+    patch.setattr(RunnerProcess, "start", start)
+
+
+def instructions_leave_before_the_inventory_was_compared(patch: Patch) -> None:
+    real = Sessions.attach
+
+    def hasty(sessions: Sessions, session: str) -> AgentStream:
+        stream = real(sessions, session)
+        sessions.outbox.open(stream.node, (), stream._outgoing.push)
+        return stream
+
+    patch.setattr(Sessions, "attach", hasty)
+
+
+def answers_do_not_wait_for_the_disk(patch: Patch) -> None:
+    async def settled(committer: Committer) -> None:
+        committer._work.set()
+
+    patch.setattr(Committer, "settled", settled)
+
+
+def silence_ends_what_runs(patch: Patch) -> None:
+    real = admit_node.silent
+
+    def silent(state: ClusterState, command: NodeSilent) -> tuple[Event, ...]:
+        events: list[Event] = []
+        for job in tuple(state.indexes.on_node.get(command.node, ())):
+            events += _ended(state, state.jobs[job], command.node, EndCause.GONE)
+        told = real(state, command)
+        assert isinstance(told, tuple)
+        return (*events, *told)
+
+    patch.setattr(admit_node, "silent", silent)
+
+
+def gpus_are_free_once_the_leader_has_exited(patch: Patch) -> None:
+    def ending(state: ClusterState, command: ReportEnding) -> tuple[Event, ...]:
+        events: list[Event] = []
+        for key in command.keys:
+            if admit_job._open_task(state, key, command.node):
+                events += _ended(state, state.jobs[key.job], command.node, EndCause.EXITED)
+        return tuple(events)
+
+    patch.setattr(admit_job, "report_ending", ending)
+
+
+def _ended(state: ClusterState, job: Job, node: NodeName, cause: EndCause) -> tuple[Event, ...]:
+    end = TaskEnd(cause=cause, at=state.last_at, exit_code=0)
+    open_there = [task for task in job.attempts[-1].open_tasks if task.placement.node == node]
+    if not open_there:
+        return ()
+    return end_tasks(job, {task.placement.rank: end for task in open_there}, state.last_at, state.policy)
+
+
+def exit_codes_get_lost_on_the_way(patch: Patch) -> None:
+    real = Observed.over
+
+    def over(observed: Observed, report: TaskOver) -> None:
+        code = None if report.end.exit_code is None else 0
+        real(observed, TaskOver(key=report.key, end=replace(report.end, exit_code=code)))
+
+    patch.setattr(Observed, "over", over)
+
+
+def an_end_is_sent_once_and_then_forgotten(patch: Patch) -> None:
+    async def deliver(delivery: Delivery, key: TaskKey, clock: object, backoff: object) -> None:
+        session: LinkSession = await delivery._session()
+        over = delivery._observed.offered.get(key)
+        if over is not None:
+            with suppress(LinkDown):
+                await session.finish(TaskFinished(node=delivery._node, key=key, end=over.end))
+            await delivery._settle(key)
+
+    patch.setattr(Delivery, "_deliver", deliver)
+
+
+def a_gpu_is_offered_while_it_is_held(patch: Patch) -> None:
+    def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
+        return Free(node.inventory.gpus, node.inventory.cpus, node.inventory.memory_mb)
+
+    patch.setattr(indexes, "free_on", free_on)
+
+
+def nobody_is_told_why(patch: Patch) -> None:
+    real = cycle.propose
+
+    def propose(*told: object) -> Plan:
+        return replace(real(*told), reasons={})  # type: ignore[arg-type]  # passed on as they came
+
+    patch.setattr(cycle, "propose", propose)
+
+
+def a_process_that_ignores_the_terminate_signal_is_given_up(patch: Patch) -> None:
+    real = RunnerProcess.stop
+
+    async def stop(runner: RunnerProcess, key: TaskKey, grace_ms: int) -> None:
+        end = TaskEnd(cause=EndCause.STOPPED, at=runner.machine.clock.now(), signal=15)
+        if key in runner.machine.processes:
+            runner._end(key, end)
+        await real(runner, key, grace_ms)
+
+    patch.setattr(RunnerProcess, "stop", stop)
+
+
+def instructions_run_ahead_of_the_disk(patch: Patch) -> None:
+    patch.setattr(Committer, "is_undurable", lambda committer, job: False)
+
+
+def every_rank_goes_at_once(patch: Patch) -> None:
+    patch.setattr(outbox, "_may_start", lambda attempt, task: True)
+
+
+def a_call_to_the_runner_breaks_with_the_stream(patch: Patch) -> None:
+    async def direct(daemon: Daemon, deed: Coroutine[Any, Any, None]) -> None:
+        await deed
+
+    patch.setattr(Daemon, "_to_runner", direct)
+
+
+def an_end_that_is_on_its_way_is_left_out_of_the_inventory(patch: Patch) -> None:
+    def inventory(observed: Observed, boot_id: str) -> TaskInventory:
+        return TaskInventory(boot_id=boot_id, tasks=tuple(observed.open.values()))
+
+    patch.setattr(Observed, "task_inventory", inventory)
+
+
+MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
+    (starts_are_sent_again_and_no_record_is_looked_at, "O2 "),
+    (instructions_leave_before_the_inventory_was_compared, "before it was compared"),
+    (answers_do_not_wait_for_the_disk, "O1 "),
+    (silence_ends_what_runs, "O5 |O8 "),
+    (gpus_are_free_once_the_leader_has_exited, "O5 "),
+    (exit_codes_get_lost_on_the_way, "O8 "),
+    (an_end_is_sent_once_and_then_forgotten, "O8 |O9 "),
+    (a_gpu_is_offered_while_it_is_held, "O6 "),
+    (nobody_is_told_why, "O7 "),
+    (a_process_that_ignores_the_terminate_signal_is_given_up, "O5 "),
+    (instructions_run_ahead_of_the_disk, "O10 "),
+    (every_rank_goes_at_once, "O10 "),
+    (a_call_to_the_runner_breaks_with_the_stream, "O9 "),
+    (an_end_that_is_on_its_way_is_left_out_of_the_inventory, "O8 "),
+)
+
+
+@pytest.mark.parametrize(("mutant", "promise"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
+def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str, monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match=promise):
+        _simulate_all()
+
+
+def _simulate_all() -> None:
+    for seed in range(SEEDS_MAX):
+        simulate(seed)
