@@ -10,13 +10,16 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Callable, Container, Iterable
     from typing import Final
 
 MARK_NAME: Final = "STOKER_TASK_MARK"
 """Environment variable of every task: `JOB.ATTEMPT.RANK.RANDOM`."""
 _ENVIRON_BYTES_MAX: Final = 4 * 1024 * 1024
 """Linux keeps arguments and environment together below a quarter of the stack limit, 2 MiB by default."""
+_LISTS_MAX: Final = 16
+"""A machine where processes appear in each of that many lists is busy; to be missed there, one would have to hand on to
+a child in every one of them, each time just before it is looked at."""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -55,18 +58,39 @@ def same(pid: int, birth: int) -> bool:
 
 def every_proc() -> dict[int, Proc]:
     """All living processes by pid, ours included."""
-    found = (read_proc(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {proc.pid: proc for proc in found if proc is not None}
+    return {proc.pid: proc for proc in _all_of(_all_listed)}
 
 
-def own_children() -> list[int]:
-    """Pids of this process's children, zombies included. One read where the kernel has the list, else a scan."""
+def living_children(but: Container[int]) -> list[Proc]:
+    """This process's children that aren't zombies, except those, which aren't even looked at."""
     me = os.getpid()
+    return [proc for proc in _all_of(_children_listed, but) if proc.parent == me]
+
+
+def _all_of(listed: Callable[[], list[int]], but: Container[int] = ()) -> list[Proc]:
+    """The living ones. One that dies between being listed and being looked at may leave children that aren't in the
+    list, so it is made anew until it holds nobody new: only then does an empty answer mean that nobody is left."""
+    seen: dict[int, Proc | None] = {}
+    for _ in range(_LISTS_MAX):
+        fresh = [pid for pid in listed() if pid not in seen and pid not in but]
+        if not fresh:
+            break
+        for pid in fresh:
+            seen[pid] = read_proc(pid)
+    return [proc for proc in seen.values() if proc is not None]
+
+
+def _all_listed() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _children_listed() -> list[int]:
+    """Zombies included. One read where the kernel has the list; else everybody, to be looked at."""
     try:
-        with open(f"/proc/self/task/{me}/children", "rb") as file:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
     except FileNotFoundError:
-        return [proc.pid for proc in every_proc().values() if proc.parent == me]
+        return _all_listed()
 
 
 def with_descendants(roots: Container[int], procs: dict[int, Proc]) -> list[Proc]:

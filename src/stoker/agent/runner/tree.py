@@ -140,8 +140,7 @@ class Trees:
 
     def _orphans(self, tree: Tree) -> list[Proc]:
         """Our children that a task left behind and that are counted to this one."""
-        strays = [pid for pid in procfs.own_children() if pid not in self._leaders]
-        procs = [proc for proc in map(procfs.read_proc, strays) if proc is not None]
+        procs = procfs.living_children(but=self._leaders)
         return [proc for proc in procs if self._owner(proc) == tree.key or self._falls_to(tree, proc)]
 
     def _owner(self, proc: Proc) -> str:
