@@ -75,7 +75,7 @@ def test_a_stopped_agent_leaves_its_job_running(control: ControlProcess, agent: 
 
 def test_a_suspended_agent_starts_its_job_once_it_goes_on(control: ControlProcess, agent: AgentProcess) -> None:
     """Fault 21: the machine slept; the assigned job must not stay assigned for ever."""
-    until(lambda: "agent_registered" in agent.output(), "registered")
+    until_state(control, submit(control, "true"), "succeeded")  # it is registered, and its tasks were compared
     os.kill(agent.pid, signal.SIGSTOP)
     job_id = submit(control, "true")
     until(lambda: job(control, job_id)["state"] == "starting", "placed on the sleeping node")
