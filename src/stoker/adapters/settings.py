@@ -222,7 +222,7 @@ def _bad_settings(reading: _Reading) -> StokerError:
     if count > FAULTS_MAX:
         shown.append(f"... and {count - FAULTS_MAX} more")
     message = shown[0] if count == 1 else f"{count} faults in the settings:\n  " + "\n  ".join(shown)
-    hint = "`stoker doctor --settings` lists every key with its value and where that came from"
+    hint = "docs/reference/settings.md lists every key with its default and what it means"
     if reading.near:
         hint = "write " + ", ".join(reading.near[:5])
     return StokerError(refuse("bad_settings", message, hint, faults=count))
