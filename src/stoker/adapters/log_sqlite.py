@@ -221,24 +221,46 @@ class SqliteLog:
 
     def _damaged(self, fault: RecordDamaged) -> LogDamaged:
         store, bad = self._path / STORE_NAME, fault.position
-        if bad == 0:
+        if bad == 0 or fault.unreadable:
+            where = f", from record {bad} on" if bad else ""
             return LogDamaged(
-                f"{store} can't be read: {fault}. To recover: copy {self._path} aside, then restore it from a backup"
+                f"{store} can't be read{where}: {fault}. To recover: copy {self._path} aside, "
+                "then restore it from a backup"
             )
-        covered = next((at for at in self._snapshots.positions() if at > bad and self._is_whole(at)), None)
+        return LogDamaged(f"record {bad} of {store} can't be trusted: {fault}. To recover: {self._way_out(bad)}")
+
+    def _way_out(self, bad: int) -> str:
+        """What really lets the log open again, though record `bad` is lost: tests follow it to the letter."""
+        store, kept = self._path / STORE_NAME, self._snapshots.positions()
+        first, last = self._bounds()
+        whole = [at for at in kept if self._is_whole(at)]
+        covered = next((at for at in whole if at > bad or at == bad < last), None)
         if covered is not None:
-            way = (
+            return (
                 f"snapshot {self._snapshots.path(covered).name} holds the state after it, so the current state loses "
                 f"nothing without it: copy {self._path} aside, then "
                 f"sqlite3 {store} 'DELETE FROM event WHERE position <= {bad}'"
             )
-        else:
-            way = (
-                f"restore {self._path} from a backup; without one, copy it aside, then "
-                f"sqlite3 {store} 'DELETE FROM event WHERE position >= {bad}' "
-                f"(this forgets all that happened since record {bad - 1})"
-            )
-        return LogDamaged(f"record {bad} of {store} can't be trusted: {fault}. To recover: {way}")
+        before = next((at for at in whole if at < bad), 0)
+        if before and not first < bad:
+            return f"restore {self._path} from a backup: no record before it is left"
+        if first > before + 1:
+            return f"restore {self._path} from a backup: no whole snapshot reaches record {first}, where the log begins"
+        # A snapshot of what is cut off would be a log that lost its end.
+        ahead = [str(self._snapshots.path(at)) for at in kept if at >= bad]
+        remove = f"rm {' '.join(ahead)} && " if ahead else ""
+        return (
+            f"restore {self._path} from a backup; without one, copy it aside, then {remove}"
+            f"sqlite3 {store} 'DELETE FROM event WHERE position >= {bad}' "
+            f"(this forgets all that happened since record {bad - 1})"
+        )
+
+    def _bounds(self) -> tuple[int, int]:
+        reader = JournalReader(self._path / STORE_NAME)
+        try:
+            return reader.bounds()
+        finally:
+            reader.close()
 
     def _is_whole(self, position: Position) -> bool:
         try:

@@ -41,11 +41,15 @@ Row = tuple[Position, Epoch, bytes]
 
 
 class RecordDamaged(Exception):
-    """The record at `position` is missing or isn't what was written."""
+    """The record at `position` is missing or isn't what was written.
 
-    def __init__(self, position: int, known: str) -> None:
+    `unreadable`: the file's own structure is broken there, so that no statement mends it.
+    """
+
+    def __init__(self, position: int, known: str, *, unreadable: bool = False) -> None:
         super().__init__(known)
         self.position = Position(position)
+        self.unreadable = unreadable
 
 
 def checksum(position: int, epoch: int, record: bytes) -> int:
@@ -134,6 +138,11 @@ class JournalReader:
             f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
         )
 
+    def bounds(self) -> tuple[int, int]:
+        """The first and the last position there is a row for, damaged or not; 0 and 0 of an empty log."""
+        first, last = self._db.execute("SELECT min(position), max(position) FROM event").fetchone()
+        return first or 0, last or 0
+
     def after(self, position: Position, through: Position) -> list[tuple[Position, bytes]]:
         """The next rows after `position`, at most READ_ROWS, none beyond `through`. Raises RecordDamaged."""
         rows = _checked(self._db, position, min(through, position + READ_ROWS))
@@ -220,5 +229,5 @@ def _checked(db: sqlite3.Connection, after: int, through: int = 2**62) -> Iterat
             yield position, epoch, record
     except sqlite3.Error as fault:
         if is_damage(fault):
-            raise RecordDamaged(last + 1 if last else after + 1, str(fault)) from fault
+            raise RecordDamaged(last + 1 if last else after + 1, str(fault), unreadable=True) from fault
         raise
