@@ -7,6 +7,7 @@ that can hold no more with a line.
 
 import errno
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import Final, NoReturn
@@ -41,6 +42,8 @@ class _Root(click.Group):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `stoker.__main__` left it so until here
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             answer = super().invoke(ctx)
             sys.stdout.flush()
