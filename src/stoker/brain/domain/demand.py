@@ -7,7 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.ids import PartitionName, TenantName
+from stoker.brain.domain.where import ANYWHERE, Where
 
 
 class JobClass(StrEnum):
@@ -32,6 +33,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int = 0
     """Host memory reserved and, where the node can, enforced. 0 = no reservation and no limit."""
     tasks: int = 1
+    tasks_per_node: int = 0
+    """At most so many tasks share a node. 0 = no bound."""
 
     @property
     def total_gpus(self) -> int:
@@ -47,3 +50,5 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True):
     tenant: TenantName
     job_class: JobClass
     demand: Demand
+    where: Where = ANYWHERE
+    partition: PartitionName = PartitionName("")

@@ -11,6 +11,7 @@ JobId = NewType("JobId", int)
 NodeName = NewType("NodeName", str)
 GpuUuid = NewType("GpuUuid", str)
 TenantName = NewType("TenantName", str)
+PartitionName = NewType("PartitionName", str)
 Principal = NewType("Principal", str)
 """Who gave a command: `user:NAME`, `node:NAME` or `control`."""
 Epoch = NewType("Epoch", int)

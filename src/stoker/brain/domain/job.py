@@ -9,11 +9,14 @@ from enum import StrEnum
 import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.array import ArraySpec, Members
 from stoker.brain.domain.demand import Demand, JobClass, Shape
-from stoker.brain.domain.ids import DEFAULT_TENANT, Epoch, JobId, NodeName, Principal, TenantName
+from stoker.brain.domain.dependency import Dependency
+from stoker.brain.domain.ids import DEFAULT_TENANT, Epoch, JobId, NodeName, PartitionName, Principal, TenantName
 from stoker.brain.domain.lifecycle import FINAL, LIVE, JobState, Outcome
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.where import ANYWHERE, Where
 
 Command = str | tuple[str, ...]
 """A shell line (run by `/bin/sh -c`) or an argv."""
@@ -47,10 +50,24 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     visible: Visible = Visible.UUID
     owner: str = "person"
     """Why the job exists: `person` for now; a workflow step, replica or claim later."""
+    array: ArraySpec | None = None
+    after: tuple[Dependency, ...] = ()
+    """All must be met before it may start."""
+    hold: bool = False
+    """Submitted as held."""
+    begin: Instant = NEVER
+    """Not before this. NEVER = at once."""
+    comment: str = ""
+    output: str = ""
+    """File on the node for what it writes, with `%j %A %a %x %N %t %%`. Empty = only kept for `stoker logs`."""
+    error: str = ""
+    """File of its own for stderr. Empty = the same as `output`."""
+    where: Where = ANYWHERE
+    partition: PartitionName = PartitionName("")
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.tenant, self.job_class, self.demand)
+        return Shape(self.tenant, self.job_class, self.demand, self.where, self.partition)
 
 
 class EndCause(StrEnum):
@@ -110,6 +127,8 @@ class StopCause(StrEnum):
 
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
+    REQUEUED = "requeued"
+    """A person wants another try."""
     MEMBER_ENDED = "member_ended"
     """A task of the gang failed, so the others must not hang on."""
 
@@ -175,6 +194,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first attempt that ran."""
     ended_at: Instant = NEVER
     exit_code: int | None = None
+    blocked: bool = False
+    """Some dependency isn't met yet; a `DependenciesMet` event clears this."""
+    array_of: JobId = JobId(0)
+    """The array that it is a member of. 0 = none."""
+    array_index: int = 0
+    members: Members | None = None
+    """Of an array: how far it has come. Its state is `pending` or `held` until all members have ended; what people
+    are shown is `ClusterState.shown_state`."""
+
+    @property
+    def label(self) -> str:
+        """The id as people write it: `123`, or `123_4` of a member."""
+        return f"{self.array_of}_{self.array_index}" if self.array_of else str(self.id)
 
     @property
     def live_attempt(self) -> Attempt | None:

@@ -42,7 +42,9 @@ JOB_STATES: Final[dict[JobState, StateWords]] = {
         "ending or told to end; processes not yet proved gone, GPUs still held", False, "running", "running", "CG"
     ),
     JobState.SUCCEEDED: StateWords("exit 0", True, "success", "completed", "CD"),
-    JobState.FAILED: StateWords("exit other than 0, or could not start", True, "failed", "failed", "F"),
+    JobState.FAILED: StateWords(
+        "exit other than 0, could not start, or a dependency that can never be met", True, "failed", "failed", "F"
+    ),
     JobState.CANCELLED: StateWords("by a person, proved gone", True, "failed", "cancelled", "CA"),
     JobState.TIMEOUT: StateWords("its time limit ended it", True, "failed", "failed", "TO"),
     JobState.OUT_OF_MEMORY: StateWords("its memory limit ended it", True, "failed", "failed", "OOM"),
@@ -60,7 +62,8 @@ JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.PENDING, JobState.HELD, *_ENDS}),
     JobState.RUNNING: frozenset({JobState.STOPPING, JobState.PENDING, JobState.HELD, *_ENDS}),
     JobState.STOPPING: frozenset({JobState.PENDING, JobState.HELD, *_ENDS}),
-    **{state: frozenset() for state in _ENDS},
+    # A person may ask for what ended once more (`requeue`).
+    **{state: frozenset({JobState.PENDING}) for state in _ENDS},
 }
 
 
@@ -96,7 +99,7 @@ class NodeState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How one attempt ended. `lost`, `preempted` and `port_taken` never become a state of the job."""
+    """How one attempt ended. `lost`, `requeued`, `preempted` and `port_taken` never become a state of the job."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -106,4 +109,5 @@ class Outcome(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     NODE_FAILED = "node_failed"
     PORT_TAKEN = "port_taken"
+    REQUEUED = "requeued"
     LOST = "lost"

@@ -29,6 +29,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int
     memory_mb: int
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    taints: tuple[str, ...] = ()
+    """Each as `key=value:NoSchedule` or `key:NoSchedule`."""
     executors: tuple[str, ...] = ("process",)
     simulated: bool = False
     """True when its GPUs, CPUs and memory are scripted rather than found."""
@@ -49,6 +51,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Why a person drains it. None = it isn't drained."""
     forgotten: bool = False
     strays: tuple[Stray, ...] = ()
+    labels: dict[str, str | None] = msgspec.field(default_factory=dict)
+    """Set by people, over those of the inventory. None = taken off."""
+    taints: tuple[str, ...] = ()
+    """Put on by people, beside those of the inventory."""
 
     @property
     def schedulable(self) -> bool:

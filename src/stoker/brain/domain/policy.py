@@ -25,6 +25,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ended_jobs_max: int = 10_000
     """Ended jobs kept in memory; older ones are pruned from the state."""
     jobs_per_submit_max: int = 10_000
+    array_members_max: int = 100_000
+    """Members of one array; a larger one is refused."""
+    dependencies_max: int = 100
+    """Conditions of one job."""
+    submit_keys_max: int = 10_000
+    """Idempotency keys remembered, newest kept; a repeat beyond them would be taken for a new submit."""
+    submit_key_bytes_max: int = 255
+    begin_ahead_max_ms: int = 366 * DAY_MS
+    """A job may be told to wait so long before it begins; a later time is a typing error."""
+    partitions_max: int = 1_000
+    node_labels_max: int = 100
+    """Labels, and taints, that one node may have."""
+    selector_terms_max: int = 100
+    """Conditions, excluded names and tolerations of one job."""
+    aging_per_hour: int = 20
+    """Points of priority that a job gains for each hour it waits: a `low` job passes fresh `normal` ones in 20 hours."""
+    aging_max: int = 400
+    """The most it gains, so that no age lifts a job above the fresh ones of the next word (normal 500, high 1000)."""
     tasks_max: int = 1_024
     """Ranks of one gang."""
     gpus_per_task_max: int = 1_024

@@ -26,6 +26,10 @@ class ReasonCode(StrEnum):
     RETRY_BACKOFF = "retry_backoff"
     BUDGET_SPENT = "budget_spent"
     HELD = "held"
+    BEGIN_TIME = "begin_time"
+    DEPENDENCY = "dependency"
+    ARRAY_LIMIT = "array_limit"
+    NO_SELECTED_NODE = "no_selected_node"
     # why a job ended
     EXITED = "exited"
     KILLED_BY_SIGNAL = "killed_by_signal"
@@ -36,6 +40,9 @@ class ReasonCode(StrEnum):
     NODE_FAILED = "node_failed"
     REQUEUES_SPENT = "requeues_spent"
     PORT_TAKEN = "port_taken"
+    DEPENDENCY_NEVER_SATISFIED = "dependency_never_satisfied"
+    MEMBERS_ENDED = "members_ended"
+    REQUEUED = "requeued"
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -90,6 +97,23 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "nothing to do",
     ),
     ReasonCode.HELD: ("a person holds it", "`stoker release ID` lets it run"),
+    ReasonCode.BEGIN_TIME: (
+        "it was told to begin at {begin}",
+        "nothing to do; cancel it and submit again to begin sooner",
+    ),
+    ReasonCode.DEPENDENCY: (
+        "it waits for {waits}",
+        "`stoker status ID` of those jobs shows how far they are",
+    ),
+    ReasonCode.ARRAY_LIMIT: (
+        "{running} members of the array run, as many as its own limit `%{running_max}` allows",
+        "it goes on as members end; submit with a higher `%N` to run more at once",
+    ),
+    ReasonCode.NO_SELECTED_NODE: (
+        "none of the {nodes} node(s) is one that it selects: {asked}",
+        "`stoker node list -o wide` shows labels and taints; change `--where`, `--exclude`, `--partition`, or add "
+        "`--tolerate`",
+    ),
     ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs ID` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (
         "its command was killed by signal {signal}, which Stoker did not send",
@@ -117,6 +141,15 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "the rendezvous port was taken on {node} in {tries} attempts",
         "something else uses ports {port_min} to {port_max} of that node",
     ),
+    ReasonCode.DEPENDENCY_NEVER_SATISFIED: (
+        "it waited for {dependency}, which can never be: {why}",
+        "submit it again once what it depends on has gone well",
+    ),
+    ReasonCode.MEMBERS_ENDED: (
+        "its members have ended: {succeeded} succeeded, {others} otherwise",
+        "`stoker list --members --name NAME` shows them; `stoker requeue ID` runs those that failed once more",
+    ),
+    ReasonCode.REQUEUED: ("{by} asked for another try", "nothing to do"),
 }
 
 

@@ -1,0 +1,241 @@
+"""What is a job array, and which members does a text such as `0-9%3` or `123_[0-4,7]` name?
+
+An array is one record; a member becomes a record of its own when it starts, is held, or is told something. Members
+are counted in spans, so that a hundred thousand of them cost nothing until they run.
+
+Rules: S1  a span is (first, last, step) with first <= last, and last is a member: first + n x step
+       S2  spans of one list ascend and don't meet
+       S3  the ids of the members follow that of the array, in ascending order of their indexes: an array of n takes
+           n + 1 ids, so that the order of ids stays the order of submission also when a member is requeued
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import JOB_ID_MAX, JobId, parse_job_id
+from stoker.brain.domain.units import Instant
+
+Span = tuple[int, int, int]
+"""First, last and step of some indexes."""
+Spans = tuple[Span, ...]
+
+INDEX_MAX: Final = 99_999_999
+"""The largest index that a spec may name; how many members there may be is the policy's to say."""
+_TEXT_MAX: Final = 64 * 1024
+_PART: Final = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12})(?::([0-9]{1,12}))?)?", re.ASCII)
+_REF: Final = re.compile(r"([0-9]+)_(?:([0-9]{1,12})|\[([^\]]*)\])", re.ASCII)
+
+
+class ArraySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Which members an array has, and how many of them may be live at once."""
+
+    indexes: Spans
+    running_max: int = 0
+    """0 = no bound but the cluster's."""
+
+    @property
+    def count(self) -> int:
+        return count_of(self.indexes)
+
+
+class CancelledMembers(msgspec.Struct, frozen=True, kw_only=True):
+    """Members that were cancelled before they became records."""
+
+    indexes: Spans
+    at: Instant
+    by: str
+
+
+class Members(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an array has come, beside the records of its members."""
+
+    lazy: Spans
+    """Not yet records: they wait as the array does."""
+    cancelled: tuple[CancelledMembers, ...] = ()
+    pruned_ok: int = 0
+    """Members that succeeded, whose records are gone."""
+    pruned_bad: int = 0
+    """Members that ended otherwise, whose records are gone."""
+
+
+class JobRef(msgspec.Struct, frozen=True):
+    """A job, or some members of an array."""
+
+    job: JobId
+    members: Spans | None = None
+    """None = the job itself; an array as a whole."""
+
+    def __str__(self) -> str:
+        if self.members is None:
+            return str(self.job)
+        if count_of(self.members) == 1:
+            return f"{self.job}_{self.members[0][0]}"
+        return f"{self.job}_[{spans_text(self.members)}]"
+
+
+def parse_array(text: str) -> ArraySpec:
+    """Read `0-9`, `1,3,5`, `0-98:2`, each with `%N` for the most at once.
+
+    Raises: StokerError `bad_array`.
+    """
+    body, percent, most = text.partition("%")
+    if percent and not (most.isascii() and most.isdigit() and len(most) <= 9 and int(most) > 0):
+        raise _bad_array(text, f"`%{most[:20]}` must be a whole number above 0")
+    return ArraySpec(indexes=parse_spans(body, text), running_max=int(most) if percent else 0)
+
+
+def parse_job_ref(text: str) -> JobRef:
+    """Read `123`, `123_4` or `123_[0-4,7]`.
+
+    Raises: StokerError `bad_job_id` or `bad_array`.
+    """
+    found = _REF.fullmatch(text) if "_" in text and len(text) <= _TEXT_MAX else None
+    if found is None:
+        return JobRef(parse_job_id(text))
+    return JobRef(parse_job_id(found[1]), parse_spans(found[2] or found[3], text))
+
+
+def parse_spans(body: str, text: str) -> Spans:
+    """Indexes such as `0-4,7,10-20:2`. `text` is the whole of what was written, for the message."""
+    spans: list[Span] = []
+    if len(body) > _TEXT_MAX:
+        raise _bad_array(text, f"it is longer than {_TEXT_MAX} characters")
+    for part in body.split(","):
+        found = _PART.fullmatch(part.strip())
+        if found is None:
+            raise _bad_array(text, f"{part[:40]!r} is neither an index nor a range")
+        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        if last < first:
+            raise _bad_array(text, f"the range {part[:40]} runs backwards")
+        if step < 1:
+            raise _bad_array(text, f"the step of {part[:40]} must be above 0")
+        if last > INDEX_MAX:
+            raise _bad_array(text, f"the index {last} is above {INDEX_MAX}")
+        spans.append((first, last - (last - first) % step, step))
+    return _merged(spans, text)
+
+
+def _merged(spans: list[Span], text: str) -> Spans:
+    """In ascending order (S2). Spans that interleave are taken apart; an index that is named twice is refused."""
+    spans.sort()
+    if any(after[0] <= before[1] for before, after in zip(spans, spans[1:], strict=False)):
+        indexes = sorted(
+            index for span in spans[:_TEXT_MAX] for index in range(span[0], span[1] + 1, span[2])[:1_000_001]
+        )
+        twice = next((a for a, b in zip(indexes, indexes[1:], strict=False) if a == b), None)
+        if twice is not None:
+            raise _bad_array(text, f"the index {twice} is named twice")
+        return spans_of(indexes)
+    return tuple(spans)
+
+
+def _bad_array(text: str, why: str) -> StokerError:
+    return StokerError(
+        refuse(
+            "bad_array",
+            f"{text[:80]!r} names no members of an array: {why}",
+            "write indexes such as `0-9`, `1,3,7`, `0-98:2`, and `%3` behind them for at most 3 at once",
+            field="array",
+        )
+    )
+
+
+def count_of(spans: Spans) -> int:
+    return sum((last - first) // step + 1 for first, last, step in spans)
+
+
+def indexes_of(spans: Spans) -> Iterator[int]:
+    for first, last, step in spans:
+        yield from range(first, last + 1, step)
+
+
+def contains(spans: Spans, index: int) -> bool:
+    return any(first <= index <= last and (index - first) % step == 0 for first, last, step in spans)
+
+
+def spans_of(indexes: Sequence[int]) -> Spans:
+    """The spans of ascending indexes without repetition; only steps of 1 are gathered."""
+    spans: list[Span] = []
+    for index in indexes:
+        if spans and spans[-1][1] == index - 1 and spans[-1][2] == 1:
+            spans[-1] = (spans[-1][0], index, 1)
+        else:
+            spans.append((index, index, 1))
+    return tuple(spans)
+
+
+def without(spans: Spans, index: int) -> Spans:
+    """`spans` but for one of their indexes."""
+    kept: list[Span] = []
+    for first, last, step in spans:
+        if not (first <= index <= last and (index - first) % step == 0):
+            kept.append((first, last, step))
+            continue
+        if index > first:
+            kept.append((first, index - step, step))
+        if index < last:
+            kept.append((index + step, last, step))
+    return tuple(kept)
+
+
+def common(spans: Spans, others: Spans) -> Spans:
+    """The indexes that are in both."""
+    if spans == others:
+        return spans
+    return spans_of([index for index in indexes_of(spans) if contains(others, index)])
+
+
+def difference(spans: Spans, others: Spans) -> Spans:
+    """The indexes of `spans` that aren't in `others`."""
+    if spans == others:
+        return ()
+    return spans_of([index for index in indexes_of(spans) if not contains(others, index)])
+
+
+def spans_text(spans: Spans) -> str:
+    """As a person writes them: `0-4,7,10-20:2`."""
+    return ",".join(
+        str(first) if first == last else f"{first}-{last}" if step == 1 else f"{first}-{last}:{step}"
+        for first, last, step in spans
+    )
+
+
+def array_text(spec: ArraySpec) -> str:
+    return spans_text(spec.indexes) + (f"%{spec.running_max}" if spec.running_max else "")
+
+
+def member_id(array: JobId, spec: ArraySpec, index: int) -> JobId:
+    """S3. `index` must be one of the array's."""
+    before = 0
+    for first, last, step in spec.indexes:
+        if first <= index <= last and (index - first) % step == 0:
+            return JobId(array + 1 + before + (index - first) // step)
+        before += (last - first) // step + 1
+    raise AssertionError(f"array {array} has no member {index}")
+
+
+def index_of(array: JobId, spec: ArraySpec, member: JobId) -> int:
+    """The inverse of `member_id`."""
+    place = member - array - 1
+    for first, last, step in spec.indexes:
+        here = (last - first) // step + 1
+        if place < here:
+            return first + place * step
+        place -= here
+    raise AssertionError(f"{member} is no member of array {array}")
+
+
+def ids_taken(spec: ArraySpec | None) -> int:
+    """How many ids a job uses up (S3)."""
+    return 1 if spec is None else 1 + spec.count
+
+
+def too_many_ids(first: int, taken: int) -> Refusal | None:
+    """A refusal when ids would leave the range that every JSON reader keeps exact."""
+    if first + taken <= JOB_ID_MAX:
+        return None
+    return refuse("ids_spent", f"job ids end at {JOB_ID_MAX}", "start a new cluster with an empty data folder")
