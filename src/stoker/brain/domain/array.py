@@ -10,7 +10,9 @@ Rules: S1  a span is (first, last, step) with first <= last, and last is a membe
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -26,6 +28,8 @@ Spans = tuple[Span, ...]
 INDEX_MAX: Final = 99_999_999
 """The largest index that a spec may name; how many members there may be is the policy's to say."""
 _TEXT_MAX: Final = 64 * 1024
+_INTERLEAVED_MAX: Final = 1_000_000
+"""Of ranges that overlap, so many indexes are told apart; more isn't an array that anyone could run."""
 _PART: Final = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12})(?::([0-9]{1,12}))?)?", re.ASCII)
 _REF: Final = re.compile(r"([0-9]+)_(?:([0-9]{1,12})|\[([^\]]*)\])", re.ASCII)
 
@@ -122,11 +126,11 @@ def parse_spans(body: str, text: str) -> Spans:
 def _merged(spans: list[Span], text: str) -> Spans:
     """In ascending order (S2). Spans that interleave are taken apart; an index that is named twice is refused."""
     spans.sort()
-    if any(after[0] <= before[1] for before, after in zip(spans, spans[1:], strict=False)):
-        indexes = sorted(
-            index for span in spans[:_TEXT_MAX] for index in range(span[0], span[1] + 1, span[2])[:1_000_001]
-        )
-        twice = next((a for a, b in zip(indexes, indexes[1:], strict=False) if a == b), None)
+    if any(after[0] <= before[1] for before, after in pairwise(spans)):
+        if count_of(tuple(spans)) > _INTERLEAVED_MAX:
+            raise _bad_array(text, f"its ranges overlap and name more than {_INTERLEAVED_MAX} indexes")
+        indexes = sorted(indexes_of(tuple(spans)))
+        twice = next((index for index, after in pairwise(indexes) if index == after), None)
         if twice is not None:
             raise _bad_array(text, f"the index {twice} is named twice")
         return spans_of(indexes)
@@ -154,7 +158,20 @@ def indexes_of(spans: Spans) -> Iterator[int]:
 
 
 def contains(spans: Spans, index: int) -> bool:
-    return any(first <= index <= last and (index - first) % step == 0 for first, last, step in spans)
+    return _span_with(spans, index) is not None
+
+
+def _span_with(spans: Spans, index: int) -> int | None:
+    """The place of the span that has this index."""
+    at = bisect_right(spans, index, key=_first) - 1
+    if at < 0:
+        return None
+    first, last, step = spans[at]
+    return at if index <= last and (index - first) % step == 0 else None
+
+
+def _first(span: Span) -> int:
+    return span[0]
 
 
 def spans_of(indexes: Sequence[int]) -> Spans:
@@ -170,16 +187,13 @@ def spans_of(indexes: Sequence[int]) -> Spans:
 
 def without(spans: Spans, index: int) -> Spans:
     """`spans` but for one of their indexes."""
-    kept: list[Span] = []
-    for first, last, step in spans:
-        if not (first <= index <= last and (index - first) % step == 0):
-            kept.append((first, last, step))
-            continue
-        if index > first:
-            kept.append((first, index - step, step))
-        if index < last:
-            kept.append((index + step, last, step))
-    return tuple(kept)
+    at = _span_with(spans, index)
+    if at is None:
+        return spans
+    first, last, step = spans[at]
+    before = ((first, index - step, step),) if index > first else ()
+    after = ((index + step, last, step),) if index < last else ()
+    return (*spans[:at], *before, *after, *spans[at + 1 :])
 
 
 def common(spans: Spans, others: Spans) -> Spans:

@@ -40,7 +40,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     selector_terms_max: int = 100
     """Conditions, excluded names and tolerations of one job."""
     aging_per_hour: int = 20
-    """Points of priority that a job gains for each hour it waits: a `low` job passes fresh `normal` ones in 20 hours."""
+    """Points of priority that a job gains for each hour it waits: `low` passes fresh `normal` in 20 hours."""
     aging_max: int = 400
     """The most it gains, so that no age lifts a job above the fresh ones of the next word (normal 500, high 1000)."""
     tasks_max: int = 1_024

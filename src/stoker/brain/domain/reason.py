@@ -99,7 +99,7 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ReasonCode.HELD: ("a person holds it", "`stoker release ID` lets it run"),
     ReasonCode.BEGIN_TIME: (
         "it was told to begin at {begin}",
-        "nothing to do; cancel it and submit again to begin sooner",
+        "cancel it and submit again to begin sooner",
     ),
     ReasonCode.DEPENDENCY: (
         "it waits for {waits}",

@@ -10,6 +10,7 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
        E5  a taken port costs neither, and has a bound of its own
        E6  cancel, time-out and out of memory are final
        E7  what exited had started, whether or not its start was reported: other ranks may wait for that
+       E8  a requeue that a person asked for costs nothing and has no bound
 """
 
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ _OUTCOMES: Mapping[EndCause, Outcome] = {
 _STOPS: Mapping[StopCause, Outcome | None] = {
     StopCause.CANCELLED: Outcome.CANCELLED,
     StopCause.TIMEOUT: Outcome.TIMEOUT,
+    StopCause.REQUEUED: Outcome.REQUEUED,
     StopCause.MEMBER_ENDED: None,  # the member that ended says what the outcome is
 }
 
@@ -81,6 +83,8 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
     if again is not None:
         facts: Facts = {"attempt": attempt.number, "outcome": outcome.value, "until_ms": again.not_before}
         reason = Reason(ReasonCode.RETRY_BACKOFF, facts)
+        if outcome is Outcome.REQUEUED and attempt.stop:
+            reason = Reason(ReasonCode.REQUEUED, {"by": attempt.stop.by})
         return replace(again, exit_code=decisive.end.exit_code, reason=reason)
     return JobFinished(
         job=job.id,
@@ -136,6 +140,8 @@ def _next_try(job: Job, outcome: Outcome, now: Instant, policy: Policy) -> JobRe
             return replace(again, requeues_used=job.requeues_used + 1, not_before=until)
         case Outcome.PORT_TAKEN if job.port_retries_used < policy.port_retries_max:
             return replace(again, port_retries_used=job.port_retries_used + 1)
+        case Outcome.REQUEUED:
+            return again
         case _:
             return None
 
@@ -159,6 +165,8 @@ def _final_state(outcome: Outcome) -> JobState:
             return JobState.NODE_FAILED
         case Outcome.FAILED | Outcome.START_FAILED | Outcome.PORT_TAKEN:
             return JobState.FAILED
+        case Outcome.REQUEUED:
+            raise AssertionError("a job that was told to try again doesn't end")
 
 
 def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Policy) -> Reason:
@@ -184,6 +192,8 @@ def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Po
         case Outcome.NODE_FAILED | Outcome.LOST:
             lost: Facts = {**where, "error": end.error or end.cause.value, "requeues": job.requeues_used}
             return Reason(ReasonCode.REQUEUES_SPENT if job.spec.requeue else ReasonCode.NODE_FAILED, lost)
+        case Outcome.REQUEUED:
+            raise AssertionError("a job that was told to try again doesn't end")
         case Outcome.FAILED:
             if end.signal:
                 return Reason(ReasonCode.KILLED_BY_SIGNAL, {**where, "signal": end.signal})
