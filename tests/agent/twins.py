@@ -156,6 +156,7 @@ class TwinRunner:
     def __init__(self) -> None:
         self.starts: list[StartTask] = []
         self.stops: list[tuple[TaskKey, int]] = []
+        self.signals: list[tuple[TaskKey, int]] = []
         self.settled: list[TaskKey] = []
         self.records: dict[TaskKey, TaskStatus] = {}
         self.ends: dict[TaskKey, TaskOver] = {}
@@ -207,6 +208,10 @@ class TwinRunner:
         if key in self.records and key not in self.ends:
             self._reports.put_nowait(TaskEnding(key=key))
             self.end(key, TaskEnd(cause=EndCause.STOPPED, at=SimClock().now(), signal=15))
+
+    async def signal(self, key: TaskKey, number: int) -> None:
+        self._check()
+        self.signals.append((key, number))
 
     async def settle(self, key: TaskKey) -> None:
         self._check()

@@ -51,6 +51,8 @@ class Process:
     """What its leader really exited with. None = it didn't exit by itself (yet)."""
     stopped: bool = False
     ending: bool = False
+    signals: list[int] = field(default_factory=list)
+    """Those of people, in order. A simulated process notes them and goes on."""
 
 
 @dataclass(slots=True)
@@ -212,6 +214,11 @@ class RunnerProcess:
             end_process(process)
             self._end(key, self._stopped_end(process, 9 if stubborn else 15))
 
+    def signal(self, key: TaskKey, number: int) -> None:
+        process = self.machine.processes.get(key)
+        if process is not None and process.alive:
+            process.signals.append(number)
+
     def _stopped_end(self, process: Process, signal: int) -> TaskEnd:
         at = self.machine.clock.now()
         if process.exit_code is not None:  # its leader had ended by itself
@@ -310,6 +317,10 @@ class SimRunner:
         task = asyncio.get_running_loop().create_task(work)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
+
+    async def signal(self, key: TaskKey, number: int) -> None:
+        runner = await self._reach()
+        runner.signal(key, number)
 
     async def settle(self, key: TaskKey) -> None:
         await self._reach()

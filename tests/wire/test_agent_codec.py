@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
-from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import (
@@ -52,6 +52,7 @@ inventories = st.builds(
     simulated=st.booleans(),
     version=text,
     agent_uid=text,
+    taints=st.lists(text, max_size=2).map(tuple),
 )
 registrations = st.builds(Registration, node=word.map(NodeName), inventory=inventories)
 statuses = st.builds(TaskStatus, key=keys, phase=st.sampled_from(TaskPhase), gpus=uuids, started_at=instant)
@@ -73,8 +74,12 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         memory_mb=big,
         user=text,
         probe_port=count,
+        output=text,
+        error=text,
+        append=st.booleans(),
     ),
     st.builds(Stop, key=keys, epoch=epoch, grace_ms=big, cause=st.none() | st.sampled_from(StopCause)),
+    st.builds(Signal, key=keys, epoch=epoch, signal=st.integers(1, SIGNAL_MAX)),
 )
 ends = st.builds(
     TaskEnd,
@@ -87,7 +92,7 @@ ends = st.builds(
     error=text,
 )
 finishes = st.builds(TaskFinished, node=word.map(NodeName), key=keys, end=ends)
-log_requests = st.builds(LogRequest, request=big, key=keys, offset=st.integers(-INT64, INT64), limit=big)
+log_requests = st.builds(LogRequest, request=big, key=keys, offset=st.integers(-INT64, INT64), limit=big, wait_ms=big)
 log_chunks = st.builds(
     LogChunk, request=big, offset=big, data=st.binary(max_size=50), size=big, ended=st.booleans(), error=text
 )
@@ -184,16 +189,17 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 10,
+        Inventory: 11,
         Gpu: 5,
         TaskStatus: 4,
         TaskInventory: 2,
         Started: 3,
         Beat: 2,
-        Start: 10,
+        Start: 13,
         Stop: 4,
+        Signal: 3,
         TaskEnd: 7,
-        LogRequest: 4,
+        LogRequest: 5,
         LogChunk: 6,
     }
     assert {noun: len(msgspec.structs.fields(noun)) for noun in drawn} == drawn

@@ -14,6 +14,7 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
            a start that died with it is in neither the inventory nor the air
        A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
            would be noted here and unknown there, and its GPUs held for ever
+       A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was wished
 """
 
 import asyncio
@@ -42,7 +43,7 @@ from stoker.agent.ports import (
 )
 from stoker.agent.stream import Stream, first_failure
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration
 from stoker.ports import Clock, Entropy, Telemetry
@@ -249,6 +250,8 @@ class Daemon:
                 await self._start(instruction)
             case Stop():
                 await self._stop(instruction)
+            case Signal():
+                await self._signal(instruction)
             case _:
                 assert_never(instruction)
 
@@ -276,6 +279,11 @@ class Daemon:
             self._answer_known(stop.key)
         else:  # A6: the runner searched records, trees, cgroups and marks before it gave its inventory
             self._end_unstarted(stop.key, EndCause.GONE, "this node has no record, process or mark of it")
+
+    async def _signal(self, signal: Signal) -> None:
+        if signal.key in self._observed.open:  # A10
+            self._ports.telemetry.event("task_signalled", **_which(signal.key), signal=signal.signal)
+            await self._to_runner(self._ports.runner.signal(signal.key, signal.signal))
 
     async def _to_runner(self, deed: Coroutine[Any, Any, None]) -> None:
         """A9."""

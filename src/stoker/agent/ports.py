@@ -125,6 +125,8 @@ class Runner(Protocol):
            R4  an end is kept for 24 h or until newer than `ends_max` others, also after `settle`
            R5  after a kill of the runner the next one sweeps and reports `runner_lost` for what it finds open
            R6  a call raises OSError when the runner has died; RunnerGone follows on the report stream
+           R7  a signal goes to every process of a task's tree. Spared is the shell that the runner itself put around a
+               shell line, from SIGUSR1 and SIGUSR2 that it doesn't catch: it would die of them, and the task with it
     """
 
     async def connect(self) -> None:
@@ -139,6 +141,10 @@ class Runner(Protocol):
 
     async def stop(self, key: TaskKey, grace_ms: int) -> None:
         """Terminate the tree, kill what is left after the grace. Stopping an unknown key does nothing."""
+        ...
+
+    async def signal(self, key: TaskKey, number: int) -> None:
+        """R7. Signalling a key that isn't open does nothing."""
         ...
 
     async def settle(self, key: TaskKey) -> None:

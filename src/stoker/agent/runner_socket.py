@@ -116,6 +116,9 @@ class RunnerSocket:
     async def stop(self, key: TaskKey, grace_ms: int) -> None:
         await self._send({"do": "stop", "key": _text(key), "grace_ms": grace_ms})
 
+    async def signal(self, key: TaskKey, number: int) -> None:
+        await self._send({"do": "signal", "key": _text(key), "number": number})
+
     async def settle(self, key: TaskKey) -> None:
         await self._send({"do": "settle", "key": _text(key)})
 

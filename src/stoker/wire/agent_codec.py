@@ -12,7 +12,7 @@ from typing import TypeVar, assert_never
 
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
-from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import Command, EndCause, StopCause, TaskEnd
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import (
@@ -55,6 +55,7 @@ def encode_registration(registration: Registration) -> pb.RegisterRequest:
         simulated=inventory.simulated,
         version=inventory.version,
         agent_uid=inventory.agent_uid,
+        taints=inventory.taints,
     )
 
 
@@ -70,6 +71,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         simulated=wire.simulated,
         version=wire.version,
         agent_uid=wire.agent_uid,
+        taints=tuple(wire.taints),
     )
     return Registration(node=NodeName(_not_empty("node", wire.node)), inventory=inventory)
 
@@ -148,6 +150,9 @@ def encode_instruction(instruction: Instruction) -> pb.ControlMessage:
                     cause=instruction.cause.value if instruction.cause else "",
                 )
             )
+        case Signal():
+            key = _encode_key(instruction.key)
+            return pb.ControlMessage(signal=pb.Signal(key=key, epoch=instruction.epoch, signal=instruction.signal))
     assert_never(instruction)
 
 
@@ -168,7 +173,15 @@ def decode_instruction(wire: pb.ControlMessage) -> Instruction | None:
             grace_ms=_not_negative("grace_ms", stop.grace_ms),
             cause=_word("cause", StopCause, stop.cause) if stop.cause else None,
         )
+    if kind == "signal":
+        return _decode_signal(wire.signal)
     return None
+
+
+def _decode_signal(wire: pb.Signal) -> Signal:
+    if not 1 <= wire.signal <= SIGNAL_MAX:
+        raise Malformed(f"signal can't be {wire.signal}")
+    return Signal(key=_decode_key(wire.key), epoch=Epoch(wire.epoch), signal=wire.signal)
 
 
 def _encode_start(start: Start) -> pb.Start:
@@ -182,6 +195,9 @@ def _encode_start(start: Start) -> pb.Start:
         memory_mb=start.memory_mb,
         user=start.user,
         probe_port=start.probe_port,
+        output=start.output,
+        error=start.error,
+        append=start.append,
     )
     if isinstance(start.command, str):
         wire.shell = start.command
@@ -202,6 +218,9 @@ def _decode_start(wire: pb.Start) -> Start:
         memory_mb=_not_negative("memory_mb", wire.memory_mb),
         user=wire.user,
         probe_port=_not_negative("probe_port", wire.probe_port),
+        output=wire.output,
+        error=wire.error,
+        append=wire.append,
     )
 
 
@@ -251,7 +270,11 @@ def decode_finished(wire: pb.TaskFinishedRequest) -> TaskFinished:
 
 def encode_log_request(request: LogRequest) -> pb.LogRequest:
     return pb.LogRequest(
-        request=request.request, key=_encode_key(request.key), offset=request.offset, limit=request.limit
+        request=request.request,
+        key=_encode_key(request.key),
+        offset=request.offset,
+        limit=request.limit,
+        wait_ms=request.wait_ms,
     )
 
 
@@ -261,6 +284,7 @@ def decode_log_request(wire: pb.LogRequest) -> LogRequest:
         key=_decode_key(wire.key),
         offset=wire.offset,
         limit=_not_negative("limit", wire.limit),
+        wait_ms=_not_negative("wait_ms", wire.wait_ms),
     )
 
 

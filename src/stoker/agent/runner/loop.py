@@ -129,6 +129,8 @@ class Loop:
                 self._roster.start(read_start(message))
         elif deed == "stop":
             self._roster.stop(read_key(message), read_number(message, "grace_ms"))
+        elif deed == "signal":
+            self._roster.signal(read_key(message), read_number(message, "number"))
         elif deed == "settle":
             self._roster.settle(read_key(message))
         elif deed == "shutdown":

@@ -124,6 +124,22 @@ def marked(mark: str, procs: Iterable[Proc]) -> list[Proc]:
     return [proc for proc in procs if mark_of(proc.pid) == mark]
 
 
+def catches(pid: int, number: int) -> bool:
+    """Has the process a handler for this signal? Source: SigCgt in proc(5)."""
+    for line in _read(f"/proc/{pid}/status", 8192).splitlines():
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def runs(pid: int, program: str) -> bool:
+    """Is that its program now? A shell may have become the last command of its line."""
+    try:
+        return os.path.samefile(f"/proc/{pid}/exe", program)
+    except OSError:
+        return False
+
+
 def writes_to_pipe(pid: int, inode: int) -> bool:
     """Is the standard output or error of this process that pipe?"""
     name = f"pipe:[{inode}]"

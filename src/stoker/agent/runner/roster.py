@@ -8,6 +8,7 @@ leader's end -> `advance` until its tree is gone -> `over` -> (journal durable) 
 from __future__ import annotations
 
 import os
+import signal
 from collections import deque
 
 from stoker.agent.runner import clock, ending, procfs, spool
@@ -34,6 +35,9 @@ _OUTPUT_BYTES_PER_TURN: Final = 128 * 1024
 _DRAIN_BYTES_MAX: Final = 16 * 1024 * 1024
 """Read after a tree is gone: what the pipe held. A stranger who holds it can't keep us longer."""
 _READ_BYTES: Final = 64 * 1024
+_SIGNALS: Final = range(1, 65)
+_SPARING: Final = (signal.SIGUSR1, signal.SIGUSR2)
+"""Mean only what a program takes them for; one that doesn't know them dies."""
 
 
 class Roster:
@@ -99,6 +103,16 @@ class Roster:
         grace_s = 0.0 if task.answer >= 0 else grace_ms / 1000
         ending.stop(task, grace_s, self._trees, clock.boot_s())
         self._ending[key] = task
+
+    def signal(self, key: str, number: int) -> None:
+        """To every process of an open task. One that isn't a program yet can't know what the signal means."""
+        task = self.tasks.get(key)
+        if task is None or task.order is not None or number not in _SIGNALS:
+            return
+        if task.answer >= 0:
+            self.hear_answer(task)
+        if task.answer < 0:
+            self._trees.forward(task.tree, number, spare_leader=task.wrapped and number in _SPARING)
 
     def settle(self, key: str) -> None:
         self._journal.settle(key)
@@ -173,6 +187,7 @@ class Roster:
         if obstacle:
             raise CannotStart(obstacle, "port_taken")
         workdir = order["workdir"] or self.shelf.workdir(task.key)
+        task.wrapped = bool(order["shell"])
         launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir)
         # A later runner takes a task without this file for never started: it is made before the process is.
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)

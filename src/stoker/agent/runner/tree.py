@@ -20,6 +20,7 @@ import signal
 from contextlib import suppress
 
 from stoker.agent.runner import procfs
+from stoker.agent.runner.launch import SHELL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,6 +121,14 @@ class Trees:
         """These signals to every process of it, in this order."""
         for proc in self.members(tree):
             for number in numbers:
+                _send(proc, number)
+
+    def forward(self, tree: Tree, number: int, *, spare_leader: bool) -> None:
+        """A person's signal to every process of it; a leader to spare gets it only if it is a shell no more or catches
+        it."""
+        for proc in self.members(tree):
+            spared = spare_leader and proc.pid == tree.pid and procfs.runs(proc.pid, SHELL)
+            if not spared or procfs.catches(proc.pid, number):
                 _send(proc, number)
 
     def kill(self, tree: Tree) -> None:

@@ -4,6 +4,8 @@ Instructions are pushed at once and at least once; each carries the attempt and 
 runner keeps a record per (job, attempt, rank).
 """
 
+from typing import Final
+
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
@@ -34,6 +36,14 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     user: str = ""
     probe_port: int = 0
     """Bind this once before starting, and answer `port_taken` when it can't be bound. 0 = don't."""
+    output: str = ""
+    """File on the node, absolute or relative to the working directory, patterns expanded, that gets a copy of what the
+    task writes. Emptied first, unless this is a later attempt or another task of the attempt has it open there already.
+    Empty = none; the output that `stoker logs` shows is kept in any case."""
+    error: str = ""
+    """The same for standard error alone. Empty = it goes where `output` goes."""
+    append: bool = False
+    """Never empty the two files: a lower rank of this attempt, perhaps on another node, writes to them too."""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
@@ -46,4 +56,14 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """None for a stray: a task that isn't live in the ledger."""
 
 
-Instruction = Start | Stop
+class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal"):
+    """Send a signal to every process of a task, now. Sent once per wish, and ignored where the task isn't open."""
+
+    key: TaskKey
+    epoch: Epoch
+    signal: int
+    """1 to `SIGNAL_MAX`, as Linux numbers them."""
+
+
+SIGNAL_MAX: Final = 64
+Instruction = Start | Stop | Signal

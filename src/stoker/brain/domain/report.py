@@ -85,6 +85,9 @@ class LogRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: TaskKey
     offset: int
     limit: int
+    wait_ms: int = 0
+    """Wait that long for bytes beyond `offset`, unless some are there or the output has ended. An answer without bytes
+    says that none came. The agent may wait for a shorter time, never for a longer one. 0 = answer at once."""
 
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,6 +88,7 @@ class RegisterRequest(_message.Message):
     SIMULATED_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     AGENT_UID_FIELD_NUMBER: _builtins.int
+    TAINTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -103,6 +104,10 @@ class RegisterRequest(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def executors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def taints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As Kubernetes writes them: `key=value:NoSchedule` or `key:NoSchedule`."""
+
     def __init__(
         self,
         *,
@@ -117,10 +122,11 @@ class RegisterRequest(_message.Message):
         simulated: _builtins.bool = ...,
         version: _builtins.str = ...,
         agent_uid: _builtins.str = ...,
+        taints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_uid", b"agent_uid", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_uid", b"agent_uid", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -350,6 +356,9 @@ class Start(_message.Message):
     MEMORY_MB_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     PROBE_PORT_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    APPEND_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
     """Exactly one of the two."""
@@ -358,6 +367,10 @@ class Start(_message.Message):
     memory_mb: _builtins.int
     user: _builtins.str
     probe_port: _builtins.int
+    output: _builtins.str
+    """Files on the node that get a copy of what the task writes. Empty = none."""
+    error: _builtins.str
+    append: _builtins.bool
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -380,10 +393,13 @@ class Start(_message.Message):
         memory_mb: _builtins.int = ...,
         user: _builtins.str = ...,
         probe_port: _builtins.int = ...,
+        output: _builtins.str = ...,
+        error: _builtins.str = ...,
+        append: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv", "cpus", b"cpus", "env", b"env", "epoch", b"epoch", "gpus", b"gpus", "key", b"key", "memory_mb", b"memory_mb", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "env", b"env", "epoch", b"epoch", "error", b"error", "gpus", b"gpus", "key", b"key", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -419,6 +435,34 @@ class Stop(_message.Message):
 Global___Stop: _TypeAlias = Stop  # noqa: Y015
 
 @_typing.final
+class Signal(_message.Message):
+    """For every process of the task, now. Ignored unless the task is open on this node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    signal: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___TaskKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___TaskKey | None = ...,
+        epoch: _builtins.int = ...,
+        signal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Signal: _TypeAlias = Signal  # noqa: Y015
+
+@_typing.final
 class BeatAnswer(_message.Message):
     """Answers a Beat, so that an agent knows that an active control plane heard it."""
 
@@ -449,24 +493,28 @@ class ControlMessage(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
     def stop(self) -> Global___Stop: ...
     @_builtins.property
     def beat(self) -> Global___BeatAnswer: ...
+    @_builtins.property
+    def signal(self) -> Global___Signal: ...
     def __init__(
         self,
         *,
         start: Global___Start | None = ...,
         stop: Global___Stop | None = ...,
         beat: Global___BeatAnswer | None = ...,
+        signal: Global___Signal | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "stop", "beat"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "stop", "beat", "signal"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -565,9 +613,12 @@ class LogRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     request: _builtins.int
     offset: _builtins.int
     limit: _builtins.int
+    wait_ms: _builtins.int
+    """Wait that long for bytes beyond `offset`, unless some are there or the output has ended. 0 = answer at once."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     def __init__(
@@ -577,10 +628,11 @@ class LogRequest(_message.Message):
         key: Global___TaskKey | None = ...,
         offset: _builtins.int = ...,
         limit: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "limit", b"limit", "offset", b"offset", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "limit", b"limit", "offset", b"offset", "request", b"request", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
