@@ -81,6 +81,10 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_size": _mistyped("Not a size of memory"),
     "bad_priority": _mistyped("Not a priority"),
     "bad_server": _mistyped("Not a server's address"),
+    "bad_selector": _mistyped("Not a label selector"),
+    "bad_label": _mistyped("Not a label for a node"),
+    "bad_taint": _mistyped("Not a taint"),
+    "bad_toleration": _mistyped("Not a toleration"),
     # the job is out of bounds
     "no_jobs": _malformed("The list of jobs is empty"),
     "empty_command": _malformed("The command is empty"),

@@ -55,6 +55,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Set by people, over those of the inventory. None = taken off."""
     taints: tuple[str, ...] = ()
     """Put on by people, beside those of the inventory."""
+    taints_off: tuple[str, ...] = ()
+    """Keys of taints of the inventory that people took off."""
 
     @property
     def schedulable(self) -> bool:

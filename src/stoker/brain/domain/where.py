@@ -1,13 +1,51 @@
 """On which nodes may a job run, by labels, names and taints?
 
-Grammar of a selector: that of Kubernetes' label selectors (`zone=a,disk!=hdd,tier in (x,y),!slow`).
+Grammar of a selector: that of Kubernetes' label selectors (`zone=a,disk!=hdd,tier in (x,y),!slow`). Equal selections
+are equal values: conditions, names and tolerations are sorted and none is repeated, and `a=b` is `a in (b)`.
+
+Rules: W1  commas mean and; `!=` and `notin` also hold on a node without the key
+       W2  a selector without conditions holds everywhere
+       W3  a toleration of a key tolerates its taint of any value; with `=VALUE` only of that value; `*` every taint
+       W4  a node is admitted when no name excludes it, every condition holds, and every taint of it is tolerated
+       W5  of two selections that both must hold, conditions and names add up, and so do tolerations
 """
 
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.label import NO_SCHEDULE, Fault, Taint, key_fault, parse_taint, taint_text, value_fault
+
+__all__ = [
+    "ANYWHERE",
+    "Operator",
+    "Requirement",
+    "Toleration",
+    "Where",
+    "admits",
+    "both",
+    "make_where",
+    "parse_selector",
+    "parse_taint",
+    "parse_toleration",
+    "selector_text",
+    "taint_text",
+    "toleration_text",
+    "where_text",
+    "why_not",
+]
+
+SELECTOR_MAX: Final = 64 * 1024
+"""Characters of a selector that are looked at; a longer one is refused."""
+_SHOWN_MAX: Final = 80
+_TOKEN: Final = re.compile(r"[ \t\r\n]*(==|!=|[=!(),<>]|[^ \t\r\n=!(),<>]+|$)")
+_FaultOf = Callable[[str], Fault | None]
+_SYMBOLS: Final = frozenset({"==", "!=", "=", "!", "(", ")", ",", "<", ">"})
 
 
 class Operator(StrEnum):
@@ -39,5 +77,283 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     exclude: tuple[NodeName, ...] = ()
     tolerate: tuple[Toleration, ...] = ()
 
+    @property
+    def terms(self) -> int:
+        """How many things there are to look at."""
+        values = sum(len(requirement.values) or 1 for requirement in self.require)
+        return values + len(self.exclude) + len(self.tolerate)
+
 
 ANYWHERE = Where()
+
+
+def make_where(selector: str = "", exclude: Iterable[str] = (), tolerate: Iterable[str] = ()) -> Where:
+    """A selection from what people write.
+
+    Raises: StokerError `bad_selector` or `bad_toleration`.
+    """
+    return _canonical(parse_selector(selector), map(NodeName, filter(None, exclude)), map(parse_toleration, tolerate))
+
+
+def both(one: Where, other: Where) -> Where:
+    """What holds where both hold (W5)."""
+    if one in (ANYWHERE, other):
+        return other
+    if other == ANYWHERE:
+        return one
+    return _canonical(one.require + other.require, one.exclude + other.exclude, one.tolerate + other.tolerate)
+
+
+def _canonical(require: Iterable[Requirement], exclude: Iterable[NodeName], tolerate: Iterable[Toleration]) -> Where:
+    return Where(
+        require=_sorted(require), exclude=tuple(sorted(dict.fromkeys(exclude))), tolerate=_least(list(tolerate))
+    )
+
+
+def _least(tolerations: list[Toleration]) -> tuple[Toleration, ...]:
+    """Without those that a wider one makes needless (W3)."""
+    if Toleration() in tolerations:
+        return (Toleration(),)
+    wide = {each.key: None for each in tolerations if each.value is None}
+    needed = dict.fromkeys(each for each in tolerations if each.value is None or each.key not in wide)
+    return tuple(sorted(needed, key=lambda each: (each.key, each.value or "")))
+
+
+def _sorted(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
+    return tuple(sorted(dict.fromkeys(requirements), key=lambda each: (each.key, each.operator.value, each.values)))
+
+
+# -- selectors -----------------------------------------------------------------------------------------------------
+
+
+class _Token(NamedTuple):
+    text: str
+    """Empty at the end of the selector."""
+    at: int
+
+    @property
+    def is_word(self) -> bool:
+        return bool(self.text) and self.text not in _SYMBOLS
+
+    @property
+    def shown(self) -> str:
+        return repr(self.text[:40]) if self.text else "the end"
+
+
+def parse_selector(text: str) -> tuple[Requirement, ...]:
+    """Read `zone=a`, `zone==a`, `zone!=a`, `zone in (a,b)`, `zone notin (a,b)`, `zone`, `!zone`, with commas between.
+
+    Raises: StokerError `bad_selector`, which says at which column.
+    """
+    if len(text) > SELECTOR_MAX:
+        raise _bad_selector(text, (SELECTOR_MAX, f"it is longer than {SELECTOR_MAX} characters"))
+    return _sorted(_Parser(text).requirements())
+
+
+class _Parser:
+    """A reader of one selector, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)
+        self._next = next(self._tokens)
+
+    def requirements(self) -> Iterator[Requirement]:
+        if not self._next.text:
+            return
+        while True:
+            yield self._requirement()
+            if not self._next.text:
+                return
+            if self._next.text != ",":
+                raise self._unexpected("a comma between conditions")
+            self._take()
+
+    def _requirement(self) -> Requirement:
+        absent = self._next.text == "!"
+        if absent:
+            self._take()
+        key = self._word("the key of a label", key_fault)
+        if absent:
+            return Requirement(key, Operator.ABSENT)
+        if self._next.text in ("", ","):
+            return Requirement(key, Operator.EXISTS)
+        operator = self._take()
+        match operator.text:
+            case "=" | "==":
+                return Requirement(key, Operator.IN, (self._value(),))
+            case "!=":
+                return Requirement(key, Operator.NOT_IN, (self._value(),))
+            case "in" | "notin":
+                return Requirement(key, Operator(operator.text), self._values())
+            case "<" | ">":
+                raise self._fault(operator, f"{operator.shown} compares numbers, which selectors can't do here")
+        raise self._fault(operator, f"{operator.shown} stands where `=`, `!=`, `in`, `notin` or a comma is wanted")
+
+    def _value(self) -> str:
+        return "" if self._next.text in ("", ",") else self._word("a value", value_fault)
+
+    def _values(self) -> tuple[str, ...]:
+        if self._next.text != "(":
+            raise self._unexpected("`(` and values")
+        self._take()
+        if self._next.text == ")":
+            raise self._unexpected("a value between the brackets")
+        found = []
+        while True:
+            found.append("" if self._next.text in (",", ")") else self._word("a value", value_fault))
+            if self._next.text not in (",", ")"):
+                raise self._unexpected("a comma or `)`")
+            if self._take().text == ")":
+                return tuple(sorted(dict.fromkeys(found)))
+
+    def _word(self, wanted: str, fault_of: _FaultOf) -> str:
+        if not self._next.is_word:
+            raise self._unexpected(wanted)
+        word = self._take()
+        fault = fault_of(word.text)
+        if fault:
+            raise _bad_selector(self._text, (word.at + fault[0], fault[1]))
+        return word.text
+
+    def _take(self) -> _Token:
+        taken, self._next = self._next, next(self._tokens, _Token("", len(self._text)))
+        return taken
+
+    def _unexpected(self, wanted: str) -> StokerError:
+        return self._fault(self._next, f"{self._next.shown} stands where {wanted} is wanted")
+
+    def _fault(self, token: _Token, why: str) -> StokerError:
+        return _bad_selector(self._text, (token.at, why))
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at = 0
+    while True:
+        found = _TOKEN.match(text, at)
+        assert found is not None, f"the pattern matches every text, but not {text[at : at + 20]!r}"
+        yield _Token(found[1], found.start(1))
+        if not found[1]:
+            return
+        at = found.end()
+
+
+def _bad_selector(text: str, fault: Fault) -> StokerError:
+    at, why = fault
+    message = f"the selector {text[:_SHOWN_MAX]!r} can't be read at column {at + 1}: {why}"
+    hint = "write conditions such as `zone=a`, `zone!=a`, `zone in (a,b)`, `zone`, `!zone`, with commas between them"
+    return StokerError(refuse("bad_selector", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+
+
+def selector_text(requirements: Iterable[Requirement]) -> str:
+    """As a person writes them; `parse_selector` reads it back."""
+    return ",".join(map(_requirement_text, requirements))
+
+
+def _requirement_text(requirement: Requirement) -> str:
+    key, values = requirement.key, requirement.values
+    match requirement.operator:
+        case Operator.EXISTS:
+            return key
+        case Operator.ABSENT:
+            return f"!{key}"
+        case Operator.IN if len(values) == 1:
+            return f"{key}={values[0]}"
+        case Operator.NOT_IN if len(values) == 1:
+            return f"{key}!={values[0]}"
+        case operator:
+            return f"{key} {operator.value} ({','.join(values)})"
+
+
+# -- tolerations ---------------------------------------------------------------------------------------------------
+
+
+def parse_toleration(text: str) -> Toleration:
+    """Read `KEY`, `KEY=VALUE` (`KEY=` for a taint without value) or `*`; `:NoSchedule` may stand behind each.
+
+    Raises: StokerError `bad_toleration`.
+    """
+    said, colon, effect = text.partition(":")
+    if colon and effect != NO_SCHEDULE:
+        raise _bad_toleration(text, (len(said) + 1, f"{NO_SCHEDULE} is the only effect here"))
+    if said == "*":
+        return Toleration()
+    key, equals, value = said.partition("=")
+    fault = key_fault(key)
+    if fault is None and equals:
+        fault = value_fault(value)
+        fault = fault and (len(key) + 1 + fault[0], fault[1])
+    if fault:
+        raise _bad_toleration(text, fault)
+    return Toleration(key, value if equals else None)
+
+
+def _bad_toleration(text: str, fault: Fault) -> StokerError:
+    at, why = fault
+    message = f"{text[:_SHOWN_MAX]!r} tolerates no taint, at column {at + 1}: {why}"
+    hint = "write the `KEY` of a taint, `KEY=VALUE`, or `*` for every taint"
+    return StokerError(refuse("bad_toleration", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+
+
+def toleration_text(toleration: Toleration) -> str:
+    """The inverse of `parse_toleration`."""
+    if not toleration.key:
+        return "*"
+    return toleration.key if toleration.value is None else f"{toleration.key}={toleration.value}"
+
+
+# -- which nodes ---------------------------------------------------------------------------------------------------
+
+
+def admits(where: Where, name: NodeName, labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
+    """May a job that selects `where` run on the node (W4)? Labels and taints come from `label.labels_of` and
+    `label.taints_of`."""
+    return (
+        name not in where.exclude
+        and all(_holds(requirement, labels) for requirement in where.require)
+        and all(_tolerated(taint, where.tolerate) for taint in taints)
+    )
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case Operator.IN:
+            return value in requirement.values
+        case Operator.NOT_IN:
+            return value not in requirement.values
+        case Operator.EXISTS:
+            return value is not None
+        case Operator.ABSENT:
+            return value is None
+    assert_never(requirement.operator)
+
+
+def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+    return any(not each.key or (each.key == taint.key and each.value in (None, taint.value)) for each in tolerations)
+
+
+def why_not(where: Where, name: NodeName, labels: Mapping[str, str], taints: Sequence[Taint]) -> str:
+    """The first thing that keeps the job away, in words about the node. Empty = nothing does."""
+    if name in where.exclude:
+        return "it is excluded by name"
+    for requirement in where.require:
+        if not _holds(requirement, labels):
+            return _unmet(requirement, labels.get(requirement.key))
+    for taint in taints:
+        if not _tolerated(taint, where.tolerate):
+            return f"its taint {taint_text(taint)} isn't tolerated"
+    return ""
+
+
+def _unmet(requirement: Requirement, value: str | None) -> str:
+    has = f"it has no label {requirement.key}" if value is None else f"its label {requirement.key} is {value!r}"
+    return f"{has}, and {_requirement_text(requirement)} is wanted"
+
+
+def where_text(where: Where) -> str:
+    """A selection in words: `zone=a; not n1, n2; tolerates gpu`. Empty for one that admits every untainted node."""
+    parts = [selector_text(where.require)]
+    parts.append(f"not {', '.join(where.exclude)}" if where.exclude else "")
+    parts.append(f"tolerates {', '.join(map(toleration_text, where.tolerate))}" if where.tolerate else "")
+    return "; ".join(filter(None, parts))

@@ -1,0 +1,245 @@
+"""What may a label or a taint of a node be, and which does a node have?
+
+Source: Kubernetes' labels, selectors, and taints, so that who knows those needn't learn ours.
+
+Rules: B1  a key is a name of at most 63 letters, digits, dashes, underscores and dots, with a letter or digit at both
+           ends; a DNS subdomain of at most 253 characters and a slash may stand before it
+       B2  a value is such a name, or empty
+       B3  keys that begin with `stoker.io/` are Stoker's: nobody sets them, and selectors may use them
+       B4  what people set on a node wins over what its agent says; what they took off stays off
+       B5  a node has at most one taint of a key, and NoSchedule is the only effect there is
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.node import Node
+
+NAME_MAX: Final = 63
+PREFIX_MAX: Final = 253
+OWN_PREFIX: Final = "stoker.io/"
+HOSTNAME: Final = "stoker.io/hostname"
+"""The name of the node."""
+GPU_MODEL: Final = "stoker.io/gpu-model"
+"""The model of its GPUs as a label's value: `NVIDIA-H100-80GB-HBM3`. Only where all of them are of one model."""
+NO_SCHEDULE: Final = "NoSchedule"
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+_NOT_IN_SUBDOMAIN: Final = re.compile(r"[^a-z0-9.-]|[.-](?=[.])|[.](?=[.-])|^[.-]|[.-]$")
+_SHOWN_MAX: Final = 80
+
+Fault = tuple[int, str]
+"""Where in a text something is wrong (0 = its first character), and what."""
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """Keeps every job away that doesn't tolerate it. Its effect is always NoSchedule: what runs there goes on."""
+
+    key: str
+    value: str = ""
+
+
+def key_fault(text: str) -> Fault | None:
+    """Why `text` can't be the key of a label or taint (B1)."""
+    prefix, slash, name = text.partition("/")
+    if not slash:
+        return _name_fault(text, "a key") if text else (0, "a key is missing")
+    if "/" in name:
+        return len(prefix) + 1 + name.index("/"), "a key has at most one `/`"
+    if not prefix:
+        return 0, "nothing stands before the `/`"
+    if not name:
+        return len(text), "nothing stands behind the `/`"
+    if len(prefix) > PREFIX_MAX:
+        return PREFIX_MAX, f"{len(prefix)} characters stand before the `/`; at most {PREFIX_MAX} may"
+    if not _SUBDOMAIN.fullmatch(prefix):
+        found = _NOT_IN_SUBDOMAIN.search(prefix)
+        assert found is not None, f"what spoils {prefix!r}?"
+        return found.start(), f"what stands before the `/` must be like `example.com`, and {found[0]!r} spoils it"
+    fault = _name_fault(name, "what stands behind the `/`")
+    return fault and (len(prefix) + 1 + fault[0], fault[1])
+
+
+def value_fault(text: str) -> Fault | None:
+    """Why `text` can't be the value of a label or taint (B2)."""
+    return _name_fault(text, "a value") if text else None
+
+
+def _name_fault(text: str, what: str) -> Fault | None:
+    found = _NOT_IN_NAME.search(text)
+    if found:
+        return found.start(), f"{found[0]!r} may not stand in {what}: only letters, digits, `-`, `_` and `.` may"
+    if len(text) > NAME_MAX:
+        return NAME_MAX, f"{what} has {len(text)} characters; at most {NAME_MAX} are taken"
+    if _NAME.fullmatch(text):
+        return None
+    at = 0 if not text[0].isalnum() else len(text) - 1
+    return at, f"{what} begins and ends with a letter or digit, not with {text[at]!r}"
+
+
+def check_label(key: str, value: str) -> None:
+    """May somebody put this label on a node?
+
+    Raises: StokerError `bad_label`.
+    """
+    check_label_key(key)
+    fault = value_fault(value)
+    if fault:
+        raise _bad_label(f"{key}={value}", (len(key) + 1 + fault[0], fault[1]))
+
+
+def check_label_key(key: str) -> None:
+    """Raises: StokerError `bad_label`."""
+    fault = key_fault(key)
+    if fault:
+        raise _bad_label(key, fault)
+    if key.startswith(OWN_PREFIX):
+        message = f"{key!r} can't be set or taken off: keys that begin with `{OWN_PREFIX}` are Stoker's own"
+        raise StokerError(refuse("bad_label", message, "choose another prefix, or none", key=key))
+
+
+def _bad_label(text: str, fault: Fault) -> StokerError:
+    at, why = fault
+    message = f"{text[:_SHOWN_MAX]!r} is not a label, at column {at + 1}: {why}"
+    hint = "write `KEY=VALUE`, such as `zone=a` or `example.com/rack=r12`; `KEY-` takes one off"
+    return StokerError(refuse("bad_label", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+
+
+def parse_label_changes(words: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Labels to set, and keys of those to take off: `zone=a`, `disk-`.
+
+    Raises: StokerError `bad_label`.
+    """
+    wanted: dict[str, str] = {}
+    unwanted: list[str] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals:
+            check_label(key, value)
+        elif word.endswith("-"):
+            key = word[:-1]
+            check_label_key(key)
+        else:
+            raise _bad_label(word, (len(word), "`=` and a value are missing"))
+        if key in wanted or key in unwanted:
+            raise StokerError(refuse("bad_label", f"{key!r} is named twice", "say once what its value is", key=key))
+        if equals:
+            wanted[key] = value
+        else:
+            unwanted.append(key)
+    return wanted, tuple(unwanted)
+
+
+@lru_cache(maxsize=4_096)
+def parse_taint(text: str) -> Taint:
+    """Read `KEY=VALUE:NoSchedule` or `KEY:NoSchedule`.
+
+    Raises: StokerError `bad_taint`.
+    """
+    said, colon, effect = text.partition(":")
+    key, equals, value = said.partition("=")
+    fault = key_fault(key)
+    if fault is None and equals:
+        fault = value_fault(value)
+        fault = fault and (len(key) + 1 + fault[0], fault[1])
+    if fault is None and not colon:
+        fault = len(text), f"`:{NO_SCHEDULE}` is missing"
+    if fault:
+        raise _bad_taint(text, fault)
+    if effect != NO_SCHEDULE:
+        raise _bad_effect(text, len(said) + 1, effect)
+    return Taint(key, value)
+
+
+def _bad_taint(text: str, fault: Fault) -> StokerError:
+    at, why = fault
+    message = f"{text[:_SHOWN_MAX]!r} is not a taint, at column {at + 1}: {why}"
+    hint = f"write `KEY=VALUE:{NO_SCHEDULE}` or `KEY:{NO_SCHEDULE}`; `KEY-` takes one off"
+    return StokerError(refuse("bad_taint", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+
+
+def _bad_effect(text: str, at: int, effect: str) -> StokerError:
+    message = f"{text[:_SHOWN_MAX]!r} is not a taint, at column {at + 1}: the effect {effect[:40]!r} is not known"
+    hint = f"{NO_SCHEDULE} is the only effect here"
+    if effect == "NoExecute":
+        hint += "; `stoker cancel ID` ends what runs there already"
+    elif effect == "PreferNoSchedule":
+        hint += "; it keeps away every job without `--tolerate`"
+    return StokerError(refuse("bad_taint", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+
+
+def parse_taint_changes(words: Iterable[str]) -> tuple[tuple[Taint, ...], tuple[str, ...]]:
+    """Taints to put on, and keys of those to take off: `gpu=old:NoSchedule`, `gpu-`, `gpu:NoSchedule-`.
+
+    Raises: StokerError `bad_taint`.
+    """
+    wanted: list[Taint] = []
+    unwanted: list[str] = []
+    seen: dict[str, None] = {}
+    for word in words:
+        if word.endswith("-"):
+            key = taint_key(word[:-1])
+            unwanted.append(key)
+        else:
+            wanted.append(parse_taint(word))
+            key = wanted[-1].key
+        if key in seen:
+            raise StokerError(refuse("bad_taint", f"{key!r} is named twice", "a node has one taint of a key", key=key))
+        seen[key] = None
+    return tuple(wanted), tuple(unwanted)
+
+
+def taint_key(text: str) -> str:
+    """The key that `KEY`, or a whole taint, names.
+
+    Raises: StokerError `bad_taint`.
+    """
+    if ":" in text:
+        return parse_taint(text).key
+    fault = key_fault(text)
+    if fault:
+        raise _bad_taint(text, fault)
+    return text
+
+
+def taint_text(taint: Taint) -> str:
+    """The inverse of `parse_taint`."""
+    return f"{taint.key}={taint.value}:{NO_SCHEDULE}" if taint.value else f"{taint.key}:{NO_SCHEDULE}"
+
+
+def label_value(text: str) -> str:
+    """The value that stands for any text: `NVIDIA H100 80GB HBM3` becomes `NVIDIA-H100-80GB-HBM3`."""
+    made = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-_.")
+    return made[:NAME_MAX].rstrip("-_.")
+
+
+def labels_of(node: Node) -> dict[str, str]:
+    """Every label that a selector may ask for (B3, B4). A new dictionary at each call."""
+    labels = dict(node.inventory.labels)
+    for key, value in node.labels.items():
+        if value is None:
+            labels.pop(key, None)
+        else:
+            labels[key] = value
+    labels[HOSTNAME] = node.name
+    models = list(dict.fromkeys(gpu.model for gpu in node.inventory.gpus))
+    labels.pop(GPU_MODEL, None)
+    if len(models) == 1 and label_value(models[0]):
+        labels[GPU_MODEL] = label_value(models[0])
+    return labels
+
+
+def taints_of(node: Node) -> tuple[Taint, ...]:
+    """Every taint that keeps jobs away (B4, B5), by key."""
+    texts = (*node.inventory.taints, *node.taints)
+    if not texts:
+        return ()
+    found = {taint.key: taint for taint in map(parse_taint, node.inventory.taints) if taint.key not in node.taints_off}
+    found.update((taint.key, taint) for taint in map(parse_taint, node.taints))
+    return tuple(found[key] for key in sorted(found))
