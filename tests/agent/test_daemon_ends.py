@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stoker.agent.daemon import LOG_BYTES_MAX
+from stoker.agent.logs import LOG_BYTES_MAX
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import LogRequest, Registration, Started, TaskInventory, TaskPhase
 from tests.agent.twins import (

@@ -136,8 +136,11 @@ class TwinControl:
         if self.refusal:
             raise LinkRefused(self.refusal)
         self.registered.append(registration)
-        self.sessions.append(TwinSession(self, self.epoch))
+        self.sessions.append(self.session_of())
         return self.sessions[-1]
+
+    def session_of(self) -> TwinSession:
+        return TwinSession(self, self.epoch)
 
     @property
     def session(self) -> TwinSession:

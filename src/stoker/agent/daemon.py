@@ -18,14 +18,14 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, assert_never
 
 from stoker.agent.delivery import Delivery
 from stoker.agent.launch import Folders, NoFolders, complete_environment
 from stoker.agent.link import Backoff
+from stoker.agent.logs import LogReads
 from stoker.agent.observed import Observed
 from stoker.agent.ports import (
     Link,
@@ -41,17 +41,12 @@ from stoker.agent.ports import (
     TaskOver,
     TaskRunning,
 )
-from stoker.agent.stream import Stream, first_failure
+from stoker.agent.stream import Stream, closing, first_failure
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
-from stoker.brain.domain.report import LogChunk, LogRequest, Registration
+from stoker.brain.domain.report import Registration
 from stoker.ports import Clock, Entropy, Telemetry
-
-_T = TypeVar("_T")
-
-LOG_BYTES_MAX: Final = 1 << 20
-"""One log request is answered with at most 1 MiB, whatever it asks for; the reader asks again from where it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +109,7 @@ class Daemon:
                 self._ports.telemetry.warn("runner_unavailable", error=str(error))
                 await self._ports.clock.sleep(self._runner_backoff.next_s())
                 continue
-            async with _closing(self._ports.runner.reports()) as reports:
+            async with closing(self._ports.runner.reports()) as reports:
                 async for report in reports:
                     self._take_report(report)
             self._cut("the runner is gone")
@@ -194,7 +189,7 @@ class Daemon:
             stream.until_cut(),
             self._beat(stream),
             self._obey(session),
-            self._show_logs(session),
+            LogReads(session, self._ports.runner, self._ports.clock).serve(),
         )
         try:
             why = await first_failure([asyncio.ensure_future(duty) for duty in duties])
@@ -232,7 +227,7 @@ class Daemon:
     # --- instructions -------------------------------------------------------------------------------------------
 
     async def _obey(self, session: LinkSession) -> None:
-        async with _closing(session.instructions()) as instructions:
+        async with closing(session.instructions()) as instructions:
             async for instruction in instructions:
                 try:
                     await self._carry_out(instruction)
@@ -326,34 +321,6 @@ class Daemon:
     def _ignored(self, what: str, epoch: Epoch) -> None:
         self._ports.telemetry.count("stale_instructions_total")
         self._ports.telemetry.warn("stale_epoch_ignored", what=what, epoch=epoch, newest=self._epoch)
-
-    # --- logs ---------------------------------------------------------------------------------------------------
-
-    async def _show_logs(self, session: LinkSession) -> None:
-        async with _closing(session.log_requests()) as requests:
-            async for request in requests:
-                await session.send_log(await self._read_log(request))
-        raise LinkDown("the control plane closed the log stream")
-
-    async def _read_log(self, request: LogRequest) -> LogChunk:
-        limit = min(request.limit, LOG_BYTES_MAX)
-        try:
-            read = await self._ports.runner.read_log(request.key, request.offset, limit)
-        except OSError as error:
-            return LogChunk(
-                request=request.request, offset=0, data=b"", size=0, ended=True, error=str(error) or repr(error)
-            )
-        return LogChunk(request=request.request, offset=read.offset, data=read.data, size=read.size, ended=read.ended)
-
-
-@contextlib.asynccontextmanager
-async def _closing(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """End a generator when its reader is cancelled, here and now, and not whenever the collector finds it."""
-    try:
-        yield iterator
-    finally:
-        if isinstance(iterator, AsyncGenerator):
-            await iterator.aclose()
 
 
 def _name(key: TaskKey) -> str:

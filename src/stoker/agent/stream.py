@@ -5,10 +5,14 @@ Rules: T1  reports leave in the order in which they were said, from one task: no
 """
 
 import asyncio
-from typing import Final
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final, TypeVar
 
 from stoker.agent.ports import LinkDown, LinkSession
 from stoker.brain.domain.report import Report
+
+_T = TypeVar("_T")
 
 OUTGOING_MAX: Final = 10_000
 """Reports that wait for a slow stream. One more, and the stream is given up: the next inventory says it all."""
@@ -67,3 +71,13 @@ async def first_failure(duties: list["asyncio.Future[None]"]) -> LinkDown:
     first = next(duty for duty in duties if duty in done).exception()
     assert isinstance(first, LinkDown), f"a duty ended by itself: {done}"
     return first
+
+
+@contextlib.asynccontextmanager
+async def closing(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
+    """End a generator when its reader is cancelled, here and now, and not whenever the collector finds it."""
+    try:
+        yield iterator
+    finally:
+        if isinstance(iterator, AsyncGenerator):
+            await iterator.aclose()

@@ -127,6 +127,8 @@ def read(base: str, offset: int, limit: int) -> tuple[int, bytes, int, bool]:
         last = os.stat(segments[-1][1])
         size, ended = segments[-1][0] + last.st_size, not last.st_mode & stat.S_IWUSR
         wanted = max(0, size + offset) if offset < 0 else min(offset, size)
+        if limit == 0:
+            return wanted, b"", size, ended
         try:
             begin, found = _read_from(segments, wanted, min(limit, size - wanted))
         except FileNotFoundError:
