@@ -1,7 +1,7 @@
 """What must every Runner do? Inherit this, give a `node`, and the rules run on it.
 
 A node outlives the agents and the runner on it: `node.agent()` is the next agent process. Tests cite the rules of the
-port (R1 to R5); what only real processes can show is in `tests/real/test_runner*.py`.
+port (R1 to R7); what only real processes can show is in `tests/real/test_runner*.py`.
 """
 
 import asyncio
@@ -43,6 +43,14 @@ class RunnerNode(Protocol):
 
     def task(self, key: TaskKey, *, lasts_s: float, exit_code: int = 0, stubborn: bool = False) -> StartTask:
         """A task that ends by itself after `lasts_s`; a stubborn one doesn't end on a terminate signal."""
+        ...
+
+    def noting(self, key: TaskKey, number: int) -> StartTask:
+        """A task that goes on and on, and notes each signal of that number."""
+        ...
+
+    def signals(self, key: TaskKey) -> int:
+        """How many it has noted."""
         ...
 
     def on_port(self, task: StartTask, *, taken: bool) -> StartTask:
@@ -288,3 +296,20 @@ class RunnerContract:
             await agent.runner.shutdown()
             await agent.hear(RunnerGone)
             assert not node.lives(key(1))
+
+    async def test_a_signal_reaches_an_open_task_and_an_unknown_one_is_ignored(self, node: RunnerNode) -> None:
+        """R7."""
+        async with agent_on(node) as agent:
+            await agent.runner.signal(key(99), 10)
+            await agent.runner.start(node.noting(key(1), 10))
+            await agent.begun(node, key(1))
+            await agent.runner.signal(key(1), 10)
+            await agent.runner.signal(key(1), 10)
+            async with asyncio.timeout(WAIT_S_MAX):
+                while node.signals(key(1)) < 1:
+                    await asyncio.sleep(POLL_S)
+            await agent.runner.stop(key(1), 0)
+            await agent.end(key(1))
+            await agent.runner.signal(key(1), 10)
+            await agent.runner.start(node.task(key(2), lasts_s=0.1))
+            assert (await agent.end(key(2))).clean

@@ -68,6 +68,13 @@ class RealNode:
         wait = f"sleep {lasts_s}; exit {exit_code}" if exit_code or stubborn else f"exec sleep {lasts_s}"
         return self.shell(key, trap + note + wait)
 
+    def noting(self, key: TaskKey, number: int) -> StartTask:
+        trap = f"trap 'echo noted >> {self._signals(key)}' {number}; echo started >> {self._starts(key)}; "
+        return self.shell(key, trap + "while :; do sleep 0.05; done")
+
+    def signals(self, key: TaskKey) -> int:
+        return _lines(self._signals(key))
+
     def on_port(self, task: StartTask, *, taken: bool) -> StartTask:
         port = free_port()
         if taken:
@@ -83,8 +90,7 @@ class RealNode:
         return bool(self.living(key))
 
     def starts(self, key: TaskKey) -> int:
-        path = self._starts(key)
-        return len(path.read_text().splitlines()) if path.exists() else 0
+        return _lines(self._starts(key))
 
     # --- more that real processes can show ----------------------------------------------------------------------
 
@@ -128,6 +134,9 @@ class RealNode:
     def _starts(self, key: TaskKey) -> Path:
         return self.folder / f"starts.{key.job}.{key.rank}"
 
+    def _signals(self, key: TaskKey) -> Path:
+        return self.folder / f"signals.{key.job}.{key.rank}"
+
 
 def lives(pid: int) -> bool:
     return procfs.read_proc(pid) is not None
@@ -145,6 +154,10 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def _environ(pid: int) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 
 from stoker.agent.ports import RunnerGone, TaskEnding
 from stoker.agent.runner.journal import Journal
+from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from tests.contracts.runner import LONG_S, Listener, agent_on, key
 from tests.real.runner_node import TREE_MODES, RealNode, lives, node_in, wait_until
@@ -130,6 +131,57 @@ async def test_the_terminate_signal_reaches_a_program_wrapped_by_a_shell(node: R
     assert b"saved" in (await agent.runner.read_log(key(1), 0, 1000)).data
 
 
+async def test_a_signal_reaches_every_process_of_the_tree(node: RealNode, agent: Listener) -> None:
+    """Also one that called setsid: what trains is rarely the process that was started."""
+    note = (
+        "import os, signal, time; signal.signal(signal.SIGUSR1, lambda *_: open(f'{os.getpid()}.noted', 'w').close())"
+    )
+    program = f'python3 -c "{note}; print(os.getpid(), flush=True); time.sleep(300); time.sleep(300)"'
+    await agent.runner.start(node.shell(key(1), f"setsid {program} & {program} & {program}; wait"))
+    await agent.running(key(1))
+    wait_until(lambda: len(_words(node)) == 3, "all three are ready")
+    await agent.runner.signal(key(1), signal.SIGUSR1)
+    wait_until(
+        lambda: all((node.folder / f"{pid.decode()}.noted").exists() for pid in _words(node)), "all three noted it"
+    )
+    assert node.lives(key(1))
+
+
+async def test_a_shell_around_a_line_does_not_die_of_a_signal_that_only_its_program_knows(
+    node: RealNode, agent: Listener
+) -> None:
+    """Else the checkpoint signal would end every job that was submitted as a shell line."""
+    program = "trap 'echo saved; exit 7' USR1; echo ready; while :; do sleep 0.02; done"
+    await agent.runner.start(node.shell(key(1), f'bash -c "{program}"; echo its program exited with $?'))
+    await _output_has(agent, b"ready")
+    await agent.runner.signal(key(1), signal.SIGUSR1)
+    assert (await agent.end(key(1))).clean
+    assert b"saved\nits program exited with 7\n" in (await agent.runner.read_log(key(1), 0, 1000)).data
+
+
+async def test_a_shell_that_catches_a_signal_hears_it(node: RealNode, agent: Listener) -> None:
+    await agent.runner.start(node.shell(key(1), "trap 'exit 9' USR2; echo ready; while :; do sleep 0.02; done"))
+    await _output_has(agent, b"ready")
+    await agent.runner.signal(key(1), signal.SIGUSR2)
+    assert (await agent.end(key(1))).exit_code == 9
+
+
+async def test_a_program_that_does_not_know_a_signal_dies_of_it(node: RealNode, agent: Listener) -> None:
+    await agent.runner.start(node.shell(key(1), "echo ready; exec sleep 300"))
+    await _output_has(agent, b"ready")
+    wait_until(lambda: _program(node, key(1)) == "sleep", "the shell has become the program")
+    await agent.runner.signal(key(1), signal.SIGUSR1)
+    assert (await agent.end(key(1))).signal == signal.SIGUSR1
+
+
+async def test_a_number_that_is_no_signal_harms_nobody(node: RealNode, agent: Listener) -> None:
+    await agent.runner.start(node.shell(key(1), "sleep 0.3"))
+    await agent.running(key(1))
+    for number in (0, 65, 1 << 40):
+        await agent.runner.signal(key(1), number)
+    assert (await agent.end(key(1))).clean
+
+
 async def test_a_task_that_was_suspended_still_ends_on_a_terminate_signal(node: RealNode, agent: Listener) -> None:
     await agent.runner.start(node.shell(key(1), "exec sleep 300"))
     os.kill((await agent.running(key(1))).pid, signal.SIGSTOP)
@@ -200,6 +252,14 @@ async def test_cgroups_that_a_job_made_inside_its_own_go_with_it(node: RealNode,
     await agent.end(key(1))
     assert not node.lives(key(1))
     assert node.cgroup_folders() == []
+
+
+def _words(node: RealNode) -> list[bytes]:
+    return (node.folder / "agent" / "output" / "1.1.0.out").read_bytes().split()
+
+
+def _program(node: RealNode, task: TaskKey) -> str:
+    return next((Path(f"/proc/{pid}/comm").read_text().strip() for pid in node.living(task)), "")
 
 
 async def _output_has(agent: Listener, wanted: bytes) -> None:

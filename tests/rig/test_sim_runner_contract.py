@@ -32,6 +32,12 @@ class SimNode:
         start = Start(key=key, epoch=Epoch(1), command=command, env={}, workdir="", gpus=(), cpus=1, memory_mb=0)
         return StartTask(start=start, env={})
 
+    def noting(self, key: TaskKey, number: int) -> StartTask:
+        return self.told(key, f"{LONG_S} 0")
+
+    def signals(self, key: TaskKey) -> int:
+        return len(self.machine.processes[key].signals)
+
     def on_port(self, task: StartTask, *, taken: bool) -> StartTask:
         start = msgspec.structs.replace(task.start, probe_port=_TAKEN_PORT if taken else _TAKEN_PORT + 1)
         return msgspec.structs.replace(task, start=start)
