@@ -85,6 +85,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_label": _mistyped("Not a label for a node"),
     "bad_taint": _mistyped("Not a taint"),
     "bad_toleration": _mistyped("Not a toleration"),
+    "bad_partition_name": _mistyped("Not a name for a partition"),
     # the job is out of bounds
     "no_jobs": _malformed("The list of jobs is empty"),
     "empty_command": _malformed("The command is empty"),
@@ -95,7 +96,10 @@ STATUSES: Final[dict[str, Status]] = {
     "text_too_long": _malformed("A text is too long", 413),
     "too_many_jobs": _malformed("Too many jobs in one request", 413),
     "time_limit_too_long": _impossible("The time limit is longer than allowed"),
+    "too_many_terms": _malformed("A selection has too many conditions, names and tolerations"),
     "unknown_tenant": _impossible("No such tenant"),
+    "unknown_partition": _impossible("No such partition to run in"),
+    "unknown_node": _impossible("No such node to exclude"),
     "user_not_supported": _impossible("Jobs can't run as another user here"),
     "no_container_runtime": _impossible("No node can run containers"),
     "demand_unsatisfiable": _impossible("No node could ever run it"),
@@ -107,6 +111,7 @@ STATUSES: Final[dict[str, Status]] = {
     "job_forgotten": _missing("The job's record is gone"),
     "attempt_unknown": _missing("No such attempt or rank"),
     "node_unknown": _missing("No such node"),
+    "partition_unknown": _missing("No such partition"),
     # who asks may not
     "foreign_origin": _forbidden("Asked from a foreign page or under a foreign name"),
     # not as things are
@@ -114,6 +119,10 @@ STATUSES: Final[dict[str, Status]] = {
     "not_started": _conflict("The job has not started yet"),
     "node_in_use": _conflict("The node is in use"),
     "node_forgotten": _conflict("The node was forgotten"),
+    "partition_exists": _conflict("There is such a partition already"),
+    "partition_in_use": _conflict("Jobs name the partition"),
+    "too_many_partitions": _full("Too many partitions"),
+    "too_many_labels": _full("Too many labels or taints on one node"),
     "node_unreachable": _unavailable("The node can't be reached"),
     "log_unavailable": _conflict("The output can't be read"),
     "feed_lost": Status(410, "OUT_OF_RANGE", EXIT_FAILED, "A reader fell behind"),
@@ -194,5 +203,10 @@ SUBMIT_CODES: Final = (
     "demand_unsatisfiable",
     "queue_full",
     "bad_time",
+    "bad_selector",
+    "bad_toleration",
+    "too_many_terms",
+    "unknown_partition",
+    "unknown_node",
 )
 """What the brain may refuse a submit with."""

@@ -19,7 +19,18 @@ import msgspec
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.label import NO_SCHEDULE, Fault, Taint, key_fault, parse_taint, taint_text, value_fault
+from stoker.brain.domain.label import (
+    NO_SCHEDULE,
+    Fault,
+    Taint,
+    key_fault,
+    labels_of,
+    parse_taint,
+    taint_text,
+    taints_of,
+    value_fault,
+)
+from stoker.brain.domain.node import Node
 
 __all__ = [
     "ANYWHERE",
@@ -34,6 +45,7 @@ __all__ = [
     "parse_taint",
     "parse_toleration",
     "selector_text",
+    "selects",
     "taint_text",
     "toleration_text",
     "where_text",
@@ -313,6 +325,11 @@ def admits(where: Where, name: NodeName, labels: Mapping[str, str], taints: Sequ
         and all(_holds(requirement, labels) for requirement in where.require)
         and all(_tolerated(taint, where.tolerate) for taint in taints)
     )
+
+
+def selects(where: Where, node: Node) -> bool:
+    """The same of a node as it is. Cheap where nothing is selected and nothing keeps jobs away."""
+    return admits(where, node.name, labels_of(node) if where.require else {}, taints_of(node))
 
 
 def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
