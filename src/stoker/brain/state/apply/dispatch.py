@@ -9,11 +9,13 @@ from stoker.brain.domain.ids import Position
 from stoker.brain.state.apply.job import apply_job
 from stoker.brain.state.apply.leadership import apply_leadership
 from stoker.brain.state.apply.node import apply_node
+from stoker.brain.state.apply.partition import apply_partition
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobEvent
 from stoker.brain.state.events.leadership import LeadershipEvent
 from stoker.brain.state.events.node import NodeEvent
+from stoker.brain.state.events.partition import PartitionEvent
 
 
 def apply(state: ClusterState, fact: Fact, position: Position) -> None:
@@ -25,6 +27,8 @@ def apply(state: ClusterState, fact: Fact, position: Position) -> None:
         apply_job(state, event, fact.at, fact.by)
     elif isinstance(event, NodeEvent):
         apply_node(state, event, fact.at)
+    elif isinstance(event, PartitionEvent):
+        apply_partition(state, event)
     elif isinstance(event, LeadershipEvent):
         apply_leadership(state, event)
     else:

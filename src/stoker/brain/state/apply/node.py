@@ -12,9 +12,11 @@ from stoker.brain.state.events.node import (
     NodeDropped,
     NodeEvent,
     NodeForgotten,
+    NodeLabelled,
     NodeReachable,
     NodeRegistered,
     NodeResumed,
+    NodeTainted,
     NodeUnreachable,
     StraysFound,
 )
@@ -37,8 +39,12 @@ def apply_node(state: ClusterState, event: NodeEvent, at: Instant) -> None:
             node = replace(node, drain=event.reason)
         case NodeResumed():
             node = replace(node, drain=None)
+        case NodeLabelled():
+            node = replace(node, labels=event.labels)
+        case NodeTainted():
+            node = replace(node, taints=event.taints, taints_off=event.off)
         case NodeForgotten():
-            node = replace(node, forgotten=True, reachable=False, silent_since=at, strays=(), drain=None)
+            node = _forgotten(node, at)
         case StraysFound():
             node = replace(node, strays=event.strays)
         case _:
@@ -52,3 +58,9 @@ def _registered(old: Node | None, event: NodeRegistered, at: Instant) -> Node:
     if old is None or old.forgotten:
         return Node(name=event.node, inventory=event.inventory, registered_at=at, reachable=False)
     return replace(old, inventory=event.inventory)
+
+
+def _forgotten(node: Node, at: Instant) -> Node:
+    """What people said about a machine isn't kept for the next one under its name."""
+    gone = replace(node, forgotten=True, reachable=False, silent_since=at, strays=(), drain=None)
+    return replace(gone, labels={}, taints=(), taints_off=())

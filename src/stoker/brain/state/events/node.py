@@ -34,8 +34,23 @@ class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed")
     node: NodeName
 
 
+class NodeLabelled(msgspec.Struct, frozen=True, kw_only=True, tag="node_labelled"):
+    """What people set on a node over the labels of its inventory: all of it. None = taken off."""
+
+    node: NodeName
+    labels: dict[str, str | None]
+
+
+class NodeTainted(msgspec.Struct, frozen=True, kw_only=True, tag="node_tainted"):
+    """The taints that people put on a node, and the keys of those of its inventory that they took off: all of them."""
+
+    node: NodeName
+    taints: tuple[str, ...]
+    off: tuple[str, ...]
+
+
 class NodeForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="node_forgotten"):
-    """A person says that it won't come back. Preceded by the ends of all it held."""
+    """A person says that it won't come back. Preceded by the ends of all it held. What people set on it goes too."""
 
     node: NodeName
 
@@ -59,6 +74,8 @@ NodeEvent = (
     | NodeUnreachable
     | NodeDrained
     | NodeResumed
+    | NodeLabelled
+    | NodeTainted
     | NodeForgotten
     | NodeDropped
     | StraysFound

@@ -3,5 +3,6 @@
 from stoker.brain.state.events.job import JobEvent
 from stoker.brain.state.events.leadership import LeadershipEvent
 from stoker.brain.state.events.node import NodeEvent
+from stoker.brain.state.events.partition import PartitionEvent
 
-Event = JobEvent | NodeEvent | LeadershipEvent
+Event = JobEvent | NodeEvent | PartitionEvent | LeadershipEvent
