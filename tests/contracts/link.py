@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeVar
 import pytest
 
 from stoker.agent.ports import Link, LinkDown, LinkRefused, LinkSession
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
@@ -119,7 +120,7 @@ async def a_start_arrives_whole_and_only_after_the_inventory(bench: Bench) -> No
 async def a_stop_is_pushed_without_waiting_for_a_heartbeat(bench: Bench) -> None:
     session = await opened(bench)
     instructions, key = await started(bench, session)
-    await bench.control.committer.ask(Cancel(by=ALICE, job=key.job))
+    await bench.control.committer.ask(Cancel(by=ALICE, target=JobRef(key.job)))
     stop = await first(instructions)
     assert isinstance(stop, Stop)
     assert stop.key == key

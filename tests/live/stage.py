@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.gpu import Gpu
@@ -83,7 +84,7 @@ class Stage:
         return event.job
 
     async def cancel(self, job: JobId) -> None:
-        await self.committer.ask(Cancel(by=ANNA, job=job))
+        await self.committer.ask(Cancel(by=ANNA, target=JobRef(job)))
 
     def job(self, job: JobId) -> Job:
         return self.state.jobs[job]

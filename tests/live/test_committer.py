@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import StopCause
@@ -269,7 +270,7 @@ async def test_a_bulk_submit_is_all_or_nothing() -> None:
 async def test_a_cancelled_pending_job_never_runs() -> None:
     async with stage() as s:
         job = await s.submit()
-        await s.committer.ask(Cancel(by=ANNA, job=job))
+        await s.committer.ask(Cancel(by=ANNA, target=JobRef(job)))
         player = await s.join("n1")
         await s.pause(20)
         assert not player.starts

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Principal
@@ -54,7 +55,7 @@ async def submit(cluster: Cluster, spec: JobSpec, count: int = 1) -> None:
 async def cancel(cluster: Cluster, job: JobId, times: int = 1) -> None:
     """Somebody impatient, or a client that repeats what wasn't answered."""
     for _ in range(times):
-        await _ask(cluster, Cancel(by=BOB, job=job))
+        await _ask(cluster, Cancel(by=BOB, target=JobRef(job)))
 
 
 async def drain_or_resume(cluster: Cluster) -> None:

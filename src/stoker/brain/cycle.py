@@ -6,6 +6,7 @@ Every body calls these two and nothing else of the brain's verbs. `propose` read
 
 from collections.abc import Iterator
 
+from stoker.brain.domain.array import index_of
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
@@ -13,7 +14,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.admit.plan import admit_place
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.job import JobPlaced
+from stoker.brain.state.events.job import JobPlaced, MemberMade
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.view import View
 
@@ -31,7 +32,13 @@ def settle(state: ClusterState, plan: Plan, *, decided_at: Position, seed: int) 
     digest = state.policy.digest()
     for action in plan.actions:
         if admit_place(state, action) is None:
-            yield (_placed(state, action, decided_at, digest, seed),)
+            placed = _placed(state, action, decided_at, digest, seed)
+            array = state.jobs.get(action.array)
+            if array is None or array.spec.array is None:
+                yield (placed,)
+            else:
+                index = index_of(array.id, array.spec.array, action.job)
+                yield MemberMade(array=array.id, index=index), placed
 
 
 def _placed(state: ClusterState, action: Place, decided_at: Position, digest: str, seed: int) -> JobPlaced:

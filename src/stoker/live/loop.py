@@ -19,14 +19,23 @@ from typing import Final
 
 from stoker.brain import cycle
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.errors import Facts, StokerError
 from stoker.brain.domain.ids import CONTROL
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, SECOND_MS
 from stoker.brain.state.commands import RunDeadlines
-from stoker.brain.state.events.job import JobFinished, JobRequeued, JobsEligible, JobSubmitted, TaskEnded
+from stoker.brain.state.events.job import (
+    DependenciesMet,
+    JobFinished,
+    JobReleased,
+    JobRequeued,
+    JobReturned,
+    JobsEligible,
+    JobSubmitted,
+    TaskEnded,
+)
 from stoker.brain.state.events.leadership import PolicySet
 from stoker.brain.state.events.node import (
     NodeDrained,
@@ -47,11 +56,16 @@ FAULT_PAUSE_S: Final = 1.0
 REST_S_MIN: Final = 0.002
 REST_S_MAX: Final = 0.1
 STUCK_PERIODS: Final = 3
+DEPENDENCIES_SHOWN_MAX: Final = 8
+"""Of a job that waits for many, the first are named."""
 
 _CHANGES_A_DECISION: Final = (
     JobSubmitted,
     JobRequeued,
     JobsEligible,
+    JobReleased,
+    JobReturned,
+    DependenciesMet,
     JobFinished,
     TaskEnded,
     NodeRegistered,
@@ -87,9 +101,23 @@ class Loop:
         """Why this pending or held job waits."""
         if job.state is JobState.HELD:
             return Reason(ReasonCode.HELD)
+        if job.blocked:
+            return Reason(
+                ReasonCode.DEPENDENCY, {"waits": ", ".join(map(str, job.spec.after[:DEPENDENCIES_SHOWN_MAX]))}
+            )
         if job.not_before != NEVER and job.reason is not None:
             return job.reason
-        return self._reasons.get(job.spec.shape, AWAITING_PASS)
+        return self._array_limit(job) or self._reasons.get(job.spec.shape, AWAITING_PASS)
+
+    def _array_limit(self, job: Job) -> Reason | None:
+        """Of an array, or a member, that its own limit keeps waiting."""
+        state = self._committer.state
+        array = state.jobs.get(job.array_of or job.id)
+        if array is None or array.members is None or array.spec.array is None or state.indexes.arrays.room(array) != 0:
+            return None
+        running = state.indexes.arrays[array.id].live
+        facts: Facts = {"running": running, "running_max": array.spec.array.running_max}
+        return Reason(ReasonCode.ARRAY_LIMIT, facts)
 
     def last_pass_age_s(self) -> float:
         """Seconds since a pass was last done (decided and durable), or since the start."""

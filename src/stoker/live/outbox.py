@@ -9,17 +9,19 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
            tries the port before any rank runs
        O4  every open task of an attempt with a stop order is told to stop, once per stream; so is every stray
        O5  a line remembers open tasks and strays of its node only, so a stream that lasts for months stays small
+       O6  a signal is sent once, on the streams that are up when it is durable, to tasks that have started
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 from stoker.brain.domain.environment import task_environment
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import Attempt, Job, Task
 from stoker.brain.domain.node import Stray
+from stoker.brain.domain.output import output_path
 from stoker.brain.domain.units import NEVER
-from stoker.brain.state.events.job import TaskEnded
+from stoker.brain.state.events.job import JobSignalled, TaskEnded
 from stoker.brain.state.events.node import StraysFound
 from stoker.live.committer import Committer, job_to_instruct
 from stoker.live.feed import Entry
@@ -74,6 +76,8 @@ class Outbox:
             job = job_to_instruct(fact.event)
             if job is not None:
                 jobs[job] = None
+            elif isinstance(fact.event, JobSignalled):
+                self._signal(fact.event)
             elif isinstance(fact.event, StraysFound):
                 line = self._lines.get(fact.event.node)
                 if line is not None:
@@ -124,6 +128,18 @@ class Outbox:
             line.started[key] = None
             line.push(self._start(key, job, attempt, task))
 
+    def _signal(self, event: JobSignalled) -> None:
+        """O6."""
+        job = self._committer.state.jobs.get(event.job)
+        attempt = job.live_attempt if job else None
+        if attempt is None or attempt.number != event.attempt:
+            return
+        for task in attempt.open_tasks:
+            line = self._lines.get(task.placement.node)
+            if line is not None and task.started_at != NEVER:
+                key = TaskKey(event.job, event.attempt, task.placement.rank)
+                line.push(Signal(key=key, epoch=self._committer.state.epoch, signal=event.signal))
+
     def _stop_strays(self, line: Line, strays: Iterable[Stray]) -> None:
         for stray in strays:
             key = TaskKey(stray.job, stray.attempt, stray.rank)
@@ -149,6 +165,8 @@ class Outbox:
             cpus=placement.cpus,
             memory_mb=placement.memory_mb,
             user=job.spec.user,
+            output=output_path(job.spec.output, job, placement.node, key.rank),
+            error=output_path(job.spec.error, job, placement.node, key.rank),
             probe_port=attempt.master_port if key.rank == 0 else 0,
         )
 

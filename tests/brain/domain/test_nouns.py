@@ -67,9 +67,9 @@ def test_a_job_id_reads_back() -> None:
     assert parse_job_id("42") == 42
 
 
-def test_every_state_has_words_and_moves_and_final_states_have_none() -> None:
+def test_every_state_has_words_and_moves_and_from_final_ones_only_a_new_wait_follows() -> None:
     assert set(JOB_STATES) == set(JOB_MOVES) == set(JobState)
-    assert all(not JOB_MOVES[state] for state in FINAL)
+    assert all(JOB_MOVES[state] == {JobState.PENDING} for state in FINAL)
     assert not LIVE & FINAL
 
 

@@ -1,6 +1,7 @@
 """A cluster told in commands: admits, applies, and checks every invariant after every event."""
 
 from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.gpu import Gpu
@@ -149,7 +150,7 @@ class Story:
         return self.do(ReportFinished(by=node_principal(node), finished=TaskFinished(node=node, key=key, end=end)))
 
     def cancel(self, job: JobId) -> tuple[Event, ...]:
-        return self.do(Cancel(by=ANNA, job=job))
+        return self.do(Cancel(by=ANNA, target=JobRef(job)))
 
     def forget(self, name: str, *, force: bool = True) -> tuple[Event, ...]:
         return self.do(ForgetNode(by=ANNA, node=NodeName(name), force=force))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, StopCause
@@ -264,8 +265,8 @@ def test_cancelling_twice_is_answered_again_and_cancelling_an_ended_job_is_refus
     assert len(story.cancel(job)) == 1
     assert story.cancel(job) == ()
     story.end(job, cause=EndCause.STOPPED, signal=15)
-    assert story.refused(Cancel(by=ANNA, job=job)).code == "job_ended"
-    assert story.refused(Cancel(by=ANNA, job=JobId(99))).code == "job_unknown"
+    assert story.refused(Cancel(by=ANNA, target=JobRef(job))).code == "job_ended"
+    assert story.refused(Cancel(by=ANNA, target=JobRef(JobId(99)))).code == "job_unknown"
 
 
 def test_late_and_repeated_ends_change_nothing() -> None:
@@ -329,7 +330,7 @@ def test_ended_jobs_beyond_the_bound_are_pruned_oldest_end_first_and_ids_stay_us
     story.deadlines()
     assert old in story.state.jobs, "it ended last"
     assert len(story.state.jobs) == 10
-    assert story.refused(Cancel(by=ANNA, job=JobId(2))).code == "job_forgotten"
+    assert story.refused(Cancel(by=ANNA, target=JobRef(JobId(2)))).code == "job_forgotten"
     assert story.submit() == 14
 
 

@@ -59,6 +59,8 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
 
     lazy: Spans
     """Not yet records: they wait as the array does."""
+    waiting: int
+    """How many those are."""
     cancelled: tuple[CancelledMembers, ...] = ()
     pruned_ok: int = 0
     """Members that succeeded, whose records are gone."""

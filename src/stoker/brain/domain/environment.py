@@ -21,7 +21,10 @@ def task_environment(job: Job, attempt: Attempt, rank: int, devices: DevicesByNo
     placement = attempt.tasks[rank].placement
     env = dict(job.spec.env)
     env.update(_device_variables(placement.gpus, job.spec.visible, devices.get(placement.node, ())))
-    env["STOKER_JOB_ID"] = str(job.id)
+    env["STOKER_JOB_ID"] = job.label
+    if job.array_of:
+        env["STOKER_ARRAY_ID"] = str(job.array_of)
+        env["STOKER_ARRAY_INDEX"] = str(job.array_index)
     env["STOKER_JOB_NAME"] = job.spec.name
     env["STOKER_ATTEMPT"] = str(attempt.number)
     env["STOKER_RESTART_COUNT"] = str(attempt.number - 1)

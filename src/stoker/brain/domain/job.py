@@ -9,12 +9,12 @@ from enum import StrEnum
 import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.array import ArraySpec, Members
+from stoker.brain.domain.array import ArraySpec, Members, contains, member_id
 from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.ids import DEFAULT_TENANT, Epoch, JobId, NodeName, PartitionName, Principal, TenantName
 from stoker.brain.domain.lifecycle import FINAL, LIVE, JobState, Outcome
-from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where
 
@@ -209,6 +209,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.array_of}_{self.array_index}" if self.array_of else str(self.id)
 
     @property
+    def as_array(self) -> tuple[ArraySpec, Members]:
+        """Which members this array has, and how far they are. Asking a job that is no array is a bug."""
+        assert self.spec.array is not None, f"no array: {self.story()}"
+        assert self.members is not None, f"a member of an array: {self.story()}"
+        return self.spec.array, self.members
+
+    @property
     def live_attempt(self) -> Attempt | None:
         return self.attempts[-1] if self.state in LIVE else None
 
@@ -220,6 +227,43 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """What this job has been through, for the message of an assertion."""
         tries = ", ".join(f"#{a.number}@{a.epoch} {a.outcome or 'live'}" for a in self.attempts)
         return f"job {self.id} {self.state} [{tries}] not_before={self.not_before}"
+
+
+class SubmitKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What was submitted under an idempotency key."""
+
+    digest: str
+    """Of the request's body: another body under the same key is refused."""
+    jobs: tuple[JobId, ...]
+    at: Instant
+
+
+def lazy_member(array: Job, index: int) -> Job | None:
+    """A member that is no record of its own, as its array has it. None = it was one, and its record is gone."""
+    spec, members = array.as_array
+    as_array = Job(
+        id=member_id(array.id, spec, index),
+        uid=f"{array.uid}_{index}",
+        spec=array.spec,
+        by=array.by,
+        submitted_at=array.submitted_at,
+        state=array.state,
+        reason=array.reason,
+        not_before=array.not_before,
+        blocked=array.blocked,
+        array_of=array.id,
+        array_index=index,
+        ended_at=array.ended_at,
+    )
+    if contains(members.lazy, index):
+        return as_array
+    for gone in members.cancelled:
+        if contains(gone.indexes, index):
+            reason = Reason(ReasonCode.CANCELLED, {"by": gone.by})
+            return msgspec.structs.replace(
+                as_array, state=JobState.CANCELLED, reason=reason, not_before=NEVER, blocked=False, ended_at=gone.at
+            )
+    return None
 
 
 def tasks_on(job: Job, node: NodeName) -> tuple[Task, ...]:

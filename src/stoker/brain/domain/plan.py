@@ -16,6 +16,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     job: JobId
     attempt: int
+    array: JobId = JobId(0)
+    """Set when `job` is a lazy member of this array: it becomes a record with its placement."""
     tasks: tuple[TaskPlacement, ...]
     """In rank order, never empty."""
     master_addr: str = ""

@@ -25,6 +25,23 @@ def later(at: Instant, by_ms: int) -> Instant:
     return Instant(at + by_ms)
 
 
+def utc_text(at: Instant) -> str:
+    """An instant for people: `2026-11-28 05:09:34 UTC`.
+
+    Source: days to civil date as in Howard Hinnant's "chrono-compatible low-level date algorithms".
+    """
+    days, ms = divmod(at, DAY_MS)
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_from_march = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
+    month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
+    year = year_of_era + era * 400 + (month <= 2)
+    hour, minute, second = ms // HOUR_MS, ms // MINUTE_MS % 60, ms // SECOND_MS % 60
+    return f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC"
+
+
 def human_duration(ms: int) -> str:
     """A duration for people, in its two largest units: `2h 5m`, `3.2s`, `40ms`."""
     if ms < SECOND_MS:

@@ -5,6 +5,7 @@ Rules: D1  jobs come in order (`order`); each is placed whole or its shape gets 
        D3  placements of one pass see each other: all are taken from one draft
        D4  same view, same plan, in any process: nothing is iterated in hash order, every sort ends with a name or id
        D5  at most `budget` placements; shapes not looked at then wait with `budget_spent`, and the plan says `more`
+       D6  no array runs more members than its own limit lets it, however many fit
 Limits: a pass costs about the number of shapes plus the number of placements, not the length of the queue; shapes
         are not bounded (10,000 that all differ take about 0.15 s). D2 has no reservations yet, so a stream of small
         jobs can hold up a large one.
@@ -21,7 +22,7 @@ from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search, Seat, mixing_helps
 from stoker.brain.engine.fleet import Fleet
 from stoker.brain.engine.gang import number_ranks, seat_gang
-from stoker.brain.engine.order import in_order
+from stoker.brain.engine.order import Candidate, in_order
 from stoker.brain.engine.ports import choose_port, needs_rendezvous
 from stoker.brain.state.view import View
 
@@ -33,12 +34,15 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
     actions: list[Place] = []
     reasons: dict[Shape, Reason] = {}
     more = False
-    for job, shape in in_order(view.pending(), blocked=reasons):
+    for candidate in in_order(view, policy, now, blocked=reasons):
+        shape = candidate.shape
         if len(actions) >= budget:
             reasons[shape] = explain.budget_spent(len(actions))
             more = True
             continue
-        answer = pass_.place(job, shape.demand)
+        if not pass_.has_room(candidate):
+            continue
+        answer = pass_.place(candidate)
         if isinstance(answer, Place):
             actions.append(answer)
         else:
@@ -57,10 +61,30 @@ class _Pass:
         self._portless: dict[NodeName, None] = {}
         """Nodes whose address has no port left: they take no part in attempts that need one."""
         self._fleet: Fleet | None = None
+        self._rooms: dict[JobId, int | None] = {}
+        """Members that arrays may still start in this pass."""
 
-    def place(self, job: JobId, demand: Demand) -> Place | Reason:
+    def has_room(self, candidate: Candidate) -> bool:
+        """D6."""
+        return candidate.array == 0 or self._room_of(candidate.array) != 0
+
+    def _room_of(self, array: JobId) -> int | None:
+        if array not in self._rooms:
+            self._rooms[array] = self._view.room(array)
+        return self._rooms[array]
+
+    def place(self, candidate: Candidate) -> Place | Reason:
+        placed = self._place(candidate)
+        room = self._room_of(candidate.array) if candidate.array else None
+        if isinstance(placed, Place) and room is not None:
+            self._rooms[candidate.array] = room - 1
+        return placed
+
+    def _place(self, candidate: Candidate) -> Place | Reason:
+        job, demand = candidate.job, candidate.shape.demand
+        array = candidate.array if candidate.lazy else JobId(0)
         searches = self._searches_for(demand)
-        attempt = len(self._view.job(job).attempts) + 1
+        attempt = 1 if candidate.lazy else len(self._view.job(job).attempts) + 1
         while seats := _first_seats(searches):
             mark = self._draft.checkpoint()
             tasks = number_ranks(self._draft, seats, demand)
@@ -68,12 +92,19 @@ class _Pass:
             for task in tasks:
                 self._draft.take(kinds[task.node], task)
             if not needs_rendezvous(demand):
-                return Place(job=job, attempt=attempt, tasks=tuple(tasks))
+                return Place(job=job, attempt=attempt, array=array, tasks=tuple(tasks))
             address = self._view.nodes[tasks[0].node].inventory.address
             port = choose_port(self._draft, address, job, attempt, self._policy)
             if port is not None:
                 self._draft.take_port(address, port)
-                return Place(job=job, attempt=attempt, tasks=tuple(tasks), master_addr=address, master_port=port)
+                return Place(
+                    job=job,
+                    attempt=attempt,
+                    array=array,
+                    tasks=tuple(tasks),
+                    master_addr=address,
+                    master_port=port,
+                )
             self._draft.rollback(mark)
             self._bar(address)
         return self._why(searches)

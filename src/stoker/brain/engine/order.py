@@ -1,33 +1,82 @@
 """Who is next?
 
-Rules: O1  higher priority first
+Rules: O1  higher effective priority first: the job's own and what it has gained by waiting, `aging_per_hour` for each
+           hour since it was submitted (or was to begin), at most `aging_max`
        O2  among equals whoever was submitted first: ids ascend with submission
        O3  once a shape is blocked, nobody of that shape comes up again in this pass
+       O4  an array stands for those of its members that aren't records yet, as many as its limit has room for
 Limits: costs one heap step per job that comes up, and one per bucket that is dropped; never the queue's length.
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
+from typing import NamedTuple
 
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId
-from stoker.brain.state.view import Bucket
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import HOUR_MS, Instant
+from stoker.brain.state.view import Bucket, View
 
-_Head = tuple[int, JobId, int, Bucket]
-"""Negated priority, the job, the place in the bucket of the one after it, the bucket. The job makes the order total."""
+
+class Candidate(NamedTuple):
+    """A job, or a lazy member of `array`, that may be placed."""
+
+    job: JobId
+    shape: Shape
+    array: JobId
+    """The array that it is a member of; 0 = none."""
+    lazy: bool
 
 
-def in_order(buckets: Iterable[Bucket], blocked: Container[Shape]) -> Iterator[tuple[JobId, Shape]]:
+class _Queue:
+    """One bucket on its way: who is next in it."""
+
+    __slots__ = ("_candidates", "_now", "_policy", "_view", "bucket")
+
+    def __init__(self, bucket: Bucket, view: View, policy: Policy, now: Instant) -> None:
+        self.bucket = bucket
+        self._view, self._policy, self._now = view, policy, now
+        self._candidates = self._all()
+
+    def advance(self) -> "_Head | None":
+        return next(self._candidates, None)
+
+    def _all(self) -> "Iterator[_Head]":
+        priority, shape, jobs = self.bucket
+        for job_id in jobs:
+            job = self._view.job(job_id)
+            rank = -(priority + aged(max(job.submitted_at, job.spec.begin), self._policy, self._now))
+            if job.members is None:
+                yield rank, job_id, Candidate(job_id, shape, job.array_of, False), self
+            else:
+                for member in islice(self._view.members(job_id), self._view.room(job_id)):
+                    yield rank, member, Candidate(member, shape, job_id, True), self
+
+
+_Head = tuple[int, JobId, Candidate, _Queue]
+"""Negated effective priority, the job, all about it, the queue behind it. The job makes the order total."""
+
+
+def in_order(view: View, policy: Policy, now: Instant, blocked: Container[Shape]) -> Iterator[Candidate]:
     """The waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way."""
-    heads: list[_Head] = [(-bucket.priority, bucket.jobs[0], 1, bucket) for bucket in buckets]
+    queues = (_Queue(bucket, view, policy, now) for bucket in view.pending())
+    heads = [head for head in (queue.advance() for queue in queues) if head is not None]
     heapify(heads)
     while heads:
-        rank, job, following, bucket = heads[0]
-        if bucket.shape in blocked:
+        _, _, candidate, queue = heads[0]
+        if candidate.shape in blocked:
             heappop(heads)
             continue
-        yield job, bucket.shape
-        if following == len(bucket.jobs):
+        yield candidate
+        following = queue.advance()
+        if following is None:
             heappop(heads)
         else:
-            heapreplace(heads, (rank, bucket.jobs[following], following + 1, bucket))
+            heapreplace(heads, following)
+
+
+def aged(since: Instant, policy: Policy, now: Instant) -> int:
+    """Points gained by waiting since then (O1)."""
+    return min(policy.aging_max, max(0, now - since) * policy.aging_per_hour // HOUR_MS)

@@ -4,10 +4,12 @@ ClusterState is the one aggregate. Only `apply` changes it, by replacing frozen 
 records are never changed in place, a reader may keep one as long as it likes.
 """
 
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, Position
-from stoker.brain.domain.job import Job
-from stoker.brain.domain.lifecycle import NodeState
+from stoker.brain.domain.array import JobRef, contains, index_of, member_id
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
+from stoker.brain.domain.job import Job, SubmitKey, lazy_member
+from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.node import Node
+from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
@@ -16,7 +18,19 @@ from stoker.brain.state.indexes import Indexes, rebuild
 class ClusterState:
     """All that the log adds up to, at `position`."""
 
-    __slots__ = ("cluster_id", "epoch", "indexes", "jobs", "last_at", "next_job_id", "nodes", "policy", "position")
+    __slots__ = (
+        "cluster_id",
+        "epoch",
+        "indexes",
+        "jobs",
+        "last_at",
+        "next_job_id",
+        "nodes",
+        "partitions",
+        "policy",
+        "position",
+        "submit_keys",
+    )
 
     def __init__(self) -> None:
         self.cluster_id = ""
@@ -28,7 +42,10 @@ class ClusterState:
         self.next_job_id = JobId(1)
         self.jobs: dict[JobId, Job] = {}
         self.nodes: dict[NodeName, Node] = {}
-        self.indexes = Indexes(self.nodes)
+        self.partitions: dict[PartitionName, Partition] = {}
+        self.submit_keys: dict[str, SubmitKey] = {}
+        """Idempotency keys of submits, oldest first, by principal and key."""
+        self.indexes = Indexes(self.nodes, self.jobs)
 
     def put_job(self, job: Job) -> None:
         old = self.jobs.get(job.id)
@@ -53,6 +70,37 @@ class ClusterState:
 
     def rebuilt_indexes(self) -> Indexes:
         return rebuild(self.jobs, self.nodes, self.policy.ended_jobs_max)
+
+    def find(self, ref: JobRef) -> Job | None:
+        """The job, or the one member, that `ref` names. Members that are no records are shown as the array has them.
+        None = it never was, or its record is gone."""
+        ref = self.locate(ref.job) if ref.members is None else ref
+        job = self.jobs.get(ref.job)
+        if ref.members is None or job is None:
+            return job
+        index = ref.members[0][0]
+        array = job.spec.array
+        if array is None or job.array_of or not contains(array.indexes, index):
+            return None
+        record = self.jobs.get(member_id(job.id, array, index))
+        return record or lazy_member(job, index)
+
+    def locate(self, job: JobId) -> JobRef:
+        """Where a job's record is. The id of a member that is no record leads to its array."""
+        if job not in self.jobs and job < self.next_job_id:
+            for array_id in self.indexes.arrays:
+                array = self.jobs.get(array_id)
+                spec = array.spec.array if array else None
+                if spec is not None and array_id < job <= array_id + spec.count:
+                    index = index_of(array_id, spec, job)
+                    return JobRef(array_id, ((index, index, 1),))
+        return JobRef(job)
+
+    def shown_state(self, job: Job) -> JobState:
+        """The public word: an array is `running` while any of its members is live."""
+        if job.members is not None and not job.is_final and self.indexes.arrays[job.id].live:
+            return JobState.RUNNING
+        return job.state
 
     def node_state(self, name: NodeName) -> NodeState:
         """The public word for a node; what is worst about it comes first."""

@@ -10,8 +10,9 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, JobId, Position, Principal
-from stoker.brain.domain.job import Job
+from stoker.brain.domain.job import Job, SubmitKey
 from stoker.brain.domain.node import Node
+from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
@@ -42,6 +43,8 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     next_job_id: JobId
     nodes: int
     jobs: int
+    partitions: tuple[Partition, ...] = ()
+    submit_keys: tuple[tuple[str, SubmitKey], ...] = ()
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
@@ -84,6 +87,8 @@ def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
             next_job_id=state.next_job_id,
             nodes=len(nodes),
             jobs=len(jobs),
+            partitions=tuple(state.partitions.values()),
+            submit_keys=tuple(state.submit_keys.items()),
         )
     )
     yield _encoder.encode(nodes)
@@ -109,6 +114,8 @@ def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterabl
     state.cluster_id, state.epoch, state.position = header.cluster_id, header.epoch, header.position
     state.last_at, state.next_job_id = header.last_at, header.next_job_id
     state.put_policy(header.policy)
+    state.partitions = {partition.name: partition for partition in header.partitions}
+    state.submit_keys = dict(header.submit_keys)
     for node in nodes:
         state.put_node(node)
     for chunk in jobs:

@@ -5,7 +5,8 @@ A closed union. Each command carries its principal; none carries a time, since t
 
 import msgspec
 
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, Principal
+from stoker.brain.domain.array import JobRef
+from stoker.brain.domain.ids import Epoch, NodeName, Principal
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.policy import Policy
@@ -17,13 +18,47 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
 
     by: Principal
     specs: tuple[JobSpec, ...]
+    key: str = ""
+    """Idempotency key. Empty = none; else the same key and digest are answered with the jobs of the first time."""
+    digest: str = ""
+    """Of the request's body."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """End a job. Cancelling one that has ended is refused with `job_ended`; one that is stopping, answered again."""
+    """End a job, an array, or some of its members. What has ended is refused with `job_ended` when nothing is left to
+    end; what is stopping is answered again."""
 
     by: Principal
-    job: JobId
+    target: JobRef
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """Keep what waits from starting. What is live is refused with `job_live`, unless it is a member of an array that
+    is held as a whole."""
+
+    by: Principal
+    target: JobRef
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    by: Principal
+    target: JobRef
+
+
+class Requeue(msgspec.Struct, frozen=True, kw_only=True):
+    """Run it once more: what is live is stopped first, what has ended is pending again. Of an array the members that
+    ended otherwise than well."""
+
+    by: Principal
+    target: JobRef
+
+
+class SignalJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Send a signal to the processes of what runs, once."""
+
+    by: Principal
+    target: JobRef
+    signal: int
 
 
 class Register(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +141,10 @@ class BeginEpoch(msgspec.Struct, frozen=True, kw_only=True):
 Command = (
     Submit
     | Cancel
+    | Hold
+    | Release
+    | Requeue
+    | SignalJob
     | Register
     | CompareInventory
     | ReportStarted

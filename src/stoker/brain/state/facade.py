@@ -4,11 +4,13 @@ The one implementation of `view.View` over live state. It hands out the indexes 
 make; a reader that changed them would be a bug.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, Position
+from stoker.brain.domain.array import indexes_of, member_id
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Node
+from stoker.brain.domain.partition import Partition
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.view import Bucket, GpuKinds
 
@@ -35,8 +37,21 @@ class ClusterView:
         for (priority, shape), jobs in self._state.indexes.waiting.items():
             yield Bucket(priority, shape, jobs.ids)
 
+    def members(self, array: JobId) -> Iterator[JobId]:
+        spec, members = self._state.jobs[array].as_array
+        for index in indexes_of(members.lazy):
+            yield member_id(array, spec, index)
+
+    def room(self, array: JobId) -> int | None:
+        job = self._state.jobs.get(array)
+        return self._state.indexes.arrays.room(job) if job else None
+
     def job(self, job: JobId) -> Job:
         return self._state.jobs[job]
+
+    @property
+    def partitions(self) -> Mapping[PartitionName, Partition]:
+        return self._state.partitions
 
     @property
     def nodes(self) -> Mapping[NodeName, Node]:

@@ -15,10 +15,15 @@ from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.units import NEVER, Instant, later
+from stoker.brain.state.arrays import Tallies
+from stoker.brain.state.dependencies import Dependents
 from stoker.brain.state.view import GpuKinds
 
 TaskId = tuple[JobId, int, int]
 """(job, attempt, rank)"""
+
+_Standing = tuple[JobState | None, tuple[int, Shape] | None]
+"""What a job is shown as, and under which key it is offered to the engine."""
 
 _LIMITED = frozenset({JobState.STARTING, JobState.RUNNING})
 
@@ -94,11 +99,20 @@ class Agenda:
 class Indexes:
     """All derived look-ups of one ClusterState."""
 
-    def __init__(self, nodes: Mapping[NodeName, Node]) -> None:
+    def __init__(self, nodes: Mapping[NodeName, Node], jobs: Mapping[JobId, Job]) -> None:
         self._nodes = nodes
+        self._jobs = jobs
         self.by_state: dict[JobState, SortedIds] = {state: SortedIds() for state in JobState}
         self.waiting: dict[tuple[int, Shape], SortedIds] = {}
-        """Jobs that the engine may place, by base priority and shape."""
+        """Jobs that the engine may place, and arrays that may start a member, by base priority and shape."""
+        self.arrays = Tallies(jobs)
+        self.dependents = Dependents(jobs)
+        self.over: dict[JobId, None] = {}
+        """Arrays whose members have all ended, while they haven't yet."""
+        self.pending_count = 0
+        """Jobs and members that wait."""
+        self._of_array: dict[JobId, _Standing] = {}
+        """What each array is shown as and offered under: both depend on its members too."""
         self.delayed = Agenda()
         self.limits = Agenda()
         """When running jobs reach their time limit."""
@@ -116,7 +130,7 @@ class Indexes:
 
     def next_deadline(self) -> Instant | None:
         """When `RunDeadlines` has something to do next; None = nothing is foreseen."""
-        if len(self.ended) > self.ended_max + self.ended_max // 10:
+        if self.over or self.dependents.decided or len(self.ended) > self.ended_max + self.ended_max // 10:
             return NEVER
         heads = [at for at in (self.delayed.head(), self.limits.head()) if at is not None]
         return min(heads) if heads else None
@@ -125,25 +139,51 @@ class Indexes:
 
     def job_changed(self, old: Job | None, new: Job | None) -> None:
         """Follow one job record being replaced, made (old None) or dropped (new None)."""
-        self._follow_state(old, new)
+        self.pending_count += _waiting(new) - _waiting(old)
+        self.arrays.job_changed(old, new)
+        self.dependents.job_changed(old, new)
+        changed = new or old
+        assert changed is not None, "a change has a before or an after"
+        if changed.members is not None:
+            self._follow_array(changed.id)
+        else:
+            self._follow_state(changed.id, (_state(old), _offered(old)), (_state(new), _offered(new)))
+            if changed.array_of in self._jobs:
+                self._follow_array(changed.array_of)
         self._follow_agendas(old, new)
         before, after = _live(old), _live(new)
         if before is not after:
             self._follow_attempt(old, before, new, after)
 
-    def _follow_state(self, old: Job | None, new: Job | None) -> None:
-        before, after = old.state if old else None, new.state if new else None
+    def _follow_state(self, job: JobId, old: _Standing, new: _Standing) -> None:
+        (before, was), (after, is_now) = old, new
         if before is not after:
-            if old and before:
-                self.by_state[before].remove(old.id)
-            if new and after:
-                self.by_state[after].add(new.id)
-        was, is_now = _offered(old), _offered(new)
+            if before:
+                self.by_state[before].remove(job)
+            if after:
+                self.by_state[after].add(job)
         if was != is_now:
-            if old and was:
-                self._unoffer(was, old.id)
-            if new and is_now:
-                self.waiting.setdefault(is_now, SortedIds()).add(new.id)
+            if was:
+                self._unoffer(was, job)
+            if is_now:
+                self.waiting.setdefault(is_now, SortedIds()).add(job)
+
+    def _follow_array(self, array: JobId) -> None:
+        """Its shown state, its place among what is offered and whether it is over, anew."""
+        job = self._jobs.get(array)
+        new: _Standing = (None, None)
+        if job is not None:
+            tally = self.arrays[array]
+            shown = JobState.RUNNING if tally.live and not job.is_final else job.state
+            lazy = job.members is not None and job.members.lazy and self.arrays.room(job) != 0
+            new = shown, _offered(job) if lazy else None
+        self._follow_state(array, self._of_array.pop(array, (None, None)), new)
+        if job is not None:
+            self._of_array[array] = new
+        if job is not None and self.arrays.is_over(job):
+            self.over[array] = None
+        else:
+            self.over.pop(array, None)
 
     def _unoffer(self, key: tuple[int, Shape], job: JobId) -> None:
         bucket = self.waiting[key]
@@ -262,7 +302,7 @@ def kinds_of(node: Node) -> GpuKinds:
 
 def rebuild(jobs: Mapping[JobId, Job], nodes: Mapping[NodeName, Node], ended_max: int) -> Indexes:
     """The same indexes from nothing."""
-    made = Indexes(nodes)
+    made = Indexes(nodes, jobs)
     made.ended_max = ended_max
     for node in nodes.values():
         made.node_changed(None, node)
@@ -276,7 +316,7 @@ def _live(job: Job | None) -> Attempt | None:
 
 
 def _offered(job: Job | None) -> tuple[int, Shape] | None:
-    if job is None or job.state is not JobState.PENDING or job.not_before != NEVER:
+    if job is None or job.state is not JobState.PENDING or job.not_before != NEVER or job.blocked:
         return None
     return job.spec.priority, job.spec.shape
 
@@ -295,7 +335,22 @@ def _limit(job: Job | None) -> Instant | None:
 
 
 def _end(job: Job | None) -> Instant | None:
-    return job.ended_at if job is not None and job.is_final else None
+    if job is None or not job.is_final:
+        return None
+    # An array is forgotten after its members, which are found through it.
+    return job.ended_at if job.members is None else later(job.ended_at, 1)
+
+
+def _state(job: Job | None) -> JobState | None:
+    return job.state if job else None
+
+
+def _waiting(job: Job | None) -> int:
+    if job is None or job.is_final:
+        return 0
+    if job.members is not None:
+        return job.members.waiting
+    return int(job.state in (JobState.PENDING, JobState.HELD))
 
 
 def _holdings(job: Job | None, attempt: Attempt | None) -> dict[TaskId, TaskPlacement]:

@@ -7,6 +7,7 @@ what is wrong; none is ever wrong unless Stoker has a bug.
 from collections.abc import Iterator
 from typing import Final
 
+from stoker.brain.domain.array import count_of
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE, JobState
@@ -16,6 +17,10 @@ from stoker.brain.state.cluster import ClusterState
 INDEXES: Final = (
     "by_state",
     "waiting",
+    "arrays",
+    "dependents",
+    "over",
+    "pending_count",
     "delayed",
     "limits",
     "ended",
@@ -85,6 +90,8 @@ def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
         yield "ended without a reason"
     if job.state is JobState.RUNNING and not job.attempts[-1].all_started:
         yield "running before every rank has started"
+    if job.members is not None:
+        yield from _array_faults(state, job)
     if job.id >= state.next_job_id:
         yield f"an id at or beyond the next one, {state.next_job_id}"
     bounds = (
@@ -94,6 +101,22 @@ def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
     )
     if any(used > most for used, most in bounds):
         yield "more tries than allowed"
+
+
+def _array_faults(state: ClusterState, array: Job) -> Iterator[str]:
+    """Every member is in one place: waiting, a record, cancelled before it was one, or forgotten."""
+    spec, members = array.as_array
+    tally = state.indexes.arrays[array.id]
+    counted = members.waiting + len(tally.open) + tally.ok + tally.bad + members.pruned_ok + members.pruned_bad
+    counted += sum(count_of(each.indexes) for each in members.cancelled)
+    if counted != spec.count or members.waiting != count_of(members.lazy):
+        yield f"{counted} of {spec.count} members are accounted for, {members.waiting} of them waiting"
+    if spec.running_max and tally.live > spec.running_max:
+        yield f"{tally.live} members live, more than {spec.running_max}"
+    if array.attempts:
+        yield "an array was attempted itself"
+    if array.is_final and tally.open:
+        yield "ended before its members"
 
 
 def indexes_derived(state: ClusterState) -> Iterator[str]:

@@ -3,13 +3,14 @@
 A read-only facade over the state, used in process: no copies are made, so nobody may change what it returns.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, Position
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Node
+from stoker.brain.domain.partition import Partition
 
 GpuKinds = tuple[tuple[str, int], ...]
 """The distinct (model, memory_mb) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""
@@ -21,7 +22,7 @@ class Bucket(NamedTuple):
     priority: int
     shape: Shape
     jobs: Sequence[JobId]
-    """In order of submission, which is the order of ids. Never empty."""
+    """In order of submission, which is the order of ids. Never empty. An array stands for its lazy members."""
 
 
 class View(Protocol):
@@ -39,7 +40,20 @@ class View(Protocol):
         """Jobs that may be placed, in no particular order of buckets; jobs in a pause or held aren't in it."""
         ...
 
-    def job(self, job: JobId) -> Job: ...
+    def job(self, job: JobId) -> Job:
+        """A record; lazy members of arrays have none."""
+        ...
+
+    def members(self, array: JobId) -> Iterator[JobId]:
+        """The ids of the array's lazy members, in order."""
+        ...
+
+    def room(self, array: JobId) -> int | None:
+        """Members of the array that its own limit lets start now. None = it has no limit."""
+        ...
+
+    @property
+    def partitions(self) -> Mapping[PartitionName, Partition]: ...
 
     @property
     def nodes(self) -> Mapping[NodeName, Node]:

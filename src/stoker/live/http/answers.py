@@ -9,8 +9,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import NodeName, Principal, parse_job_id
+from stoker.brain.domain.ids import NodeName, Principal
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node
 from stoker.brain.state.admit.job import find_job
@@ -74,7 +75,7 @@ def _too_large() -> StokerError:
 
 def job_at(request: Request, state: ClusterState) -> Job:
     """The job that the path names. Raises: StokerError `bad_job_id`, `job_unknown` or `job_forgotten`."""
-    found = find_job(state, parse_job_id(request.path_params["job_id"]))
+    found = find_job(state, parse_job_ref(request.path_params["job_id"]))
     if isinstance(found, Refusal):
         raise StokerError(found)
     return found

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import states_named
@@ -98,7 +99,7 @@ async def submitted(control: ControlPlane, specs: Sequence[JobSpec]) -> list[Job
 async def cancelled(control: ControlPlane, request: Request) -> Job:
     """The job that the path names, after it was told to end."""
     job = job_at(request, control.committer.state)
-    await control.committer.ask(Cancel(by=ANYONE, job=job.id))
+    await control.committer.ask(Cancel(by=ANYONE, target=JobRef(job.id)))
     return control.committer.state.jobs.get(job.id, job)
 
 

@@ -1,15 +1,30 @@
 """What has fallen due?
 
-Time limits, pauses that are over, and ended jobs beyond what the state remembers. `Indexes.next_deadline` says when
-to ask again.
+Time limits, pauses that are over, dependencies that are decided, arrays whose members have all ended, and ended jobs
+beyond what the state remembers. `Indexes.next_deadline` says when to ask again.
+
+Rules: R1  an array ends when all of its members have: `succeeded` if all of them did, else `failed`
+       R2  a job that waits for what can never be ends at once; of an array the members that are records end first
+       R3  nothing is forgotten while a decision that needs it is still due
 """
 
 from typing import Final
 
-from stoker.brain.domain.job import StopCause
+from stoker.brain.domain.dependency import Verdict
+from stoker.brain.domain.job import Job, StopCause
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.job import AttemptStopping, JobEvent, JobsEligible, JobsPruned
+from stoker.brain.state.dependencies import never_because
+from stoker.brain.state.events.job import (
+    AttemptStopping,
+    DependenciesMet,
+    JobEvent,
+    JobFinished,
+    JobsEligible,
+    JobsPruned,
+)
 
 DUE_MAX: Final = 1_000
 """Jobs of each kind handled by one command; the rest are still due and come with the next."""
@@ -24,7 +39,41 @@ def run(state: ClusterState, now: Instant) -> tuple[JobEvent, ...]:
     eligible = indexes.delayed.due(now)[:DUE_MAX]
     if eligible:
         events.append(JobsEligible(jobs=tuple(eligible)))
+    decided = _dependencies(state)
+    over = [_array_over(state, state.jobs[array]) for array in sorted(indexes.over)[:DUE_MAX]]
+    events.extend((*decided, *over))
     surplus = len(indexes.ended) - state.policy.ended_jobs_max
-    if surplus > 0:
+    if surplus > 0 and not decided and not over:  # R3
         events.append(JobsPruned(jobs=tuple(job for _, job in indexes.ended.entries[: min(surplus, DUE_MAX)])))
     return tuple(events)
+
+
+def _dependencies(state: ClusterState) -> list[JobEvent]:
+    decided = state.indexes.dependents.decided
+    due = sorted(decided)[:DUE_MAX]
+    met = tuple(job for job in due if decided[job] is Verdict.MET)
+    events: list[JobEvent] = [DependenciesMet(jobs=met)] if met else []
+    for job_id in due:
+        if decided[job_id] is Verdict.NEVER:
+            job = state.jobs[job_id]
+            if job.members is None or not state.indexes.arrays[job_id].open:  # R2
+                events.append(_never(state, job))
+    return events
+
+
+def _never(state: ClusterState, job: Job) -> JobFinished:
+    dependency, why = never_because(job, state.jobs)
+    reason = Reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, {"dependency": str(dependency), "why": why})
+    return JobFinished(job=job.id, state=JobState.FAILED, reason=reason)
+
+
+def _array_over(state: ClusterState, array: Job) -> JobFinished:
+    """R1."""
+    spec, members = array.as_array
+    tally = state.indexes.arrays[array.id]
+    succeeded = tally.ok + members.pruned_ok
+    return JobFinished(
+        job=array.id,
+        state=JobState.SUCCEEDED if succeeded == spec.count else JobState.FAILED,
+        reason=Reason(ReasonCode.MEMBERS_ENDED, {"succeeded": succeeded, "others": spec.count - succeeded}),
+    )

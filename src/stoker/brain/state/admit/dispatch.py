@@ -8,7 +8,7 @@ from typing import assert_never
 
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.units import Instant
-from stoker.brain.state.admit import deadlines, job, leadership, node
+from stoker.brain.state.admit import deadlines, job, leadership, node, orders
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import (
     BeginEpoch,
@@ -17,14 +17,18 @@ from stoker.brain.state.commands import (
     CompareInventory,
     DrainNode,
     ForgetNode,
+    Hold,
     NodeHeard,
     NodeSilent,
     Register,
+    Release,
     ReportEnding,
     ReportFinished,
     ReportStarted,
+    Requeue,
     ResumeNode,
     RunDeadlines,
+    SignalJob,
     Submit,
 )
 from stoker.brain.state.events.union import Event
@@ -37,9 +41,17 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
     """Answer `command` against `state`. `ids` gives fresh UUIDs."""
     match command:
         case Submit():
-            return job.submit(state, command, ids)
+            return job.submit(state, command, now, ids)
         case Cancel():
-            return job.cancel(state, command)
+            return orders.cancel(state, command)
+        case Hold():
+            return orders.hold(state, command)
+        case Release():
+            return orders.release(state, command)
+        case Requeue():
+            return orders.requeue(state, command)
+        case SignalJob():
+            return orders.signal(state, command)
         case ReportStarted():
             return job.report_started(state, command)
         case ReportEnding():

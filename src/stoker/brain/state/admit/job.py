@@ -2,67 +2,108 @@
 
 from collections.abc import Callable
 
+from stoker.brain.domain.array import JobRef, contains, ids_taken, spans_text, too_many_ids
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import Job, StopCause, Task
+from stoker.brain.domain.job import Job, Task
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Stray
-from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.admit.dependency import never_was, resolve
 from stoker.brain.state.admit.spec import admit_specs
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Cancel, ReportEnding, ReportFinished, ReportStarted, Submit
+from stoker.brain.state.commands import ReportEnding, ReportFinished, ReportStarted, Submit
 from stoker.brain.state.ending import end_tasks
-from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmitted, TaskStarted
+from stoker.brain.state.events.job import AttemptStopping, JobSubmitted, SubmitKeyed, TaskStarted
 from stoker.brain.state.events.node import StraysFound
 from stoker.brain.state.events.union import Event
 
 Answer = tuple[Event, ...] | Refusal
 
 
-def submit(state: ClusterState, command: Submit, ids: Callable[[], str]) -> Answer:
-    """All of the jobs or none."""
-    specs = admit_specs(state, command.specs)
+def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[], str]) -> Answer:
+    """All of the jobs or none. A repeat under the same key answers nothing new: its jobs stand in `submit_keys`."""
+    if command.key:
+        before = _same_key(state, command)
+        if before is not None:
+            return before
+    specs = admit_specs(state, command.specs, now)
     if isinstance(specs, Refusal):
         return specs
-    first = state.next_job_id
-    return tuple(JobSubmitted(job=JobId(first + i), uid=ids(), spec=spec) for i, spec in enumerate(specs))
+    numbers: list[JobId] = []
+    following = int(state.next_job_id)
+    for spec in specs:
+        numbers.append(JobId(following))
+        following += ids_taken(spec.array)
+    spent = too_many_ids(state.next_job_id, following - state.next_job_id)
+    resolved = spent or resolve(state, specs, numbers)
+    if isinstance(resolved, Refusal):
+        return resolved
+    events: list[Event] = []
+    for job, spec in zip(numbers, resolved, strict=True):
+        events.append(JobSubmitted(job=job, uid=ids(), spec=spec))
+    for job, spec in zip(numbers, resolved, strict=True):
+        lost = never_was(state, job, spec, numbers) if spec.after else None
+        if lost is not None:
+            events.append(lost)
+    if command.key:
+        events.append(SubmitKeyed(key=command.key, digest=command.digest, jobs=tuple(numbers)))
+    return tuple(events)
 
 
-def find_job(state: ClusterState, job: JobId) -> Job | Refusal:
-    found = state.jobs.get(job)
+def _same_key(state: ClusterState, command: Submit) -> Answer | None:
+    """The answer to a key that was used before; None when it wasn't."""
+    most = state.policy.submit_key_bytes_max
+    if len(command.key.encode(errors="replace")) > most or not command.key.isprintable():
+        return refuse(
+            "bad_idempotency_key",
+            f"an idempotency key has 1 to {most} bytes of printable text; this one has {len(command.key)} characters",
+            "use a fresh UUID for each submit, and the same one when you repeat it",
+        )
+    known = state.submit_keys.get(f"{command.by} {command.key}")
+    if known is None:
+        return None
+    if known.digest == command.digest:
+        return ()
+    return refuse(
+        "idempotency_key_reused",
+        f"the key {command.key[:80]!r} was used for another submit, which made job {known.jobs[0]}",
+        "use a fresh key for each submit; only a repeat of the very same body may use it again",
+        job_id=str(known.jobs[0]),
+    )
+
+
+def find_job(state: ClusterState, ref: JobRef) -> Job | Refusal:
+    """The job or the one member; a refusal says whether it never was or is forgotten."""
+    found = state.find(ref)
     if found is not None:
         return found
-    if job < state.next_job_id:
+    array = state.jobs.get(ref.job)
+    if ref.job < state.next_job_id and array is None:
         return refuse(
             "job_forgotten",
-            f"job {job} ended so long ago that its record is gone",
+            f"job {ref} ended so long ago that its record is gone",
             f"the newest {state.policy.ended_jobs_max} ended jobs are kept; `stoker list` shows them",
-            job_id=job,
+            job_id=str(ref),
         )
-    return refuse("job_unknown", f"there is no job {job}", "`stoker list` shows the jobs there are", job_id=job)
-
-
-def cancel(state: ClusterState, command: Cancel) -> Answer:
-    job = find_job(state, command.job)
-    if isinstance(job, Refusal):
-        return job
-    if job.is_final:
+    if array is not None and (array.members is None or array.spec.array is None):
+        return refuse("not_an_array", f"job {ref.job} is no array", f"say {ref.job} alone", job_id=str(ref))
+    if array is not None and array.spec.array is not None and ref.members is not None:
+        if contains(array.spec.array.indexes, ref.members[0][0]):
+            return refuse(
+                "job_forgotten",
+                f"member {ref} ended so long ago that its record is gone",
+                f"the newest {state.policy.ended_jobs_max} ended jobs are kept",
+                job_id=str(ref),
+            )
         return refuse(
-            "job_ended",
-            f"job {job.id} has already ended: {job.state}",
-            "nothing is left to cancel",
-            job_id=job.id,
-            state=job.state.value,
+            "member_unknown",
+            f"array {ref.job} has no member {spans_text(ref.members)[:80]}",
+            f"its members are {spans_text(array.spec.array.indexes)[:80]}",
+            job_id=str(ref),
         )
-    attempt = job.live_attempt
-    if attempt is None:
-        reason = Reason(ReasonCode.CANCELLED, {"by": command.by})
-        return (JobFinished(job=job.id, state=JobState.CANCELLED, reason=reason),)
-    if attempt.stop is not None and attempt.stop.cause is not StopCause.MEMBER_ENDED:
-        return ()
-    return (AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.CANCELLED),)
+    return refuse("job_unknown", f"there is no job {ref}", "`stoker list` shows the jobs there are", job_id=str(ref))
 
 
 def report_started(state: ClusterState, command: ReportStarted) -> Answer:

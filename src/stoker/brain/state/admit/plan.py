@@ -1,7 +1,9 @@
 """Is a proposed action still legal against the newest state?"""
 
+from stoker.brain.domain.array import contains, index_of
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free
 from stoker.brain.domain.plan import Place
@@ -11,9 +13,12 @@ from stoker.brain.state.cluster import ClusterState
 
 def admit_place(state: ClusterState, place: Place) -> Refusal | None:
     """None when every rank of `place` can be had; else why not. Nothing is reserved by asking."""
-    job = state.jobs.get(place.job)
-    if job is None or job.state is not JobState.PENDING or job.not_before != NEVER:
+    job = _candidate(state, place)
+    if job is None or job.state is not JobState.PENDING or job.not_before != NEVER or job.blocked:
         return _stale(place, f"job {place.job} no longer waits")
+    array = state.jobs.get(job.array_of)
+    if array is not None and state.indexes.arrays.room(array) == 0:
+        return _stale(place, f"array {array.label} runs as many members as it may")
     if place.attempt != len(job.attempts) + 1:
         return _stale(place, f"attempt {place.attempt} of job {place.job} is out of turn")
     if [task.rank for task in place.tasks] != list(range(job.spec.demand.tasks)):
@@ -32,6 +37,18 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
             return _stale(place, f"node {task.node} has too few CPUs or too little memory left")
         left[task.node] = free.take(task)
     return None
+
+
+def _candidate(state: ClusterState, place: Place) -> Job | None:
+    """The record, or the lazy member as its array has it."""
+    if not place.array:
+        job = state.jobs.get(place.job)
+        return None if job is None or job.members is not None else job
+    array = state.jobs.get(place.array)
+    if array is None or array.members is None or array.spec.array is None:
+        return None
+    index = index_of(array.id, array.spec.array, place.job)
+    return lazy_member(array, index) if contains(array.members.lazy, index) else None
 
 
 def _stale(place: Place, message: str) -> Refusal:

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.fit import asked, suitable_gpus, tasks_ever
 from stoker.brain.domain.ids import DEFAULT_TENANT
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import human_duration
+from stoker.brain.domain.units import Instant, human_duration, utc_text
 from stoker.brain.state.cluster import ClusterState
 
 
-def admit_specs(state: ClusterState, specs: Sequence[JobSpec]) -> list[JobSpec] | Refusal:
+def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> list[JobSpec] | Refusal:
     """The specs with defaults filled in, or the first refusal."""
     if not specs:
         return refuse("no_jobs", "the list of jobs is empty", "send at least one job")
@@ -30,19 +30,20 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec]) -> list[JobSpec] 
             jobs=len(specs),
             jobs_max=state.policy.jobs_per_submit_max,
         )
-    full = _queue_full(state, len(specs))
+    full = _queue_full(state, sum(spec.array.count if spec.array else 1 for spec in specs))
     if full:
         return full
-    possible: dict[Demand, Refusal | None] = {}
+    possible: dict[Shape, Refusal | None] = {}
     admitted: list[JobSpec] = []
     for index, spec in enumerate(specs):
         if spec.time_limit_ms == 0:
             spec = replace(spec, time_limit_ms=state.policy.time_limit_default_ms)
-        fault = _spec_fault(state, spec)
+        fault = _spec_fault(state, spec, now)
         if fault is None:
-            if spec.demand not in possible:
-                possible[spec.demand] = never_fits(state, spec.demand)
-            fault = possible[spec.demand]
+            shape = spec.shape
+            if shape not in possible:
+                possible[shape] = never_fits(state, shape.demand)
+            fault = possible[shape]
         if fault is not None:
             return _at(fault, index) if len(specs) > 1 else fault
         admitted.append(spec)
@@ -55,7 +56,7 @@ def _at(fault: Refusal, index: int) -> Refusal:
 
 
 def _queue_full(state: ClusterState, more: int) -> Refusal | None:
-    waiting = len(state.indexes.by_state[JobState.PENDING]) + len(state.indexes.by_state[JobState.HELD])
+    waiting = state.indexes.pending_count
     # Only the default tenant exists yet, so its bound and the cluster's are compared with the same count.
     bound = min(state.policy.pending_jobs_max, state.policy.tenant_pending_jobs_max)
     if waiting + more <= bound:
@@ -69,12 +70,13 @@ def _queue_full(state: ClusterState, more: int) -> Refusal | None:
     )
 
 
-def _spec_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
+def _spec_fault(state: ClusterState, spec: JobSpec, now: Instant) -> Refusal | None:
     policy = state.policy
     return (
         _text_fault(spec, policy)
         or _demand_fault(spec.demand, policy)
         or _limits_fault(spec, policy)
+        or _waiting_fault(spec, policy, now)
         or _unsupported(state, spec)
     )
 
@@ -89,7 +91,10 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         fault = _bad_text("command", part, policy.command_bytes_max)
         if fault:
             return fault
-    for field, text in (("name", spec.name), ("workdir", spec.workdir), ("user", spec.user), ("image", spec.image)):
+    for field, text in (
+        *(("name", spec.name), ("workdir", spec.workdir), ("user", spec.user), ("image", spec.image)),
+        *(("comment", spec.comment), ("output", spec.output), ("error", spec.error)),
+    ):
         fault = _bad_text(field, text, policy.text_bytes_max)
         if fault:
             return fault
@@ -100,7 +105,7 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
             "begin it with a slash",
             field="workdir",
         )
-    return _env_fault(spec.env, policy)
+    return pattern_fault("output", spec.output) or pattern_fault("error", spec.error) or _env_fault(spec.env, policy)
 
 
 def _bad_text(field: str, text: str, bytes_max: int) -> Refusal | None:
@@ -168,9 +173,18 @@ def _demand_fault(demand: Demand, policy: Policy) -> Refusal | None:
         ("cpus", demand.cpus, 0, policy.cpus_per_task_max),
         ("memory_mb", demand.memory_mb, 0, policy.memory_mb_max),
         ("tasks", demand.tasks, 1, policy.tasks_max),
+        ("tasks_per_node", demand.tasks_per_node, 0, policy.tasks_max),
     ):
         if not low <= value <= high:
             return out_of_range(field, value, low, high)
+    if (demand.gpu_model or demand.gpu_memory_mb) and not demand.gpu_count:
+        wish = "gpu_model" if demand.gpu_model else "gpu_memory_mb"
+        return refuse(
+            "gpu_wish_without_gpus",
+            f"{wish} is given, but no GPU is asked for",
+            "say how many GPUs each task needs (`--gpus 1`), or leave the wish out",
+            field=wish,
+        )
     return None
 
 
@@ -208,6 +222,33 @@ def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
             f"ask for at most {longest}, or let the job resume from a checkpoint",
             limit_ms=spec.time_limit_ms,
             limit_max_ms=policy.time_limit_max_ms,
+        )
+    return None
+
+
+def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
+    if spec.array is not None and spec.array.count > policy.array_members_max:
+        return refuse(
+            "array_too_large",
+            f"the array has {spec.array.count} members; at most {policy.array_members_max} are taken",
+            "submit it as several arrays, or let each member do more",
+            members=spec.array.count,
+            members_max=policy.array_members_max,
+        )
+    if len(spec.after) > policy.dependencies_max:
+        return refuse(
+            "too_many_dependencies",
+            f"the job waits for {len(spec.after)} others; at most {policy.dependencies_max} are taken",
+            "let it wait for an array, or for one job that waits for the others",
+            dependencies=len(spec.after),
+            dependencies_max=policy.dependencies_max,
+        )
+    if spec.begin > now + policy.begin_ahead_max_ms:
+        return refuse(
+            "begin_too_late",
+            f"it would begin at {utc_text(spec.begin)}, {human_duration(spec.begin - now)} from now",
+            f"give a time within {human_duration(policy.begin_ahead_max_ms)}; is the clock of your machine right?",
+            begin_ms=spec.begin,
         )
     return None
 

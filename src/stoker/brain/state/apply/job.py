@@ -7,20 +7,30 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from stoker.brain.domain.array import CancelledMembers, Members, contains, count_of, difference, ids_taken, without
 from stoker.brain.domain.ids import JobId, Principal
-from stoker.brain.domain.job import Attempt, Job, StopOrder, Task
+from stoker.brain.domain.job import Attempt, Job, StopOrder, SubmitKey, Task, lazy_member
 from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
-from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import (
     AttemptStopping,
+    DependenciesMet,
     JobEvent,
     JobFinished,
+    JobHeld,
     JobPlaced,
+    JobReleased,
     JobRequeued,
+    JobReturned,
     JobsEligible,
+    JobSignalled,
     JobsPruned,
     JobSubmitted,
+    MemberMade,
+    MembersCancelled,
+    SubmitKeyed,
     TaskEnded,
     TaskStarted,
 )
@@ -30,12 +40,16 @@ def apply_job(state: ClusterState, event: JobEvent, at: Instant, by: Principal) 
     match event:
         case JobSubmitted():
             assert event.job == state.next_job_id, f"job {event.job} where {state.next_job_id} is next"
-            state.next_job_id = JobId(event.job + 1)
-            state.put_job(Job(id=event.job, uid=event.uid, spec=event.spec, by=by, submitted_at=at))
+            state.next_job_id = JobId(event.job + ids_taken(event.spec.array))
+            state.put_job(_submitted(event, at, by))
         case JobPlaced():
             state.put_job(_placed(state.jobs[event.job], event, at))
         case TaskStarted():
-            state.put_job(_task_started(state.jobs[event.job], event, at))
+            job = _task_started(state.jobs[event.job], event, at)
+            state.put_job(job)
+            array = state.jobs.get(job.array_of)
+            if array is not None and array.started_at == NEVER:
+                state.put_job(replace(array, started_at=at))
         case AttemptStopping():
             state.put_job(_stopping(state.jobs[event.job], event, at, by))
         case TaskEnded():
@@ -43,15 +57,106 @@ def apply_job(state: ClusterState, event: JobEvent, at: Instant, by: Principal) 
         case JobRequeued():
             state.put_job(_requeued(state.jobs[event.job], event, at))
         case JobsEligible():
-            for job in event.jobs:
-                state.put_job(replace(state.jobs[job], not_before=NEVER, reason=None))
+            for each in event.jobs:
+                state.put_job(replace(state.jobs[each], not_before=NEVER, reason=None))
         case JobFinished():
             state.put_job(_finished(state.jobs[event.job], event, at))
+        case JobHeld():
+            job = state.jobs[event.job]
+            state.put_job(replace(job, state=_moved(job, JobState.HELD)))
+        case JobReleased():
+            job = state.jobs[event.job]
+            state.put_job(replace(job, state=_moved(job, JobState.PENDING)))
+        case DependenciesMet():
+            for each in event.jobs:
+                state.put_job(replace(state.jobs[each], blocked=False))
+        case JobReturned():
+            state.put_job(_returned(state.jobs[event.job], by))
+        case JobSignalled():
+            pass  # history only
+        case MemberMade() | MembersCancelled():
+            _apply_members(state, event, at, by)
+        case SubmitKeyed():
+            _remember_key(state, event, at, by)
         case JobsPruned():
-            for job in event.jobs:
-                state.drop_job(job)
+            for each in event.jobs:
+                _prune(state, each)
         case _:
             assert_never(event)
+
+
+def _submitted(event: JobSubmitted, at: Instant, by: Principal) -> Job:
+    spec = event.spec
+    job = Job(id=event.job, uid=event.uid, spec=spec, by=by, submitted_at=at, blocked=bool(spec.after))
+    if spec.hold:
+        job = replace(job, state=JobState.HELD)
+    if spec.begin > at:
+        begin = Reason(ReasonCode.BEGIN_TIME, {"begin": utc_text(spec.begin), "begin_ms": spec.begin})
+        job = replace(job, not_before=spec.begin, reason=begin)
+    if spec.array is not None:
+        job = replace(job, members=Members(lazy=spec.array.indexes, waiting=spec.array.count))
+    return job
+
+
+def _apply_members(state: ClusterState, event: MemberMade | MembersCancelled, at: Instant, by: Principal) -> None:
+    array = state.jobs[event.array]
+    members = array.members
+    assert members is not None, f"no array: {array.story()}"
+    if isinstance(event, MembersCancelled):
+        gone = CancelledMembers(indexes=event.indexes, at=at, by=by)
+        lazy = difference(members.lazy, event.indexes)
+        cancelled = (*members.cancelled, gone)
+        state.put_job(replace(array, members=replace(members, lazy=lazy, waiting=count_of(lazy), cancelled=cancelled)))
+        return
+    member = lazy_member(array, event.index)
+    assert member is not None, f"member {event.index} is a record already: {array.story()}"
+    if contains(members.lazy, event.index):
+        members = replace(members, lazy=without(members.lazy, event.index), waiting=members.waiting - 1)
+    else:
+        members = replace(members, cancelled=_not_cancelled(members.cancelled, event.index))
+    # The record first, so that the array never seems to have lost a member.
+    held = JobState.HELD if event.held else JobState.PENDING if member.state is JobState.HELD else member.state
+    state.put_job(replace(member, state=held))
+    state.put_job(replace(array, members=members))
+
+
+def _not_cancelled(cancelled: tuple[CancelledMembers, ...], index: int) -> tuple[CancelledMembers, ...]:
+    left = (replace(each, indexes=without(each.indexes, index)) for each in cancelled)
+    return tuple(each for each in left if each.indexes)
+
+
+def _remember_key(state: ClusterState, event: SubmitKeyed, at: Instant, by: Principal) -> None:
+    state.submit_keys[f"{by} {event.key}"] = SubmitKey(digest=event.digest, jobs=event.jobs, at=at)
+    while len(state.submit_keys) > state.policy.submit_keys_max:
+        del state.submit_keys[next(iter(state.submit_keys))]
+
+
+def _prune(state: ClusterState, job: JobId) -> None:
+    gone = state.jobs[job]
+    state.drop_job(job)
+    array = state.jobs.get(gone.array_of)
+    if array is None or array.members is None:
+        return
+    went_well = gone.state is JobState.SUCCEEDED
+    members = replace(
+        array.members,
+        pruned_ok=array.members.pruned_ok + went_well,
+        pruned_bad=array.members.pruned_bad + (not went_well),
+    )
+    state.put_job(replace(array, members=members))
+
+
+def _returned(job: Job, by: Principal) -> Job:
+    return replace(
+        job,
+        state=_moved(job, JobState.PENDING),
+        reason=Reason(ReasonCode.REQUEUED, {"by": by}),
+        exit_code=None,
+        ended_at=NEVER,
+        retries_used=0,
+        requeues_used=0,
+        port_retries_used=0,
+    )
 
 
 def _moved(job: Job, new: JobState) -> JobState:
@@ -141,7 +246,8 @@ def _finished(job: Job, event: JobFinished, at: Instant) -> Job:
         attempts = _attempt_ended(job, event.outcome, event.exit_code, at)
     return replace(
         job,
-        state=_moved(job, event.state),
+        # An array skips what its members go through.
+        state=event.state if job.members is not None else _moved(job, event.state),
         attempts=attempts,
         reason=event.reason,
         exit_code=event.exit_code,

@@ -3,6 +3,7 @@
 import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.array import Spans
 from stoker.brain.domain.ids import Epoch, JobId, Position
 from stoker.brain.domain.job import JobSpec, StopCause, TaskEnd
 from stoker.brain.domain.lifecycle import JobState, Outcome
@@ -85,6 +86,58 @@ class JobFinished(msgspec.Struct, frozen=True, kw_only=True, tag="job_finished")
     exit_code: int | None = None
 
 
+class JobHeld(msgspec.Struct, frozen=True, kw_only=True, tag="job_held"):
+    job: JobId
+
+
+class JobReleased(msgspec.Struct, frozen=True, kw_only=True, tag="job_released"):
+    job: JobId
+
+
+class DependenciesMet(msgspec.Struct, frozen=True, kw_only=True, tag="dependencies_met"):
+    """All that these jobs waited for has happened."""
+
+    jobs: tuple[JobId, ...]
+
+
+class JobReturned(msgspec.Struct, frozen=True, kw_only=True, tag="job_returned"):
+    """A person wants what had ended to run once more: it is pending again, with its history; its counters begin anew.
+    Of an array: some of its members were returned."""
+
+    job: JobId
+
+
+class JobSignalled(msgspec.Struct, frozen=True, kw_only=True, tag="job_signalled"):
+    """Its processes were to be sent a signal, once, on the streams that were up."""
+
+    job: JobId
+    attempt: int
+    signal: int
+
+
+class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
+    """A member of an array became a record of its own."""
+
+    array: JobId
+    index: int
+    held: bool = False
+
+
+class MembersCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="members_cancelled"):
+    """Members that hadn't become records will never run."""
+
+    array: JobId
+    indexes: Spans
+
+
+class SubmitKeyed(msgspec.Struct, frozen=True, kw_only=True, tag="submit_keyed"):
+    """The jobs just submitted came under this idempotency key of this principal."""
+
+    key: str
+    digest: str
+    jobs: tuple[JobId, ...]
+
+
 class JobsPruned(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_pruned"):
     """Ended jobs that the state no longer remembers; their ids stay used."""
 
@@ -100,5 +153,13 @@ JobEvent = (
     | JobRequeued
     | JobsEligible
     | JobFinished
+    | JobHeld
+    | JobReleased
+    | DependenciesMet
+    | JobReturned
+    | JobSignalled
+    | MemberMade
+    | MembersCancelled
+    | SubmitKeyed
     | JobsPruned
 )

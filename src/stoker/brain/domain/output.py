@@ -1,0 +1,53 @@
+"""Into which file does a task write, as the job's pattern says?
+
+Rules: P1  `%j` job id (of a member: its own, `123_4`), `%A` id of the array or job, `%a` index in the array, `%x` name,
+           `%N` node, `%t` rank, `%%` a percent sign: Slurm's letters; any other is refused
+       P2  the pattern names a file: it doesn't end in a slash, and isn't `.` or `..`
+       P3  what is filled in can't lead out of the folder: a slash in a name becomes an underscore
+"""
+
+import re
+from typing import Final
+
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.job import Job
+
+_HOLE: Final = re.compile(r"%(.?)", re.DOTALL)
+_LETTERS: Final = "jAaxNt%"
+
+
+def pattern_fault(field: str, pattern: str) -> Refusal | None:
+    """A refusal when `pattern` can't name a file."""
+    if not pattern:
+        return None
+    unknown = next((found[0] for found in _HOLE.finditer(pattern) if found[1] not in _LETTERS or not found[1]), None)
+    if unknown is not None:
+        return refuse(
+            "bad_output",
+            f"{field} {pattern[:80]!r} has {unknown!r}, which stands for nothing",
+            "%j is the job, %A the array, %a the index, %x the name, %N the node, %t the rank, %% a percent sign",
+            field=field,
+        )
+    if pattern.endswith("/") or pattern.rsplit("/", 1)[-1] in (".", ".."):
+        return refuse(
+            "bad_output",
+            f"{field} {pattern[:80]!r} names a folder",
+            "name a file in it, such as `logs/%j.out`",
+            field=field,
+        )
+    return None
+
+
+def output_path(pattern: str, job: Job, node: NodeName, rank: int) -> str:
+    """P1, P3. Relative paths are meant from the working directory. Empty stays empty."""
+    fills = {
+        "j": job.label,
+        "A": str(job.array_of or job.id),
+        "a": str(job.array_index) if job.array_of else "0",
+        "x": job.spec.name.replace("/", "_"),
+        "N": node.replace("/", "_"),
+        "t": str(rank),
+        "%": "%",
+    }
+    return _HOLE.sub(lambda found: fills[found[1]], pattern)

@@ -1,0 +1,255 @@
+"""What may a person tell a job, or members of an array?
+
+Cancel, hold, release, requeue, signal. Of several members those that the order doesn't concern are passed over; when
+it concerns none of them it is refused, with what stands in the way.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from stoker.brain.domain.array import JobRef, Spans, common, contains, difference, indexes_of, member_id, spans_text
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.job import Job, StopCause
+from stoker.brain.domain.lifecycle import LIVE, JobState
+from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state.admit.job import find_job
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob
+from stoker.brain.state.events.job import (
+    AttemptStopping,
+    JobEvent,
+    JobFinished,
+    JobHeld,
+    JobReleased,
+    JobReturned,
+    JobSignalled,
+    MemberMade,
+    MembersCancelled,
+)
+
+Answer = tuple[JobEvent, ...] | Refusal
+WAITING = (JobState.PENDING, JobState.HELD)
+FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
+
+
+class _Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What an order is about."""
+
+    ref: JobRef
+    array: Job | None
+    """None = a plain job."""
+    whole: bool
+    lazy: Spans
+    records: tuple[Job, ...]
+    """The job itself, or the members that are records, in order of id."""
+
+    @property
+    def one(self) -> Job | None:
+        """The one record that it is about, if it is about nothing else."""
+        return self.records[0] if len(self.records) == 1 and not self.lazy and not self.whole else None
+
+
+def cancel(state: ClusterState, command: Cancel) -> Answer:
+    target = _target(state, command.target)
+    if isinstance(target, Refusal):
+        return target
+    events: list[JobEvent] = []
+    if target.array and target.lazy:
+        events.append(MembersCancelled(array=target.array.id, indexes=target.lazy))
+    going = False
+    for job in target.records:
+        attempt = job.live_attempt
+        if job.is_final:
+            continue
+        if attempt is None:
+            reason = Reason(ReasonCode.CANCELLED, {"by": command.by})
+            events.append(JobFinished(job=job.id, state=JobState.CANCELLED, reason=reason))
+        elif attempt.stop is not None and attempt.stop.cause in (StopCause.CANCELLED, StopCause.TIMEOUT):
+            going = True
+        else:
+            events.append(AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.CANCELLED))
+    if events or going:
+        return tuple(events)
+    return _ended(target, "nothing is left to cancel")
+
+
+def hold(state: ClusterState, command: Hold) -> Answer:
+    target = _target(state, command.target)
+    if isinstance(target, Refusal):
+        return target
+    if target.whole and target.array:
+        if target.array.is_final:
+            return _ended(target, "`stoker requeue ID` runs what failed once more")
+        own = (JobHeld(job=target.array.id),) if target.array.state is JobState.PENDING else ()
+        return (*own, *(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING))
+    events: list[JobEvent] = [*_made(target, held=True)] if _lazy_state(target) is JobState.PENDING else []
+    events.extend(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING)
+    held = _lazy_state(target) is JobState.HELD or any(job.state is JobState.HELD for job in target.records)
+    if events or held:
+        return tuple(events)
+    if any(job.state in LIVE for job in target.records):
+        return refuse(
+            "job_live",
+            f"{_what(target)} has started, and only what waits can be held",
+            "cancel it, or `stoker requeue ID` to stop it and let it wait again",
+            job_id=str(target.ref),
+        )
+    return _ended(target, "`stoker requeue ID` runs it once more")
+
+
+def release(state: ClusterState, command: Release) -> Answer:
+    target = _target(state, command.target)
+    if isinstance(target, Refusal):
+        return target
+    events: list[JobEvent] = []
+    if target.whole and target.array and target.array.state is JobState.HELD:
+        events.append(JobReleased(job=target.array.id))
+    elif not target.whole and _lazy_state(target) is JobState.HELD:
+        events.extend(_made(target, held=False))
+    events.extend(JobReleased(job=job.id) for job in target.records if job.state is JobState.HELD)
+    waits = target.lazy or any(job.state is JobState.PENDING for job in target.records)
+    if events or waits:
+        return tuple(events)
+    return refuse(
+        "not_held",
+        f"{_what(target)} isn't held",
+        "`stoker status ID` shows how far it is",
+        job_id=str(target.ref),
+    )
+
+
+def requeue(state: ClusterState, command: Requeue) -> Answer:
+    target = _target(state, command.target)
+    if isinstance(target, Refusal):
+        return target
+    again = [job for job in target.records if not target.whole or job.state in FAILED]
+    events: list[JobEvent] = [*_uncancelled(target)]
+    for job in again:
+        events.extend(_once_more(job))
+    array = target.array
+    if array and array.is_final and (events or (target.whole and array.members and array.members.lazy)):
+        events.insert(0, JobReturned(job=array.id))
+    if events:
+        return tuple(events)
+    if target.whole and target.array:
+        return refuse(
+            "nothing_failed",
+            f"no member of array {target.ref} has failed",
+            "name members, such as `123_4`, to run others once more",
+            job_id=str(target.ref),
+        )
+    return refuse(
+        "job_waits",
+        f"{_what(target)} waits already, or is about to end for another reason",
+        "`stoker why ID` says what it waits for",
+        job_id=str(target.ref),
+    )
+
+
+def signal(state: ClusterState, command: SignalJob) -> Answer:
+    target = _target(state, command.target)
+    if isinstance(target, Refusal):
+        return target
+    reached: list[JobEvent] = []
+    away: dict[str, None] = {}
+    for job in target.records:
+        attempt = job.live_attempt
+        for task in attempt.open_tasks if attempt else ():
+            node = state.nodes[task.placement.node]
+            if task.started_at != NEVER and not node.reachable:
+                away[node.name] = None
+        if attempt and any(task.started_at != NEVER for task in attempt.open_tasks):
+            reached.append(JobSignalled(job=job.id, attempt=attempt.number, signal=command.signal))
+    if away:
+        return refuse(
+            "node_unreachable",
+            f"the signal can't be sent: {', '.join(away)} doesn't answer",
+            "try again once `stoker node list` shows it ready; a signal is sent once and never later",
+            job_id=str(target.ref),
+        )
+    if reached:
+        return tuple(reached)
+    return refuse(
+        "not_running",
+        f"no process of {_what(target)} runs",
+        "`stoker status ID` shows how far it is",
+        job_id=str(target.ref),
+    )
+
+
+def _target(state: ClusterState, ref: JobRef) -> _Target | Refusal:
+    job = find_job(state, JobRef(ref.job))
+    if isinstance(job, Refusal):
+        return job
+    spec, members = job.spec.array, job.members
+    if spec is None or members is None:
+        if ref.members is not None:
+            return refuse(
+                "not_an_array", f"job {job.label} is no array", f"say {job.label} without members", job_id=job.label
+            )
+        return _Target(ref=ref, array=state.jobs.get(job.array_of), whole=False, lazy=(), records=(job,))
+    if ref.members is None:
+        lazy = () if job.is_final else members.lazy
+        return _Target(ref=ref, array=job, whole=True, lazy=lazy, records=_records(state, job, spec.indexes))
+    unknown = difference(ref.members, spec.indexes)
+    if unknown:
+        return refuse(
+            "member_unknown",
+            f"array {job.id} has no member {spans_text(unknown)[:80]}",
+            f"its members are {spans_text(spec.indexes)[:80]}",
+            job_id=str(job.id),
+        )
+    lazy = () if job.is_final else common(ref.members, members.lazy)
+    return _Target(ref=ref, array=job, whole=False, lazy=lazy, records=_records(state, job, ref.members))
+
+
+def _records(state: ClusterState, array: Job, indexes: Spans) -> tuple[Job, ...]:
+    spec = array.spec.array
+    assert spec is not None, f"no array: {array.story()}"
+    if indexes == spec.indexes:
+        ids: Iterable[int] = range(array.id + 1, array.id + 1 + spec.count)
+    else:
+        ids = (member_id(array.id, spec, index) for index in indexes_of(indexes))
+    return tuple(job for job in map(state.jobs.get, ids) if job is not None)  # type: ignore[arg-type]  # ints are ids
+
+
+def _lazy_state(target: _Target) -> JobState | None:
+    return target.array.state if target.array and target.lazy else None
+
+
+def _made(target: _Target, *, held: bool) -> Iterator[MemberMade]:
+    assert target.array is not None, "only arrays have members"
+    for index in indexes_of(target.lazy):
+        yield MemberMade(array=target.array.id, index=index, held=held)
+
+
+def _uncancelled(target: _Target) -> Iterator[JobEvent]:
+    """Members that were named and were cancelled before they were records."""
+    array, named = target.array, target.ref.members
+    if array is None or array.members is None or named is None or array.spec.array is None:
+        return
+    for gone in array.members.cancelled:
+        for index in indexes_of(named):
+            if contains(gone.indexes, index):
+                yield MemberMade(array=array.id, index=index)
+                yield JobReturned(job=member_id(array.id, array.spec.array, index))
+
+
+def _once_more(job: Job) -> Iterator[JobEvent]:
+    attempt = job.live_attempt
+    if job.is_final:
+        yield JobReturned(job=job.id)
+    elif attempt is not None and (attempt.stop is None or attempt.stop.cause is StopCause.MEMBER_ENDED):
+        yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED)
+
+
+def _what(target: _Target) -> str:
+    return f"array {target.ref}" if target.whole else f"job {target.ref}"
+
+
+def _ended(target: _Target, hint: str) -> Refusal:
+    one = target.one
+    state = one.state.value if one else "all of them" if not target.whole else "all members"
+    return refuse("job_ended", f"{_what(target)} has already ended: {state}", hint, job_id=str(target.ref), state=state)

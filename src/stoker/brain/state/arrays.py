@@ -1,0 +1,71 @@
+"""How far has each array come, and may it start another member?
+
+Derived from the records of arrays and of their members.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import LIVE, JobState
+
+
+class Tally(msgspec.Struct):
+    """The members of one array that are records."""
+
+    live: int = 0
+    """They hold GPUs."""
+    open: dict[JobId, None] = msgspec.field(default_factory=dict)
+    """They haven't ended."""
+    ok: int = 0
+    bad: int = 0
+
+
+class Tallies(dict[JobId, Tally]):
+    """One for each array that is known, or of which a member is."""
+
+    def __init__(self, jobs: Mapping[JobId, Job]) -> None:
+        super().__init__()
+        self._jobs = jobs
+
+    def job_changed(self, old: Job | None, new: Job | None) -> None:
+        changed = new or old
+        assert changed is not None, "a change has a before or an after"
+        if changed.array_of:
+            tally = self.setdefault(changed.array_of, Tally())
+            if old:
+                self._count(tally, old, -1)
+            if new:
+                self._count(tally, new, 1)
+            self._drop_empty(changed.array_of)
+        elif changed.members is not None:
+            self.setdefault(changed.id, Tally())
+            self._drop_empty(changed.id)
+
+    def _count(self, tally: Tally, member: Job, by: int) -> None:
+        if not member.is_final:
+            if by > 0:
+                tally.open[member.id] = None
+            else:
+                del tally.open[member.id]
+            tally.live += by * (member.state in LIVE)
+        elif member.state is JobState.SUCCEEDED:
+            tally.ok += by
+        else:
+            tally.bad += by
+
+    def _drop_empty(self, array: JobId) -> None:
+        if array not in self._jobs and self[array] == Tally():
+            del self[array]
+
+    def room(self, array: Job) -> int | None:
+        """Members that its own limit lets start now. None = it has no limit."""
+        most = array.spec.array.running_max if array.spec.array else 0
+        return max(0, most - self[array.id].live) if most else None
+
+    def is_over(self, array: Job) -> bool:
+        """Have all members ended, while the array hasn't yet?"""
+        members = array.members
+        return members is not None and not array.is_final and not members.lazy and not self[array.id].open

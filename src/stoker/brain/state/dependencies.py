@@ -1,0 +1,122 @@
+"""Which jobs wait for which others, and for whom is that decided?
+
+Rules: D1  a job whose record is gone has ended: `any` and `after` are met, how it ended is no longer known, so `ok` and
+           `notok` never will be
+       D2  all conditions of a job must be met; one that never can be settles it at once
+       D3  once decided by a `DependenciesMet` or `JobFinished` event a verdict stays, also when the other job is
+           requeued later
+"""
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from stoker.brain.domain.array import contains, member_id
+from stoker.brain.domain.dependency import Dependency, DependencyKind, Verdict
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job, lazy_member
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.units import NEVER
+
+Jobs = Mapping[JobId, Job]
+
+
+def target_of(dependency: Dependency, jobs: Jobs) -> Job | None:
+    """The job or member that a condition speaks of; None when its record is gone."""
+    job = jobs.get(dependency.job)
+    if dependency.index is None or job is None:
+        return job
+    array = job.spec.array
+    if array is None or job.array_of or not contains(array.indexes, dependency.index):
+        return None
+    return jobs.get(member_id(job.id, array, dependency.index)) or lazy_member(job, dependency.index)
+
+
+def verdict(dependency: Dependency, jobs: Jobs) -> Verdict:
+    target = target_of(dependency, jobs)
+    kind = dependency.kind
+    if target is None:  # D1
+        return Verdict.MET if kind in (DependencyKind.ANY, DependencyKind.AFTER) else Verdict.NEVER
+    if kind is DependencyKind.AFTER:
+        return Verdict.MET if target.started_at != NEVER or target.is_final else Verdict.WAITS
+    if not target.is_final:
+        return Verdict.WAITS
+    match kind:
+        case DependencyKind.ANY:
+            return Verdict.MET
+        case DependencyKind.OK:
+            return Verdict.MET if target.state is JobState.SUCCEEDED else Verdict.NEVER
+        case DependencyKind.NOT_OK:
+            return Verdict.NEVER if target.state is JobState.SUCCEEDED else Verdict.MET
+        case _:
+            assert_never(kind)
+
+
+def verdict_of(job: Job, jobs: Jobs) -> Verdict:
+    """D2."""
+    verdicts = [verdict(each, jobs) for each in job.spec.after]
+    if Verdict.NEVER in verdicts:
+        return Verdict.NEVER
+    return Verdict.WAITS if Verdict.WAITS in verdicts else Verdict.MET
+
+
+def never_because(job: Job, jobs: Jobs) -> tuple[Dependency, str]:
+    """The first condition that can never be met, and why in words."""
+    lost = next(each for each in job.spec.after if verdict(each, jobs) is Verdict.NEVER)
+    target = target_of(lost, jobs)
+    if target is None:
+        return lost, "its record is gone, and with it how it ended"
+    return lost, f"it ended {target.state}"
+
+
+class Dependents:
+    """An index: who waits for whom, and for whom it is decided."""
+
+    __slots__ = ("_jobs", "decided", "waiting")
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self.waiting: dict[JobId, dict[JobId, None]] = {}
+        """Blocked jobs, by the job or array that they wait for."""
+        self.decided: dict[JobId, Verdict] = {}
+        """Blocked jobs that needn't wait any longer."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dependents) and self.waiting == other.waiting and self.decided == other.decided
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
+
+    def job_changed(self, old: Job | None, new: Job | None) -> None:
+        was, is_now = _blocked(old), _blocked(new)
+        if was and not is_now and old is not None:
+            self._leave(old)
+        if is_now and not was and new is not None:
+            for each in new.spec.after:
+                self.waiting.setdefault(each.job, {})[new.id] = None
+            self._judge(new)
+        if not self.waiting:
+            return
+        changed = new or old
+        assert changed is not None, "a change has a before or an after"
+        for target in (changed.id, changed.array_of):
+            for dependent in self.waiting.get(target, ()):
+                self._judge(self._jobs[dependent])
+
+    def _judge(self, job: Job) -> None:
+        found = verdict_of(job, self._jobs)
+        if found is Verdict.WAITS:
+            self.decided.pop(job.id, None)
+        else:
+            self.decided[job.id] = found
+
+    def _leave(self, job: Job) -> None:
+        self.decided.pop(job.id, None)
+        for each in job.spec.after:
+            dependents = self.waiting.get(each.job)
+            if dependents is not None and job.id in dependents:
+                del dependents[job.id]
+                if not dependents:
+                    del self.waiting[each.job]
+
+
+def _blocked(job: Job | None) -> bool:
+    return job is not None and job.blocked and not job.is_final
