@@ -96,6 +96,24 @@ class SnapshotSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySettings:
+    keep_days: int = 365
+    """Days for which ended jobs, their attempts and their usage stay in reports and lists: a year, so that one budget
+    year can be compared with the one before it."""
+    rows_max: int = 5_000_000
+    """Ended jobs kept at most, about 0.5 KiB each on the disk of data_dir: 2.5 GiB. Beyond it the oldest go, however
+    young."""
+
+    def faults(self) -> list[str]:
+        found = []
+        if not 1 <= self.keep_days <= 3_650:
+            found.append(f"keep_days: {self.keep_days} isn't between 1 and 3650 days")
+        if not 1_000 <= self.rows_max <= 100_000_000:
+            found.append(f"rows_max: {self.rows_max} isn't between 1000 and 100000000")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSettings:
     """Policy: part of the log."""
 
@@ -176,6 +194,7 @@ class ControlSettings:
     agents: AgentsSettings = field(default_factory=AgentsSettings)
     loop: LoopSettings = field(default_factory=LoopSettings)
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
     jobs: JobsSettings = field(default_factory=JobsSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
