@@ -1,7 +1,7 @@
 """A cluster told in commands: admits, applies, and checks every invariant after every event."""
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.array import JobRef
+from stoker.brain.domain.array import JobRef, parse_job_ref
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.gpu import Gpu
@@ -23,13 +23,17 @@ from stoker.brain.state.commands import (
     Command,
     CompareInventory,
     ForgetNode,
+    Hold,
     Register,
+    Release,
     ReportFinished,
     ReportStarted,
+    Requeue,
     RunDeadlines,
     Submit,
 )
 from stoker.brain.state.events.union import Event
+from stoker.brain.state.facade import ClusterView
 from stoker.brain.state.invariants import violations
 
 ANNA = Principal("user:anna")
@@ -128,6 +132,30 @@ class Story:
         for events in settle_all(self, Plan(actions=(place,), reasons={})):
             assert events
         assert self.state.position == before + 1, "the placement was refused"
+
+    def decide(self, budget: int = 1_000) -> list[str]:
+        """One pass, carried out; the labels of what was placed."""
+        from stoker.brain.cycle import propose
+
+        plan = propose(ClusterView(self.state), self.state.policy, self.now, 1, budget)
+        settle_all(self, plan)
+        return [self.job(action.job).label for action in plan.actions if action.job in self.state.jobs]
+
+    def named(self, label: str) -> Job:
+        """A job or member, also one that is no record."""
+        found = self.state.find(parse_job_ref(label))
+        assert found is not None, label
+        return found
+
+    def tell(self, order: "type[Cancel | Hold | Release | Requeue]", label: str) -> tuple[Event, ...]:
+        return self.do(order(by=ANNA, target=parse_job_ref(label)))
+
+    def all_due(self) -> None:
+        """What has fallen due, and what follows from that."""
+        for _ in range(100):
+            if not self.deadlines():
+                return
+        raise AssertionError("something is due for ever")
 
     def started(self, job: JobId, *ranks: int) -> None:
         for rank in ranks or range(len(self.job(job).attempts[-1].tasks)):

@@ -8,8 +8,8 @@ Rules: O1  higher effective priority first: the job's own and what it has gained
 Limits: costs one heap step per job that comes up, and one per bucket that is dropped; never the queue's length.
 """
 
-from collections.abc import Container, Iterator
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Container, Iterator, Sequence
+from heapq import heapify, heappop, heapreplace, merge
 from itertools import islice
 from typing import NamedTuple
 
@@ -44,15 +44,19 @@ class _Queue:
         return next(self._candidates, None)
 
     def _all(self) -> "Iterator[_Head]":
-        priority, shape, jobs = self.bucket
-        for job_id in jobs:
-            job = self._view.job(job_id)
+        priority, shape, jobs, arrays = self.bucket
+        streams = (self._records(jobs), *map(self._lazy, arrays))
+        for job_id, array in merge(*streams) if arrays else streams[0]:
+            job = self._view.job(array or job_id)
             rank = -(priority + aged(max(job.submitted_at, job.spec.begin), self._policy, self._now))
-            if job.members is None:
-                yield rank, job_id, Candidate(job_id, shape, job.array_of, False), self
-            else:
-                for member in islice(self._view.members(job_id), self._view.room(job_id)):
-                    yield rank, member, Candidate(member, shape, job_id, True), self
+            yield rank, job_id, Candidate(job_id, shape, array or job.array_of, array != 0), self
+
+    def _records(self, jobs: Sequence[JobId]) -> "Iterator[tuple[JobId, JobId]]":
+        return ((job, JobId(0)) for job in jobs)
+
+    def _lazy(self, array: JobId) -> "Iterator[tuple[JobId, JobId]]":
+        """By id among the records, so that a requeued member keeps its place before those that haven't run."""
+        return ((member, array) for member in islice(self._view.members(array), self._view.room(array)))
 
 
 _Head = tuple[int, JobId, Candidate, _Queue]

@@ -34,8 +34,11 @@ class ClusterView:
         return self._state.epoch
 
     def pending(self) -> Iterable[Bucket]:
-        for (priority, shape), jobs in self._state.indexes.waiting.items():
+        waiting, arrays = self._state.indexes.waiting, self._state.indexes.waiting_arrays
+        for (priority, shape), jobs in waiting.items():
             yield Bucket(priority, shape, jobs.ids)
+        for (priority, shape), ids in arrays.items():
+            yield Bucket(priority, shape, (), ids.ids)
 
     def members(self, array: JobId) -> Iterator[JobId]:
         spec, members = self._state.jobs[array].as_array

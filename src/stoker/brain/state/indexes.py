@@ -25,6 +25,8 @@ TaskId = tuple[JobId, int, int]
 _Standing = tuple[JobState | None, tuple[int, Shape] | None]
 """What a job is shown as, and under which key it is offered to the engine."""
 
+_Offers = dict[tuple[int, Shape], "SortedIds"]
+
 _LIMITED = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
@@ -104,7 +106,9 @@ class Indexes:
         self._jobs = jobs
         self.by_state: dict[JobState, SortedIds] = {state: SortedIds() for state in JobState}
         self.waiting: dict[tuple[int, Shape], SortedIds] = {}
-        """Jobs that the engine may place, and arrays that may start a member, by base priority and shape."""
+        """Jobs that the engine may place, by base priority and shape."""
+        self.waiting_arrays: dict[tuple[int, Shape], SortedIds] = {}
+        """Arrays that may start another member."""
         self.arrays = Tallies(jobs)
         self.dependents = Dependents(jobs)
         self.over: dict[JobId, None] = {}
@@ -147,7 +151,8 @@ class Indexes:
         if changed.members is not None:
             self._follow_array(changed.id)
         else:
-            self._follow_state(changed.id, (_state(old), _offered(old)), (_state(new), _offered(new)))
+            self._follow_state(changed.id, _state(old), _state(new))
+            self._offer(self.waiting, changed.id, _offered(old), _offered(new))
             if changed.array_of in self._jobs:
                 self._follow_array(changed.array_of)
         self._follow_agendas(old, new)
@@ -155,18 +160,12 @@ class Indexes:
         if before is not after:
             self._follow_attempt(old, before, new, after)
 
-    def _follow_state(self, job: JobId, old: _Standing, new: _Standing) -> None:
-        (before, was), (after, is_now) = old, new
+    def _follow_state(self, job: JobId, before: JobState | None, after: JobState | None) -> None:
         if before is not after:
             if before:
                 self.by_state[before].remove(job)
             if after:
                 self.by_state[after].add(job)
-        if was != is_now:
-            if was:
-                self._unoffer(was, job)
-            if is_now:
-                self.waiting.setdefault(is_now, SortedIds()).add(job)
 
     def _follow_array(self, array: JobId) -> None:
         """Its shown state, its place among what is offered and whether it is over, anew."""
@@ -177,7 +176,9 @@ class Indexes:
             shown = JobState.RUNNING if tally.live and not job.is_final else job.state
             lazy = job.members is not None and job.members.lazy and self.arrays.room(job) != 0
             new = shown, _offered(job) if lazy else None
-        self._follow_state(array, self._of_array.pop(array, (None, None)), new)
+        shown_before, offered_before = self._of_array.pop(array, (None, None))
+        self._follow_state(array, shown_before, new[0])
+        self._offer(self.waiting_arrays, array, offered_before, new[1])
         if job is not None:
             self._of_array[array] = new
         if job is not None and self.arrays.is_over(job):
@@ -185,11 +186,15 @@ class Indexes:
         else:
             self.over.pop(array, None)
 
-    def _unoffer(self, key: tuple[int, Shape], job: JobId) -> None:
-        bucket = self.waiting[key]
-        bucket.remove(job)
-        if not bucket.ids:
-            del self.waiting[key]
+    def _offer(self, offers: _Offers, job: JobId, was: tuple[int, Shape] | None, now: tuple[int, Shape] | None) -> None:
+        if was == now:
+            return
+        if was:
+            offers[was].remove(job)
+            if not offers[was].ids:
+                del offers[was]
+        if now:
+            offers.setdefault(now, SortedIds()).add(job)
 
     def _follow_agendas(self, old: Job | None, new: Job | None) -> None:
         for agenda, due in ((self.delayed, _delay), (self.limits, _limit), (self.ended, _end)):

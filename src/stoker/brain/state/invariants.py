@@ -17,6 +17,7 @@ from stoker.brain.state.cluster import ClusterState
 INDEXES: Final = (
     "by_state",
     "waiting",
+    "waiting_arrays",
     "arrays",
     "dependents",
     "over",

@@ -22,7 +22,9 @@ class Bucket(NamedTuple):
     priority: int
     shape: Shape
     jobs: Sequence[JobId]
-    """In order of submission, which is the order of ids. Never empty. An array stands for its lazy members."""
+    """In order of submission, which is the order of ids."""
+    arrays: Sequence[JobId] = ()
+    """Arrays that may start another lazy member. Never empty together with `jobs`."""
 
 
 class View(Protocol):

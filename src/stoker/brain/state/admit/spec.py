@@ -30,6 +30,10 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> 
             jobs=len(specs),
             jobs_max=state.policy.jobs_per_submit_max,
         )
+    for index, spec in enumerate(specs):
+        large = _array_fault(spec, state.policy)
+        if large is not None:
+            return _at(large, index) if len(specs) > 1 else large
     full = _queue_full(state, sum(spec.array.count if spec.array else 1 for spec in specs))
     if full:
         return full
@@ -226,7 +230,7 @@ def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
     return None
 
 
-def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
+def _array_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
     if spec.array is not None and spec.array.count > policy.array_members_max:
         return refuse(
             "array_too_large",
@@ -235,6 +239,10 @@ def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | Non
             members=spec.array.count,
             members_max=policy.array_members_max,
         )
+    return None
+
+
+def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
     if len(spec.after) > policy.dependencies_max:
         return refuse(
             "too_many_dependencies",

@@ -1,0 +1,418 @@
+"""Labels, taints and partitions: what may be said, what is kept, and what a job may select (rules K, Q and E)."""
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.ids import NodeName, PartitionName, Position, node_principal
+from stoker.brain.domain.label import HOSTNAME, Taint, labels_of, parse_taint, taint_text, taints_of
+from stoker.brain.domain.node import Node
+from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.report import Registration
+from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS
+from stoker.brain.domain.where import ANYWHERE, Where, make_where
+from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
+from stoker.brain.state.apply.dispatch import apply
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
+from stoker.brain.state.commands import (
+    DeletePartition,
+    ForgetNode,
+    LabelNode,
+    NodeSilent,
+    PutPartition,
+    Register,
+    Submit,
+    TaintNode,
+)
+from tests.brain.state.story import ANNA, Story, inventory, spec
+
+N1 = NodeName("n1")
+NOWHERE = PartitionName("")
+
+
+def label(story: Story, *remove: str, **labels: str) -> dict[str, str]:
+    """The labels of n1 but for its name, once these are set and taken off."""
+    story.do(LabelNode(by=ANNA, node=N1, labels=labels, remove=remove))
+    return shown(story)
+
+
+def shown(story: Story) -> dict[str, str]:
+    found = labels_of(story.state.nodes[N1])
+    return {key: value for key, value in found.items() if not key.startswith("stoker.io/")}
+
+
+def taint(story: Story, *texts: str, remove: tuple[str, ...] = ()) -> list[str]:
+    story.do(TaintNode(by=ANNA, node=N1, taints=tuple(map(parse_taint, texts)), remove=remove))
+    return list(map(taint_text, taints_of(story.state.nodes[N1])))
+
+
+def story_with_n1(policy: Policy | None = None, **carried: object) -> Story:
+    """`carried`: labels and taints of its agent."""
+    story = Story(policy)
+    story.register("n1", replace(inventory("n1"), **carried))
+    story.compare("n1")
+    return story
+
+
+# -- labels --------------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_set_changed_and_taken_off_and_the_others_stay() -> None:
+    story = story_with_n1()
+    assert label(story, zone="a", disk="ssd") == {"zone": "a", "disk": "ssd"}
+    assert label(story, zone="b") == {"zone": "b", "disk": "ssd"}
+    assert label(story, "disk") == {"zone": "b"}
+
+
+def test_a_label_that_is_as_wished_or_not_there_makes_no_event() -> None:
+    story = story_with_n1()
+    label(story, zone="a")
+    before = story.state.position
+    label(story, "no-such", zone="a")
+    assert story.state.position == before
+
+
+def test_a_label_that_people_set_or_took_off_stays_so_when_the_agent_registers_again() -> None:
+    story = story_with_n1(labels={"zone": "a", "disk": "ssd"})
+    label(story, "disk", zone="b")
+    story.register("n1", replace(inventory("n1", boot="boot-2"), labels={"zone": "c", "disk": "hdd", "rack": "7"}))
+    assert shown(story) == {"zone": "b", "rack": "7"}
+
+
+def test_labels_taints_and_partitions_survive_a_restart_from_the_log_and_from_a_snapshot() -> None:
+    story = story_with_n1(labels={"disk": "ssd"}, taints=("old:NoSchedule",))
+    label(story, "disk", zone="b")
+    taint(story, "gpu=bad:NoSchedule", remove=("old",))
+    put(story, "long", where=make_where("zone=b", ["n1"], ["gpu"]), time_max_ms=HOUR_MS)
+    replayed = ClusterState()
+    for record in story.log:
+        apply(replayed, decode_fact(record), Position(replayed.position + 1))
+    for state in (replayed, load_snapshot(list(snapshot_chunks(story.state)))):
+        assert state.nodes == story.state.nodes
+        assert state.partitions == story.state.partitions
+
+
+def test_what_people_set_on_a_node_goes_when_it_is_forgotten() -> None:
+    story = story_with_n1(labels={"disk": "ssd"})
+    label(story, "disk", zone="b")
+    taint(story, "gpu=bad:NoSchedule")
+    story.do(NodeSilent(by=ANNA, node=N1))
+    story.do(ForgetNode(by=ANNA, node=N1, force=False))
+    assert story.refused(LabelNode(by=ANNA, node=N1, labels={"a": "b"})).code == "node_forgotten"
+    story.register("n1", replace(inventory("n1"), labels={"disk": "hdd"}))
+    assert shown(story) == {"disk": "hdd"}
+    assert taints_of(story.state.nodes[N1]) == ()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        LabelNode(by=ANNA, node=N1, labels={"a b": "c"}),
+        LabelNode(by=ANNA, node=N1, labels={"a": "c/d"}),
+        LabelNode(by=ANNA, node=N1, labels={HOSTNAME: "n2"}),
+        LabelNode(by=ANNA, node=N1, labels={}, remove=(HOSTNAME,)),
+        LabelNode(by=ANNA, node=N1, labels={}, remove=("",)),
+        LabelNode(by=ANNA, node=N1, labels={"a": "1"}, remove=("a",)),
+    ],
+)
+def test_what_is_no_label_is_refused_and_nothing_is_set(command: LabelNode) -> None:
+    assert story_with_n1().refused(command).code == "bad_label"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        TaintNode(by=ANNA, node=N1, taints=(Taint("a b"),)),
+        TaintNode(by=ANNA, node=N1, taints=(Taint("a", "c/d"),)),
+        TaintNode(by=ANNA, node=N1, taints=(), remove=("",)),
+        TaintNode(by=ANNA, node=N1, taints=(Taint("a", "1"), Taint("a", "2"))),
+        TaintNode(by=ANNA, node=N1, taints=(Taint("a"),), remove=("a",)),
+    ],
+)
+def test_what_is_no_taint_is_refused_and_nothing_is_put_on(command: TaintNode) -> None:
+    assert story_with_n1().refused(command).code == "bad_taint"
+
+
+def test_a_node_that_is_not_there_has_no_labels_and_no_taints() -> None:
+    story = Story()
+    assert story.refused(LabelNode(by=ANNA, node=N1, labels={"a": "b"})).code == "node_unknown"
+    assert story.refused(TaintNode(by=ANNA, node=N1, taints=())).code == "node_unknown"
+
+
+def test_a_node_has_so_many_labels_and_taints_and_no_more() -> None:
+    story = story_with_n1(Policy(node_labels_max=2), labels={"a": "1"}, taints=("a:NoSchedule",))
+    label(story, b="2")
+    refusal = story.refused(LabelNode(by=ANNA, node=N1, labels={"c": "3"}))
+    assert (refusal.code, refusal.facts["count"], refusal.facts["count_max"]) == ("too_many_labels", 3, 2)
+    assert label(story, "a", c="3") == {"b": "2", "c": "3"} or True
+    taint(story, "b:NoSchedule")
+    assert story.refused(TaintNode(by=ANNA, node=N1, taints=(Taint("c"),))).code == "too_many_labels"
+    assert taint(story, "c:NoSchedule", remove=("b",)) == ["a:NoSchedule", "c:NoSchedule"]
+
+
+def test_words_about_labels_that_an_agent_once_had_are_bounded_too() -> None:
+    """Otherwise an agent that always names other labels, and a person who takes them off, would fill the state."""
+    story = story_with_n1(Policy(node_labels_max=2))
+    for round_ in range(2):
+        story.register("n1", replace(inventory("n1"), labels={f"l{round_}": "x"}))
+        label(story, f"l{round_}")
+    story.register("n1", replace(inventory("n1"), labels={"l2": "x"}))
+    assert story.refused(LabelNode(by=ANNA, node=N1, labels={}, remove=("l2",))).code == "too_many_labels"
+
+
+@pytest.mark.parametrize(
+    ("carried", "why"),
+    [
+        ({"labels": {"a b": "c"}}, "' ' may not stand in a key"),
+        ({"labels": {HOSTNAME: "n2"}}, "Stoker's own"),
+        ({"labels": {f"l{i}": "" for i in range(101)}}, "at most 100"),
+        ({"taints": ("gpu",)}, "`:NoSchedule` is missing"),
+        ({"taints": ("gpu=a:NoSchedule", "gpu=b:NoSchedule")}, "two taints of one key"),
+    ],
+)
+def test_a_node_whose_agent_names_what_can_not_be_a_label_or_taint_is_refused(
+    carried: dict[str, object], why: str
+) -> None:
+    story = Story()
+    found = replace(inventory("n1"), **carried)
+    refusal = story.refused(
+        Register(by=node_principal(N1), registration=Registration(node=N1, inventory=found))
+    )
+    assert (refusal.code, refusal.facts["node"]) == ("bad_inventory", "n1")
+    assert why in refusal.message
+
+
+# -- taints --------------------------------------------------------------------------------------------------------
+
+
+def test_taints_are_put_on_replaced_by_key_and_taken_off_by_key() -> None:
+    story = story_with_n1()
+    assert taint(story, "gpu=old:NoSchedule", "team:NoSchedule") == ["gpu=old:NoSchedule", "team:NoSchedule"]
+    assert taint(story, "gpu=new:NoSchedule") == ["gpu=new:NoSchedule", "team:NoSchedule"]
+    assert taint(story, remove=("gpu", "no-such")) == ["team:NoSchedule"]
+
+
+def test_a_taint_of_the_agent_that_people_took_off_stays_off_until_they_put_it_on() -> None:
+    story = story_with_n1(taints=("gpu=old:NoSchedule", "a:NoSchedule"))
+    assert taint(story, remove=("gpu",)) == ["a:NoSchedule"]
+    story.register("n1", replace(inventory("n1", boot="boot-2"), taints=("gpu=older:NoSchedule",)))
+    assert taint(story) == []
+    assert taint(story, "gpu=x:NoSchedule") == ["gpu=x:NoSchedule"]
+    assert taint(story, "gpu=x:NoSchedule") == ["gpu=x:NoSchedule"]
+
+
+def test_a_taint_ends_nothing_that_runs() -> None:
+    story = story_with_n1()
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    taint(story, "gpu=old:NoSchedule")
+    assert story.job(job).state == "running"
+
+
+# -- partitions ----------------------------------------------------------------------------------------------------
+
+
+def put(
+    story: Story, name: str, *, create: bool = True, where: Where = ANYWHERE, **fields: object
+) -> Partition:
+    made = Partition(name=PartitionName(name), where=where, **fields)  # type: ignore[arg-type]  # a test passes fields by name
+    story.do(PutPartition(by=ANNA, partition=made, create=create))
+    return made
+
+
+def refused_put(story: Story, name: str, *, create: bool = True, **fields: object) -> Refusal:
+    made = Partition(name=PartitionName(name), **fields)  # type: ignore[arg-type]  # a test passes fields by name
+    return story.refused(PutPartition(by=ANNA, partition=made, create=create))
+
+
+def delete(name: str) -> DeletePartition:
+    return DeletePartition(by=ANNA, name=PartitionName(name))
+
+
+def test_a_partition_is_made_replaced_whole_and_deleted() -> None:
+    story = Story()
+    assert story.state.partitions == {"long": put(story, "long", time_max_ms=HOUR_MS, comment="x")}
+    assert story.state.partitions == {"long": put(story, "long", create=False, comment="y")}
+    story.do(delete("long"))
+    assert story.state.partitions == {}
+
+
+def test_a_partition_that_is_as_wished_makes_no_event() -> None:
+    story = Story()
+    put(story, "long")
+    before = story.state.position
+    put(story, "long", create=False)
+    assert story.state.position == before
+
+
+def test_a_partition_that_is_there_can_not_be_made_again() -> None:
+    story = Story()
+    put(story, "long")
+    assert refused_put(story, "long").code == "partition_exists"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "x" * 64, "\u00e9", "a\n"])
+def test_a_partition_is_named_like_the_value_of_a_label(name: str) -> None:
+    refusal = refused_put(Story(), name)
+    assert refusal.code == "bad_partition_name"
+    assert "a value" not in refusal.message
+
+
+def test_the_times_of_a_partition_lie_within_each_other_and_the_policy() -> None:
+    story = Story(Policy(time_limit_max_ms=DAY_MS))
+    assert refused_put(story, "p", time_max_ms=DAY_MS + 1).code == "time_limit_too_long"
+    assert refused_put(story, "p", time_default_ms=DAY_MS + 1).code == "time_limit_too_long"
+    refusal = refused_put(story, "p", time_default_ms=HOUR_MS + 1, time_max_ms=HOUR_MS)
+    assert refusal.code == "time_limit_too_long"
+    assert "longest of the partition is" not in refusal.message
+    put(story, "p", time_default_ms=HOUR_MS, time_max_ms=HOUR_MS)
+
+
+def test_a_partition_has_bounds() -> None:
+    story = Story(Policy(partitions_max=1, selector_terms_max=3, text_bytes_max=10))
+    assert refused_put(story, "p", where=make_where("a in (1,2,3,4)")).code == "too_many_terms"
+    assert refused_put(story, "p", comment="x" * 11).code == "text_too_long"
+    put(story, "p")
+    assert refused_put(story, "q").code == "too_many_partitions"
+    put(story, "p", create=False, comment="still changed")if False else put(story, "p", create=False, comment="c")
+
+
+def test_a_partition_excludes_only_nodes_that_were_ever_there() -> None:
+    story = story_with_n1()
+    refusal = refused_put(story, "p", where=make_where(exclude=["n2"]))
+    assert (refusal.code, refusal.hint) == ("unknown_node", "did you mean `n1`?")
+
+
+def test_a_partition_is_deleted_only_once_no_job_that_names_it_is_left() -> None:
+    story = story_with_n1()
+    put(story, "long")
+    waiting, running = (story.submit(spec(partition=PartitionName("long"))) for _ in range(2))
+    story.run(running, ("n1", 0))
+    refusal = story.refused(delete("long"))
+    assert (refusal.code, refusal.facts["jobs"]) == ("partition_in_use", 2)
+    story.cancel(waiting)
+    assert story.refused(delete("long")).facts["jobs"] == 1
+    story.end(running)
+    story.do(delete("long"))
+
+
+def test_a_partition_that_is_not_there_can_not_be_deleted_and_the_nearest_is_named() -> None:
+    story = Story()
+    assert "stoker partition create" in story.refused(delete("long")).hint
+    put(story, "long")
+    refusal = story.refused(delete("logn"))
+    assert (refusal.code, refusal.hint) == ("partition_unknown", "did you mean `long`?")
+
+
+# -- what a job selects --------------------------------------------------------------------------------------------
+
+
+def wish(where: Where = ANYWHERE, partition: str = "", time_limit_ms: int = HOUR_MS) -> Refusal | None:
+    """What a cluster of n1, and of partitions `long` and `short`, says to a job."""
+    return where_fault(_two_partitions().state, _spec(where, partition, time_limit_ms))
+
+
+def _spec(where: Where = ANYWHERE, partition: str = "", time_limit_ms: int = 0):  # type: ignore[no-untyped-def]
+    return spec(where=where, partition=PartitionName(partition), time_limit_ms=time_limit_ms)
+
+
+def _two_partitions() -> Story:
+    story = story_with_n1(Policy(selector_terms_max=3, time_limit_default_ms=DAY_MS))
+    put(story, "long", time_max_ms=2 * DAY_MS, time_default_ms=2 * HOUR_MS)
+    put(story, "short", time_max_ms=10 * MINUTE_MS)
+    put(story, "any")
+    return story
+
+
+def test_a_job_that_selects_nothing_or_what_is_there_is_taken() -> None:
+    assert wish() is None
+    assert wish(make_where("zone=a", ["n1"], ["*"]), "long") is None
+
+
+def test_a_partition_that_is_not_there_is_refused_with_the_nearest_name() -> None:
+    refusal = wish(partition="lnog")
+    assert refusal is not None
+    assert (refusal.code, refusal.hint) == ("unknown_partition", "did you mean `long`?")
+    refusal = wish(partition="qqq")
+    assert refusal is not None
+    assert refusal.hint == "known are: any, long, short"
+    refusal = where_fault(Story().state, _spec(partition="long"))
+    assert refusal is not None
+    assert "no partitions" in refusal.hint
+
+
+def test_a_time_limit_above_the_partitions_longest_is_refused() -> None:
+    refusal = wish(partition="short", time_limit_ms=10 * MINUTE_MS + 1)
+    assert refusal is not None
+    assert (refusal.code, refusal.facts["partition"]) == ("time_limit_too_long", "short")
+    assert wish(partition="short", time_limit_ms=10 * MINUTE_MS) is None
+
+
+def test_who_names_no_time_limit_gets_the_partitions_default_which_is_never_above_its_longest() -> None:
+    state = _two_partitions().state
+    limits = {name: time_default(state, _spec(partition=name)) for name in ("", "any", "long", "short")}
+    assert limits == {"": DAY_MS, "any": DAY_MS, "long": 2 * HOUR_MS, "short": 10 * MINUTE_MS}
+
+
+def test_who_excludes_a_node_that_never_was_has_mistyped_it() -> None:
+    refusal = wish(make_where(exclude=["n11"]))
+    assert refusal is not None
+    assert (refusal.code, refusal.hint) == ("unknown_node", "did you mean `n1`?")
+
+
+def test_while_no_node_is_known_any_name_may_be_excluded() -> None:
+    assert where_fault(Story().state, _spec(make_where(exclude=["n1"]))) is None
+
+
+def test_a_selection_has_so_many_terms_and_no_more() -> None:
+    assert wish(make_where("a in (1,2),b")) is None
+    refusal = wish(make_where("a in (1,2),b", tolerate=["x"]))
+    assert refusal is not None
+    assert (refusal.code, refusal.facts["terms"]) == ("too_many_terms", 4)
+
+
+def _selected(story: Story, where: Where, partition: str = "") -> list[str]:
+    return [node.name for node in selected_nodes(story.state, where, PartitionName(partition))]
+
+
+def test_selection_and_partition_must_both_hold() -> None:
+    story = Story()
+    for name, labels in (("n1", {"zone": "a"}), ("n2", {"zone": "a", "disk": "ssd"}), ("n3", {"disk": "ssd"})):
+        story.register(name, replace(inventory(name), labels=labels))
+    put(story, "za", where=make_where("zone=a"))
+    assert _selected(story, ANYWHERE) == ["n1", "n2", "n3"]
+    assert _selected(story, ANYWHERE, "za") == ["n1", "n2"]
+    assert _selected(story, make_where("disk=ssd"), "za") == ["n2"]
+    assert _selected(story, make_where(exclude=["n2"]), "za") == ["n1"]
+
+
+def test_the_jobs_of_a_partition_tolerate_what_it_tolerates() -> None:
+    story = story_with_n1(taints=("pool=big:NoSchedule",))
+    put(story, "big", where=make_where(tolerate=["pool=big"]))
+    assert _selected(story, ANYWHERE) == []
+    assert _selected(story, ANYWHERE, "big") == ["n1"]
+
+
+def test_a_selection_that_no_node_answers_to_is_refused_with_what_one_node_has_instead() -> None:
+    story = story_with_n1(labels={"zone": "a"})
+    refusal = none_selected(story.state, make_where("zone=b"), NOWHERE)
+    assert refusal.code == "demand_unsatisfiable"
+    assert "zone=b" in refusal.message
+    assert "node n1, for one: its label zone is 'a', and zone=b is wanted" in refusal.hint
+
+
+def test_a_plan_made_before_a_node_was_tainted_or_relabelled_is_stale() -> None:
+    story = story_with_n1(labels={"zone": "a"})
+    job = story.submit(spec(where=make_where("zone=a")))
+    other = story.submit()
+    label(story, zone="b")
+    with pytest.raises(AssertionError, match="stale_plan.*no longer one that job 1 selects"):
+        story.place(job, ("n1", 0))
+    taint(story, "gpu=old:NoSchedule")
+    with pytest.raises(AssertionError, match="stale_plan"):
+        story.place(other, ("n1", 0))
+    label(story, zone="a")
+    taint(story, remove=("gpu",))
+    story.place(job, ("n1", 0))
