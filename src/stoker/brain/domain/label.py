@@ -11,7 +11,7 @@ Rules: B1  a key is a name of at most 63 letters, digits, dashes, underscores an
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -202,10 +202,23 @@ def taint_key(text: str) -> str:
     """
     if ":" in text:
         return parse_taint(text).key
-    fault = key_fault(text)
-    if fault:
-        raise _bad_taint(text, fault)
+    check_taint_key(text)
     return text
+
+
+def check_taint(taint: Taint) -> None:
+    """Raises: StokerError `bad_taint`."""
+    check_taint_key(taint.key)
+    fault = value_fault(taint.value)
+    if fault:
+        raise _bad_taint(taint_text(taint), (len(taint.key) + 1 + fault[0], fault[1]))
+
+
+def check_taint_key(key: str) -> None:
+    """Raises: StokerError `bad_taint`."""
+    fault = key_fault(key)
+    if fault:
+        raise _bad_taint(key, fault)
 
 
 def taint_text(taint: Taint) -> str:
@@ -221,18 +234,19 @@ def label_value(text: str) -> str:
 
 def labels_of(node: Node) -> dict[str, str]:
     """Every label that a selector may ask for (B3, B4). A new dictionary at each call."""
-    labels = dict(node.inventory.labels)
-    for key, value in node.labels.items():
-        if value is None:
-            labels.pop(key, None)
-        else:
-            labels[key] = value
+    labels = labels_set_on(node.inventory.labels, node.labels)
     labels[HOSTNAME] = node.name
     models = list(dict.fromkeys(gpu.model for gpu in node.inventory.gpus))
     labels.pop(GPU_MODEL, None)
     if len(models) == 1 and label_value(models[0]):
         labels[GPU_MODEL] = label_value(models[0])
     return labels
+
+
+def labels_set_on(agents: Mapping[str, str], peoples: Mapping[str, str | None]) -> dict[str, str]:
+    """The labels of an inventory with what people set over them (B4)."""
+    both = {**agents, **peoples}
+    return {key: value for key, value in both.items() if value is not None}
 
 
 def taints_of(node: Node) -> tuple[Taint, ...]:

@@ -6,9 +6,11 @@ A closed union. Each command carries its principal; none carries a time, since t
 import msgspec
 
 from stoker.brain.domain.array import JobRef
-from stoker.brain.domain.ids import Epoch, NodeName, Principal
+from stoker.brain.domain.ids import Epoch, NodeName, PartitionName, Principal
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.label import Taint
+from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory
 
@@ -124,6 +126,39 @@ class ForgetNode(msgspec.Struct, frozen=True, kw_only=True):
     force: bool
 
 
+class LabelNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Set some labels and take others off, over those that its agent names. The others stay as they are."""
+
+    by: Principal
+    node: NodeName
+    labels: dict[str, str]
+    remove: tuple[str, ...] = ()
+
+
+class TaintNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Put some taints on and take others off, by key."""
+
+    by: Principal
+    node: NodeName
+    taints: tuple[Taint, ...]
+    remove: tuple[str, ...] = ()
+
+
+class PutPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a partition, or replace it whole. With `create` one that is there already is refused."""
+
+    by: Principal
+    partition: Partition
+    create: bool
+
+
+class DeletePartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Refused with `partition_in_use` while a job that hasn't ended names it."""
+
+    by: Principal
+    name: PartitionName
+
+
 class RunDeadlines(msgspec.Struct, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, pauses that are over, pruning."""
 
@@ -155,6 +190,10 @@ Command = (
     | DrainNode
     | ResumeNode
     | ForgetNode
+    | LabelNode
+    | TaintNode
+    | PutPartition
+    | DeletePartition
     | RunDeadlines
     | BeginEpoch
 )

@@ -8,18 +8,21 @@ from typing import assert_never
 
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.units import Instant
-from stoker.brain.state.admit import deadlines, job, leadership, node, orders
+from stoker.brain.state.admit import deadlines, job, label, leadership, node, orders, partition
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import (
     BeginEpoch,
     Cancel,
     Command,
     CompareInventory,
+    DeletePartition,
     DrainNode,
     ForgetNode,
     Hold,
+    LabelNode,
     NodeHeard,
     NodeSilent,
+    PutPartition,
     Register,
     Release,
     ReportEnding,
@@ -30,6 +33,7 @@ from stoker.brain.state.commands import (
     RunDeadlines,
     SignalJob,
     Submit,
+    TaintNode,
 )
 from stoker.brain.state.events.union import Event
 
@@ -72,6 +76,14 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return node.resume(state, command)
         case ForgetNode():
             return node.forget(state, command, now)
+        case LabelNode():
+            return label.label_node(state, command)
+        case TaintNode():
+            return label.taint_node(state, command)
+        case PutPartition():
+            return partition.put(state, command)
+        case DeletePartition():
+            return partition.delete(state, command)
         case RunDeadlines():
             return deadlines.run(state, now)
         case BeginEpoch():

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import Final
 
-from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, Job, Task, TaskEnd
+from stoker.brain.domain.label import check_label, parse_taint
 from stoker.brain.domain.node import Inventory, Node, Stray
 from stoker.brain.domain.report import TaskPhase, TaskStatus
 from stoker.brain.domain.units import NEVER, Instant
@@ -80,16 +81,10 @@ def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) 
         )
     uuids = [gpu.uuid for gpu in inventory.gpus]
     if len(uuids) > GPUS_PER_NODE_MAX:
-        return refuse(
-            "bad_inventory",
-            f"node {name} reports {len(uuids)} GPUs; at most {GPUS_PER_NODE_MAX} are taken",
-            "check the agent's GPU detection",
-            node=name,
-        )
+        what = f"reports {len(uuids)} GPUs; at most {GPUS_PER_NODE_MAX} are taken"
+        return _bad_inventory(name, what, "check the agent's GPU detection")
     if len(dict.fromkeys(uuids)) != len(uuids):
-        return refuse(
-            "bad_inventory", f"node {name} reports one GPU twice", "check the agent's GPU detection", node=name
-        )
+        return _bad_inventory(name, "reports one GPU twice", "check the agent's GPU detection")
     for uuid in uuids:
         owner = state.indexes.gpu_owner.get(uuid, name)
         if owner != name:
@@ -101,7 +96,30 @@ def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) 
                 owner=owner,
                 gpu=uuid,
             )
-    return _name_taken(state, name, inventory) or _renamed(state, name, inventory)
+    fault = _carried_fault(name, inventory, state.policy.node_labels_max)
+    return fault or _name_taken(state, name, inventory) or _renamed(state, name, inventory)
+
+
+def _carried_fault(name: NodeName, inventory: Inventory, most: int) -> Refusal | None:
+    """What selectors couldn't ask for is refused where it comes from, or it would be looked for in vain."""
+    if max(len(inventory.labels), len(inventory.taints)) > most:
+        why = f"{len(inventory.labels)} labels and {len(inventory.taints)} taints; at most {most} of each are taken"
+        return _bad_inventory(name, f"reports {why}", "name fewer in its agent.yaml")
+    keys: dict[str, None] = {}
+    try:
+        for key, value in inventory.labels.items():
+            check_label(key, value)
+        for text in inventory.taints:
+            keys[parse_taint(text).key] = None
+    except StokerError as fault:
+        return _bad_inventory(name, f"reports what can't be: {fault.refusal.message}", "mend its agent.yaml")
+    if len(keys) < len(inventory.taints):
+        return _bad_inventory(name, "reports two taints of one key", "name one of them in its agent.yaml")
+    return None
+
+
+def _bad_inventory(name: NodeName, what: str, hint: str) -> Refusal:
+    return refuse("bad_inventory", f"node {name} {what}", hint, node=name)
 
 
 def _name_taken(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
@@ -143,7 +161,7 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
            C3  a task that never was seen to start and isn't there is left alone: its start is sent again
            C4  a task that runs there and isn't live here is a stray, told to stop, and its GPUs are not offered
     """
-    node = _known(state, command.node)
+    node = known_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     there = {status.key: status for status in command.inventory.tasks}
@@ -203,20 +221,20 @@ def heard(state: ClusterState, command: NodeHeard) -> Answer:
 
 
 def drain(state: ClusterState, command: DrainNode) -> Answer:
-    node = _known(state, command.node)
+    node = known_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     return () if node.drain == command.reason else (NodeDrained(node=node.name, reason=command.reason),)
 
 
 def resume(state: ClusterState, command: ResumeNode) -> Answer:
-    node = _known(state, command.node)
+    node = known_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     return () if node.drain is None else (NodeResumed(node=node.name),)
 
 
-def _known(state: ClusterState, name: NodeName) -> Node | Refusal:
+def known_node(state: ClusterState, name: NodeName) -> Node | Refusal:
     node = find_node(state, name)
     if isinstance(node, Refusal) or not node.forgotten:
         return node

@@ -1,0 +1,134 @@
+"""May this partition be made, changed or deleted?
+
+Rules: Q1  a name is that of a label's value, and not empty
+       Q2  the default time lies within the longest, and that within the policy's
+       Q3  a change holds for jobs that are submitted from then on; where those that wait may run changes at once
+       Q4  one that a job names can't be deleted before that job has ended
+"""
+
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import JobId, PartitionName
+from stoker.brain.domain.label import value_fault
+from stoker.brain.domain.nearest import did_you_mean
+from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import human_duration
+from stoker.brain.state.admit.where import excluded_fault, terms_fault
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import DeletePartition, PutPartition
+from stoker.brain.state.events.partition import PartitionDefined, PartitionDeleted
+from stoker.brain.state.events.union import Event
+
+Answer = tuple[Event, ...] | Refusal
+
+
+def find_partition(state: ClusterState, name: PartitionName) -> Partition | Refusal:
+    partition = state.partitions.get(name)
+    if partition is not None:
+        return partition
+    return refuse(
+        "partition_unknown",
+        f"there is no partition {name[:80]!r}",
+        did_you_mean(name, sorted(state.partitions), "`stoker partition create NAME` makes one"),
+        partition=name[:80],
+    )
+
+
+def put(state: ClusterState, command: PutPartition) -> Answer:
+    partition = command.partition
+    old = state.partitions.get(partition.name)
+    if old is not None and command.create:
+        return refuse(
+            "partition_exists",
+            f"there is a partition {partition.name} already",
+            f"change it with `stoker partition set {partition.name}`, or choose another name",
+            partition=partition.name,
+        )
+    fault = (
+        _name_fault(partition.name)
+        or _time_fault(partition, state.policy)
+        or _comment_fault(partition, state.policy)
+        or terms_fault(partition.where, state.policy)
+        or excluded_fault(state, partition.where.exclude)
+        or (None if old else _full(state))
+    )
+    if fault:
+        return fault
+    return () if old == partition else (PartitionDefined(partition=partition),)
+
+
+def _name_fault(name: PartitionName) -> Refusal | None:
+    fault = value_fault(name) if name else (0, "it is empty")
+    if fault is None:
+        return None
+    at, why = fault
+    return refuse(
+        "bad_partition_name",
+        f"{name[:80]!r} can't be the name of a partition, at column {at + 1}: {why.replace('a value', 'a name')}",
+        "write a word such as `a100` or `long-runs`",
+        got=name[:80],
+        column=at + 1,
+    )
+
+
+def _time_fault(partition: Partition, policy: Policy) -> Refusal | None:
+    longest = partition.time_max_ms or policy.time_limit_max_ms
+    for what, given, most, whose in (
+        ("longest", partition.time_max_ms, policy.time_limit_max_ms, "longest of the cluster"),
+        ("default", partition.time_default_ms, longest, "longest of the partition"),
+    ):
+        if given > most:
+            return refuse(
+                "time_limit_too_long",
+                f"the {what} time of partition {partition.name} is {human_duration(given)}, and the {whose} "
+                f"{human_duration(most)}",
+                f"give at most {human_duration(most)}",
+                limit_ms=given,
+                limit_max_ms=most,
+            )
+    return None
+
+
+def _comment_fault(partition: Partition, policy: Policy) -> Refusal | None:
+    size = len(partition.comment.encode(errors="replace"))
+    if size <= policy.text_bytes_max:
+        return None
+    return refuse(
+        "text_too_long",
+        f"the comment has {size} bytes; at most {policy.text_bytes_max} are taken",
+        "say it in fewer words",
+        field="comment",
+        bytes=size,
+        bytes_max=policy.text_bytes_max,
+    )
+
+
+def _full(state: ClusterState) -> Refusal | None:
+    most = state.policy.partitions_max
+    if len(state.partitions) < most:
+        return None
+    return refuse(
+        "too_many_partitions",
+        f"there are {most} partitions already, as many as are taken",
+        "delete one that nobody uses, or let jobs select nodes with `--where`",
+        partitions_max=most,
+    )
+
+
+def delete(state: ClusterState, command: DeletePartition) -> Answer:
+    """Its cost: a look at every job that is known."""
+    partition = find_partition(state, command.name)
+    if isinstance(partition, Refusal):
+        return partition
+    jobs = [job.id for job in state.jobs.values() if job.spec.partition == partition.name and not job.is_final]
+    return _in_use(partition.name, jobs) if jobs else (PartitionDeleted(name=partition.name),)
+
+
+def _in_use(name: PartitionName, jobs: list[JobId]) -> Refusal:
+    return refuse(
+        "partition_in_use",
+        f"{len(jobs)} job(s) that haven't ended name partition {name}, such as job {min(jobs)}",
+        "wait for them to end, or cancel them",
+        partition=name,
+        jobs=len(jobs),
+    )
