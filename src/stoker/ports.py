@@ -5,7 +5,8 @@ contract tests. Nothing above a port uses a thread, so that a whole cluster runs
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -106,6 +107,16 @@ class Telemetry(Protocol):
     def count(self, name: str, by: int = 1, **labels: str) -> None: ...
     def gauge(self, name: str, value: float, **labels: str) -> None: ...
     def observe(self, name: str, seconds: float, **labels: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How the Telemetry of a daemon is told to write; a section of each daemon's settings."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important line to print: every job's story is at info, so that it can be read afterwards."""
+    format: Literal["json", "text"] = "json"
+    """json for collectors, text for people. Lines go to standard output."""
 
 
 class ProbedGpu(msgspec.Struct, frozen=True, kw_only=True):

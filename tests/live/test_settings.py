@@ -7,7 +7,8 @@ import pytest
 from stoker.adapters.settings import load
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.policy import Policy
-from stoker.live.settings import ControlSettings, JobsSettings
+from stoker.live.settings import ControlSettings
+from stoker.live.settings_policy import RANGES, PolicySettings, policy_key
 
 
 def refused(tmp_path: Path, text: str) -> str:
@@ -27,7 +28,7 @@ def test_the_defaults_are_those_of_the_seeds() -> None:
 
 
 def test_default_settings_give_the_default_policy() -> None:
-    assert JobsSettings().policy() == Policy()
+    assert PolicySettings().as_policy() == Policy()
 
 
 def test_a_silence_shorter_than_two_heartbeats_is_refused_naming_both(tmp_path: Path) -> None:
@@ -55,11 +56,56 @@ def test_one_port_for_both_listeners_is_refused(tmp_path: Path) -> None:
 def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
     message = refused(
         tmp_path,
-        "http: {port: 99999}\nloop: {period_s: 0}\nsnapshot: {interval_s: -1}\njobs: {port_min: 30, ended_max: 0}\n",
+        "http: {port: 99999}\nloop: {period_s: 0}\nsnapshot: {interval_s: -1}\n"
+        "policy: {port_min: 30, ended_jobs_max: 0}\n",
     )
-    for name in ("port", "period_s", "interval_s", "port_min", "ended_max"):
+    for name in ("port", "period_s", "interval_s", "port_min", "ended_jobs_max"):
         assert name in message
 
 
 def test_a_default_limit_beyond_the_longest_is_refused(tmp_path: Path) -> None:
-    assert "time_limit_max_s" in refused(tmp_path, "jobs: {time_limit_default_s: 100, time_limit_max_s: 10}\n")
+    assert "time_limit_max_s" in refused(tmp_path, "policy: {time_limit_default_s: 100, time_limit_max_s: 10}\n")
+
+
+def test_each_tunable_of_the_policy_has_its_key_and_durations_are_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "control.yaml"
+    lines = [f"  {policy_key(name)}: {least}" for name, (least, _) in RANGES.items() if name != "port_max"]
+    path.write_text("policy:\n" + "\n".join(lines))
+    policy = load(ControlSettings, path, {}, {}).value.policy.as_policy()
+    for name, (least, _) in RANGES.items():
+        if name != "port_max":
+            assert getattr(policy, name) == least * (1_000 if name.endswith("_ms") else 1)
+
+
+def test_a_tunable_beyond_its_range_is_refused_with_the_range_and_where_it_was_set(tmp_path: Path) -> None:
+    assert refused(tmp_path, "policy:\n  aging_per_hour: -1\n").endswith(
+        f"policy: aging_per_hour: -1 isn't between 0 and 1000000 [policy.aging_per_hour: {tmp_path}/control.yaml:2]"
+    )
+    message = refused(tmp_path, "policy: {stop_grace_s: 100000}\n")
+    assert "stop_grace_s: 100000 isn't between 0 and 86400 seconds" in message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "time_limit_default_s: 100, time_limit_max_s: 10",
+        "tenant_pending_jobs_max: 100, pending_jobs_max: 10",
+        "backoff_first_s: 100, backoff_max_s: 10",
+        "port_min: 2000, port_max: 1999",
+    ],
+)
+def test_a_lower_bound_above_its_upper_one_is_refused_naming_both(tmp_path: Path, line: str) -> None:
+    message = refused(tmp_path, f"policy: {{{line}}}\n")
+    low, high = (part.split(":")[0] for part in line.split(", "))
+    assert f"{low} (" in message
+    assert f"must not exceed {high} (" in message
+
+
+def test_a_history_without_bounds_is_refused(tmp_path: Path) -> None:
+    message = refused(tmp_path, "history: {keep_days: 0, rows_max: 0}\n")
+    assert "keep_days: 0 isn't between 1 and 3650 days" in message
+    assert "rows_max" in message
+
+
+def test_the_password_of_a_stores_address_is_never_shown(tmp_path: Path) -> None:
+    assert "hunter2" not in refused(tmp_path, "store: {url: 'postgresql://anna:hunter2@db/stoker'}\n")

@@ -11,7 +11,8 @@ from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
 from stoker.brain.state.cluster import ClusterState
 from stoker.live.control import ControlPlane, active, recover_control
-from stoker.live.settings import ControlSettings, JobsSettings
+from stoker.live.settings import ControlSettings
+from stoker.live.settings_policy import PolicySettings
 from stoker.live.world import World
 from tests.rig.gate import Gate, GatedClock
 from tests.rig.sim_link import SimLink, SimNetwork
@@ -19,7 +20,7 @@ from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.sim_runner import Machine, SimRunner
 from tests.rig.world import Notes, SimClock, SimEntropy
 
-SETTINGS = ControlSettings(jobs=JobsSettings(stop_grace_s=2, port_min=20_000, port_max=20_015))
+SETTINGS = ControlSettings(policy=PolicySettings(stop_grace_s=2, port_min=20_000, port_max=20_015))
 """Few ports, so that they run out and collide; all else as shipped."""
 
 

@@ -8,11 +8,12 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import pairwise
-from types import ModuleType
 from typing import Any, get_type_hints
 
-import stoker.agent.settings
-import stoker.live.settings
+from stoker.agent.settings import AgentSettings
+from stoker.brain.domain.policy import Policy
+from stoker.live.settings import ControlSettings
+from stoker.live.settings_policy import RANGES, PolicySettings, policy_field
 from tools.reference.markdown import code, page, table
 
 HEAD = ("key", "type", "default", "meaning")
@@ -23,39 +24,59 @@ def settings() -> str:
     return page(
         "Settings",
         "One YAML file for each daemon. The environment wins over the file (`http.port` is `STOKER__HTTP__PORT`), a "
-        "flag wins over both. An unknown key is refused with the nearest known one, and every fault is told at once.",
-        "## `stoker control -c control.yaml`",
-        table(HEAD, _rows(stoker.live.settings, stoker.live.settings.ControlSettings, "")),
-        "## `stoker agent -c agent.yaml`",
-        table(HEAD, _rows(stoker.agent.settings, stoker.agent.settings.AgentSettings, "")),
+        "flag (`--set http.port=18080`) wins over both. An unknown key is refused with the nearest known one, and "
+        "every fault is told at once, each with the line or the variable that it came from. `stoker doctor --settings "
+        "-c FILE` prints what holds and where each value came from. There are no variables inside a file: `${HOME}` "
+        "is that text.",
+        *_daemon(ControlSettings, "control.yaml"),
+        *_daemon(AgentSettings, "agent.yaml"),
     )
 
 
 def undocumented() -> list[str]:
     """Keys without a sentence."""
-    pairs = (
-        (stoker.live.settings, stoker.live.settings.ControlSettings),
-        (stoker.agent.settings, stoker.agent.settings.AgentSettings),
-    )
-    return [row[0] for module, cls in pairs for row in _rows(module, cls, "") if not row[3]]
+    return [row[0] for cls in (ControlSettings, AgentSettings) for row in _rows(cls, "") if not row[3]]
 
 
-def _rows(module: ModuleType, cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+def _daemon(cls: type, file: str) -> Iterator[str]:
+    yield f"## `{getattr(cls, 'program')} -c {file}`"  # noqa: B009  # a type form: the checker knows no attribute
+    yield table(HEAD, _rows(cls, ""))
+    later: dict[str, str] = getattr(cls, "later", {})
+    if later:
+        yield "These are refused, each with what there is instead:"
+        yield table(("key", "instead"), ((code(key), words) for key, words in sorted(later.items())))
+
+
+def _rows(cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
     assert is_dataclass(cls), f"{cls!r} isn't a settings type"
-    hints, sentences = get_type_hints(cls), _sentences(module, cls.__name__)
+    hints, sentences = get_type_hints(cls), _sentences(cls)
     for field in fields(cls):
         name, kind = prefix + field.name, hints[field.name]
         if is_dataclass(kind):
             assert isinstance(kind, type)
-            yield from _rows(module, kind, f"{name}.")
+            yield from _rows(kind, f"{name}.")
         else:
             yield code(name), code(_kind(kind)), code(_default(field)), sentences.get(field.name, "")
 
 
-def _sentences(module: ModuleType, cls: str) -> dict[str, str]:
-    """Field name -> the docstring that stands under it."""
+def _sentences(cls: type) -> dict[str, str]:
+    """Field name -> the docstring that stands under it, with the range where the section has a table of them."""
+    if cls is not PolicySettings:
+        return _written(cls)
+    told = _written(Policy)
+    keys = {field.name: policy_field(field.name) for field in fields(PolicySettings)}  # type: ignore[arg-type]  # drawn
+    return {key: f"{told[name]} {_range(key, *RANGES[name])}" for key, name in keys.items() if name in told}
+
+
+def _range(key: str, least: int, most: int) -> str:
+    return f"{least} to {most}{' seconds' if key.endswith('_s') else ''}."
+
+
+def _written(cls: type) -> dict[str, str]:
+    module = inspect.getmodule(cls)
+    assert module is not None, f"{cls!r} has no module"
     tree = ast.parse(inspect.getsource(module))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls)
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__)
     found: dict[str, str] = {}
     for node, below in pairwise(body):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(below, ast.Expr):

@@ -7,7 +7,9 @@ process settings: they concern one node, change no decision of the cluster, and 
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
+
+from stoker.ports import LogSettings
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 """What a host may be called, with dots, dashes and capitals; nothing that a path, a label or a table would mind."""
@@ -121,15 +123,8 @@ class ExecutorSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least important line to print."""
-    format: Literal["json", "text"] = "json"
-    """json for collectors, text for people. Lines go to standard output."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
+    program: ClassVar[str] = "stoker agent"
     data_dir: Path = Path("/var/lib/stoker-agent")
     """Folder of this agent alone: records of tasks, their output, the lock."""
     node: NodeSettings = field(default_factory=NodeSettings)

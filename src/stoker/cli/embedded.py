@@ -163,7 +163,7 @@ def _control_settings(shape: Shape) -> ControlSettings:
         "grpc.host": shape.host,
         "grpc.port": shape.grpc_port,
         "agents.heartbeat_s": 5.0,
-        "jobs.stop_grace_s": shape.stop_grace_s,
+        "policy.stop_grace_s": shape.stop_grace_s,
         "log.level": "warning",
         "log.format": "text",
     }

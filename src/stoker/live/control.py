@@ -86,7 +86,7 @@ async def active(control: ControlPlane) -> AsyncIterator[Duties]:
     async with Duties() as duties:
         writer = duties.begin("committer", committer.run())
         epoch = Epoch(committer.state.epoch + 1)
-        await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=control.settings.jobs.policy()))
+        await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=control.settings.policy.as_policy()))
         for name, run in _DUTIES:
             duties.begin(name, run(control))
         yield duties

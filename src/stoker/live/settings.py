@@ -1,17 +1,18 @@
 """Which settings does a control plane have?
 
 One file, `control.yaml`; every key may also come from the environment (`STOKER__HTTP__PORT`) or a flag.
-`jobs` is policy: it changes decisions, so it is written to the log when the control plane becomes active, and replayed.
-Everything else is of this process. A key is only here when something stands behind it.
+`policy` changes decisions, so it is written to the log when the control plane becomes active, and replayed. Everything
+else is of this process. A key is only here when something stands behind it; `later` names those to come.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final
 
-from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import SECOND_MS
+from stoker.live.settings_policy import PolicySettings
+from stoker.ports import LogSettings
 
 _LOOPBACK_HINT: Final = (
     "this version has no tokens yet, so it listens on loopback only; use 127.0.0.1, and an SSH tunnel from elsewhere"
@@ -48,7 +49,9 @@ class StoreSettings:
 
     def faults(self) -> list[str]:
         if self.url:
-            return [f"url: {self.url[:80]!r} can't be used: this version keeps its log in data_dir; use the empty text"]
+            # Never the whole of it: the address of a store has a password in it.
+            kind = self.url.partition(":")[0][:20]
+            return [f"url: {kind!r} can't be used: this version keeps its log in data_dir; use the empty text"]
         return []
 
 
@@ -114,78 +117,20 @@ class HistorySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobsSettings:
-    """Policy: part of the log."""
-
-    time_limit_default_s: int = DAY_S
-    """Given to a job that names no limit: a day's run fits, a forgotten job ends."""
-    time_limit_max_s: int = 30 * DAY_S
-    """A longer wish is refused at submit."""
-    pending_max: int = 1_000_000
-    """Jobs that may wait; one more is refused with `queue_full`."""
-    tenant_pending_max: int = 100_000
-    """The same per tenant."""
-    ended_max: int = 10_000
-    """Ended jobs that are remembered; older ones leave memory and lists."""
-    requeues_max: int = 10
-    """Times that a job starts anew after a loss that wasn't its fault; then it ends `node_failed`."""
-    stop_grace_s: int = 10
-    """Seconds between the terminate and the kill signal, for a last checkpoint."""
-    port_min: int = 20_000
-    """Lowest rendezvous port of gangs."""
-    port_max: int = 29_999
-    """Highest; below Linux's ephemeral range, which begins at 32768."""
-
-    def faults(self) -> list[str]:
-        found = [f"{key}: {value} is below {least}" for key, value, least in self._least() if value < least]
-        if self.time_limit_default_s > self.time_limit_max_s:
-            found.append(
-                f"time_limit_default_s ({self.time_limit_default_s}) must not exceed "
-                f"time_limit_max_s ({self.time_limit_max_s})"
-            )
-        if self.tenant_pending_max > self.pending_max:
-            found.append(
-                f"tenant_pending_max ({self.tenant_pending_max}) must not exceed pending_max ({self.pending_max})"
-            )
-        if not 1_024 <= self.port_min <= self.port_max <= 65_535:
-            found.append(f"port_min ({self.port_min}) and port_max ({self.port_max}) must rise between 1024 and 65535")
-        return found
-
-    def _least(self) -> tuple[tuple[str, int, int], ...]:
-        return (
-            ("time_limit_default_s", self.time_limit_default_s, 1),
-            ("time_limit_max_s", self.time_limit_max_s, 1),
-            ("pending_max", self.pending_max, 1),
-            ("tenant_pending_max", self.tenant_pending_max, 1),
-            ("ended_max", self.ended_max, 1),
-            ("requeues_max", self.requeues_max, 0),
-            ("stop_grace_s", self.stop_grace_s, 0),
-        )
-
-    def policy(self) -> Policy:
-        return Policy(
-            time_limit_default_ms=self.time_limit_default_s * SECOND_MS,
-            time_limit_max_ms=self.time_limit_max_s * SECOND_MS,
-            pending_jobs_max=self.pending_max,
-            tenant_pending_jobs_max=self.tenant_pending_max,
-            ended_jobs_max=self.ended_max,
-            requeues_max=self.requeues_max,
-            stop_grace_ms=self.stop_grace_s * SECOND_MS,
-            port_min=self.port_min,
-            port_max=self.port_max,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least important line to print."""
-    format: Literal["json", "text"] = "json"
-    """json for collectors, text for people. Lines go to standard output."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
+    program: ClassVar[str] = "stoker control"
+    later: ClassVar[Mapping[str, str]] = {
+        "failover": "a standby comes with a later version; one control plane runs alone",
+        "quota": "quotas come with a later version; jobs are ordered by priority and age",
+        "agents.attempt_lease_s": "leases of attempts come with standbys; a lost node's jobs wait until it is back, or "
+        "until `stoker node forget --force`",
+        "http.cors_origins": "other origins are let in once there are tokens; until then no page but ours may ask",
+        "http.metrics_public": "it needs tokens, which come with a later version; `/metrics` is open on loopback",
+        "http.rate_per_principal": "it needs tokens, which come with a later version",
+        "http.tls": "encryption comes with a later version; use an SSH tunnel",
+        "jobs": "this section is called `policy` now, and its keys are those of the policy",
+    }
+    """Keys that aren't there, and what to know about each."""
     data_dir: Path = Path("/var/lib/stoker")
     """Folder of this control plane alone: event log, snapshots, lock. Losing it loses the queue."""
     http: HttpSettings = field(default_factory=HttpSettings)
@@ -195,7 +140,7 @@ class ControlSettings:
     loop: LoopSettings = field(default_factory=LoopSettings)
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
-    jobs: JobsSettings = field(default_factory=JobsSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
     log: LogSettings = field(default_factory=LogSettings)
 
     def faults(self) -> list[str]:

@@ -16,25 +16,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_default_ms: int = 1 * DAY_MS
     """Given to a job that names no limit: long enough for a day's run, short enough that a forgotten one ends."""
     time_limit_max_ms: int = 30 * DAY_MS
-    """A longer wish is refused at submit."""
+    """A longer wish is refused at submit: a month, since longer runs are better cut by a checkpoint."""
     priority_max: int = 1_000_000
     """Priorities beyond +- this are refused: they are typing errors."""
     pending_jobs_max: int = 1_000_000
-    """A submit beyond it is refused with `queue_full`."""
+    """Jobs and members of arrays that may wait; a submit beyond it is refused with `queue_full`."""
     tenant_pending_jobs_max: int = 100_000
+    """The same of one tenant, so that one runaway script can't fill the queue of all."""
     ended_jobs_max: int = 10_000
-    """Ended jobs kept in memory; older ones are pruned from the state."""
+    """Ended jobs kept in memory, about 2 KiB each; older ones are pruned from the state."""
     jobs_per_submit_max: int = 10_000
+    """Jobs of one request; a longer list is refused, so that no request holds up the others for long."""
     array_members_max: int = 100_000
     """Members of one array; a larger one is refused."""
     dependencies_max: int = 100
-    """Conditions of one job."""
+    """Conditions of one job; more are refused. A job in between can gather as many again."""
     submit_keys_max: int = 10_000
     """Idempotency keys remembered, newest kept; a repeat beyond them would be taken for a new submit."""
     submit_key_bytes_max: int = 255
+    """A longer idempotency key is refused; a UUID has 36."""
     begin_ahead_max_ms: int = 366 * DAY_MS
     """A job may be told to wait so long before it begins; a later time is a typing error."""
     partitions_max: int = 1_000
+    """One more is refused: partitions are for people to choose from."""
     node_labels_max: int = 100
     """Labels, and taints, that one node may have."""
     selector_terms_max: int = 100
@@ -44,10 +48,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     aging_max: int = 400
     """The most it gains, so that no age lifts a job above the fresh ones of the next word (normal 500, high 1000)."""
     tasks_max: int = 1_024
-    """Ranks of one gang."""
+    """Ranks of one gang; more are refused. The largest clusters that this version is for have as many GPUs."""
     gpus_per_task_max: int = 1_024
+    """Beyond it a wish is a typing error: a task runs on one node."""
     cpus_per_task_max: int = 65_536
+    """The same for CPUs."""
     memory_mb_max: int = 1 << 30
+    """The same for memory: a pebibyte."""
     env_bytes_max: int = 128 * 1024
     """Environment of one job, names and values; beyond it Linux refuses the exec anyway once the job adds its own."""
     command_bytes_max: int = 120 * 1024
@@ -55,18 +62,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     text_bytes_max: int = 4_096
     """Name, working directory, user and other single texts."""
     retries_max: int = 100
+    """The most that `--retries` may ask for; more is refused."""
     requeues_max: int = 10
-    """After that many a job ends `node_failed`."""
+    """Times that a job starts anew after a loss that wasn't its fault; after that many it ends `node_failed`."""
     port_retries_max: int = 20
     """Attempts that ended `port_taken`; after that many the job ends `failed`."""
     port_min: int = 20_000
+    """Lowest rendezvous port of gangs."""
     port_max: int = 29_999
-    """Rendezvous ports, below Linux's ephemeral range (32768 and up)."""
+    """Highest; below Linux's ephemeral range, which begins at 32768."""
     backoff_first_ms: int = 1 * SECOND_MS
+    """Pause before the first retry or requeue; it doubles with each one that follows."""
     backoff_max_ms: int = 60 * SECOND_MS
-    """Pause before a retry or requeue: doubles from first to max."""
+    """The longest such pause: long enough for a node to come back, short enough not to be noticed in a day's run."""
     stop_grace_ms: int = 10 * SECOND_MS
-    """Between the terminate and the kill signal."""
+    """Between the terminate and the kill signal, for a last checkpoint."""
     placements_per_pass_max: int = 1_024
     """One pass places no more, so that it never holds the process long; the next pass goes on at once."""
 
