@@ -70,6 +70,34 @@ def test_a_terminal_too_narrow_for_any_shortening_folds_whole_rows(monkeypatch: 
     assert row == "123456  nnnnnnn…  rrrrrrr…"
 
 
+STATES: list[Column[str]] = [Column("STATE", str, coloured=True)]
+
+
+def shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, **environ: str) -> str:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    for name, value in {"TERM": "xterm", "NO_COLOR": "", **environ}.items():
+        monkeypatch.setenv(name, value)
+    show_table(STATES, ["running", "failed"], wide=False)
+    return terminal.getvalue()
+
+
+def test_a_state_has_its_colour_and_one_that_is_not_known_is_bad_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = shown_on_a_terminal(monkeypatch)
+    assert "\x1b[36mrunning\x1b[0m" in said
+    assert "\x1b[31mfailed\x1b[0m" in said
+
+
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "unknown"}], ids=str)
+def test_who_wants_no_colours_gets_none(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    assert "\x1b" not in shown_on_a_terminal(monkeypatch, **environ)
+
+
+def test_into_a_pipe_goes_no_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table(STATES, ["running"], wide=False)
+    assert capsys.readouterr().out == "STATE\nrunning\n"
+
+
 def test_what_fits_is_not_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     (_, row) = drawn(monkeypatch, "200", ("7", "n" * 40, "r" * 100))
     assert row.split() == ["7", "n" * 40, "r" * 100]

@@ -1,9 +1,11 @@
 """Answers of the API to draw and judge in tests: one job, one attempt, one task."""
 
+from msgspec import structs
+
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.job import EndCause, Visible
 from stoker.brain.domain.lifecycle import JobState, Outcome
-from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
+from stoker.wire.rest.job import AttemptView, JobView, TaskRunView, WhyView
 
 
 def at(seconds: float) -> str:
@@ -35,10 +37,29 @@ def attempt(
     )
 
 
+def why(**changes: object) -> WhyView:
+    waits = WhyView(
+        id="7",
+        state=JobState.PENDING,
+        code=None,
+        message="it waits",
+        hint="wait",
+        facts={},
+        position=1,
+        waiting=2,
+        similar_ahead=0,
+    )
+    return structs.replace(waits, **changes)
+
+
 def job(
-    number: int = 1, name: str = "train", state: JobState = JobState.SUCCEEDED, attempts: tuple[AttemptView, ...] = ()
+    number: int = 1,
+    name: str = "train",
+    state: JobState = JobState.SUCCEEDED,
+    attempts: tuple[AttemptView, ...] = (),
+    **changes: object,
 ) -> JobView:
-    return JobView(
+    plain = JobView(
         id=str(number),
         job_id=str(number),
         uid="u",
@@ -75,3 +96,4 @@ def job(
         ended_at=at(2),
         attempts=list(attempts),
     )
+    return structs.replace(plain, **changes)

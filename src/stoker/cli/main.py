@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 import click
 
 from stoker import __version__
-from stoker.cli.commands import daemon, demo, gpu, job, logs, node, status, submit, up, wait
+from stoker.cli.commands import daemon, demo, gpu, listing, logs, node, orders, status, submit, up, version, wait, why
 from stoker.cli.problem import refused, show_problem
 from stoker.cli.server import server_option
 
@@ -26,9 +26,9 @@ UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 """How a write to a file that can hold no more ends."""
 _SECTIONS: Final = (
     ("Try it", (demo.demo, up.up)),
-    ("Jobs", (submit.submit, job.list_jobs, status.status, logs.logs, job.why, wait.wait, job.cancel)),
+    ("Jobs", (submit.submit, listing.list_jobs, status.status, logs.logs, why.why, wait.wait, orders.cancel)),
     ("Nodes", (node.node, gpu.gpu)),
-    ("Daemons", (daemon.control, daemon.agent)),
+    ("Operation", (daemon.control, daemon.agent, version.version)),
 )
 
 
@@ -81,7 +81,7 @@ def root() -> None:
 for _, _commands in _SECTIONS:
     for _command in _commands:
         root.add_command(_command)
-root.add_command(job.list_jobs, "ps")
+root.add_command(listing.list_jobs, "ps")
 
 
 def _forget_reader() -> None:

@@ -1,18 +1,20 @@
 """In which form does a command print what it found?
 
 `-o table|wide|json|yaml` on every command that prints data, `--json` for short. JSON and YAML carry what the server
-answered, whole; tables pick what fits a line.
+answered, whole; tables pick what fits a line. Every command prints its answer through one of the functions here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import click
 
-from stoker.cli.table import Column, Row, show_table
+from stoker.cli.table import Column, Row, cell_text, painted, show_table
+from stoker.cli.terminal import paints
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Pairs = Iterable[tuple[str, object]]
 
 
 class Form(StrEnum):
@@ -23,11 +25,11 @@ class Form(StrEnum):
 
 
 def output_options(command: Command) -> Command:
-    """Give a command `-o/--output` and `--json`; it receives `form`."""
+    """Give a command `-o/--format` and `--json`; it receives `form`."""
     short = click.option("--json", "form", flag_value=Form.JSON.value, help="The same as -o json.")
     full = click.option(
         "-o",
-        "--output",
+        "--format",
         "form",
         type=click.Choice([form.value for form in Form]),
         default=Form.TABLE.value,
@@ -37,21 +39,57 @@ def output_options(command: Command) -> Command:
     return full(short(command))
 
 
+def for_people(form: str) -> bool:
+    """Whether a table or lines are wanted, and not a text for programs."""
+    return form in (Form.TABLE, Form.WIDE)
+
+
 def show_rows(form: str, columns: Sequence[Column[Row]], rows: Sequence[Row], value: object) -> None:
     """Print `rows` as a table, or `value` (whatever msgspec encodes) as JSON or YAML."""
-    if form in (Form.TABLE, Form.WIDE):
+    if for_people(form):
         show_table(columns, rows, wide=form == Form.WIDE)
     else:
         show_value(form, value)
 
 
+def show_pairs(form: str, pairs: Pairs, value: object) -> None:
+    """Print `key  value` lines, values below each other, or `value` as JSON or YAML.
+
+    A key that begins with `state` has its value coloured as in a table.
+    """
+    if not for_people(form):
+        show_value(form, value)
+        return
+    for line in pair_lines(pairs, paint=paints()):
+        click.echo(line, color=paints())
+
+
+def pair_lines(pairs: Pairs, *, paint: bool) -> list[str]:
+    lines = [(key, cell_text(value)) for key, value in pairs]
+    margin = max((len(key) for key, _ in lines), default=0) + 2
+    return [f"{key:{margin}}{painted(text) if paint and key.strip() == 'state' else text}" for key, text in lines]
+
+
+def show_lines(form: str, lines: Iterable[str], value: object) -> None:
+    """Print a few words for people, or `value` as JSON or YAML. The lines hold nothing that acts on a terminal."""
+    if not for_people(form):
+        show_value(form, value)
+        return
+    for line in lines:
+        click.echo(line)
+
+
 def show_value(form: str, value: object) -> None:
-    """Print one value as JSON or YAML."""
+    """Print one value as JSON or YAML, as UTF-8 whatever the terminal's encoding is."""
+    click.echo(value_text(form, value).encode(), nl=False)
+
+
+def value_text(form: str, value: object) -> str:
+    """One value as JSON or YAML, ending in a newline."""
     import msgspec
 
     if form == Form.YAML:
         from stoker.cli.yaml_text import yaml_text
 
-        click.echo(yaml_text(msgspec.to_builtins(value)), nl=False)
-    else:
-        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+        return yaml_text(msgspec.to_builtins(value))
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

@@ -17,6 +17,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def clock_text() -> str:
+    """The time of day, for people."""
+    return time.strftime("%H:%M:%S")
+
+
 def mono_s() -> float:
     """Monotonic seconds, to bound a wait."""
     return time.monotonic()

@@ -1,7 +1,7 @@
 """How do rows become a table for people?
 
-On a terminal rich draws it, with colour for states and shortened to the window; into a pipe go plain aligned columns,
-one line per row, so that `grep` and `awk` see what a person sees. rich is imported only in the first case.
+On a terminal with colour for states and shortened to the window; into a pipe go plain aligned columns, one line per
+row, so that `grep` and `awk` see what a person sees.
 
 Rules: B1  a cell never holds a raw control character: `safe_text.visible` has seen every one
        B2  into a pipe nothing is cut and nothing is coloured
@@ -10,13 +10,13 @@ Rules: B1  a cell never holds a raw control character: `safe_text.visible` has s
            even then is left to the terminal to fold, for a row without its id is of no use
 """
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import click
 
 from stoker.cli.safe_text import cut, visible, width
+from stoker.cli.terminal import is_terminal, paints, size
 
 Row = TypeVar("Row")
 
@@ -55,13 +55,18 @@ class Column(NamedTuple, Generic[Row]):
 
 def show_table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool) -> None:
     """Print the rows; with none only the titles, so that a script's `tail -n +2` stays right."""
+    room = size().columns if is_terminal() else None
+    for line in table_lines(columns, rows, wide=wide, room=room, paint=paints()):
+        click.echo(line, color=paints())
+
+
+def table_lines(
+    columns: Sequence[Column[Row]], rows: Iterable[Row], *, wide: bool, room: int | None, paint: bool
+) -> list[str]:
+    """The titles and a line for each row. `room` None = as wide as it comes."""
     shown = [column for column in columns if wide or not column.wide]
     cells = [[cell_text(column.cell(row)) for column in shown] for row in rows]
-    if sys.stdout.isatty():
-        _draw(shown, cells)
-    else:
-        for line in plain_lines(shown, cells):
-            click.echo(line)
+    return plain_lines(shown, cells if room is None else fit(shown, cells, room), paint=paint)
 
 
 def cell_text(value: object) -> str:
@@ -71,20 +76,32 @@ def cell_text(value: object) -> str:
     return visible(str(value))
 
 
-def plain_lines(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]]) -> list[str]:
+def plain_lines(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]], *, paint: bool = False) -> list[str]:
     """Aligned columns, two blanks apart, without trailing blanks."""
-    table = [[column.title for column in columns], *cells]
-    widths = _widths(table)
-    return [(" " * GAP).join(map(_aligned, row, widths, columns)).rstrip() for row in table]
+    titles = [column.title for column in columns]
+    widths = _widths([titles, *cells])
+    head = (click.style(title, bold=True) if paint else title for title in titles)
+    lines = [_line(head, titles, widths, columns)]
+    for row in cells:
+        shown = (
+            painted(text) if paint and column.coloured else text for text, column in zip(row, columns, strict=True)
+        )
+        lines.append(_line(shown, row, widths, columns))
+    return lines
 
 
 def _widths(table: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(width, texts)) for texts in zip(*table, strict=True)]
 
 
-def _aligned(text: str, size: int, column: Column[Row]) -> str:
-    room = " " * (size - width(text))
-    return room + text if column.right else text + room
+def _line(shown: Iterable[str], texts: Sequence[str], widths: Sequence[int], columns: Sequence[Column[Row]]) -> str:
+    """`shown` are the texts as they are printed, with colours that take no room."""
+    parts = []
+    last = len(columns) - 1
+    for at, (drawn, text, room, column) in enumerate(zip(shown, texts, widths, columns, strict=True)):
+        blanks = " " * (room - width(text))
+        parts.append(blanks + drawn if column.right else drawn if at == last else drawn + blanks)
+    return (" " * GAP).join(parts)
 
 
 def fit(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]], room: int) -> list[list[str]]:
@@ -100,22 +117,6 @@ def fit(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]], room: in
     ]
 
 
-def _draw(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    shown = fit(columns, cells, console.width)
-    titles = [column.title for column in columns]
-    widths = _widths([titles, *shown])
-    for row, is_head in ((titles, True), *((row, False) for row in shown)):
-        line = Text()
-        for text, size, column in zip(row, widths, columns, strict=True):
-            line.append(_aligned(text, size, column), "bold" if is_head else _style(column, text)).append(" " * GAP)
-        line.rstrip()  # blanks beyond the last column would fold into a line of their own
-        # A terminal too narrow even so wraps the line itself, as it does with everything else.
-        console.print(line, soft_wrap=True)
-
-
-def _style(column: Column[Row], text: str) -> str:
-    return COLOURS.get(text.split()[0], "red") if column.coloured and text != "-" else ""
+def painted(word: str) -> str:
+    """A state in its colour; whatever isn't a known one is bad news."""
+    return word if word == "-" else click.style(word, fg=COLOURS.get(word.split()[0], "red"))

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.commands.status import show_pairs
-from stoker.cli.output import output_options, show_rows, show_value
+from stoker.cli.output import output_options, show_lines, show_pairs, show_rows
 from stoker.cli.server import connect, server_option
 from stoker.cli.table import Column
 
@@ -24,10 +23,13 @@ def _columns() -> "list[Column[NodeView]]":
         Column("CPUS", lambda node: f"{node.free.cpus}/{node.cpus} free", right=True),
         Column("MEMORY", lambda node: f"{node.free.memory_mb >> 10}/{node.memory_mb >> 10} GiB free", right=True),
         Column("JOBS", lambda node: len(node.jobs), right=True),
+        Column("NOTE", _note, elastic=True),
+        Column("LABELS", _labels, wide=True),
         Column("ADDRESS", lambda node: node.address, wide=True),
         Column("VERSION", lambda node: node.version, wide=True),
         Column("REGISTERED", lambda node: node.registered_at, wide=True),
-        Column("NOTE", _note, elastic=True),
+        Column("JOB IDS", lambda node: ",".join(node.jobs), wide=True),
+        Column("GPU UUIDS", lambda node: ",".join(gpu.uuid for gpu in node.gpus), wide=True),
     ]
 
 
@@ -40,6 +42,10 @@ def _note(node: "NodeView") -> str:
     parts.append(f"silent since {node.silent_since}" if node.silent_since else "")
     parts.append(f"{len(node.strays)} tasks to clear away" if node.strays else "")
     return "; ".join(filter(None, parts))
+
+
+def _labels(node: "NodeView") -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items()))
 
 
 @click.group()
@@ -79,7 +85,8 @@ def show(name: str, form: str) -> None:
     Examples:
       stoker node show gpu-07
     """
-    _show(form, connect().node(name), whole=True)
+    found = connect().node(name)
+    show_pairs(form, _rows(found), found)
 
 
 @node.command()
@@ -130,13 +137,8 @@ def forget(name: str, force: bool, form: str) -> None:
     _show(form, connect().forget(name, force=force))
 
 
-def _show(form: str, found: "NodeView", *, whole: bool = False) -> None:
-    if form not in ("table", "wide"):
-        show_value(form, found)
-    elif whole:
-        show_pairs(_rows(found))
-    else:
-        click.echo(f"node {found.name} is {found.state.value}")
+def _show(form: str, found: "NodeView") -> None:
+    show_lines(form, [f"node {found.name} is {found.state.value}"], found)
 
 
 def _rows(node: "NodeView") -> "Iterator[tuple[str, object]]":
@@ -146,7 +148,7 @@ def _rows(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield "address", node.address
     yield "cpus", f"{node.free.cpus} of {node.cpus} free"
     yield "memory", f"{node.free.memory_mb} of {node.memory_mb} MiB free"
-    yield "labels", ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items()))
+    yield "labels", _labels(node)
     yield "runs", ", ".join(node.executors)
     yield "version", node.version
     yield "registered", node.registered_at

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from stoker.cli.job_end import exit_of, goes_on, wait_for
-from stoker.cli.output import output_options, show_value
+from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def submit(
       stoker submit --name sweep --priority low --gpus 8 --tasks 2 -- torchrun train.py
     """
     job = connect().submit(job_body(given, os.environ, _here))
-    plain = form in ("table", "wide")
+    plain = for_people(form)
     if plain:
         click.echo(job.id)
     elif not waits or follow:

@@ -3,7 +3,7 @@
 import click
 
 from stoker.cli.job_end import exit_of, wait_for
-from stoker.cli.output import output_options, show_value
+from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.server import server_option
 
 
@@ -28,8 +28,8 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
     for job_id in job_ids:
         job = wait_for(job_id)
         ended.append(job)
-        if form in ("table", "wide"):
+        if for_people(form):
             click.echo(f"job {job.id} {job.state.value}")
-    if form not in ("table", "wide"):
+    if not for_people(form):
         show_value(form, ended)
     ctx.exit(next((status for status in map(exit_of, ended) if status), 0))

@@ -1,0 +1,88 @@
+"""`stoker list`: which jobs are there, now or as they change?"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from stoker.cli.job_columns import job_columns
+from stoker.cli.output import Form, for_people, output_options, show_rows, value_text
+from stoker.cli.paging import gather
+from stoker.cli.server import connect, server_option
+from stoker.cli.table import table_lines
+from stoker.cli.terminal import is_terminal, paints, size
+from stoker.cli.watch import WATCH_MAX_S, WATCH_MIN_S, WATCH_S, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stoker.wire.client import Client
+
+LIMIT_MAX: Final = 1_000_000
+
+
+@click.command("list")
+@click.option("--state", metavar="STATE[,STATE]", help="Only these states; words of any dialect are read.")
+@click.option("--name", help="Only jobs of this name.")
+@click.option("--user", help="Only jobs of this user.")
+@click.option("--tenant", help="Only jobs of this tenant.")
+@click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Only jobs of this class.")
+@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=50, show_default=True, help="At most this many.")
+@click.option("--all", "every", is_flag=True, help="Every job that matches, however many.")
+@click.option(
+    "--watch",
+    "watch_s",
+    type=click.FloatRange(WATCH_MIN_S, WATCH_MAX_S),
+    is_flag=False,
+    flag_value=WATCH_S,
+    metavar="[SECONDS]",
+    help=f"Look again every SECONDS ({WATCH_S:g}), until Ctrl-C.",
+)
+@output_options
+@server_option
+def list_jobs(form: str, every: bool, limit: int, watch_s: float | None, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
+    """Show jobs, newest first. `ps` is the same.
+
+    \b
+    Examples:
+      stoker list
+      stoker list --state pending,running -o wide
+      stoker list --all --json
+      stoker list --watch --state running
+    """
+    client = connect()
+    wanted = {name: value for name, value in given.items() if value}
+    most = None if every else limit
+    if watch_s is not None:
+        watch(lambda: _lines(client, wanted, most, form), watch_s, _title(wanted))
+    page = gather(client, wanted, most)
+    show_rows(form, job_columns(_now_ms(form)), page.jobs, page)
+    if page.total > len(page.jobs) and for_people(form):
+        click.echo(_left_out(page.total - len(page.jobs)), err=True)
+
+
+def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str) -> "Sequence[str]":
+    page = gather(client, wanted, most)
+    if not for_people(form):
+        return value_text(form, page).splitlines()
+    room = size().columns if is_terminal() else None
+    columns = job_columns(_now_ms(form))
+    lines = table_lines(columns, page.jobs, wide=form == Form.WIDE, room=room, paint=paints())
+    left_out = page.total - len(page.jobs)
+    return [*lines, _left_out(left_out)] if left_out > 0 and is_terminal() else lines
+
+
+def _left_out(count: int) -> str:
+    return f"{count} more; --all shows them"
+
+
+def _title(wanted: dict[str, Any]) -> str:
+    return " ".join(["jobs", *(f"{name.removeprefix('job_')}={value}" for name, value in wanted.items())])
+
+
+def _now_ms(form: str) -> int:
+    """Only tables measure spans, and only they pay for a clock."""
+    if not for_people(form):
+        return 0
+    from stoker.cli.pause import now_ms
+
+    return now_ms()

@@ -1,0 +1,45 @@
+"""`stoker version`: which version is this, and which one answers?"""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker import __version__
+from stoker.cli.output import output_options, show_pairs
+from stoker.cli.problem import refused
+from stoker.cli.server import connect, server_option
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.cluster import HealthView
+
+
+@click.command()
+@output_options
+@server_option
+def version(form: str) -> None:
+    """Show the version of this program and of the control plane it would ask.
+
+    That none answers is no failure here: it is shown.
+
+    \b
+    Examples:
+      stoker version
+      stoker version --json
+    """
+    client = connect()
+    server: HealthView | None = None
+    silence = ""
+    try:
+        server = client.health()
+    except refused() as fault:
+        silence = fault.refusal.message
+    shown = {
+        "client": __version__,
+        "server": server.version if server else None,
+        "address": client.server,
+        "cluster_id": server.cluster_id if server else None,
+    }
+    pairs = (
+        (key.replace("_id", ""), silence if key == "server" and silence else value) for key, value in shown.items()
+    )
+    show_pairs(form, pairs, shown)

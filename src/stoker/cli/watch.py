@@ -1,0 +1,83 @@
+"""How does a command look again and again, until Ctrl-C?
+
+Rules: W1  on a terminal that can move its cursor the picture is redrawn in place; elsewhere each look is printed, with
+           a blank line between two
+       W2  a control plane that goes away is waited for: on a terminal below the last picture, elsewhere with one line
+           on stderr; but the first look must succeed, for a wrong address never heals
+       W3  a refusal that time doesn't lift ends it
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+from stoker.cli.canvas import open_canvas
+from stoker.cli.pause import clock_text, pause
+from stoker.cli.problem import refused
+from stoker.cli.safe_text import visible
+from stoker.cli.terminal import is_dumb, is_terminal, paints
+
+if TYPE_CHECKING:
+    from stoker.brain.domain.errors import StokerError
+
+Look = Callable[[], Sequence[str]]
+"""What there is to see now, as lines without line ends. Raises: StokerError."""
+WATCH_S: Final = 2.0
+WATCH_MIN_S: Final = 0.1
+WATCH_MAX_S: Final = 86_400.0
+
+
+def watch(look: Look, every_s: float, title: str) -> NoReturn:
+    """Look every `every_s` seconds. `title` says at what, on a terminal."""
+    first = look()
+    if is_terminal() and not is_dumb():
+        _redraw(look, every_s, title, first)
+    _print_on(look, every_s, first)
+
+
+def _redraw(look: Look, every_s: float, title: str, seen: Sequence[str]) -> NoReturn:
+    trouble = ""
+    with open_canvas() as canvas:
+        while True:
+            head = _dim(f"{clock_text()}  {visible(title)}, every {every_s:g}s; Ctrl-C ends it")
+            canvas.draw([head, *_trouble_line(trouble), *seen])
+            pause(every_s)
+            try:
+                seen, trouble = look(), ""
+            except refused() as fault:
+                trouble = _waits(fault)
+
+
+def _print_on(look: Look, every_s: float, seen: Sequence[str]) -> NoReturn:
+    trouble = ""
+    while True:
+        if not trouble:
+            click.echo("\n".join([*seen, ""]))
+            sys.stdout.flush()
+        pause(every_s)
+        try:
+            seen, now = look(), ""
+        except refused() as fault:
+            now = _waits(fault)
+        if now and not trouble:
+            click.echo(now, err=True)
+        trouble = now
+
+
+def _waits(fault: "StokerError") -> str:
+    """Why to wait. Raises: the fault again where waiting is of no use (W3)."""
+    from stoker.wire.status import http_status
+
+    if http_status(fault.refusal.code) not in (503, 504):
+        raise fault
+    return f"waiting: {visible(fault.refusal.message)} [{fault.refusal.code}]"
+
+
+def _trouble_line(trouble: str) -> list[str]:
+    return [click.style(trouble, fg="red") if paints() else trouble] if trouble else []
+
+
+def _dim(text: str) -> str:
+    return click.style(text, dim=True) if paints() else text

@@ -1,0 +1,81 @@
+"""One answer, four forms: for people a table or lines, for programs all that the server said."""
+
+import json
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from stoker.cli.commands.why import why_lines
+from stoker.cli.job_columns import job_columns
+from stoker.cli.job_story import job_pairs
+from stoker.cli.main import root
+from stoker.cli.output import pair_lines, show_lines, show_pairs, show_rows, show_value
+from stoker.cli.table import table_lines
+from tests.cli.test_help import every_command
+from tests.cli.views import attempt, job, task, why
+
+SILENT = {("completion",), ("demo",), ("up",), ("control",), ("agent",), ("logs",), ("top",)}
+"""They print bytes of a job, log lines, or a picture."""
+
+
+def test_every_command_that_answers_takes_each_form() -> None:
+    for path in every_command():
+        command = root
+        for name in path:
+            command = command.commands[name]  # type: ignore[assignment]  # a group's child
+        if path and not hasattr(command, "commands") and path not in SILENT:
+            forms = [each for each in command.params if each.name == "form"]
+            assert {flag for each in forms for flag in each.opts} == {"-o", "--format", "--json"}, path
+
+
+def test_pairs_stand_below_each_other_and_only_a_state_is_coloured() -> None:
+    pairs = [("state", "failed"), ("a key", "running\n"), ("empty", None)]
+    assert pair_lines(pairs, paint=False) == ["state  failed", "a key  running\\n", "empty  -"]
+    assert pair_lines(pairs, paint=True)[:2] == ["state  \x1b[31mfailed\x1b[0m", "a key  running\\n"]
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_programs_get_the_value_whatever_people_are_shown(form: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    value = {"name": "Größe\x1b", "list": [1, None]}
+    show_value(form, value)
+    show_rows(form, [], [], value)
+    show_pairs(form, [("a", 1)], value)
+    show_lines(form, ["a"], value)
+    read = json.loads if form == "json" else yaml.safe_load
+    said = capfdbinary.readouterr().out
+    quarter = said[: len(said) // 4]
+    assert said == quarter * 4
+    assert read(quarter) == value
+
+
+def test_wide_shows_nodes_gpus_and_times_that_a_table_leaves_out() -> None:
+    gang = job(7, attempts=(attempt(tasks=(task(0, "a", ("GPU-1",)), task(1, "b", ("GPU-2",)))),))
+    narrow, wide = (
+        "\n".join(table_lines(job_columns(0), [gang], wide=wide, room=None, paint=False)) for wide in (False, True)
+    )
+    for shown in ("a,b", "GPU-1,GPU-2", gang.submitted_at, gang.started_at, gang.ended_at, "default", "batch", "local"):
+        assert shown is not None
+        assert shown not in narrow
+        assert shown in wide
+
+
+def test_the_whole_story_of_a_job_has_its_environment_and_each_ranks_times() -> None:
+    told = job(7, attempts=(attempt(tasks=(task(0, "a", ("GPU-1",), end="2026-11-28T00:00:02Z"),)),), env={"A": "b"})
+    short, whole = ("\n".join(pair_lines(job_pairs(told, 0, whole=whole), paint=False)) for whole in (False, True))
+    assert "env A" not in short
+    assert "  env A" in whole
+    assert "to 2026-11-28T00:00:02Z, 1 CPUs" in whole
+
+
+def test_why_lists_the_numbers_behind_it_only_when_asked() -> None:
+    answer = why(facts={"free": 2, "wanted": 4})
+    assert list(why_lines(answer, whole=True)) == [*why_lines(answer), "free: 2", "wanted: 4"]
+
+
+def test_the_version_is_shown_also_when_no_server_answers() -> None:
+    done = CliRunner().invoke(root, ["version", "--json", "--server", "http://127.0.0.1:1"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["server"] is None
+    said = CliRunner().invoke(root, ["version", "--server", "http://127.0.0.1:1"]).stdout
+    assert "no control plane answers" in said
