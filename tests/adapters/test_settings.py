@@ -4,13 +4,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.adapters.settings import load
+from stoker.adapters.settings import examine, load
 from stoker.brain.domain.errors import Refusal, StokerError
 
 
@@ -250,6 +250,46 @@ def test_variables_of_programs_that_share_the_environment_are_passed_over() -> N
     assert load(Settings, None, environ, {}, others=(Other,)).value.data_dir == "/x"
     with pytest.raises(StokerError, match="STOKER__SCRIPT: script isn't a setting"):
         load(Settings, None, environ, {})
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A settings type that has plans."""
+
+    program: ClassVar[str] = "grown"
+    later: ClassVar[dict[str, str]] = {"quota": "quotas come later", "http.tls": "use a tunnel until then"}
+    data_dir: str = ""
+    http: Http = field(default_factory=Http)
+
+
+def test_s3_a_key_that_is_not_there_yet_is_refused_with_what_to_know_about_it(file: Path) -> None:
+    file.write_text("quota: {online: 0.7}\nhttp:\n  tls: yes\n")
+    seen = examine(Grown, file, {"STOKER__QUOTA__ONLINE": "1"}, {"http.tls.file": "x"})
+    assert [fault.replace(f"{file.parent}/", "") for fault in seen.faults] == [
+        "c.yaml:1: quota can't be set: quotas come later",
+        "c.yaml:3: http.tls can't be set: use a tunnel until then",
+        "STOKER__QUOTA__ONLINE: quota can't be set: quotas come later",
+        "flag http.tls.file: http.tls can't be set: use a tunnel until then",
+    ]
+    assert seen.value is None
+
+
+def test_s3_a_key_of_another_program_names_that_program(file: Path) -> None:
+    file.write_text("labels: {a: b}\ndata_dir: /x\nhttp: {port: 1}\nquota: {}\n")
+    seen = examine(Settings, file, {"STOKER__QUOTA__X": "1"}, {}, others=(Grown,))
+    assert [fault.replace(f"{file.parent}/", "") for fault in seen.faults] == [
+        "c.yaml:4: quota is a setting of `grown`, not of this program"
+    ]
+
+
+def test_a_key_with_dots_is_told_how_it_is_written(file: Path) -> None:
+    fault = refused(file, "data_dir: /x\nhttp.port: 1\n")
+    assert fault.message == "c.yaml:2: write http.port as two lines, `http:` and indented below it `port:`"
+
+
+def test_one_key_by_two_variables_is_refused_naming_both() -> None:
+    seen = examine(Settings, None, {"STOKER__DATA_DIR": "/a", "STOKER__data_dir": "/b"}, {})
+    assert seen.faults == ("STOKER__data_dir: data_dir was already given as STOKER__DATA_DIR",)
 
 
 @given(st.binary(max_size=200))

@@ -109,3 +109,20 @@ def test_a_history_without_bounds_is_refused(tmp_path: Path) -> None:
 
 def test_the_password_of_a_stores_address_is_never_shown(tmp_path: Path) -> None:
     assert "hunter2" not in refused(tmp_path, "store: {url: 'postgresql://anna:hunter2@db/stoker'}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "failover: {enabled: true}",
+        "quota: {online_percent: 0.7}",
+        "agents: {attempt_lease_s: 600}",
+        "http: {cors_origins: []}",
+        "http: {rate_per_principal: 5}",
+        "jobs: {ended_max: 5}",
+    ],
+)
+def test_a_setting_of_a_later_version_is_refused_and_says_what_there_is_instead(tmp_path: Path, line: str) -> None:
+    message = refused(tmp_path, f"{line}\n")
+    assert "can't be set: " in message
+    assert "nearest" not in message

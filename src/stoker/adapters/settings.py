@@ -6,7 +6,8 @@ any of them and knows none.
 Rules: S1  flag over environment (`STOKER__SECTION__KEY`) over file over default; `origin` says for each key which
        S2  every fault of every source is reported at once, each with FILE:LINE (or its variable, or flag), the value
            and what was wanted instead
-       S3  an unknown or repeated key is a fault; for an unknown one the nearest known key is named
+       S3  an unknown or repeated key is a fault; for an unknown one the nearest known key is named, or the program
+           whose key it is, or what its type says in `later` about a key that isn't there yet
        S4  relations are checked by the dataclass itself: a method `faults(self) -> list[str]`, asked once its own
            fields could be read
 Types: str, int, float, bool, Path, Literal, Enum, Optional and unions of these, list[T] or tuple[T, ...] and
@@ -38,6 +39,16 @@ class Loaded(Generic[T]):
     origin: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Examined(Generic[T]):
+    """What the sources add up to: a value, or every fault that stands in its way and how to mend the clearest."""
+
+    value: T | None
+    origin: Mapping[str, str]
+    faults: Sequence[str]
+    hint: str
+
+
 def load(
     cls: type[T],
     path: Path | None,
@@ -52,15 +63,28 @@ def load(
     programs that share this environment: variables that belong to them are passed over instead of refused.
     Raises: StokerError `bad_settings` with every fault.
     """
-    reading = _Reading(_known_keys(cls))
+    seen = examine(cls, path, environ, flags, others=others)
+    if seen.value is None:
+        raise _bad_settings(seen)
+    return Loaded(seen.value, seen.origin)
+
+
+def examine(
+    cls: type[T],
+    path: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, object],
+    *,
+    others: Sequence[type] = (),
+) -> Examined[T]:
+    """The same as `load`, for who wants the faults one by one."""
+    reading = _Reading(cls, others)
     if path is not None:
         reading.file(path)
-    reading.environment(environ, frozenset().union(*(_known_keys(other) for other in others)))
+    reading.environment(environ)
     reading.flags(flags)
     value = None if reading.unreadable else _build(cls, "", reading)
-    if value is None or reading.faults:
-        raise _bad_settings(reading)
-    return Loaded(value, reading.origin)
+    return Examined(None if reading.faults else value, reading.origin, tuple(reading.faults), reading.hint())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +98,10 @@ class _Given:
 class _Reading:
     """What the sources said so far, and what was wrong with it."""
 
-    def __init__(self, known: Mapping[str, bool]) -> None:
-        self.known = known
+    def __init__(self, cls: type, others: Sequence[type]) -> None:
+        self.known = _known_keys(cls)
+        self.later = _later(cls)
+        self.others = others
         self.given: dict[str, _Given] = {}
         self.origin: dict[str, str] = {}
         self.faults: list[str] = []
@@ -102,7 +128,10 @@ class _Reading:
         seen: dict[str, int] = {}
         for key, node in section.entries:
             name, where = prefix + key.text, f"{path}:{key.line}"
-            if name in seen:
+            if "." in key.text and name in self.known:
+                outer, _, last = name.rpartition(".")
+                self.faults.append(f"{where}: write {name} as two lines, `{outer}:` and indented below it `{last}:`")
+            elif name in seen:
                 self.faults.append(f"{where}: {name} was already given on line {seen[name]}")
             elif name not in self.known:
                 self._unknown(where, name)
@@ -114,15 +143,18 @@ class _Reading:
                 self.faults.append(f"{where}: {name} is a section of keys, not a {_kind(node)}")
             seen.setdefault(name, key.line)
 
-    def environment(self, environ: Mapping[str, str], foreign: frozenset[str]) -> None:
+    def environment(self, environ: Mapping[str, str]) -> None:
         for variable in sorted(environ):
             if not variable.startswith(PREFIX):
                 continue
             name = variable.removeprefix(PREFIX).lower().replace("__", ".")
-            if self.known.get(name) is False:
+            if self.known.get(name) is not False:
+                if not any(_knows(other, name) for other in self.others):
+                    self._unknown(variable, name)
+            elif name in self.given and self.given[name].origin.startswith(PREFIX):
+                self.faults.append(f"{variable}: {name} was already given as {self.given[name].origin}")
+            else:
                 self.given[name] = _Given(variable, environ[variable])
-            elif name not in foreign:
-                self._unknown(variable, name)
 
     def flags(self, flags: Mapping[str, object]) -> None:
         for name, value in flags.items():
@@ -134,6 +166,15 @@ class _Reading:
                 self._unknown(f"flag {name}", name)
 
     def _unknown(self, where: str, name: str) -> None:
+        later = _longest(self.later, name)
+        if later:
+            self.faults.append(f"{where}: {later} can't be set: {self.later[later]}")
+            return
+        owner = next((other for other in self.others if _knows(other, name)), None)
+        if owner is not None:
+            program = getattr(owner, "program", owner.__name__)
+            self.faults.append(f"{where}: {name} is a setting of `{program}`, not of this program")
+            return
         keys = [key for key, is_section in self.known.items() if not is_section or "." not in name]
         # Compare whole dotted names first, then the last part, so that a key in the wrong section is found too.
         near = get_close_matches(name, keys, n=1) or [
@@ -142,6 +183,11 @@ class _Reading:
         self.faults.append(f"{where}: {name} isn't a setting" + (f" (nearest: {near[0]})" if near else ""))
         if near:
             self.near.append(f"{near[0]} instead of {name}")
+
+    def hint(self) -> str:
+        if self.near:
+            return "write " + ", ".join(self.near[:5])
+        return "docs/reference/settings.md lists every key with its default and what it means"
 
 
 def _build(cls: type[T], prefix: str, reading: _Reading) -> T | None:
@@ -216,13 +262,27 @@ def _kind(node: Node) -> str:
     return "group of keys" if isinstance(node, Entries) else "list"
 
 
-def _bad_settings(reading: _Reading) -> StokerError:
-    count = len(reading.faults)
-    shown = reading.faults[:FAULTS_MAX]
+def _later(cls: type) -> Mapping[str, str]:
+    """Keys that aren't there yet -> what to know about each."""
+    later: Mapping[str, str] = getattr(cls, "later", {})
+    return later
+
+
+def _longest(names: Mapping[str, str], name: str) -> str:
+    """The one of `names` that is `name`, or the nearest section around it; empty when none is."""
+    while name and name not in names:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _knows(cls: type, name: str) -> bool:
+    return name in _known_keys(cls) or bool(_longest(_later(cls), name))
+
+
+def _bad_settings(seen: Examined[T]) -> StokerError:
+    count = len(seen.faults)
+    shown = list(seen.faults[:FAULTS_MAX])
     if count > FAULTS_MAX:
         shown.append(f"... and {count - FAULTS_MAX} more")
     message = shown[0] if count == 1 else f"{count} faults in the settings:\n  " + "\n  ".join(shown)
-    hint = "docs/reference/settings.md lists every key with its default and what it means"
-    if reading.near:
-        hint = "write " + ", ".join(reading.near[:5])
-    return StokerError(refuse("bad_settings", message, hint, faults=count))
+    return StokerError(refuse("bad_settings", message, seen.hint, faults=count))
