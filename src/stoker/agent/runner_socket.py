@@ -109,6 +109,9 @@ class RunnerSocket:
             "memory_mb": start.memory_mb,
             "user": start.user,
             "probe_port": start.probe_port,
+            "output": start.output,
+            "error": start.error,
+            "append": start.append,
         }
         self._asked.add(start.key)
         await self._send(message)

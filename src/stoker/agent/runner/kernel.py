@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
+_PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _SYS_CLONE3: Final = 435
 """The same on every architecture."""
@@ -44,6 +45,17 @@ def default_signals(numbers: tuple[int, ...]) -> None:
     """
     for number in numbers:
         _libc.signal(number, None)
+
+
+def ignore_signals(numbers: tuple[int, ...]) -> None:
+    """Source: signal(2); SIG_IGN is 1."""
+    for number in numbers:
+        _libc.signal(number, ctypes.c_void_p(1))
+
+
+def name_process(name: str) -> None:
+    """What `ps` and `top` call it; at most 15 characters. Source: prctl(2)."""
+    _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
 
 
 def give_back_memory() -> None:

@@ -65,8 +65,8 @@ class Launch:
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.doors = Doors()
 
-    def fork(self, output: int, null: int) -> tuple[int, int]:
-        """(pid, answer pipe). `output` and `null` become the child's standard streams. Raises OSError."""
+    def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
+        """(pid, answer pipe). `streams` become the child's standard ones. Raises OSError."""
         answer, reply = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             pid, born_inside = fork_into(self.doors.born_in)
@@ -75,7 +75,7 @@ class Launch:
             os.close(reply)
             raise
         if pid == 0:
-            self._become((null, output, output), reply, born_inside=born_inside)
+            self._become(streams, reply, born_inside=born_inside)
         os.close(reply)
         return pid, answer
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
         memory_mb: int
         user: str
         probe_port: int
+        output: str
+        error: str
+        append: bool
 
     class EndFields(TypedDict):
         """`TaskEnd` of the brain, field by field."""
@@ -93,6 +96,10 @@ def read_start(message: Mapping[str, object]) -> StartOrder:
         raise BadFrame(f"the start of {key} lacks argv, env or gpus")
     if not all(isinstance(word, str) for word in (*argv, *gpus, *env, *env.values())):
         raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
+    # P2: an older agent says nothing of these.
+    message = {"output": "", "error": "", "append": False, **message}
+    if not isinstance(message["append"], bool):
+        raise BadFrame(f"append is {message['append']!r}, not true or false")
     return {
         "do": "start",
         "key": key,
@@ -104,6 +111,9 @@ def read_start(message: Mapping[str, object]) -> StartOrder:
         "memory_mb": read_number(message, "memory_mb"),
         "user": _text(message, "user"),
         "probe_port": read_number(message, "probe_port"),
+        "output": _text(message, "output"),
+        "error": _text(message, "error"),
+        "append": message["append"],
     }
 
 

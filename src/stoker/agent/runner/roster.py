@@ -13,6 +13,8 @@ from collections import deque
 
 from stoker.agent.runner import clock, ending, procfs, spool
 from stoker.agent.runner.cgroup import Cgroups, Group
+from stoker.agent.runner.copier import Pipes
+from stoker.agent.runner.copies import Copies
 from stoker.agent.runner.launch import CannotStart, Launch, answer_of, port_obstacle, user_obstacle
 from stoker.agent.runner.shelf import Shelf
 from stoker.agent.runner.spool import Spool
@@ -60,6 +62,7 @@ class Roster:
         self.recorded: list[Task] = []
         """Starts whose record isn't durable yet."""
         self.ready: deque[Task] = deque()
+        self._copies = Copies(self._trees, watch, unwatch, self.ready.append)
         """Starts whose record is."""
         self._ending: dict[str, Task] = {}
         self.overs: list[OverFields] = []
@@ -188,6 +191,8 @@ class Roster:
             raise CannotStart(obstacle, "port_taken")
         workdir = order["workdir"] or self.shelf.workdir(task.key)
         task.wrapped = bool(order["shell"])
+        if not self._copies.opened(task, order, workdir):
+            return  # it comes again
         launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir)
         # A later runner takes a task without this file for never started: it is made before the process is.
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
@@ -198,18 +203,16 @@ class Roster:
         self._fork(task, launch)
 
     def _fork(self, task: Task, launch: Launch) -> None:
-        output, write_end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(output, False)
+        pipes = task.copier.pipes if task.copier else Pipes()
         task.tree.born_s = clock.boot_s()
+        task.tree.pipe = os.fstat(pipes.output).st_ino
         try:
-            pid, task.answer = launch.fork(write_end, self._null)
+            pid, task.answer = launch.fork((self._null, pipes.output, pipes.error))
         except OSError:
-            os.close(output)
+            pipes.close()
             raise
-        finally:
-            os.close(write_end)
-        task.order, task.output = None, output
-        task.tree.pipe = os.fstat(output).st_ino
+        pipes.close_task_ends()
+        task.order, task.output = None, pipes.take()
         self._trees.add(task.tree)
         self._trees.led(task.tree, pid)
         self._journal.ran(task.key, pid, task.tree.birth)
@@ -222,6 +225,8 @@ class Roster:
             self.hear_answer(task)
         elif descriptor == task.output:
             self._take_output(task, _OUTPUT_BYTES_PER_TURN)
+        elif task.copier is not None and descriptor == task.copier.line.fileno():
+            self._copies.hear(task)
 
     def hear_answer(self, task: Task) -> None:
         reason = answer_of(task.answer)
@@ -272,6 +277,7 @@ class Roster:
             if pid == 0:
                 break
             any_reaped = True
+            self._copies.reaped(pid)
             tree = self._trees.reaped(pid)
             if tree is not None:
                 self._leader_ended(self.tasks[tree.key], status, now_s)
@@ -292,7 +298,7 @@ class Roster:
             if task.tree.group is not None and not task.tree.leading:
                 killed, peak_mb = task.tree.group.memory()
                 task.oom, task.peak_memory_mb = task.oom or killed, max(task.peak_memory_mb, peak_mb)
-            if ending.advance(task, self._trees, now_s):
+            if ending.advance(task, self._trees, now_s) and self._copies.finished(task, now_s):
                 self._over(task)
             elif not task.said_ending:
                 task.said_ending = True
@@ -318,6 +324,7 @@ class Roster:
         if task.answer >= 0:
             self._unwatch(task.answer)
             os.close(task.answer)
+        self._copies.drop(task)
         self._trees.drop(task.tree)
         self._ending.pop(task.key, None)
         del self.tasks[task.key]

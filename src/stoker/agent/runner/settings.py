@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from typing import Final
 
 TREE_MODES: Final = ("auto", "v2", "v1", "scan")
-_FILES_PER_TASK: Final = 3
+_FILES_PER_TASK: Final = 5
+"""While the file of its user is opened: both ends of its pipes, and a line to who opens it. Fewer once it runs."""
 _FILES_SPARE: Final = 64
 """For the journal, the agent, and looking into /proc."""
 

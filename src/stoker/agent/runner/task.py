@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.cgroup import Group
+    from stoker.agent.runner.copier import Copier
     from stoker.agent.runner.protocol import EndFields, StartOrder
     from stoker.agent.runner.spool import Spool
 
@@ -32,6 +33,7 @@ class Task:
         "answer",
         "cause",
         "check_s",
+        "copier",
         "error",
         "gpus",
         "key",
@@ -63,6 +65,8 @@ class Task:
         """Pipe on which the child says whether it became the program."""
         self.output = -1
         """Read end of the output pipe."""
+        self.copier: Copier | None = None
+        """When its output also goes to a file of its user's."""
         self.spool: Spool | None = None
         self.status: int | None = None
         """Of the leader, as waitpid gives it."""
@@ -84,7 +88,8 @@ class Task:
         if self.status is not None and self.cause in ("exited", "stopped"):
             code = os.waitstatus_to_exitcode(self.status)
             exit_code, number = (code, 0) if code >= 0 else (None, -code)
-        error = "; ".join(filter(None, (self.error, self.spool.lost if self.spool else "")))
+        losses = (self.copier.words if self.copier and self.spool else "", self.spool.lost if self.spool else "")
+        error = "; ".join(filter(None, (self.error, *losses)))
         return {
             "cause": self.cause,
             "at": at,

@@ -62,7 +62,8 @@ class Trees:
 
     def __init__(self) -> None:
         self._trees: dict[str, Tree] = {}
-        self._leaders: dict[int, Tree] = {}
+        self._leaders: dict[int, Tree | None] = {}
+        """Our children that aren't orphans; None = it serves us, and belongs to no tree."""
         self._owners: dict[tuple[int, int], str] = {}
         self._scanned: dict[int, Proc] | None = None
         self._marks: dict[int, str] = {}
@@ -82,8 +83,12 @@ class Trees:
         tree.birth = proc.birth if proc else 0
         self._leaders[pid] = tree
 
+    def helped(self, pid: int) -> None:
+        """A child that serves us, whatever becomes of the task that it works for."""
+        self._leaders[pid] = None
+
     def reaped(self, pid: int) -> Tree | None:
-        """The tree whose leader that was. None = an orphan."""
+        """The tree whose leader that was. None = an orphan, or one that served us."""
         tree = self._leaders.pop(pid, None)
         if tree is not None:
             tree.leading = False
