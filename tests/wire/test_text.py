@@ -1,6 +1,7 @@
-"""Durations, sizes and priorities, as people type them."""
+"""Durations, sizes, priorities and times to begin at, as people type them."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,10 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
-from stoker.wire.text import parse_duration, parse_memory_mb, parse_priority
+from stoker.wire.text import begin_text, parse_begin, parse_duration, parse_memory_mb, parse_priority
 
 
-def code_or(read: Callable[[], int]) -> int | str:
+def code_or(read: Callable[[], int | str]) -> int | str:
     """What was read, or the code of the refusal."""
     try:
         return read()
@@ -143,3 +144,92 @@ def test_what_is_not_a_priority_is_refused(value: str | int) -> None:
     assert caught.value.refusal.code == "bad_priority"
     assert len(caught.value.refusal.message) < 200
     assert caught.value.refusal.facts["got"] == str(value)[:80], "the refusal shows what was written, and no stand-in"
+
+
+class Berlin(tzinfo):
+    """Near enough, and on every machine: an hour ahead of UTC, in summer two."""
+
+    def utcoffset(self, at: datetime | None) -> timedelta:
+        return timedelta(hours=1) + self.dst(at)
+
+    def dst(self, at: datetime | None) -> timedelta:
+        return timedelta(hours=1 if at is not None and 4 <= at.month <= 10 else 0)
+
+    def tzname(self, at: datetime | None) -> str:
+        return "Berlin"
+
+
+BERLIN = Berlin()
+AFTERNOON = datetime(2026, 11, 28, 14, 30, tzinfo=UTC)
+"""15:30 in Berlin."""
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("16:00", "2026-11-28T16:00:00+01:00"),
+        ("15:30", "2026-11-28T15:30:00+01:00"),
+        ("15:29", "2026-11-29T15:29:00+01:00"),
+        ("7:05:09", "2026-11-29T07:05:09+01:00"),
+        ("noon", "2026-11-29T12:00:00+01:00"),
+        ("Midnight", "2026-11-29T00:00:00+01:00"),
+        ("tomorrow", "2026-11-29T00:00:00+01:00"),
+        ("tomorrow 10:00", "2026-11-29T10:00:00+01:00"),
+        ("tomorrowT23:59", "2026-11-29T23:59:00+01:00"),
+        ("today 18:00", "2026-11-28T18:00:00+01:00"),
+        ("2026-12-01", "2026-12-01T00:00:00+01:00"),
+        ("2026-12-01T10:00", "2026-12-01T10:00:00+01:00"),
+        ("2026-12-01 noon", "2026-12-01T12:00:00+01:00"),
+        ("2026-12-01T10:00Z", "2026-12-01T10:00:00+00:00"),
+        ("2027-07-01T10:00", "2027-07-01T10:00:00+02:00"),
+        ("now", "now"),
+        ("now+2h", "now+2h"),
+        (" NOW + 30 minutes", "now + 30 minutes"),
+    ],
+)
+def test_a_time_to_begin_at_is_sent_with_its_zone_and_what_counts_from_now_as_it_is(text: str, sent: str) -> None:
+    assert begin_text(text, AFTERNOON, BERLIN) == sent
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, "is not a time") for text in ("25:99", "24:00", "10:60", "soon", "", "today", "2026-13-01", "now+")),
+        *((text, "is not a time") for text in ("now+2x", "now-1h", "16", "noonish", "2026-02-30", "tomorrow soon")),
+        *((text, "is over") for text in ("2026-11-27", "2026-11-28", "today 15:29", "2026-11-28T15:30+02:00")),
+    ],
+)
+def test_a_time_that_cannot_be_meant_is_one_error_with_the_forms_that_work(text: str, said: str) -> None:
+    with pytest.raises(StokerError) as refused:
+        begin_text(text, AFTERNOON, BERLIN)
+    told = refused.value.refusal
+    assert told.code == "bad_begin"
+    assert said in told.message
+    assert "now+30minutes" in told.hint
+
+
+NOW_MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "after_s"),
+    [
+        *(("now", 0), ("now+90", 90), ("now+90s", 90), ("now+2h", 7_200), ("now + 30 minutes", 1_800)),
+        *(("now+1day", 86_400), ("now+2weeks", 1_209_600), ("now+1h30m", 5_400), ("now+1 hour 30 min", 5_400)),
+    ],
+)
+def test_what_counts_from_now_is_added_to_the_servers_clock(text: str, after_s: int) -> None:
+    assert parse_begin(text, NOW_MS) == NOW_MS + after_s * SECOND_MS
+
+
+def test_a_time_is_read_by_a_server_only_with_its_zone() -> None:
+    assert parse_begin("1970-01-01T01:00:01+01:00", NOW_MS) == SECOND_MS
+    assert parse_begin("1970-01-01T00:00:01.5Z", NOW_MS) == 1_500
+    for text in ("1970-01-01T00:00:01", "16:00", "tomorrow", "now+1x", "now+h", ""):
+        assert code_or(lambda text=text: parse_begin(text, NOW_MS)) == "bad_begin", text  # type: ignore[misc]  # a default binds the loop's value
+
+
+@given(st.text())
+def test_no_text_breaks_the_reading_of_a_time_to_begin_at(text: str) -> None:
+    assert code_or(lambda: begin_text(text, AFTERNOON, BERLIN)) == "bad_begin" or "now" in text.lower()
+    assert code_or(lambda: parse_begin(text, NOW_MS)) == "bad_begin" or "now" in text.lower()

@@ -78,6 +78,7 @@ STATUSES: Final[dict[str, Status]] = {
     "unknown_state": _mistyped("No dialect knows this state"),
     "bad_job_id": _mistyped("Not a job id"),
     "bad_time": _mistyped("Not a duration"),
+    "bad_begin": _mistyped("Not a time to begin at"),
     "bad_size": _mistyped("Not a size of memory"),
     "bad_priority": _mistyped("Not a priority"),
     "bad_server": _mistyped("Not a server's address"),

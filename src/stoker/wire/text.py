@@ -1,4 +1,4 @@
-"""How are a duration, a size and a priority read from what people type?
+"""How are a duration, a size, a priority and a time to begin at read from what people type?
 
 Used by REST and by the command lines, so that `--time 2h` and `"time_limit": "2h"` are one thing.
 
@@ -7,10 +7,14 @@ Rules:  T1  a bare number is minutes, `MM:SS` is minutes and seconds, `D-HH` is 
         T2  `30s`, `10m`, `2h`, `1d` and their sums from large to small, such as `1h30m`
         T3  every part but the first stays below the next larger unit: `25:99` is an error
         T4  nothing that can't be read, and no zero, ever means "no limit"
-Source: sbatch(1), option --time; sizes follow IEC 80000-13, and a single letter is binary, as in sbatch(1) --mem.
+        T5  a time to begin at is said by the wall clock of whoever types it, or counted from the server's `now`; an
+            hour that is over today is meant for tomorrow, and a day that is over is an error
+Source: sbatch(1), options --time and --begin; sizes follow IEC 80000-13, and a single letter is binary, as in sbatch(1)
+--mem.
 """
 
 import re
+from datetime import datetime, time, timedelta, tzinfo
 from typing import Final
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
@@ -30,6 +34,19 @@ _UNITS = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:(
 _SIZE = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? ?([kmgtp]?)(i?b)?", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,16}")
 _BYTES_PER_MIB: Final = 1 << 20
+_FROM_NOW = re.compile(r"now(?: ?\+ ?([0-9]{1,9}[ a-z0-9]*))?")
+_COUNTED = re.compile(r"([0-9]{1,9}) ?([a-z]*) ?")
+_UNIT_S: Final = {
+    **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3_600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800),
+}
+_HOUR = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+_HOUR_WORDS: Final = {"midnight": time(0), "noon": time(12)}
+_DAY_WORDS: Final = {"today": 0, "tomorrow": 1}
+_DAY_AND_HOUR = re.compile(r"(today|tomorrow|[0-9]{4}-[0-9]{2}-[0-9]{2})(?:[t ](.+))?")
 
 
 def parse_duration(text: str) -> int:
@@ -125,3 +142,95 @@ def _bad_priority(value: str | int) -> Refusal:
     words = ", ".join(f"`{word}` ({number})" for word, number in PRIORITY_WORDS.items())
     got = str(value)[:80]
     return refuse("bad_priority", f"{got!r} is not a priority", f"write a whole number, or one of {words}", got=got)
+
+
+def begin_text(text: str, now: datetime, zone: tzinfo) -> str:
+    """What to send for a time to begin at: what counts from now as it is, a wall clock's time with its zone.
+
+    `now` has a zone; `zone` is that of the wall clock. Raises: StokerError `bad_begin`.
+    """
+    word = " ".join(text.lower().split())
+    if _after_s(word) is not None:
+        return word
+    at = _wall_time(word, now.astimezone(zone).replace(tzinfo=None), zone)
+    if at is None:
+        raise StokerError(_bad_begin(text, "is not a time to begin at"))
+    if at < now:
+        raise StokerError(_bad_begin(text, f"is over: here it is {now.astimezone(zone):%Y-%m-%d %H:%M}"))
+    return at.isoformat()
+
+
+def parse_begin(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of a time to begin at: ISO 8601 with its zone, or counted from `now`.
+
+    Raises: StokerError `bad_begin`.
+    """
+    word = " ".join(text.lower().split())
+    after_s = _after_s(word)
+    if after_s is not None:
+        return now_ms + after_s * SECOND_MS
+    at = _stamp(word)
+    if at is None or at.tzinfo is None:
+        raise StokerError(_bad_begin(text, "is not a time with its zone"))
+    return round(at.timestamp() * SECOND_MS)
+
+
+def _after_s(word: str) -> int | None:
+    """Seconds in `now+2h`, 0 in `now`."""
+    found = _FROM_NOW.fullmatch(word)
+    if found is None:
+        return None
+    parts = [(int(count), _UNIT_S.get(unit)) for count, unit in _COUNTED.findall(found[1] or "")]
+    if (found[1] and _COUNTED.sub("", found[1])) or any(unit is None for _, unit in parts):
+        return None
+    return sum(count * (unit or 0) for count, unit in parts)
+
+
+def _wall_time(word: str, here: datetime, zone: tzinfo) -> datetime | None:
+    """`here` is what the wall clock shows."""
+    hour = _hour(word)
+    if hour is not None:
+        today = datetime.combine(here.date(), hour)
+        return (today if today >= here else today + timedelta(days=1)).replace(tzinfo=zone)
+    if found := _DAY_AND_HOUR.fullmatch(word):
+        return _day_and_hour(found[1], found[2], here, zone)
+    return None
+
+
+def _day_and_hour(day: str, rest: str | None, here: datetime, zone: tzinfo) -> datetime | None:
+    if day not in _DAY_WORDS:
+        stamp = _stamp(day if rest is None else f"{day}T{_HOUR_WORDS.get(rest, rest)}")
+        return stamp and (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone))
+    hour = time(0) if rest is None else _hour(rest)
+    # `today` alone has no hour that isn't over but this one.
+    if hour is None or (rest is None and day == "today"):
+        return None
+    date = here.date() + timedelta(days=_DAY_WORDS[day])
+    return datetime.combine(date, hour, tzinfo=zone)
+
+
+def _hour(word: str) -> time | None:
+    if word in _HOUR_WORDS:
+        return _HOUR_WORDS[word]
+    found = _HOUR.fullmatch(word)
+    if found is None:
+        return None
+    hour, minute, second = (int(part or 0) for part in found.groups())
+    return time(hour, minute, second) if hour < 24 and minute < 60 and second < 60 else None
+
+
+def _stamp(word: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(word.upper())
+    except ValueError:
+        return None
+
+
+def _bad_begin(text: str, why: str) -> Refusal:
+    return refuse(
+        "bad_begin",
+        f"{text[:80]!r} {why}",
+        "write `16:00`, `noon`, `midnight`, `tomorrow`, `tomorrow 10:00`, `2026-12-01`, `2026-12-01T10:00`, "
+        "`2026-12-01T10:00+01:00`, or count from now: `now+2h`, `now+30minutes`",
+        got=text[:80],
+    )
