@@ -23,6 +23,7 @@ QUERY: Final = ("bad_parameter", "unknown_parameter")
 BODY: Final = ("bad_json", "bad_field", "unknown_field", "missing_field", "body_too_large")
 JOB: Final = ("bad_job_id", "job_unknown", "job_forgotten")
 NODE: Final = ("node_unknown",)
+PARTITION: Final = ("partition_unknown",)
 SUBMIT: Final = ("bad_priority", "conflicting_fields", *SUBMIT_CODES)
 
 Content = dict[str, Any]

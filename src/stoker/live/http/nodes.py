@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.brain.domain.label import labels_of, parse_taint, taint_text, taints_of
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
@@ -14,7 +15,15 @@ from stoker.live.http.contract import BODY, CHANGE, NODE, json_content, route
 from stoker.live.http.gpus import gpus_of
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.instant import iso, iso_or_none
-from stoker.wire.rest.node import DrainBody, ForgetQuery, FreeView, NodeListView, NodeView, StrayView
+from stoker.wire.rest.node import (
+    DrainBody,
+    ForgetQuery,
+    FreeView,
+    NodeListView,
+    NodeView,
+    Source,
+    StrayView,
+)
 from stoker.wire.rest.query import NoQuery
 from stoker.wire.versions import API_PREFIX
 
@@ -96,12 +105,30 @@ def node_view(state: ClusterState, node: Node, now: Instant) -> NodeView:
             StrayView(job=str(stray.job), attempt=stray.attempt, rank=stray.rank, gpus=stray.gpus)
             for stray in node.strays
         ],
-        labels=inventory.labels,
+        labels=labels_of(node),
+        labels_by=_labels_by(node),
+        labels_off=tuple(sorted(key for key, value in node.labels.items() if value is None)),
+        taints=tuple(map(taint_text, taints_of(node))),
+        taints_by=_taints_by(node),
+        taints_off=node.taints_off,
         executors=inventory.executors,
         simulated=inventory.simulated,
         version=inventory.version,
         boot_id=inventory.boot_id,
     )
+
+
+def _labels_by(node: Node) -> dict[str, Source]:
+    agents = node.inventory.labels
+    return {
+        key: "people" if node.labels.get(key) is not None else "agent" if key in agents else "stoker"
+        for key in labels_of(node)
+    }
+
+
+def _taints_by(node: Node) -> dict[str, Source]:
+    peoples = {parse_taint(text).key for text in node.taints}
+    return {taint.key: "people" if taint.key in peoples else "agent" for taint in taints_of(node)}
 
 
 _NOTHING = FreeView(gpus=0, cpus=0, memory_mb=0)

@@ -16,7 +16,8 @@ from stoker.wire.rest.event import EventView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import JobListQuery, JobListView, JobsSubmittedView, WhyView
 from stoker.wire.rest.log import LogQuery
-from stoker.wire.rest.node import DrainBody, ForgetQuery, NodeListView
+from stoker.wire.rest.node import DrainBody, ForgetQuery, LabelsBody, NodeListView, TaintsBody
+from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView
 from stoker.wire.rest.problem import Problem
 from stoker.wire.rest.submit import JobsBody
 from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskListView, TaskSubmittedView
@@ -24,7 +25,8 @@ from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskList
 SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(JobsBody, JobsSubmittedView, JobListQuery, JobListView, WhyView, LogQuery),
     *(TaskBody, TaskSubmittedView, TaskListQuery, TaskListView, MessageView),
-    *(GpuListView, NodeListView, DrainBody, ForgetQuery),
+    *(GpuListView, NodeListView, DrainBody, ForgetQuery, LabelsBody, TaintsBody),
+    *(PartitionListView, NewPartitionBody, PartitionBody),
     *(ClusterView, HealthView, ReadyView, EventView, Problem),
 )
 """Those that they hold come along."""

@@ -1,6 +1,6 @@
 """How is a node shown, and what may be said to it?"""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -8,6 +8,10 @@ from stoker.brain.domain.lifecycle import NodeState
 from stoker.wire.rest.gpu import GpuView
 
 REASON_MAX: Final = 4_096
+CHANGES_MAX: Final = 1_000
+"""Labels or taints in one request; the policy takes fewer on one node."""
+
+Source = Literal["agent", "people", "stoker"]
 
 
 class FreeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,10 +50,36 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[str]
     strays: list[StrayView]
     labels: dict[str, str]
+    """Every label that a selector may ask for."""
+    labels_by: dict[str, Source] = {}
+    """Who set each: the node's agent (`node.labels` in agent.yaml), people, or Stoker itself."""
+    labels_off: tuple[str, ...] = ()
+    """Keys of labels that people took off."""
+    taints: tuple[str, ...] = ()
+    """Each as `KEY=VALUE:NoSchedule` or `KEY:NoSchedule`."""
+    taints_by: dict[str, Source] = {}
+    """Who put each on, by key."""
+    taints_off: tuple[str, ...] = ()
+    """Keys of taints that people took off."""
     executors: tuple[str, ...]
     simulated: bool
     version: str
     boot_id: str
+
+
+class LabelsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Labels to set, and keys of those to take off. The others stay as they are."""
+
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=CHANGES_MAX)] = {}
+    remove: Annotated[list[str], msgspec.Meta(max_length=CHANGES_MAX)] = []
+
+
+class TaintsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Taints to put on, and keys of those to take off. The others stay as they are."""
+
+    taints: Annotated[list[str], msgspec.Meta(max_length=CHANGES_MAX)] = []
+    """Each as `KEY=VALUE:NoSchedule` or `KEY:NoSchedule`."""
+    remove: Annotated[list[str], msgspec.Meta(max_length=CHANGES_MAX)] = []
 
 
 class NodeListView(msgspec.Struct, frozen=True, kw_only=True):
