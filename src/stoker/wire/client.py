@@ -27,6 +27,7 @@ from stoker.wire.versions import API_PREFIX
 
 __all__ = ["DEFAULT_SERVER", "Client", "JobBody", "JobListQuery", "LogPart", "LogQuery", "TaskListQuery"]
 
+IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 POLL_FIRST_S: Final = 0.05
 POLL_MAX_S: Final = 2.0
 
@@ -68,8 +69,10 @@ class Client:
         """The address that is asked first."""
         return self._transport.server
 
-    def submit(self, job: JobBody) -> JobView:
-        return self._ask(JobView, "POST", "/jobs", job)
+    def submit(self, job: JobBody, *, key: str = "") -> JobView:
+        """With a `key` of the caller's own the same request may be sent again: it is answered with the same job."""
+        headers = {IDEMPOTENCY_HEADER: key} if key else {}
+        return _decoded(JobView, self._transport.ask("POST", f"{API_PREFIX}/jobs", msgspec.json.encode(job), headers))
 
     def submit_many(self, jobs: Sequence[JobBody]) -> list[JobView]:
         """All or none."""
@@ -94,6 +97,26 @@ class Client:
 
     def cancel(self, job_id: str) -> JobView:
         return self._ask(JobView, "DELETE", f"/jobs/{quote(job_id, safe='')}")
+
+    def cancel_all(self, jobs: str) -> list[JobView]:
+        """Of some members of an array, `7_[0-4,9]`, each; of a job, a member or a whole array the one."""
+        return self._ask_jobs("DELETE", f"/jobs/{quote(jobs, safe='')}")
+
+    def hold(self, jobs: str) -> list[JobView]:
+        """Keep what waits from starting. `jobs` as in `cancel_all`."""
+        return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/hold")
+
+    def release(self, jobs: str) -> list[JobView]:
+        """Let what is held start."""
+        return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/release")
+
+    def requeue(self, jobs: str) -> list[JobView]:
+        """Run it once more: what is live is stopped first, what has ended waits again."""
+        return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/requeue")
+
+    def signal(self, jobs: str, signal: str) -> list[JobView]:
+        """Send a signal, `USR1` or `10`, to the processes of what runs."""
+        return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/signal", {"signal": signal})
 
     def why(self, job_id: str) -> WhyView:
         return self._ask(WhyView, "GET", f"/jobs/{quote(job_id, safe='')}/why")
@@ -148,6 +171,14 @@ class Client:
 
     def health(self) -> HealthView:
         return self._ask(HealthView, "GET", "/health")
+
+    def _ask_jobs(self, method: str, path: str, body: dict[str, str] | None = None) -> list[JobView]:
+        """The answer about one job, or about several."""
+        data = None if body is None else msgspec.json.encode(body)
+        reply = self._transport.ask(method, API_PREFIX + path, data)
+        if reply.body.startswith(b'{"jobs":'):
+            return _decoded(JobsSubmittedView, reply).jobs
+        return [_decoded(JobView, reply)]
 
     def _ask(self, shape: type[View], method: str, path: str, body: msgspec.Struct | None = None) -> View:
         data = None if body is None else msgspec.json.encode(body)

@@ -28,6 +28,16 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """A longer answer isn't one of ours."""
 
 
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class Request(NamedTuple):
+    method: str
+    target: str
+    body: bytes | None
+    headers: Mapping[str, str]
+
+
 class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
@@ -62,15 +72,17 @@ class Transport:
             self._connection.close()
             self._connection = None
 
-    def ask(self, method: str, target: str, body: bytes | None = None) -> Reply:
-        """One request, answered with success.
+    def ask(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> Reply:
+        """One request, answered with success. `headers` go beside our own.
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer` or `bad_answer`.
         """
         faults: list[str] = []
         for server in list(self._servers):
             try:
-                reply = self._ask_one(server, method, target, body)
+                reply = self._ask_one(server, Request(method, target, body, headers))
             except Unreachable as fault:
                 faults.append(f"{server.netloc}: {fault}")
                 continue
@@ -78,26 +90,26 @@ class Transport:
             return _accepted(reply)
         raise StokerError(_no_server(faults))
 
-    def _ask_one(self, server: SplitResult, method: str, target: str, body: bytes | None) -> Reply:
+    def _ask_one(self, server: SplitResult, request: Request) -> Reply:
         try:
-            return self._exchange(server, method, target, body)
+            return self._exchange(server, request)
         except AnswerLost as fault:
             self.close()
-            if method != "GET":
-                raise StokerError(_no_answer(server, method, target, fault)) from fault
+            if request.method != "GET":
+                raise StokerError(_no_answer(server, request, fault)) from fault
         try:
-            return self._exchange(server, method, target, body)
+            return self._exchange(server, request)
         except AnswerLost as fault:
             self.close()
             raise Unreachable(str(fault)) from fault
 
-    def _exchange(self, server: SplitResult, method: str, target: str, body: bytes | None) -> Reply:
+    def _exchange(self, server: SplitResult, request: Request) -> Reply:
         connection = self._connected(server)
-        headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
-        if body is not None:
+        headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **request.headers}
+        if request.body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            connection.request(method, target, body, headers)
+            connection.request(request.method, request.target, request.body, headers)
             return _read(connection.getresponse())
         except (OSError, http.client.HTTPException) as fault:
             raise AnswerLost(str(fault) or type(fault).__name__) from fault
@@ -181,10 +193,10 @@ def _bad_answer(status: int, body: bytes) -> Refusal:
     )
 
 
-def _no_answer(server: SplitResult, method: str, target: str, fault: Exception) -> Refusal:
+def _no_answer(server: SplitResult, request: Request, fault: Exception) -> Refusal:
     return refuse(
         "no_answer",
-        f"{server.netloc} took the request {method} {target} and gave no answer: {fault}",
+        f"{server.netloc} took the request {request.method} {request.target} and gave no answer: {fault}",
         "it may have been carried out: look with `stoker list` before you repeat it",
         server=server.netloc,
     )
