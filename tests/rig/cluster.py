@@ -5,7 +5,7 @@ Every choice comes from `dice`, so that a seed is a whole history.
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from stoker.brain.domain.ids import NodeName
@@ -106,8 +106,8 @@ class Cluster:
             crashes += agent.tasks.crashes()
         self.oracle.broken += [f"a process died by itself: {crash!r} {crash.__cause__!r}" for crash in crashes]
 
-    async def peace(self) -> None:
-        """Faults have ended; everything that can run must run."""
+    async def peace(self, meanwhile: Callable[["Cluster"], Awaitable[None]]) -> None:
+        """Faults have ended; everything that can run must run. `meanwhile` is what people still do for that."""
         self.network.lossy, self.disk.stall_s = 0.0, 0.0
         for errand in tuple(self._errands):
             errand.cancel()
@@ -119,6 +119,7 @@ class Cluster:
         until = self.clock.mono() + PEACE_S
         while self.clock.mono() < until and not self._all_over():
             await self.clock.sleep(5.0)
+            await meanwhile(self)
             self.look()
         await self.clock.sleep(60.0)
         self.look()

@@ -57,7 +57,7 @@ class Oracle:
     _stopped: set[tuple[JobId, int]] = field(default_factory=set)
     """Attempts of which the disk says so."""
     _waited: dict[tuple[JobId, int], int] = field(default_factory=dict)
-    """(job, attempts so far) -> how many passes had been made when it was first seen waiting."""
+    """(job, attempts so far or members still waiting) -> how many passes had been made when it was first seen waiting."""
 
     def __post_init__(self) -> None:
         for machine in self.machines:
@@ -155,11 +155,12 @@ class Oracle:
     def stepped(self, state: ClusterState, loop: Loop) -> None:
         """O7. A pass under way when a job was first seen may not have seen it; the next one has."""
         waited = {}
-        for ids in state.indexes.waiting.values():
+        for ids in (*state.indexes.waiting.values(), *state.indexes.waiting_arrays.values()):
             for job_id in ids:
                 job = state.jobs[job_id]
-                since = self._waited.get((job_id, len(job.attempts)), loop.passes)
-                waited[job_id, len(job.attempts)] = since
+                progress = job.members.waiting if job.members else len(job.attempts)
+                since = self._waited.get((job_id, progress), loop.passes)
+                waited[job_id, progress] = since
                 if loop.passes >= since + 2 and loop.reason_for(job) == AWAITING_PASS:
                     self.broken.append(
                         f"O7 after {loop.passes - since} passes nobody knows why it waits: {job.story()}"

@@ -2,12 +2,24 @@
 
 from typing import Final
 
-from stoker.brain.domain.array import JobRef
+from stoker.brain.domain.array import JobRef, parse_array
 from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.state.commands import Cancel, Command, DrainNode, ForgetNode, ResumeNode, Submit
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.commands import (
+    Cancel,
+    Command,
+    DrainNode,
+    ForgetNode,
+    Hold,
+    Release,
+    Requeue,
+    ResumeNode,
+    Submit,
+)
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.union import Event
 from tests.rig.cluster import Cluster
@@ -20,11 +32,12 @@ FOR_EVER_S: Final = 100_000
 def act(cluster: Cluster) -> None:
     """One request of somebody's."""
     roll = cluster.dice.random()
-    if roll < 0.7 or not cluster.oracle.acknowledged:
+    if roll < 0.65 or not cluster.oracle.acknowledged:
         cluster.ask(submit(cluster, any_spec(cluster), cluster.dice.choice([1, 1, 3])))
     elif roll < 0.92:
-        job = cluster.dice.choice(list(cluster.oracle.acknowledged))
-        cluster.ask(cancel(cluster, job, cluster.dice.choice([1, 1, 2, 3])))
+        target = any_target(cluster)
+        order = cluster.dice.choice([Cancel, Cancel, Cancel, Hold, Release, Requeue])
+        cluster.ask(tell(cluster, order(by=BOB, target=target), cluster.dice.choice([1, 1, 2, 3])))
     else:
         cluster.ask(drain_or_resume(cluster))
 
@@ -43,19 +56,53 @@ def any_spec(cluster: Cluster) -> JobSpec:
         time_limit_ms=30_000 if seconds == FOR_EVER_S else dice.choice([0, 0, 0, 5_000]),
         retries_max=dice.choice([0, 1, 2]),
         requeue=dice.random() < 0.9,
+        array=dice.choice([*(None,) * 9, *map(parse_array, ("0-3", "1,5,9%1", "0-20:5%2"))]),
+        after=any_dependencies(cluster),
+        hold=dice.random() < 0.03,
+        begin=Instant(cluster.clock.now() + 20_000) if dice.random() < 0.05 else NEVER,
     )
+
+
+def any_dependencies(cluster: Cluster) -> tuple[Dependency, ...]:
+    """Mostly none; else one or two on what is known, or was never there."""
+    dice = cluster.dice
+    if dice.random() < 0.85:
+        return ()
+    known = [*cluster.oracle.acknowledged, JobId(1_000_000)]
+    kinds = list(DependencyKind)
+    return tuple(
+        Dependency(kind=dice.choice(kinds), job=dice.choice(known), index=dice.choice([None, None, None, 0, 5]))
+        for _ in range(dice.choice([1, 2]))
+    )
+
+
+def any_target(cluster: Cluster) -> JobRef:
+    """A job, an array, or some of its members: often of what has none."""
+    job = cluster.dice.choice(list(cluster.oracle.acknowledged))
+    members = cluster.dice.choice([None, None, None, ((0, 0, 1),), ((5, 5, 1),), ((0, 5, 5),)])
+    return JobRef(job, members)
 
 
 async def submit(cluster: Cluster, spec: JobSpec, count: int = 1) -> None:
     for event in await _ask(cluster, Submit(by=BOB, specs=(spec,) * count)):
-        assert isinstance(event, JobSubmitted)
-        cluster.oracle.acknowledged[event.job] = None
+        if isinstance(event, JobSubmitted):
+            cluster.oracle.acknowledged[event.job] = None
+
+
+async def tell(cluster: Cluster, order: Command, times: int = 1) -> None:
+    """Somebody impatient, or a client that repeats what wasn't answered."""
+    for _ in range(times):
+        await _ask(cluster, order)
 
 
 async def cancel(cluster: Cluster, job: JobId, times: int = 1) -> None:
-    """Somebody impatient, or a client that repeats what wasn't answered."""
-    for _ in range(times):
-        await _ask(cluster, Cancel(by=BOB, target=JobRef(job)))
+    await tell(cluster, Cancel(by=BOB, target=JobRef(job)), times)
+
+
+async def release_all(cluster: Cluster) -> None:
+    """Nobody knows for sure which holds arrived."""
+    for job in tuple(cluster.oracle.acknowledged):
+        await _ask(cluster, Release(by=BOB, target=JobRef(job)))
 
 
 async def drain_or_resume(cluster: Cluster) -> None:

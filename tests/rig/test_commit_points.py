@@ -12,7 +12,7 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import JobSpec
 from tests.rig.cluster import Cluster
 from tests.rig.faults import killed_when
-from tests.rig.people import cancel, submit
+from tests.rig.people import cancel, release_all, submit
 from tests.rig.run import watched
 from tests.rig.sim_log import CommitPoint, Trap
 from tests.rig.virtual_loop import run_virtual
@@ -51,7 +51,7 @@ def _dies(point: CommitPoint, nth: int) -> bool:
                 died = await killed_when(cluster, Trap(point, nth), within_s=35.0)
                 await told
                 cluster.look()
-                await cluster.peace()
+                await cluster.peace(release_all)
                 await cluster.reckon()
             return died
         finally:

@@ -12,7 +12,7 @@ from stoker.live.supervise import DutyEnded
 from stoker.ports import LogFailed
 from tests.rig.cluster import Cluster
 from tests.rig.faults import disk_full
-from tests.rig.people import FOR_EVER_S, cancel, submit
+from tests.rig.people import FOR_EVER_S, cancel, release_all, submit
 from tests.rig.run import watched
 from tests.rig.virtual_loop import on_virtual_time
 
@@ -31,7 +31,7 @@ async def cluster_of(nodes: int = 1) -> AsyncIterator[Cluster]:
             yield cluster
             for job in cluster.oracle.acknowledged:
                 await cancel(cluster, job)
-            await cluster.peace()
+            await cluster.peace(release_all)
             await cluster.reckon()
     finally:
         await cluster.close()

@@ -58,9 +58,9 @@ class Audit:
         return found
 
     async def _record_faults(self, state: ClusterState) -> AsyncIterator[str]:
-        jobs = iter(list(state.jobs.values()))
-        while some := list(islice(jobs, JOBS_PER_SLICE)):
-            for fault in each_job_consistent(_with_jobs(state, {job.id: job for job in some})):
+        ids = iter(list(state.jobs))
+        while some := list(islice(ids, JOBS_PER_SLICE)):
+            for fault in each_job_consistent(state, [state.jobs[job] for job in some if job in state.jobs]):
                 yield fault
             await self._clock.sleep(0)
 
@@ -68,7 +68,7 @@ class Audit:
 def _ledger_drift(state: ClusterState) -> Iterator[str]:
     """A1. Who holds what, by the records and by the look-ups."""
     live = {job.id: job for job in state.jobs.values() if job.state in LIVE}
-    fresh = rebuild(live, state.nodes, state.policy.ended_jobs_max)
+    fresh = rebuild(live, state.nodes, state.policy.ended_jobs_max, state.jobs)
     for name in _LEDGER:
         if getattr(state.indexes, name) != getattr(fresh, name):
             yield f"index {name} has drifted from the records"

@@ -197,7 +197,7 @@ class Indexes:
             offers.setdefault(now, SortedIds()).add(job)
 
     def _follow_agendas(self, old: Job | None, new: Job | None) -> None:
-        for agenda, due in ((self.delayed, _delay), (self.limits, _limit), (self.ended, _end)):
+        for agenda, due in ((self.delayed, _delay), (self.limits, _limit), (self.ended, end_of)):
             before, after = due(old), due(new)
             if before != after:
                 if old and before is not None:
@@ -305,9 +305,14 @@ def kinds_of(node: Node) -> GpuKinds:
     return tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in node.inventory.gpus}))
 
 
-def rebuild(jobs: Mapping[JobId, Job], nodes: Mapping[NodeName, Node], ended_max: int) -> Indexes:
-    """The same indexes from nothing."""
-    made = Indexes(nodes, jobs)
+def rebuild(
+    jobs: Mapping[JobId, Job],
+    nodes: Mapping[NodeName, Node],
+    ended_max: int,
+    known: Mapping[JobId, Job] | None = None,
+) -> Indexes:
+    """The same indexes from nothing. `known` are all jobs that one of `jobs` may wait for, when there are more."""
+    made = Indexes(nodes, jobs if known is None else known)
     made.ended_max = ended_max
     for node in nodes.values():
         made.node_changed(None, node)
@@ -339,7 +344,8 @@ def _limit(job: Job | None) -> Instant | None:
     return None if began == NEVER else later(began, job.spec.time_limit_ms)
 
 
-def _end(job: Job | None) -> Instant | None:
+def end_of(job: Job | None) -> Instant | None:
+    """Under which time a final job waits to be forgotten."""
     if job is None or not job.is_final:
         return None
     # An array is forgotten after its members, which are found through it.

@@ -4,7 +4,7 @@ Named truths over the whole state, for tests, the simulator and the live audit. 
 what is wrong; none is ever wrong unless Stoker has a bug.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from stoker.brain.domain.array import count_of
@@ -69,8 +69,9 @@ def no_node_overdrawn(state: ClusterState) -> Iterator[str]:
             yield f"node {name} is overdrawn: {cpus} of {inventory.cpus} CPUs, {memory_mb} of {inventory.memory_mb} MiB"
 
 
-def each_job_consistent(state: ClusterState) -> Iterator[str]:
-    for job in state.jobs.values():
+def each_job_consistent(state: ClusterState, jobs: Iterable[Job] | None = None) -> Iterator[str]:
+    """Of every job, or of these only."""
+    for job in state.jobs.values() if jobs is None else jobs:
         for fault in _job_faults(state, job):
             yield f"{fault}: {job.story()}"
 
