@@ -9,20 +9,22 @@ from hypothesis import strategies as st
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import JobSpec, Visible
-from stoker.brain.domain.units import HOUR_MS, MINUTE_MS
+from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, Instant
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.submit import JobBody, spec_of
 from stoker.wire.rest.task import TaskBody, task_spec
 
+NOW = Instant(1_700_000_000_000)
+
 
 def spec(**fields: object) -> JobSpec:
-    return spec_of(decode_body(JobBody, json.dumps({"command": "true", **fields}).encode()))
+    return spec_of(decode_body(JobBody, json.dumps({"command": "true", **fields}).encode()), NOW)
 
 
 def refused(body: object) -> Refusal:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(StokerError) as caught:
-        spec_of(decode_body(JobBody, data))
+        spec_of(decode_body(JobBody, data), NOW)
     return caught.value.refusal
 
 
@@ -31,7 +33,7 @@ def test_the_mvps_body_is_read_by_its_own_bytes() -> None:
         b'{"tenant_id":"default","name":"api-job","priority":500,"gpu_count":1,"gpu_memory_mb":16000,"cpu_cores":4,'
         b'"memory_mb":32000,"image":"nvidia/cuda:12.0-base"}'
     )
-    read = spec_of(decode_body(JobBody, data))
+    read = spec_of(decode_body(JobBody, data), NOW)
     assert read.name == "api-job"
     assert read.image == "nvidia/cuda:12.0-base"
     assert read.demand == Demand(gpu_count=1, gpu_memory_mb=16_000, cpus=4, memory_mb=32_000)
@@ -68,7 +70,7 @@ def test_a_command_that_is_text_is_a_shell_line_and_a_list_is_an_argv() -> None:
 
 def test_a_script_is_lines_for_the_shell() -> None:
     body = {"script": "#!/bin/sh\necho one\necho two\n"}
-    assert spec_of(decode_body(JobBody, json.dumps(body).encode())).command == body["script"]
+    assert spec_of(decode_body(JobBody, json.dumps(body).encode()), NOW).command == body["script"]
 
 
 def test_args_are_appended_to_an_argv_and_refused_beside_a_shell_line() -> None:
@@ -78,7 +80,7 @@ def test_args_are_appended_to_an_argv_and_refused_beside_a_shell_line() -> None:
 
 
 def test_args_alone_go_with_an_image() -> None:
-    assert spec_of(decode_body(JobBody, b'{"image":"i","args":["--serve"]}')).command == ("--serve",)
+    assert spec_of(decode_body(JobBody, b'{"image":"i","args":["--serve"]}'), NOW).command == ("--serve",)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_a_name_is_made_from_the_program_when_none_is_given() -> None:
 def refusal_of(data: bytes) -> Refusal | None:
     """None when it is a job."""
     try:
-        spec_of(decode_body(JobBody, data))
+        spec_of(decode_body(JobBody, data), NOW)
     except StokerError as fault:
         return fault.refusal
     return None

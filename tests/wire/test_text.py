@@ -222,10 +222,12 @@ def test_what_counts_from_now_is_added_to_the_servers_clock(text: str, after_s: 
     assert parse_begin(text, NOW_MS) == NOW_MS + after_s * SECOND_MS
 
 
-def test_a_time_is_read_by_a_server_only_with_its_zone() -> None:
+def test_a_time_without_a_zone_is_meant_in_utc_by_a_server() -> None:
     assert parse_begin("1970-01-01T01:00:01+01:00", NOW_MS) == SECOND_MS
     assert parse_begin("1970-01-01T00:00:01.5Z", NOW_MS) == 1_500
-    for text in ("1970-01-01T00:00:01", "16:00", "tomorrow", "now+1x", "now+h", ""):
+    assert parse_begin("1970-01-01T00:00:01", NOW_MS) == SECOND_MS
+    assert parse_begin("1970-01-02", NOW_MS) == 24 * 3_600 * SECOND_MS
+    for text in ("16:00", "25:99", "2026-02-30", "tomorrow", "now+1x", "now+h", ""):
         assert code_or(lambda text=text: parse_begin(text, NOW_MS)) == "bad_begin", text  # type: ignore[misc]  # a default binds the loop's value
 
 

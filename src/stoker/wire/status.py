@@ -77,6 +77,8 @@ STATUSES: Final[dict[str, Status]] = {
     "body_too_large": _malformed("The body is too large", 413),
     "unknown_state": _mistyped("No dialect knows this state"),
     "bad_job_id": _mistyped("Not a job id"),
+    "several_jobs": _mistyped("Several jobs where one is wanted"),
+    "bad_signal": _mistyped("Not a signal"),
     "bad_time": _mistyped("Not a duration"),
     "bad_begin": _mistyped("Not a time to begin at"),
     "bad_size": _mistyped("Not a size of memory"),

@@ -14,7 +14,7 @@ Source: sbatch(1), options --time and --begin; sizes follow IEC 80000-13, and a 
 """
 
 import re
-from datetime import datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
@@ -46,6 +46,7 @@ _UNIT_S: Final = {
 _HOUR = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _HOUR_WORDS: Final = {"midnight": time(0), "noon": time(12)}
 _DAY_WORDS: Final = {"today": 0, "tomorrow": 1}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_AND_HOUR = re.compile(r"(today|tomorrow|[0-9]{4}-[0-9]{2}-[0-9]{2})(?:[t ](.+))?")
 
 
@@ -161,7 +162,7 @@ def begin_text(text: str, now: datetime, zone: tzinfo) -> str:
 
 
 def parse_begin(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of a time to begin at: ISO 8601 with its zone, or counted from `now`.
+    """Milliseconds since 1970 of a time to begin at: ISO 8601, in UTC where it names no zone, or counted from `now`.
 
     Raises: StokerError `bad_begin`.
     """
@@ -170,9 +171,9 @@ def parse_begin(text: str, now_ms: int) -> int:
     if after_s is not None:
         return now_ms + after_s * SECOND_MS
     at = _stamp(word)
-    if at is None or at.tzinfo is None:
-        raise StokerError(_bad_begin(text, "is not a time with its zone"))
-    return round(at.timestamp() * SECOND_MS)
+    if at is None:
+        raise StokerError(_bad_begin(text, "is not a time to begin at", _SENT))
+    return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _after_s(word: str) -> int | None:
@@ -226,11 +227,15 @@ def _stamp(word: str) -> datetime | None:
         return None
 
 
-def _bad_begin(text: str, why: str) -> Refusal:
+_TYPED: Final = "`16:00`, `noon`, `midnight`, `tomorrow`, `tomorrow 10:00`, "
+_SENT: Final = ""
+
+
+def _bad_begin(text: str, why: str, words: str = _TYPED) -> Refusal:
     return refuse(
         "bad_begin",
         f"{text[:80]!r} {why}",
-        "write `16:00`, `noon`, `midnight`, `tomorrow`, `tomorrow 10:00`, `2026-12-01`, `2026-12-01T10:00`, "
-        "`2026-12-01T10:00+01:00`, or count from now: `now+2h`, `now+30minutes`",
+        f"write {words}`2026-12-01`, `2026-12-01T10:00`, `2026-12-01T10:00+01:00`, or count from now: `now+2h`, "
+        "`now+30minutes`",
         got=text[:80],
     )

@@ -19,7 +19,6 @@ from stoker.live.http.answers import ANYONE, body_of, job_at, json_answer, query
 from stoker.live.http.contract import BODY, CHANGE, JOB, SUBMIT, json_content, one_of, route
 from stoker.live.http.listing import Wanted, page_of, select, states_of
 from stoker.live.http.rows import Rows, reason_of
-from stoker.ports import Clock
 from stoker.wire.rest.decode import bad_value, decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import JobListQuery, JobListView, JobsSubmittedView, JobView, job_view
 from stoker.wire.rest.submit import JobBody, JobsBody, spec_of
@@ -47,9 +46,9 @@ def routes(control: ControlPlane) -> APIRouter:
         data = await body_of(request)
         members = decode_members(data)
         if "jobs" not in members:
-            (job,) = await submitted(control, (spec_of(decode_body(JobBody, data)),))
+            (job,) = await submitted(control, (spec_of(decode_body(JobBody, data), control.committer.now()),))
             return json_answer(job_view(job, reason_of(control, job), submitted=True), 201)
-        jobs = await submitted(control, await _specs(members, control.clock))
+        jobs = await submitted(control, await _specs(control, members))
         content = b",".join(await rows.of(jobs, submitted=True))
         return _raw_json(b'{"jobs":[%b],"total":%d}' % (content, len(jobs)), 201)
 
@@ -107,19 +106,20 @@ def _raw_json(content: bytes, status: int = 200) -> Response:
     return Response(content, status_code=status, media_type="application/json")
 
 
-async def _specs(members: dict[str, msgspec.Raw], clock: Clock) -> list[JobSpec]:
+async def _specs(control: ControlPlane, members: dict[str, msgspec.Raw]) -> list[JobSpec]:
     for name in members:
         if name != "jobs":
             raise unknown_name(name, JobsBody, "", "field")
     specs: list[JobSpec] = []
+    now = control.committer.now()
     for index, element in enumerate(decode_list(members["jobs"], "jobs")):
         at = f"jobs[{index}]"
         try:
-            specs.append(spec_of(decode_body(JobBody, element, at), at))
+            specs.append(spec_of(decode_body(JobBody, element, at), now, at))
         except StokerError as fault:
             raise StokerError(_of_index(fault.refusal, index)) from fault
         if len(specs) % BODIES_PER_TURN == 0:
-            await clock.sleep(0)
+            await control.clock.sleep(0)
     return specs
 
 

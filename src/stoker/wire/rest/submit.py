@@ -2,18 +2,28 @@
 
 Both seed dialects are read: aliases stand beside our own names, and a body that uses both of a pair is refused.
 Whether the job is allowed is the brain's to say.
+
+Rules: B1  a text that can't be read is refused with the path of its field
+       B2  what counts from now (`begin`) counts from the `now` that the server hands in
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import msgspec
 
+from stoker.brain.domain.array import ArraySpec, parse_array
 from stoker.brain.domain.demand import Demand, JobClass
+from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
+from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
 from stoker.brain.domain.job import Command, JobSpec, Visible
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.where import ANYWHERE, Where, make_where
+from stoker.wire.after import parse_after
 from stoker.wire.rest.decode import Count, bad_value
-from stoker.wire.text import PRIORITY_WORDS, parse_duration, parse_priority
+from stoker.wire.text import PRIORITY_WORDS, parse_begin, parse_duration, parse_priority
 
 Value = TypeVar("Value")
 
@@ -63,6 +73,28 @@ class JobBody(
     retries: Count = 0
     requeue: bool = True
     visible: Visible = Visible.UUID
+    array: str | None = None
+    """Its members: `0-9`, `1,3,7`, `0-98:2`, with `%3` behind them for at most 3 at once."""
+    after: str | list[str] | None = None
+    """What it waits for: `ok:12`, `any:7_3`, `notok:12`, `after:#0` (`#0` = the first job of the same list)."""
+    hold: bool = False
+    """Submitted as held: a person must release it."""
+    begin: str | None = None
+    """Not before: ISO 8601 (UTC where it names no zone), or from now on, such as `now+2h`."""
+    comment: str | None = None
+    output: str | None = None
+    """File on the node for what it writes; `%j` job, `%A` array, `%a` index, `%x` name, `%N` node, `%t` rank."""
+    error: str | None = None
+    """File of its own for stderr."""
+    where: str | None = None
+    """Which nodes, by their labels: `zone=a,disk!=hdd,tier in (x,y),!slow`."""
+    exclude: str | list[str] | None = None
+    """Names of nodes, as a list or with commas between them."""
+    tolerate: str | list[str] | None = None
+    """Taints that don't keep it away: `KEY`, `KEY=VALUE` or `*`."""
+    partition: str | None = None
+    tasks_per_node: Count = 0
+    """At most so many tasks on one node; 0 = no bound."""
 
 
 class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +103,7 @@ class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     jobs: list[JobBody]
 
 
-def spec_of(body: JobBody, at: str = "") -> JobSpec:
+def spec_of(body: JobBody, now: Instant, at: str = "") -> JobSpec:
     """The job that a body means. `at` says where the body lies in a bulk: `jobs[3]`.
 
     Raises: StokerError for two words for one thing, or a text that can't be read.
@@ -81,7 +113,7 @@ def spec_of(body: JobBody, at: str = "") -> JobSpec:
         name=body.name or name_from(command),
         demand=_demand(body, at),
         command=command,
-        priority=PRIORITY_WORDS["normal"] if body.priority is None else parse_priority(body.priority),
+        priority=_priority(body.priority, at),
         time_limit_ms=_time_limit_ms(body, at),
         tenant=TenantName(_one("tenant", body.tenant, "tenant_id", body.tenant_id, at) or DEFAULT_TENANT),
         user=body.user or "",
@@ -92,7 +124,68 @@ def spec_of(body: JobBody, at: str = "") -> JobSpec:
         retries_max=body.retries,
         requeue=body.requeue,
         visible=body.visible,
+        array=_array(body.array, at),
+        after=_after(body.after, at),
+        hold=body.hold,
+        begin=_begin(body.begin, now, at),
+        comment=body.comment or "",
+        output=body.output or "",
+        error=body.error or "",
+        where=_where(body, at),
+        partition=PartitionName(body.partition or ""),
     )
+
+
+def _priority(given: int | str | None, at: str) -> int:
+    if given is None:
+        return PRIORITY_WORDS["normal"]
+    with _in(_join(at, "priority")):
+        return parse_priority(given)
+
+
+def _array(text: str | None, at: str) -> ArraySpec | None:
+    if text is None:
+        return None
+    with _in(_join(at, "array")):
+        return parse_array(text)
+
+
+def _after(given: str | list[str] | None, at: str) -> tuple[Dependency, ...]:
+    if not given and given != "":
+        return ()
+    with _in(_join(at, "after")):
+        return parse_after([given] if isinstance(given, str) else given)
+
+
+def _begin(text: str | None, now: Instant, at: str) -> Instant:
+    if text is None:
+        return NEVER
+    with _in(_join(at, "begin")):
+        return Instant(max(NEVER, parse_begin(text, now)))
+
+
+def _where(body: JobBody, at: str) -> Where:
+    if not (body.where or body.exclude or body.tolerate):
+        return ANYWHERE
+    exclude, tolerate = _names(body.exclude), _names(body.tolerate)
+    with _in(lambda code: _join(at, "tolerate" if code == "bad_toleration" else "where")):
+        return make_where(body.where or "", exclude, tolerate)
+
+
+def _names(given: str | list[str] | None) -> list[str]:
+    parts = given.split(",") if isinstance(given, str) else given or ()
+    return [name for part in parts if (name := part.strip())]
+
+
+@contextmanager
+def _in(path: str | Callable[[str], str]) -> Iterator[None]:
+    """B1: around the reading of one field. Which one it was may depend on the refusal's code."""
+    try:
+        yield
+    except StokerError as fault:
+        refusal = fault.refusal
+        facts = {**refusal.facts, "path": path if isinstance(path, str) else path(refusal.code)}
+        raise StokerError(msgspec.structs.replace(refusal, facts=facts)) from fault
 
 
 def _one(name: str, value: Value | None, alias: str, other: Value | None, at: str) -> Value | None:
@@ -121,6 +214,7 @@ def _demand(body: JobBody, at: str) -> Demand:
         cpus=1 if cpus is None else cpus,
         memory_mb=body.memory_mb,
         tasks=body.tasks,
+        tasks_per_node=body.tasks_per_node,
     )
 
 
@@ -140,7 +234,10 @@ def _time_limit_ms(body: JobBody, at: str) -> int:
     if body.max_runtime_minutes is not None and body.time_limit is not None:
         _one("time_limit", 1, "max_runtime_minutes", 1, at)
     limit = body.max_runtime_minutes if body.time_limit is None else body.time_limit
-    return 0 if limit is None else parse_duration(str(limit))
+    if limit is None:
+        return 0
+    with _in(_join(at, "max_runtime_minutes" if body.time_limit is None else "time_limit")):
+        return parse_duration(str(limit))
 
 
 def name_from(command: Command) -> str:
