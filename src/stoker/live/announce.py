@@ -10,11 +10,21 @@ from typing import Final
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.ids import Principal
+from stoker.brain.domain.where import where_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlaced, JobRequeued, JobSubmitted
 from stoker.brain.state.events.leadership import EpochBegan
-from stoker.brain.state.events.node import NodeDrained, NodeForgotten, NodeReachable, NodeRegistered, NodeResumed
+from stoker.brain.state.events.node import (
+    NodeDrained,
+    NodeForgotten,
+    NodeLabelled,
+    NodeReachable,
+    NodeRegistered,
+    NodeResumed,
+    NodeTainted,
+)
+from stoker.brain.state.events.partition import PartitionDefined, PartitionDeleted
 from stoker.live.feed import Entry
 from stoker.ports import Telemetry
 
@@ -101,6 +111,23 @@ def _drained(event: NodeDrained) -> Fields:
     return {"agent_id": event.node, "reason": event.reason}
 
 
+def _labelled(event: NodeLabelled) -> Fields:
+    words = [key + ("-" if value is None else f"={value}") for key, value in sorted(event.labels.items())]
+    return {"agent_id": event.node, "labels": ",".join(words)}
+
+
+def _tainted(event: NodeTainted) -> Fields:
+    return {"agent_id": event.node, "taints": ",".join([*event.taints, *(f"{key}-" for key in event.off)])}
+
+
+def _defined(event: PartitionDefined) -> Fields:
+    return {"partition": event.partition.name, "where": where_text(event.partition.where)}
+
+
+def _deleted(event: PartitionDeleted) -> Fields:
+    return {"partition": event.name}
+
+
 def _epoch(event: EpochBegan) -> Fields:
     return {"role": "active", "epoch": event.epoch}
 
@@ -116,6 +143,10 @@ _LINES: Final[dict[type, tuple[str, Callable[..., Fields]]]] = {
     NodeDrained: ("agent_drained", _drained),
     NodeResumed: ("agent_resumed", _node),
     NodeForgotten: ("agent_forgotten", _node),
+    NodeLabelled: ("agent_labelled", _labelled),
+    NodeTainted: ("agent_tainted", _tainted),
+    PartitionDefined: ("partition_defined", _defined),
+    PartitionDeleted: ("partition_deleted", _deleted),
     EpochBegan: ("role_changed", _epoch),
 }
 _NAMES: Final = {kind: line[0] for kind, line in _LINES.items()}

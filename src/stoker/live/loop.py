@@ -40,12 +40,15 @@ from stoker.brain.state.events.leadership import PolicySet
 from stoker.brain.state.events.node import (
     NodeDrained,
     NodeForgotten,
+    NodeLabelled,
     NodeReachable,
     NodeRegistered,
     NodeResumed,
+    NodeTainted,
     NodeUnreachable,
     StraysFound,
 )
+from stoker.brain.state.events.partition import PartitionDefined
 from stoker.brain.state.facade import ClusterView
 from stoker.live.committer import Committer
 from stoker.live.feed import Entry
@@ -74,6 +77,9 @@ _CHANGES_A_DECISION: Final = (
     NodeDrained,
     NodeResumed,
     NodeForgotten,
+    NodeLabelled,
+    NodeTainted,
+    PartitionDefined,
     StraysFound,
     PolicySet,
 )
