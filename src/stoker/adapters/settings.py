@@ -29,21 +29,22 @@ FAULTS_MAX: Final = 50
 """More than fifty faults are one fault: the wrong file."""
 
 T = TypeVar("T")
+Value = TypeVar("Value", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded(Generic[T]):
+class Loaded(Generic[Value]):
     """A settings value, and for each dotted key where its value came from."""
 
-    value: T
+    value: Value
     origin: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Examined(Generic[T]):
+class Examined(Generic[Value]):
     """What the sources add up to: a value, or every fault that stands in its way and how to mend the clearest."""
 
-    value: T | None
+    value: Value | None
     origin: Mapping[str, str]
     faults: Sequence[str]
     hint: str
@@ -63,7 +64,11 @@ def load(
     programs that share this environment: variables that belong to them are passed over instead of refused.
     Raises: StokerError `bad_settings` with every fault.
     """
-    seen = examine(cls, path, environ, flags, others=others)
+    return told(examine(cls, path, environ, flags, others=others))
+
+
+def told(seen: "Examined[T]") -> Loaded[T]:
+    """The value. Raises: StokerError `bad_settings` with every fault, when there is none."""
     if seen.value is None:
         raise _bad_settings(seen)
     return Loaded(seen.value, seen.origin)

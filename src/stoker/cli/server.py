@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _KEY: Final = "stoker.server"
+_SPOKEN: Final = "stoker.server.spoken"
 
 
 def server_option(command: Command) -> Command:
@@ -36,12 +37,32 @@ def _remember(ctx: click.Context, option: click.Parameter, value: str | None) ->
     spoken = ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
     if value is not None and (spoken or _KEY not in ctx.meta):
         ctx.meta[_KEY] = value
+    if spoken:
+        ctx.meta[_SPOKEN] = True
+
+
+def server_was_spoken() -> bool:
+    """Does `--server` stand on the command line, and not only in the environment?"""
+    return _SPOKEN in click.get_current_context().meta
+
+
+def chosen_servers() -> str:
+    """As `connect` would ask them, with commas between several."""
+    from stoker.wire.transport import DEFAULT_SERVER
+
+    servers: str = click.get_current_context().meta.get(_KEY, DEFAULT_SERVER)
+    return servers
 
 
 def connect() -> "Client":
     """A client of the chosen server, closed when the command ends. Raises: StokerError `bad_server`."""
+    ctx = click.get_current_context()
+    return ctx.with_resource(client_of(ctx))
+
+
+def client_of(ctx: click.Context) -> "Client":
+    """The same for whoever closes it."""
     quick_msgspec()
     from stoker.wire.client import DEFAULT_SERVER, Client
 
-    ctx = click.get_current_context()
-    return ctx.with_resource(Client(ctx.meta.get(_KEY, DEFAULT_SERVER)))
+    return Client(ctx.meta.get(_KEY, DEFAULT_SERVER))

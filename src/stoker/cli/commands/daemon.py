@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from stoker.cli.quiet_grpc import quiet_grpc
+from stoker.cli.setting_flags import set_option
 
 _FILE: Final = click.option(
     "-c",
@@ -22,13 +23,15 @@ _FILE: Final = click.option(
 
 @click.command()
 @_FILE
-def control(path: Path | None) -> None:
+@set_option
+def control(path: Path | None, flags: dict[str, object]) -> None:
     """Run a control plane.
 
     \b
     Examples:
       stoker control -c control.yaml
       STOKER__HTTP__PORT=18080 stoker control -c control.yaml
+      stoker control --set data_dir=/tmp/stoker --set http.port=18080
     """
     quiet_grpc()
     from stoker.adapters.settings import load
@@ -37,13 +40,14 @@ def control(path: Path | None) -> None:
     from stoker.live.main import run_control
     from stoker.live.settings import ControlSettings
 
-    settings = load(ControlSettings, path, os.environ, {}, others=(AgentSettings,)).value
+    settings = load(ControlSettings, path, os.environ, flags, others=(AgentSettings,)).value
     run_until_signal(lambda stop: run_control(settings, stop=stop, on_ready=lambda: None))
 
 
 @click.command()
 @_FILE
-def agent(path: Path | None) -> None:
+@set_option
+def agent(path: Path | None, flags: dict[str, object]) -> None:
     """Run the agent of a GPU node.
 
     \b
@@ -57,5 +61,5 @@ def agent(path: Path | None) -> None:
     from stoker.cli.until_signal import run_until_signal
     from stoker.live.settings import ControlSettings
 
-    settings = load(AgentSettings, path, os.environ, {}, others=(ControlSettings,)).value
+    settings = load(AgentSettings, path, os.environ, flags, others=(ControlSettings,)).value
     run_until_signal(lambda stop: run_agent(settings, stop=stop))

@@ -1,0 +1,57 @@
+"""Which checks belong together, and in which order do they speak?"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from stoker.agent.machine import local_address
+from stoker.agent.settings import AgentSettings
+from stoker.cli.doctor import effective, folder, machine, network, node, serving
+from stoker.cli.doctor.finding import Check, Finding, Level
+from stoker.live.settings import ControlSettings
+
+Run = Callable[[Check], Sequence[Finding]]
+
+
+def of_file(
+    run: Run, path: Path | None, kind: str, environ: Mapping[str, str], flags: Mapping[str, object]
+) -> Iterator[Finding]:
+    """The settings of a daemon, and this machine as the place where it will run."""
+    seen = effective.read(kind, path, environ, flags)
+    yield from run(effective.check(seen, path))
+    settings = seen.value
+    yield from _each(run, machine.checks(kind))
+    if isinstance(settings, ControlSettings):
+        yield from _each(run, _control(settings))
+    elif isinstance(settings, AgentSettings):
+        yield from _each(run, _agent(settings))
+
+
+def of_server(run: Run, server: serving.Server) -> Iterator[Finding]:
+    """A control plane that serves, and what it says of its cluster."""
+    found = run(serving.first(server))
+    yield from found
+    if all(finding.level is not Level.ERROR for finding in found):
+        yield from _each(run, serving.checks(server))
+
+
+def _each(run: Run, checks: Iterable[Check]) -> Iterator[Finding]:
+    for check in checks:
+        yield from run(check)
+
+
+def _control(settings: ControlSettings) -> list[Check]:
+    listeners = [
+        ("http", settings.http.host, settings.http.port),
+        ("grpc", settings.grpc.host, settings.grpc.port),
+    ]
+    return [*folder.checks("control", settings.data_dir), *network.port_checks(listeners, settings.data_dir)]
+
+
+def _agent(settings: AgentSettings) -> list[Check]:
+    addresses = settings.control.addresses
+    return [
+        *folder.checks("agent", settings.data_dir),
+        *node.checks(settings),
+        network.control_check(addresses),
+        network.address_check(settings.node.address, lambda: local_address(addresses[0])),
+    ]

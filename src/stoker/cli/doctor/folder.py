@@ -1,0 +1,221 @@
+"""Is the data folder one that an event log, or the records of tasks, can live in?
+
+Rules: D1  nothing is left in the folder: the one file that is written has no name from the moment it is there
+       D2  a folder that isn't there yet is not made, only judged by what is around it
+
+Source: proc(5) for mountinfo and locks; sqlite.org/faq.html, question 5, for network file systems.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from stoker.adapters.data_folder import LOCK_NAME
+from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.processes import account, words_of
+from stoker.cli.pause import mono_s
+
+FREE_MIN_BYTES: Final = 64 << 20
+"""Less, and the next snapshot may not fit."""
+FREE_WANTED_BYTES: Final = 1 << 30
+FREE_FILES_MIN: Final = 1_000
+SYNC_SLOW_S: Final = 0.010
+"""A spinning disk needs as long; an SSD a tenth of it."""
+SYNC_STUCK_S: Final = 0.5
+SYNCS: Final = 32
+SYNC_TOTAL_S: Final = 2.0
+_BLOCK: Final = bytes(4_096)
+_NETWORK: Final = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "afs", "ceph", "lustre", "gpfs", "beegfs"),
+        *("glusterfs", "ocfs2", "gfs2", "orangefs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs"),
+        *("fuse.gcsfuse", "fuse.rclone", "fuse.juicefs"),
+    }
+)
+_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+
+
+class Mount(NamedTuple):
+    point: str
+    kind: str
+    read_only: bool
+
+
+def checks(kind: str, path: Path) -> list[Check]:
+    return [
+        Check("data_dir", lambda: data_dir(path)),
+        Check("file_system", lambda: file_system(kind, mount_of(path, Path("/proc/self/mountinfo").read_text()))),
+        Check("free_space", lambda: free_space(path)),
+        Check("disk_sync", lambda: disk_sync(path)),
+    ]
+
+
+def data_dir(path: Path) -> Iterator[Said]:
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        yield _not_there(path)
+        return
+    except OSError as fault:
+        fix = f"let this account reach it (you are {account(os.geteuid())}), or run doctor as the daemon's account"
+        yield wrong(f"{path} can't be looked at: {fault.strerror}", fix)
+        return
+    if not stat.S_ISDIR(seen.st_mode):
+        yield wrong(f"{path} is a file", "name another data_dir")
+        return
+    yield _writable(path, seen)
+    if seen.st_mode & 0o077 and seen.st_mode & 0o005:
+        fix = f"chmod 700 {path}"
+        yield doubtful(f"{path} is open to every account here (mode {stat.S_IMODE(seen.st_mode):o})", fix)
+    holder = held_by(path, Path("/proc/locks").read_text())
+    if holder:
+        yield fine(f"in use by process {holder} ({words_of(holder)})")
+
+
+def _not_there(path: Path) -> Said:
+    around = _existing(path)
+    if os.access(around, os.W_OK | os.X_OK):
+        return fine(f"{path} isn't there yet; it will be made in {around} at the first start")
+    owner = account(around.stat().st_uid)
+    fix = f"make it for the daemon's account: install -d -m 700 -o ACCOUNT {path}"
+    return wrong(f"{path} isn't there, and {account(os.geteuid())} can't make it: {around} belongs to {owner}", fix)
+
+
+def _writable(path: Path, seen: os.stat_result) -> Said:
+    me, owner = os.geteuid(), seen.st_uid
+    try:
+        os.close(nameless_file(path))
+    except OSError as fault:
+        fix = f"run doctor as the daemon's account, or give {account(me)} the folder: chown -R {account(me)} {path}"
+        return wrong(f"{account(me)} can't write in {path}, which belongs to {account(owner)}: {fault.strerror}", fix)
+    if me != owner:
+        words = f"{path} belongs to {account(owner)} and {account(me)} can write in it"
+        return doubtful(words, f"run the daemon, and doctor, as {account(owner)}, or chown the folder")
+    return fine(f"{path} belongs to {account(owner)} and can be written")
+
+
+def nameless_file(folder: Path) -> int:
+    """A descriptor of a new file in `folder` that nobody else can see (D1). Raises OSError."""
+    try:
+        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    except OSError as fault:
+        if isinstance(fault, PermissionError) or not os.access(folder, os.W_OK | os.X_OK):
+            raise
+    # This file system can't make a file without a name, so it has one for a moment.
+    name = folder / f".stoker-doctor-{os.getpid()}"
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    name.unlink()
+    return fd
+
+
+def held_by(path: Path, locks: str) -> int:
+    """The process that holds the folder's lock; 0 = none. Looks at the kernel's list, for taking the lock even for a
+    moment could keep a daemon from starting."""
+    try:
+        seen = (path / LOCK_NAME).stat()
+    except OSError:
+        return 0
+    device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
+    for line in locks.splitlines():
+        words = line.split()
+        if "FLOCK" in words and device in words and "->" not in words:
+            return max(0, int(words[words.index(device) - 1]))
+    return 0
+
+
+def mount_of(path: Path, mountinfo: str) -> Mount | None:
+    """The mount below which `path` lies, the newest where several are on one point."""
+    real = str(_existing(path).resolve())
+    found: Mount | None = None
+    for line in mountinfo.splitlines():
+        words = line.split()
+        dash = words.index("-")
+        point = words[4].encode().decode("unicode_escape")
+        inside = point == "/" or real == point or real.startswith(f"{point}/")
+        if inside and (found is None or len(point) >= len(found.point)):
+            found = Mount(point, words[dash + 1], "ro" in words[5].split(","))
+    return found
+
+
+def file_system(kind: str, mount: Mount | None) -> Iterator[Said]:
+    if mount is None:
+        yield doubtful("the file system of data_dir isn't among the mounts of this process", "look with `findmnt`")
+    elif mount.read_only:
+        yield wrong(f"{mount.point} is mounted read-only", "remount it writable, or name another data_dir")
+    elif mount.kind in _NETWORK:
+        words = f"data_dir is on {mount.kind} ({mount.point}): locks and syncs over a network can't be trusted"
+        fix = "name a data_dir on a disk of this machine; checkpoints belong on shared storage, not this"
+        yield wrong(words, fix) if kind == "control" else doubtful(words, fix)
+    elif mount.kind in _MEMORY:
+        words = f"data_dir is in memory ({mount.kind} on {mount.point}): a reboot loses all that is in it"
+        yield doubtful(words, "name a data_dir on a disk, unless this is a trial")
+    elif mount.kind.startswith("overlay") or mount.kind == "aufs":
+        words = f"data_dir is in the layer of a container ({mount.kind} on {mount.point}): it goes with the container"
+        yield doubtful(words, "mount a volume there")
+    else:
+        yield fine(f"{mount.kind} on {mount.point}")
+
+
+def free_space(path: Path) -> Iterator[Said]:
+    seen = os.statvfs(_existing(path))
+    yield space(seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize)
+    if seen.f_files and seen.f_favail < FREE_FILES_MIN:
+        fix = "remove what has many small files on that file system"
+        yield wrong(f"only {seen.f_favail} more files can be made on that file system", fix)
+
+
+def space(free: int, total: int) -> Said:
+    """Bytes that are left, of all."""
+    words = f"{free >> 20} MiB of {total >> 20} MiB are free where data_dir lies"
+    fix = "free some, or name a data_dir on a larger file system: a full disk stops the daemon"
+    if free < FREE_MIN_BYTES:
+        return wrong(words, fix)
+    return doubtful(words, fix) if free < FREE_WANTED_BYTES else fine(words)
+
+
+def disk_sync(path: Path) -> Iterator[Said]:
+    """How long one small write takes to be on disk, which is the least that any acknowledgement takes."""
+    if not path.is_dir():
+        yield fine("not measured: the folder isn't there yet")
+        return
+    try:
+        fd = nameless_file(path)
+    except OSError as fault:
+        yield wrong(f"not measured: {fault.strerror}", "see what is said of data_dir")
+        return
+    try:
+        took = _syncs(fd)
+    finally:
+        os.close(fd)
+    yield sync_time(sorted(took)[len(took) // 2], max(took), len(took))
+
+
+def _syncs(fd: int) -> list[float]:
+    took: list[float] = []
+    began = mono_s()
+    while len(took) < SYNCS and mono_s() - began < SYNC_TOTAL_S:
+        at = mono_s()
+        os.write(fd, _BLOCK)
+        os.fdatasync(fd)
+        took.append(mono_s() - at)
+    return took
+
+
+def sync_time(median_s: float, longest_s: float, count: int) -> Said:
+    words = (
+        f"a write of 4 KiB is on disk after {median_s * 1_000:.2f} ms (median of {count}, the longest took "
+        f"{longest_s * 1_000:.2f} ms)"
+    )
+    if median_s >= SYNC_STUCK_S:
+        return wrong(words, "the disk is broken or overloaded: name a data_dir on another one")
+    if median_s >= SYNC_SLOW_S:
+        return doubtful(words, "each acknowledgement waits as long; put data_dir on a local SSD")
+    return fine(words)
+
+
+def _existing(path: Path) -> Path:
+    """The folder itself, or the nearest one around it that is there."""
+    whole = path.absolute()
+    return next((each for each in (whole, *whole.parents) if each.exists()), Path("/"))

@@ -1,0 +1,160 @@
+"""Can this machine be a node: its GPUs, its cgroups, its name and labels?"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from stoker.adapters.probe_auto import AutoProbe
+from stoker.adapters.probe_scripted import ScriptedProbe
+from stoker.adapters.probe_smi import SmiMissing, SmiProbe
+from stoker.agent.machine import host_name, node_name
+from stoker.agent.settings import AgentSettings
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.label import check_label, parse_taint
+from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.ports import ProbeResult
+
+PROBE_S: Final = 25.0
+"""nvidia-smi is asked twice, ten seconds at most each time."""
+_DEVICES: Final = Path("/dev")
+
+
+def checks(settings: AgentSettings) -> list[Check]:
+    return [
+        Check("name", lambda: name(settings)),
+        Check("labels", lambda: labels(settings.node.labels, settings.node.taints)),
+        Check("gpus", lambda: gpus(settings), seconds=PROBE_S),
+        Check("cgroups", lambda: cgroups(cgroup_state())),
+        Check("checkpoint_dir", lambda: checkpoint_dir(settings.executor.checkpoint_dir)),
+    ]
+
+
+def name(settings: AgentSettings) -> Iterator[Said]:
+    try:
+        yield fine(f"this node joins as {node_name(settings, host_name())}")
+    except StokerError as fault:
+        yield wrong(fault.refusal.message, fault.refusal.hint)
+
+
+def labels(given: Mapping[str, str], taints: Sequence[str]) -> Iterator[Said]:
+    faults = 0
+    for key, value in given.items():
+        try:
+            check_label(key, value)
+        except StokerError as fault:
+            faults += 1
+            yield wrong(f"node.labels: {fault.refusal.message}", fault.refusal.hint)
+    for taint in taints:
+        try:
+            parse_taint(taint)
+        except StokerError as fault:
+            faults += 1
+            yield wrong(f"node.taints: {fault.refusal.message}", fault.refusal.hint)
+    if not faults:
+        yield fine(f"{len(given)} labels, {len(taints)} taints")
+
+
+def gpus(settings: AgentSettings) -> Iterator[Said]:
+    """Asks as the agent would."""
+    gpu = settings.gpu
+    try:
+        if gpu.script:
+            yield from found(ScriptedProbe(Path(gpu.script), node_name(settings, host_name())).probe())
+        elif gpu.detection == "nvidia-smi":
+            yield from found(SmiProbe().probe())
+        else:
+            yield from found(AutoProbe().probe())
+    except StokerError as fault:
+        yield wrong(fault.refusal.message, fault.refusal.hint)
+    except SmiMissing as fault:
+        yield wrong(f"gpu.detection is nvidia-smi, and {fault}", "install the driver, or set gpu.detection to auto")
+    except OSError as fault:
+        yield wrong(str(fault), "run `nvidia-smi` by hand: the driver may need a reboot, or its library is of another")
+
+
+def found(result: ProbeResult) -> Iterator[Said]:
+    """What a probe that answered means."""
+    for fault in result.faults:
+        fix = "the other GPUs are offered without it; `nvidia-smi` and the kernel's log say more"
+        yield doubtful(f"{fault.where}: {fault.error}", fix)
+    models = ", ".join(dict.fromkeys(gpu.model for gpu in result.gpus))
+    if result.gpus and result.simulated:
+        fix = "remove gpu.script where real GPUs are wanted"
+        yield doubtful(f"{len(result.gpus)} simulated GPUs ({models}): jobs will find no device", fix)
+    elif result.gpus:
+        yield fine(f"{len(result.gpus)} GPUs: {models}")
+    elif not result.faults:
+        yield none_found(bool(list(_DEVICES.glob("nvidia[0-9]*"))))
+
+
+def none_found(devices: bool) -> Said:
+    """`devices`: has the kernel made any?"""
+    if devices:
+        return wrong("/dev has NVIDIA devices, and nvidia-smi finds none", "install it, or let this account use it")
+    return doubtful("no GPU was found: this node will offer CPUs only", "install the driver, if there should be GPUs")
+
+
+class CgroupState(NamedTuple):
+    """What `/proc` and `/sys` say of cgroups here."""
+
+    version: int
+    """0 = none is mounted."""
+    folder: str
+    """Ours."""
+    writable: bool
+    memory: bool
+    """Is the memory controller to be had?"""
+
+
+def cgroup_state(root: Path = Path("/")) -> CgroupState:
+    """Reads only; the runner finds out what it really may when it starts."""
+    mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
+    kinds = [(words[words.index("-") + 1], words[4], words[-1]) for words in mounts]
+    own = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
+    for kind, point, _ in kinds:
+        if kind == "cgroup2":
+            inner = next((path for number, names, path in own if not names and number == "0"), "/")
+            folder = root / point.lstrip("/") / inner.lstrip("/")
+            controllers = folder / "cgroup.controllers"
+            if ((folder / "cgroup.procs").exists() and (folder / "cgroup.kill").exists()) or not _has_v1(kinds):
+                has = "memory" in controllers.read_text().split() if controllers.exists() else False
+                return CgroupState(2, str(folder), os.access(folder, os.W_OK), has)
+    for kind, point, options in kinds:
+        if kind == "cgroup" and {"freezer", "pids"} & set(options.split(",")):
+            folder = root / point.lstrip("/")
+            memory = any("memory" in each.split(",") for other, _, each in kinds if other == "cgroup")
+            return CgroupState(1, str(folder), os.access(folder, os.W_OK), memory)
+    return CgroupState(0, "", writable=False, memory=False)
+
+
+def _has_v1(kinds: Sequence[tuple[str, str, str]]) -> bool:
+    return any(kind == "cgroup" and "freezer" in options.split(",") for kind, _, options in kinds)
+
+
+def cgroups(state: CgroupState) -> Iterator[Said]:
+    fix = "under systemd give the agent's unit `Delegate=yes`; in a container mount /sys/fs/cgroup writable"
+    if not state.version:
+        yield doubtful("no cgroups are mounted: processes of a job are followed by descent, session and mark", fix)
+    elif not state.writable:
+        words = f"version {state.version}, and {state.folder} can't be written by this account: a job's processes are "
+        yield doubtful(words + "followed by descent, session and mark, and memory limits aren't enforced", fix)
+    elif not state.memory:
+        words = f"version {state.version} at {state.folder} has no memory controller: memory limits aren't enforced"
+        yield doubtful(words, fix)
+    else:
+        yield fine(f"version {state.version} at {state.folder}, with the memory controller")
+
+
+def checkpoint_dir(named: str) -> Iterator[Said]:
+    path = Path(named)
+    if not named:
+        yield fine("in data_dir; jobs that move to another node start without their checkpoint")
+    elif not path.is_absolute():
+        yield doubtful(f"{named} is relative to wherever the agent is started", "name an absolute path")
+    elif not path.is_dir():
+        yield doubtful(f"{named} isn't there", "mount it, or make it, before the first job asks for a checkpoint")
+    elif not os.access(path, os.W_OK | os.X_OK):
+        yield wrong(f"{named} can't be written by this account", "give the agent's account write permission")
+    else:
+        yield fine(f"{named} can be written")

@@ -1,0 +1,247 @@
+"""Is a control plane that serves well: does it decide, commit, save, and hear from its nodes?
+
+Everything is asked over REST, so it can be asked from any machine. Answers are read loosely, since a doctor of one
+version should be able to look at a control plane of another.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import msgspec
+
+from stoker import __version__
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.reason import ReasonCode
+from stoker.cli.doctor.exposition import Meters, shown_s
+from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.folder import FREE_MIN_BYTES, FREE_WANTED_BYTES
+from stoker.cli.pause import now_ms
+from stoker.wire.transport import Reply, Transport
+from stoker.wire.versions import API_PREFIX
+
+ANSWER_S: Final = 8.0
+SKEW_MAX_S: Final = 5.0
+"""A header that says when has no finer unit than a second, and the answer took its time."""
+COMMIT_SLOW_S: Final = 0.1
+SNAPSHOT_OLD_S: Final = 600.0
+NAMES_MAX: Final = 5
+JOBS_MAX: Final = 1_000
+_CANT_RUN: Final = {
+    ReasonCode.NO_NODES: "start an agent: `stoker agent -c agent.yaml`",
+    ReasonCode.NODES_UNAVAILABLE: "bring those nodes back, or end their drain",
+    ReasonCode.NO_FITTING_NODE: "cancel them, or add a larger node",
+    ReasonCode.NO_SELECTED_NODE: "change what they select, or label a node",
+}
+"""Nothing that is here now could run such a job."""
+
+
+class NodeRow(msgspec.Struct, kw_only=True):
+    """What is read of a node."""
+
+    name: str
+    state: str = ""
+    version: str = ""
+
+
+class ReasonRow(msgspec.Struct):
+    code: str = ""
+
+
+class JobRow(msgspec.Struct, kw_only=True):
+    id: str
+    reason: ReasonRow | None = None
+
+
+class _Nodes(msgspec.Struct):
+    nodes: list[NodeRow]
+
+
+class _Jobs(msgspec.Struct):
+    jobs: list[JobRow]
+
+
+class _Health(msgspec.Struct):
+    version: str = ""
+    cluster_id: str = ""
+    epoch: int = 0
+
+
+class Server:
+    """One control plane, asked anew by each check: a check runs in a process of its own."""
+
+    def __init__(self, servers: str) -> None:
+        """Raises: StokerError `bad_server`."""
+        Transport(servers)
+        self.servers = servers
+
+    def get(self, path: str) -> Reply:
+        """Raises: StokerError."""
+        transport = Transport(self.servers, answer_s=ANSWER_S)
+        try:
+            return transport.ask("GET", path)
+        finally:
+            transport.close()
+
+    def meters(self) -> Meters:
+        return Meters(self.get("/metrics").body.decode(errors="replace"))
+
+
+def first(server: Server) -> Check:
+    """Without its answer there is no use in the others."""
+    return Check("server", lambda: answers(server), seconds=2 * ANSWER_S)
+
+
+def checks(server: Server) -> list[Check]:
+    looks = {
+        "ready": lambda: ready(server),
+        "server_clock": lambda: server_clock(server.get("/health"), now_ms()),
+        "nodes": lambda: nodes(_nodes(server)),
+        "agents": lambda: agents(_nodes(server), __version__),
+        "queue": lambda: queue(_pending(server)),
+        "commits": lambda: commits(server.meters()),
+        "snapshot": lambda: snapshot(server.meters()),
+        "server_disk": lambda: server_disk(server.meters()),
+        "ledger": lambda: ledger(server.meters()),
+    }
+    return [Check(name, look, seconds=2 * ANSWER_S) for name, look in looks.items()]
+
+
+def answers(server: Server) -> Iterator[Said]:
+    try:
+        health = msgspec.json.decode(server.get("/health").body, type=_Health)
+    except StokerError as fault:
+        yield wrong(fault.refusal.message, fault.refusal.hint)
+        return
+    except msgspec.MsgspecError:
+        yield wrong(f"what answers at {server.servers} is not a Stoker control plane", "check --server")
+        return
+    yield fine(f"version {health.version}, cluster {health.cluster_id}, epoch {health.epoch}")
+    if health.version != __version__:
+        fix = "install the same version on both sides; neighbouring ones work together"
+        yield doubtful(f"the control plane is of version {health.version}, this command of {__version__}", fix)
+
+
+def ready(server: Server) -> Iterator[Said]:
+    try:
+        server.get("/ready")
+    except StokerError as fault:
+        yield wrong(fault.refusal.message, fault.refusal.hint)
+    else:
+        yield fine("the loop decides and the log takes facts")
+
+
+def server_clock(reply: Reply, now: int) -> Iterator[Said]:
+    """Holds the server's clock against ours, `now` in milliseconds since 1970."""
+    try:
+        theirs = parsedate_to_datetime(reply.headers.get("date", "")).timestamp()
+    except ValueError:
+        yield fine("the answer has no date to compare")
+        return
+    skew_s = theirs - now / 1_000
+    if abs(skew_s) > SKEW_MAX_S:
+        way = "ahead of" if skew_s > 0 else "behind"
+        fix = "let both machines keep time (chrony, ntpd, systemd-timesyncd): times that people read don't agree"
+        yield doubtful(f"the control plane's clock is {abs(skew_s):.0f} s {way} this machine's", fix)
+    else:
+        yield fine("the control plane's clock and this machine's agree")
+
+
+def _nodes(server: Server) -> list[NodeRow]:
+    return msgspec.json.decode(server.get(f"{API_PREFIX}/nodes").body, type=_Nodes).nodes
+
+
+def nodes(rows: Sequence[NodeRow]) -> Iterator[Said]:
+    known = [row for row in rows if row.state != "forgotten"]
+    if not known:
+        yield doubtful("no node has joined: every job waits", "start an agent: `stoker agent -c agent.yaml`")
+        return
+    counts = Counter(row.state for row in known)
+    yield fine(f"{len(known)} nodes: " + ", ".join(f"{number} {state}" for state, number in sorted(counts.items())))
+    silent = [row.name for row in known if row.state == "unreachable"]
+    if silent:
+        words = f"{_names(silent)} can't be heard; jobs there are kept, and get no company"
+        fix = "see whether machine, agent and network live; once a machine is off: `stoker node forget NAME --force`"
+        yield wrong(words, fix) if len(silent) == len(known) else doubtful(words, fix)
+    elif not counts["ready"]:
+        yield doubtful("no node takes new work", "`stoker node resume NAME` ends a drain")
+
+
+def agents(rows: Sequence[NodeRow], ours: str) -> Iterator[Said]:
+    known = [row for row in rows if row.state not in ("forgotten", "unreachable")]
+    others = [f"{row.name} ({row.version or 'unknown'})" for row in known if row.version != ours]
+    if others:
+        fix = "upgrade them one by one: jobs run on while an agent restarts"
+        yield doubtful(f"agents of another version than {ours}: {_names(others)}", fix)
+    else:
+        yield fine(f"{len(known)} agents are of version {ours}")
+
+
+def _pending(server: Server) -> list[JobRow]:
+    path = f"{API_PREFIX}/jobs?state=pending&limit={JOBS_MAX}"
+    return msgspec.json.decode(server.get(path).body, type=_Jobs).jobs
+
+
+def queue(rows: Sequence[JobRow]) -> Iterator[Said]:
+    stuck = {code: [row.id for row in rows if row.reason and row.reason.code == code] for code in _CANT_RUN}
+    for code, jobs in stuck.items():
+        if jobs:
+            words = f"{len(jobs)} waiting jobs that nothing here could run ({code}): {_names(jobs)}"
+            yield doubtful(words, f"{_CANT_RUN[code]}; `stoker why {jobs[0]}` says more")
+    if not any(stuck.values()):
+        newest = "newest " if len(rows) >= JOBS_MAX else ""
+        yield fine(f"{len(rows)} {newest}jobs wait, and something here could run each of them")
+
+
+def commits(meters: Meters) -> Iterator[Said]:
+    most_s = meters.at_most("stoker_commit_seconds", 0.99)
+    if most_s is None:
+        yield fine("nothing was committed yet")
+    elif most_s > COMMIT_SLOW_S:
+        fix = "put its data_dir on a local SSD, and see what else writes there: each submit waits as long"
+        yield doubtful(f"99 of 100 commits are on disk within {shown_s(most_s)}", fix)
+    else:
+        yield fine(f"99 of 100 commits are on disk within {shown_s(most_s)}")
+
+
+def snapshot(meters: Meters) -> Iterator[Said]:
+    age_s, faults = meters.value("stoker_snapshot_age_seconds"), meters.value("stoker_snapshot_faults_total")
+    fix = "see `snapshot_failed` in the control plane's log; a restart replays all that came since"
+    if faults:
+        yield doubtful(f"{faults:.0f} snapshots could not be saved since its start", fix)
+    if age_s is None:
+        yield fine("this control plane doesn't say how old its newest snapshot is")
+    elif age_s > SNAPSHOT_OLD_S:
+        yield doubtful(f"facts of {age_s:.0f} s are in no snapshot", fix)
+    else:
+        yield fine(f"the oldest fact that is in no snapshot is {age_s:.0f} s old")
+
+
+def server_disk(meters: Meters) -> Iterator[Said]:
+    free = meters.value("stoker_data_dir_free_bytes")
+    if free is None:
+        yield fine("this control plane doesn't say how much space it has left")
+        return
+    words = f"{int(free) >> 20} MiB are free where the control plane's data_dir lies"
+    fix = "free some: a control plane whose disk is full stops, and loses nothing that it acknowledged"
+    if free < FREE_MIN_BYTES:
+        yield wrong(words, fix)
+    else:
+        yield doubtful(words, fix) if free < FREE_WANTED_BYTES else fine(words)
+
+
+def ledger(meters: Meters) -> Iterator[Said]:
+    drift, passes = meters.value("stoker_ledger_drift"), meters.value("stoker_pass_faults_total")
+    fix = "see `ledger_violated` and `pass_failed` in the control plane's log, and report it: it is a defect of Stoker"
+    if drift:
+        yield wrong(f"the audit found {drift:.0f} violations of the ledger", fix)
+    if passes:
+        yield wrong(f"{passes:.0f} passes of the scheduling loop broke since its start", fix)
+    if not drift and not passes:
+        yield fine("the ledger proves itself" if drift is not None else "the first audit is still to come")
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
