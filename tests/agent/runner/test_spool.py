@@ -71,6 +71,29 @@ def test_one_answer_never_joins_what_did_not_lie_together(base: str) -> None:
     assert spool.read(base, 0, 100)[:2] == (0, bytes(HEAD))
 
 
+@pytest.mark.parametrize("tails_in_the_listing", [1, 2])
+def test_what_is_dropped_while_it_is_read_is_never_taken_for_missing_output(
+    base: str, monkeypatch: pytest.MonkeyPatch, tails_in_the_listing: int
+) -> None:
+    """A gigabyte a second goes through a segment in the time that it takes to list and open it. A reader who was told
+    that there is nothing, or sent back, would stop or say everything twice."""
+    writer = written(base, b"x" * (HEAD + tails_in_the_listing * TAIL))
+    listed = spool._segments(base)
+    writer.write(b"y" * (5 * TAIL))
+    monkeypatch.setattr(spool, "_segments", lambda _: listed)
+    begin, found, size, ended = spool.read(base, HEAD + 3, 100)
+    assert (found, ended) == (b"", False)
+    assert begin == size == max(HEAD + 3, HEAD + (tails_in_the_listing - 1) * TAIL)
+
+
+def test_what_was_dropped_between_listing_and_opening_is_skipped(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = written(base, b"x" * (HEAD + TAIL), b"y" * TAIL)
+    listed = spool._segments(base)
+    writer.write(b"z")
+    monkeypatch.setattr(spool, "_segments", lambda _: listed)
+    assert spool.read(base, HEAD, 100)[:2] == (HEAD + TAIL, b"y" * TAIL)
+
+
 @given(st.lists(st.binary(max_size=40), max_size=30))
 def test_whatever_is_written_the_head_and_the_tail_are_exact(parts: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:

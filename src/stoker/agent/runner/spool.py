@@ -119,39 +119,44 @@ def read(base: str, offset: int, limit: int) -> tuple[int, bytes, int, bool]:
     """Up to `limit` bytes from `offset`, which counts from the end when negative.
 
     Answers (offset of the first byte answered, bytes, size of all ever written, no more will come). When bytes at
-    `offset` were dropped by the bound, the answer begins at the first one kept after it.
+    `offset` were dropped by the bound, the answer begins at the first one kept after it. Output that is dropped while
+    it is read is answered without bytes, from where something may be kept: the reader asks again from there.
     Raises FileNotFoundError when there is no such output (any more).
     """
+    kept_from = max(0, offset)
     for _ in range(_READ_TRIES_MAX):
         segments = _segments(base)
-        last = os.stat(segments[-1][1])
+        kept_from = max(kept_from, segments[-1][0])
+        try:
+            last = os.stat(segments[-1][1])
+        except FileNotFoundError:
+            if len(segments) == 1:
+                raise
+            continue
         size, ended = segments[-1][0] + last.st_size, not last.st_mode & stat.S_IWUSR
         wanted = max(0, size + offset) if offset < 0 else min(offset, size)
-        if limit == 0:
+        if limit == 0 or wanted == size:
             return wanted, b"", size, ended
-        try:
-            begin, found = _read_from(segments, wanted, min(limit, size - wanted))
-        except FileNotFoundError:
-            continue
-        return begin, found, size, ended
-    raise FileNotFoundError(f"the output {base} changes faster than it can be read; ask again")
+        begin, found = _read_from(segments, wanted, min(limit, size - wanted))
+        if found:
+            return begin, found, size, ended
+    return kept_from, b"", kept_from, False
 
 
 def _read_from(segments: list[tuple[int, str]], wanted: int, limit: int) -> tuple[int, bytes]:
-    """The bytes from `wanted`, or from the first segment after it, that lie together."""
+    """The bytes from `wanted`, or from the first segment after it, that lie together. None when all were dropped."""
     parts: list[bytes] = []
     begin, length = wanted, 0
     for start, path in segments:
-        with open(path, "rb", buffering=0) as file:
-            end = start + os.fstat(file.fileno()).st_size
-            if end <= wanted:
+        if parts and begin + length != start:
+            break  # what lay between was dropped
+        with suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+            if start + os.fstat(file.fileno()).st_size <= wanted:
                 continue
             if not parts:
                 begin = max(wanted, start)
-            elif begin + length != start:
-                break  # what lay between was dropped
             file.seek(begin + length - start)
-            parts.append(file.read(limit - length) if limit > length else b"")
+            parts.append(file.read(limit - length))
             length += len(parts[-1])
             if length >= limit:
                 break
