@@ -15,7 +15,23 @@ from typing import Final, NoReturn
 import click
 
 from stoker import __version__
-from stoker.cli.commands import daemon, demo, gpu, listing, logs, node, orders, status, submit, up, version, wait, why
+from stoker.cli.commands import (
+    completion,
+    daemon,
+    demo,
+    doctor,
+    gpu,
+    listing,
+    logs,
+    node,
+    orders,
+    status,
+    submit,
+    up,
+    version,
+    wait,
+    why,
+)
 from stoker.cli.problem import refused, show_problem
 from stoker.cli.server import server_option
 
@@ -26,9 +42,10 @@ UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 """How a write to a file that can hold no more ends."""
 _SECTIONS: Final = (
     ("Try it", (demo.demo, up.up)),
-    ("Jobs", (submit.submit, listing.list_jobs, status.status, logs.logs, why.why, wait.wait, orders.cancel)),
+    ("Jobs", (submit.submit, listing.list_jobs, status.status, logs.logs, why.why, wait.wait)),
+    ("Orders to jobs", (orders.cancel, orders.hold, orders.release, orders.requeue, orders.signal)),
     ("Nodes", (node.node, gpu.gpu)),
-    ("Operation", (daemon.control, daemon.agent, version.version)),
+    ("Operation", (daemon.control, daemon.agent, doctor.doctor, completion.completion, version.version)),
 )
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.completion import nodes
 from stoker.cli.output import output_options, show_lines, show_pairs, show_rows
 from stoker.cli.server import connect, server_option
 from stoker.cli.table import Column
@@ -70,12 +71,12 @@ def list_nodes(form: str) -> None:
       stoker node list
       stoker node list -o wide
     """
-    nodes = connect().nodes()
-    show_rows(form, _columns(), nodes, nodes)
+    found = connect().nodes()
+    show_rows(form, _columns(), found, found)
 
 
 @node.command()
-@click.argument("name")
+@click.argument("name", shell_complete=nodes)
 @output_options
 @server_option
 def show(name: str, form: str) -> None:
@@ -90,7 +91,7 @@ def show(name: str, form: str) -> None:
 
 
 @node.command()
-@click.argument("name")
+@click.argument("name", shell_complete=nodes)
 @click.option("--reason", default="", help="Why, for people.")
 @output_options
 @server_option
@@ -105,7 +106,7 @@ def drain(name: str, reason: str, form: str) -> None:
 
 
 @node.command()
-@click.argument("name")
+@click.argument("name", shell_complete=nodes)
 @output_options
 @server_option
 def resume(name: str, form: str) -> None:
@@ -119,7 +120,7 @@ def resume(name: str, form: str) -> None:
 
 
 @node.command()
-@click.argument("name")
+@click.argument("name", shell_complete=nodes)
 @click.option("--force", is_flag=True, help="Also end what it holds, without proof that its processes are gone.")
 @output_options
 @server_option

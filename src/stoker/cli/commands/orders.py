@@ -1,4 +1,4 @@
-"""`stoker cancel`, and whatever else is said to jobs by their ids.
+"""`stoker cancel`, `hold`, `release`, `requeue` and `signal`: what is said to jobs by their ids.
 
 Rules: J1  every id is tried, whatever became of those before it; the exit status is that of the first refusal
        J2  an id may name a job, a member of an array, or some of them: `7`, `7_3`, `7_[0-4,9]`
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from stoker.cli.completion import any_jobs, jobs_then_signal, open_jobs
 from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.problem import refused, show_problem
 from stoker.cli.server import connect, server_option
@@ -23,27 +24,99 @@ LINES_MAX: Final = 20
 """Beyond that the members of one answer are counted, not listed."""
 
 
-def _ids(command: Command) -> Command:
-    argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
-    return argument(output_options(server_option(command)))
+def _ids(of: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Ids of jobs, the forms of the answer, and a server. `of` knows which ids a shell may offer."""
+
+    def add(command: Command) -> Command:
+        argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=of)
+        return argument(output_options(server_option(command)))
+
+    return add
 
 
 @click.command()
-@_ids
+@_ids(open_jobs)
 @click.pass_context
 def cancel(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
     """Cancel jobs: terminate, wait a grace time, kill.
 
-    A job is `cancelled` once its processes are gone; until then it is `stopping`. Every id is tried; the exit status
-    is that of the first refusal.
+    A job is `cancelled` once its processes are gone; until then it is `stopping`. An ID may name members of an array:
+    7_3, or 7_[0-4,9]. Every id is tried; the exit status is that of the first refusal.
 
     \b
     Examples:
       stoker cancel 7
-      stoker cancel 7 8 9
+      stoker cancel 7 8 '9_[0-499]'
     """
+    give(ctx, form, job_ids, connect().cancel_all)
+
+
+@click.command()
+@_ids(open_jobs)
+@click.pass_context
+def hold(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
+    """Keep waiting jobs from starting, until they are released.
+
+    What runs isn't touched: a running job is refused, and of an array those members are held that have not started.
+
+    \b
+    Examples:
+      stoker hold 7
+      stoker hold '9_[100-199]'
+    """
+    give(ctx, form, job_ids, connect().hold)
+
+
+@click.command()
+@_ids(open_jobs)
+@click.pass_context
+def release(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
+    """Let held jobs start.
+
+    \b
+    Examples:
+      stoker release 7
+    """
+    give(ctx, form, job_ids, connect().release)
+
+
+@click.command()
+@_ids(any_jobs)
+@click.pass_context
+def requeue(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
+    """Run jobs once more, under their own ids.
+
+    What is live is stopped first; what has ended waits again. Of an array its failed members are taken.
+
+    \b
+    Examples:
+      stoker requeue 7
+      stoker requeue 9_3
+    """
+    give(ctx, form, job_ids, connect().requeue)
+
+
+@click.command()
+@click.argument("words", metavar="ID... SIGNAL", nargs=-1, required=True, shell_complete=jobs_then_signal)
+@output_options
+@server_option
+@click.pass_context
+def signal(ctx: click.Context, words: tuple[str, ...], form: str) -> None:
+    """Send a signal to the processes of running jobs.
+
+    SIGNAL is a name or a number: USR1, SIGUSR1, 10. It reaches every process of every task; what ends by it is no
+    cancelled job, but one that ended by a signal.
+
+    \b
+    Examples:
+      stoker signal 7 USR1
+      stoker signal 7 8 9_3 TERM
+    """
+    *job_ids, name = words
+    if not job_ids:
+        raise click.UsageError("give the ids of jobs, and then a signal")
     client = connect()
-    give(ctx, form, job_ids, lambda job_id: [client.cancel(job_id)])
+    give(ctx, form, job_ids, lambda job_id: client.signal(job_id, name.upper()))
 
 
 def give(ctx: click.Context, form: str, job_ids: Sequence[str], order: Order) -> None:
