@@ -57,7 +57,7 @@ class Oracle:
     _stopped: set[tuple[JobId, int]] = field(default_factory=set)
     """Attempts of which the disk says so."""
     _waited: dict[tuple[JobId, int], int] = field(default_factory=dict)
-    """(job, attempts so far or members still waiting) -> how many passes had been made when it was first seen waiting."""
+    """(job, attempts so far or members left) -> how many passes had been made when it was first seen waiting."""
 
     def __post_init__(self) -> None:
         for machine in self.machines:
@@ -159,7 +159,9 @@ class Oracle:
             for job_id in ids:
                 job = state.jobs[job_id]
                 progress = job.members.waiting if job.members else len(job.attempts)
-                since = self._waited.get((job_id, progress), loop.passes)
+                array = state.jobs.get(job.array_of)
+                limited = array is not None and state.indexes.arrays.room(array) == 0
+                since = loop.passes if limited else self._waited.get((job_id, progress), loop.passes)
                 waited[job_id, progress] = since
                 if loop.passes >= since + 2 and loop.reason_for(job) == AWAITING_PASS:
                     self.broken.append(
