@@ -19,7 +19,8 @@ from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import LIST_MAX, JobListQuery, JobListView, JobsSubmittedView, JobView, WhyView
 from stoker.wire.rest.log import ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
-from stoker.wire.rest.node import DrainBody, NodeListView, NodeView
+from stoker.wire.rest.node import DrainBody, LabelsBody, NodeListView, NodeView, TaintsBody
+from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView
 from stoker.wire.rest.submit import JobBody, JobsBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
 from stoker.wire.transport import DEFAULT_SERVER, Reply, Transport, bad_answer
@@ -162,6 +163,32 @@ class Client:
 
     def forget(self, name: str, *, force: bool = False) -> NodeView:
         return self._ask(NodeView, "DELETE", f"/nodes/{quote(name, safe='')}?force={str(force).lower()}")
+
+    def label(self, name: str, labels: dict[str, str], remove: Sequence[str] = ()) -> NodeView:
+        """Set labels on a node and take others off, by key."""
+        body = LabelsBody(labels=labels, remove=list(remove))
+        return self._ask(NodeView, "POST", f"/nodes/{quote(name, safe='')}/labels", body)
+
+    def taint(self, name: str, taints: Sequence[str], remove: Sequence[str] = ()) -> NodeView:
+        """Put taints on a node and take others off, by key."""
+        body = TaintsBody(taints=list(taints), remove=list(remove))
+        return self._ask(NodeView, "POST", f"/nodes/{quote(name, safe='')}/taints", body)
+
+    def partitions(self) -> list[PartitionView]:
+        return self._ask(PartitionListView, "GET", "/partitions").partitions
+
+    def partition(self, name: str) -> PartitionView:
+        return self._ask(PartitionView, "GET", f"/partitions/{quote(name, safe='')}")
+
+    def create_partition(self, partition: NewPartitionBody) -> PartitionView:
+        return self._ask(PartitionView, "POST", "/partitions", partition)
+
+    def put_partition(self, name: str, partition: PartitionBody) -> PartitionView:
+        """Replace it whole, or make it."""
+        return self._ask(PartitionView, "PUT", f"/partitions/{quote(name, safe='')}", partition)
+
+    def delete_partition(self, name: str) -> PartitionView:
+        return self._ask(PartitionView, "DELETE", f"/partitions/{quote(name, safe='')}")
 
     def gpus(self) -> GpuListView:
         return self._ask(GpuListView, "GET", "/gpus")

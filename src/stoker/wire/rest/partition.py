@@ -1,34 +1,29 @@
 """How is a partition shown, and what may be said of one?"""
 
-from typing import Annotated, Final
-
 import msgspec
 
 from stoker.brain.domain.ids import PartitionName
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.where import make_where
 from stoker.wire.rest.decode import bad_value
+from stoker.wire.rest.submit import names_in
 from stoker.wire.text import parse_duration
-
-NAMES_MAX: Final = 1_000
-"""Names or tolerations in one list; the policy takes fewer."""
-Names = Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=NAMES_MAX)]
 
 
 class PartitionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A partition but for its name. What isn't given is as if it never had been."""
 
-    where: str = ""
+    where: str | None = None
     """A label selector, as in Kubernetes: `zone=a,disk!=hdd,tier in (x,y),!slow`."""
-    exclude: Names = []
-    """Names of nodes."""
-    tolerate: Names = []
+    exclude: str | list[str] | None = None
+    """Names of nodes, as a list or with commas between them."""
+    tolerate: str | list[str] | None = None
     """Taints that don't keep its jobs away: `KEY`, `KEY=VALUE`, or `*` for all."""
     time_default: str | int | None = None
     """For jobs that name no limit: `30` (minutes), `2h`, `1-12:00:00`. Null = the cluster's."""
     time_max: str | int | None = None
     """The longest that a job may ask for. Null = the cluster's."""
-    comment: str = ""
+    comment: str | None = None
 
 
 class NewPartitionBody(PartitionBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,10 +66,10 @@ def partition_of(name: str, body: PartitionBody) -> Partition:
     """
     return Partition(
         name=PartitionName(name),
-        where=make_where(body.where, body.exclude, body.tolerate),
+        where=make_where(body.where or "", names_in(body.exclude), names_in(body.tolerate)),
         time_default_ms=_time_ms("time_default", body.time_default),
         time_max_ms=_time_ms("time_max", body.time_max),
-        comment=body.comment,
+        comment=body.comment or "",
     )
 
 

@@ -167,12 +167,13 @@ def _begin(text: str | None, now: Instant, at: str) -> Instant:
 def _where(body: JobBody, at: str) -> Where:
     if not (body.where or body.exclude or body.tolerate):
         return ANYWHERE
-    exclude, tolerate = _names(body.exclude), _names(body.tolerate)
+    exclude, tolerate = names_in(body.exclude), names_in(body.tolerate)
     with _in(lambda code: _join(at, "tolerate" if code == "bad_toleration" else "where")):
         return make_where(body.where or "", exclude, tolerate)
 
 
-def _names(given: str | list[str] | None) -> list[str]:
+def names_in(given: str | list[str] | None) -> list[str]:
+    """Names, as a list or with commas between them."""
     parts = given.split(",") if isinstance(given, str) else given or ()
     return [name for part in parts if (name := part.strip())]
 
