@@ -49,6 +49,10 @@ def nodes(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[C
     return _items(ctx, parameter, begun, lambda client: [(node.name, node.state.value) for node in client.nodes()])
 
 
+def partitions(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem[str]]":
+    return _items(ctx, parameter, begun, lambda client: _partitions(client))
+
+
 def jobs_then_signal(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem[str]]":
     """Ids and names of signals on one line: a word that begins with a letter can only be a signal."""
     if begun[:1].isalpha():
@@ -69,6 +73,10 @@ def _jobs(client: "Client", state: str) -> _Offers:
 
     page = client.jobs(JobListQuery(state=state, limit=OFFERED_MAX))
     return [(job.id, visible(f"{job.state.value} {job.name}")) for job in page.jobs]
+
+
+def _partitions(client: "Client") -> _Offers:
+    return [(each.name, visible(each.comment)) for each in client.partitions()]
 
 
 def _items(

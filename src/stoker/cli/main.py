@@ -25,6 +25,7 @@ from stoker.cli.commands import (
     logs,
     node,
     orders,
+    partition,
     status,
     submit,
     up,
@@ -44,7 +45,7 @@ _SECTIONS: Final = (
     ("Try it", (demo.demo, up.up)),
     ("Jobs", (submit.submit, listing.list_jobs, status.status, logs.logs, why.why, wait.wait)),
     ("Orders to jobs", (orders.cancel, orders.hold, orders.release, orders.requeue, orders.signal)),
-    ("Nodes", (node.node, gpu.gpu)),
+    ("Nodes", (node.node, gpu.gpu, partition.partition)),
     ("Operation", (daemon.control, daemon.agent, doctor.doctor, completion.completion, version.version)),
 )
 

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.commands.label import label, labels_line, taint, taints_line
 from stoker.cli.completion import nodes
 from stoker.cli.output import output_options, show_lines, show_pairs, show_rows
 from stoker.cli.server import connect, server_option
 from stoker.cli.table import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stoker.wire.rest.node import NodeView
 
@@ -25,7 +26,8 @@ def _columns() -> "list[Column[NodeView]]":
         Column("MEMORY", lambda node: f"{node.free.memory_mb >> 10}/{node.memory_mb >> 10} GiB free", right=True),
         Column("JOBS", lambda node: len(node.jobs), right=True),
         Column("NOTE", _note, elastic=True),
-        Column("LABELS", _labels, wide=True),
+        Column("LABELS", labels_line, wide=True),
+        Column("TAINTS", taints_line, wide=True),
         Column("ADDRESS", lambda node: node.address, wide=True),
         Column("VERSION", lambda node: node.version, wide=True),
         Column("REGISTERED", lambda node: node.registered_at, wide=True),
@@ -45,18 +47,15 @@ def _note(node: "NodeView") -> str:
     return "; ".join(filter(None, parts))
 
 
-def _labels(node: "NodeView") -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items()))
-
-
 @click.group()
 def node() -> None:
-    """Show nodes, and take them out of service or back.
+    """Show nodes, label and taint them, and take them out of service or back.
 
     \b
     Examples:
       stoker node list
       stoker node drain gpu-07 --reason "replace fan"
+      stoker node label gpu-07 zone=a
     """
 
 
@@ -138,8 +137,27 @@ def forget(name: str, force: bool, form: str) -> None:
     _show(form, connect().forget(name, force=force))
 
 
+node.add_command(label)
+node.add_command(taint)
+
+
 def _show(form: str, found: "NodeView") -> None:
     show_lines(form, [f"node {found.name} is {found.state.value}"], found)
+
+
+def _marks(node: "NodeView") -> "Iterator[tuple[str, object]]":
+    """Labels and taints, and which of them people have a hand in."""
+    yield "labels", labels_line(node)
+    yield from _hands(node.labels_by, node.labels_off)
+    yield "taints", taints_line(node)
+    yield from _hands(node.taints_by, node.taints_off)
+
+
+def _hands(by: "Mapping[str, str]", off: "Sequence[str]") -> "Iterator[tuple[str, object]]":
+    if "people" in by.values():
+        yield "  set by people", ", ".join(sorted(key for key, who in by.items() if who == "people"))
+    if off:
+        yield "  taken off", ", ".join(off)
 
 
 def _rows(node: "NodeView") -> "Iterator[tuple[str, object]]":
@@ -149,7 +167,7 @@ def _rows(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield "address", node.address
     yield "cpus", f"{node.free.cpus} of {node.cpus} free"
     yield "memory", f"{node.free.memory_mb} of {node.memory_mb} MiB free"
-    yield "labels", _labels(node)
+    yield from _marks(node)
     yield "runs", ", ".join(node.executors)
     yield "version", node.version
     yield "registered", node.registered_at

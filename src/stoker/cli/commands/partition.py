@@ -1,0 +1,197 @@
+"""`stoker partition`: named selections of nodes with times of their own."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from stoker.cli.completion import partitions
+from stoker.cli.output import output_options, show_lines, show_pairs, show_rows
+from stoker.cli.server import connect, server_option
+from stoker.cli.table import Column
+from stoker.cli.words import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stoker.wire.rest.partition import PartitionView
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+NONE: Final = "none"
+_OPTIONS: Final = (
+    click.option("--where", metavar="SEL", help="Nodes by their labels, such as 'zone=a,disk!=hdd'."),
+    click.option("--exclude", metavar="NODES", help="Names of nodes to leave out, with commas between them."),
+    click.option("--tolerate", metavar="T", multiple=True, help="A taint that doesn't repel its jobs: KEY, KEY=VALUE."),
+    click.option("--time", "time_default", metavar="T", help="Limit of jobs that name none: 30 (minutes), 2h."),
+    click.option("--time-max", metavar="T", help="The longest limit that a job may ask for."),
+    click.option("--comment", metavar="TEXT", help="For people."),
+)
+
+
+def _described(command: Command) -> Command:
+    """Give a command what makes up a partition."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _columns() -> "list[Column[PartitionView]]":
+    return [
+        Column("NAME", lambda partition: partition.name),
+        Column("NODES", lambda partition: f"{partition.ready_nodes}/{partition.nodes} ready", right=True),
+        Column("GPUS", lambda partition: f"{partition.free_gpus}/{partition.total_gpus} free", right=True),
+        Column("PENDING", lambda partition: partition.pending_jobs, right=True),
+        Column("RUNNING", lambda partition: partition.running_jobs, right=True),
+        Column("TIME", lambda partition: duration(partition.time_default_ms or None), right=True),
+        Column("TIME MAX", lambda partition: duration(partition.time_max_ms or None), right=True),
+        Column("WHERE", lambda partition: partition.where, elastic=True),
+        Column("COMMENT", lambda partition: partition.comment, elastic=True),
+        Column("EXCLUDE", lambda partition: ", ".join(partition.exclude), wide=True),
+        Column("TOLERATES", lambda partition: ", ".join(partition.tolerate), wide=True),
+    ]
+
+
+@click.group()
+def partition() -> None:
+    """Show partitions and define them: named selections of nodes, with times of their own.
+
+    \b
+    Examples:
+      stoker partition create big --where 'stoker.io/gpu-model=NVIDIA-H100-80GB-HBM3' --time-max 2d
+      stoker partition list
+      stoker submit --partition big --gpus 8 -- python train.py
+    """
+
+
+@partition.command("list")
+@output_options
+@server_option
+def list_partitions(form: str) -> None:
+    """Show every partition, with its nodes, GPUs and jobs.
+
+    \b
+    Examples:
+      stoker partition list
+      stoker partition list -o wide
+    """
+    found = connect().partitions()
+    show_rows(form, _columns(), found, found)
+
+
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+@output_options
+@server_option
+def show(name: str, form: str) -> None:
+    """Show one partition.
+
+    \b
+    Examples:
+      stoker partition show big
+    """
+    found = connect().partition(name)
+    show_pairs(form, _rows(found), found)
+
+
+@partition.command()
+@click.argument("name")
+@_described
+@output_options
+@server_option
+def create(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
+    """Make a partition. Without --where and --exclude it has every node.
+
+    \b
+    Examples:
+      stoker partition create big --where 'zone in (a,b),!slow' --exclude gpu-07 --time 1h --time-max 1d
+      stoker partition create lab --where team=vision --tolerate team=vision --comment "Vision's own nodes"
+    """
+    from stoker.wire.rest.partition import NewPartitionBody
+
+    found = connect().create_partition(NewPartitionBody(name=name, **_fields(given)))
+    show_lines(form, [f"partition {found.name} has {_size(found)}"], found)
+
+
+@partition.command("set")
+@click.argument("name", shell_complete=partitions)
+@_described
+@output_options
+@server_option
+def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
+    """Change what is given, and leave the rest.
+
+    An empty text takes something away: --where '', --tolerate ''. --time none and --time-max none go back to the
+    cluster's. Jobs that are in keep the limits that they have.
+
+    \b
+    Examples:
+      stoker partition set big --time-max 3d
+      stoker partition set big --exclude gpu-07,gpu-08
+    """
+    from stoker.wire.rest.partition import PartitionBody
+
+    fields = _fields(given)
+    if not fields:
+        raise click.UsageError("nothing to change was given: see --help for what can be")
+    client = connect()
+    old = client.partition(name)
+    before: dict[str, Any] = {
+        "where": old.where,
+        "exclude": list(old.exclude),
+        "tolerate": list(old.tolerate),
+        "time_default": _seconds(old.time_default_ms),
+        "time_max": _seconds(old.time_max_ms),
+        "comment": old.comment,
+    }
+    found = client.put_partition(name, PartitionBody(**(before | fields)))
+    show_lines(form, [f"partition {found.name} has {_size(found)}"], found)
+
+
+@partition.command()
+@click.argument("name", shell_complete=partitions)
+@output_options
+@server_option
+def delete(name: str, form: str) -> None:
+    """Delete a partition that no waiting or running job names. Nodes stay as they are.
+
+    \b
+    Examples:
+      stoker partition delete big
+    """
+    found = connect().delete_partition(name)
+    show_lines(form, [f"partition {found.name} is deleted"], found)
+
+
+def _fields(given: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given, as the body of a request names them."""
+    fields: dict[str, Any] = {
+        name: given[name] for name in ("where", "exclude", "comment") if given.get(name) is not None
+    }
+    if given["tolerate"]:
+        fields["tolerate"] = [text for each in given["tolerate"] for text in each.split(",") if text]
+    for name in ("time_default", "time_max"):
+        if given.get(name) is not None:
+            fields[name] = None if given[name].lower() == NONE else given[name]
+    return fields
+
+
+def _seconds(ms: int) -> str | None:
+    """As a request says a time that an answer gave in milliseconds."""
+    return f"{ms // 1_000}s" if ms else None
+
+
+def _size(partition: "PartitionView") -> str:
+    return f"{partition.nodes} node(s) with {partition.total_gpus} GPU(s)"
+
+
+def _rows(partition: "PartitionView") -> "Iterator[tuple[str, object]]":
+    yield "partition", partition.name
+    yield "comment", partition.comment
+    yield "where", partition.where
+    yield "exclude", ", ".join(partition.exclude)
+    yield "tolerates", ", ".join(partition.tolerate)
+    yield "time", duration(partition.time_default_ms or None) or "the cluster's"
+    yield "time max", duration(partition.time_max_ms or None) or "the cluster's"
+    yield "nodes", f"{partition.ready_nodes} of {partition.nodes} ready"
+    yield "gpus", f"{partition.free_gpus} of {partition.total_gpus} free"
+    yield "jobs", f"{partition.pending_jobs} pending, {partition.running_jobs} running"
