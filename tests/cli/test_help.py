@@ -47,9 +47,10 @@ def test_every_option_says_what_it_is() -> None:
 
 
 def test_an_unknown_flag_is_a_usage_error() -> None:
-    said = CliRunner().invoke(root, ["submit", "--array", "0-9", "--", "true"])
+    said = CliRunner().invoke(root, ["submit", "--aray", "0-9", "--", "true"])
     assert said.exit_code == 2
-    assert "--array" in said.output
+    assert "--aray" in said.output
+    assert "--array" in said.output, "the nearest one is named"
 
 
 def test_help_brings_no_server_and_no_wire_with_it() -> None:

@@ -1,5 +1,7 @@
 """Which request does a command line mean?"""
 
+import time
+
 import click
 import pytest
 
@@ -86,3 +88,45 @@ def test_flags_become_fields() -> None:
     sent = body("true", no_requeue=True, gpu_count=2, tasks=3, priority="high", time_limit="30", job_class="online")
     assert (sent.requeue, sent.gpu_count, sent.tasks, sent.priority, sent.time_limit) == (False, 2, 3, "high", "30")
     assert sent.job_class == "online"
+
+
+def test_where_when_and_how_often_it_runs_become_fields() -> None:
+    sent = body(
+        "true",
+        array="0-9%3",
+        after=("ok:7", "any:8"),
+        hold=True,
+        comment="for Ada",
+        where="zone=a",
+        exclude=("gpu-1,gpu-2", "gpu-3"),
+        tolerate=("dedicated=vision", "*"),
+        partition="long",
+        tasks_per_node=2,
+        output="logs/%A_%a.txt",
+        error="/tmp/err",
+    )
+    assert (sent.array, sent.after, sent.hold, sent.comment) == ("0-9%3", ["ok:7", "any:8"], True, "for Ada")
+    assert (sent.where, sent.partition, sent.tasks_per_node) == ("zone=a", "long", 2)
+    assert (sent.exclude, sent.tolerate) == (["gpu-1,gpu-2", "gpu-3"], ["dedicated=vision", "*"])
+    assert (sent.output, sent.error) == ("logs/%A_%a.txt", "/tmp/err"), "relative to where it runs, not to here"
+
+
+def test_a_wall_clocks_time_is_sent_with_its_zone_and_what_counts_from_now_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0")
+    time.tzset()
+    try:
+        assert body("true", begin="2199-07-01T10:00").begin == "2199-07-01T10:00:00+02:00"
+        assert body("true", begin="2199-12-01").begin == "2199-12-01T00:00:00+01:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert body("true", begin="now+30minutes").begin == "now+30minutes"
+
+
+def test_a_time_that_is_none_is_refused_with_the_forms_that_work() -> None:
+    with pytest.raises(StokerError) as refused:
+        body("true", begin="25:99")
+    assert refused.value.refusal.code == "bad_begin"
+    assert "`now+2h`" in refused.value.refusal.hint

@@ -25,8 +25,9 @@ BANS: Final = (
     Ban(
         ("time", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
         "the Clock port: clock.now(), clock.mono(), await clock.sleep(s)",
-        # The runner reads its own clock, and a command that polls a server waits in one place.
-        ("src/stoker/adapters/clock.py", RUNNER, "src/stoker/cli/pause.py"),
+        # The runner reads its own clock, and a command that polls a server waits in one place; what a person types is
+        # meant by the person's wall clock.
+        ("src/stoker/adapters/clock.py", RUNNER, "src/stoker/cli/pause.py", "src/stoker/cli/local_zone.py"),
     ),
     Ban(("asyncio.sleep",), "the Clock port: await clock.sleep(s)", ("src/stoker/adapters/clock.py",)),
     Ban(

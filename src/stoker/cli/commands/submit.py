@@ -3,7 +3,10 @@
 Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
        U2  what a person didn't say isn't sent: defaults are the cluster's
        U3  nothing of the caller's environment travels but the few variables that make a command find its programs
-       U4  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
+       U4  a time to begin at is meant by the wall clock of whoever types it, but counts from the server's where it
+           says `now`
+       U5  a submit whose answer was lost is sent again under the same key, and makes one job
+       U6  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
 """
 
 import os
@@ -35,12 +38,28 @@ _DEMAND: Final = (
     click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs of each task. [default: 1]"),
     click.option("--memory", metavar="SIZE", help="Host memory of each task, such as 64GiB. [default: no limit]"),
 )
+_PLACE: Final = (
+    click.option("--tasks-per-node", type=click.IntRange(1), metavar="K", help="At most so many tasks on one node."),
+    click.option("--partition", metavar="P", help="A named part of the cluster, with its own limits."),
+    click.option("--where", metavar="SEL", help="Only nodes with such labels: zone=a,disk!=hdd,'tier in (x,y)'."),
+    click.option("--exclude", metavar="NODES", multiple=True, help="Not these nodes: gpu-1,gpu-2."),
+    click.option(
+        "--tolerate", metavar="T", multiple=True, help="A taint that doesn't keep it away: KEY, KEY=VALUE or '*'."
+    ),
+)
+_WHEN: Final = (
+    click.option("--array", metavar="SPEC", help="Members: 0-9, 1,3,7, 0-98:2; with %3 at most 3 at once."),
+    click.option("--after", metavar="ok:ID,...", multiple=True, help="Wait for others: ok:7, any:7, notok:7, after:7."),
+    click.option("--begin", metavar="T", help="Not before: 16:00, tomorrow, 2026-12-01T10:00, now+2h."),
+    click.option("--hold", is_flag=True, help="Wait until it is released."),
+)
 _POLICY: Final = (
     click.option("--tenant", help="Whose quota it draws on. [default: default]"),
     click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Its pool. [default: batch]"),
     click.option("--priority", metavar="P", help="A whole number, or low, normal, high, urgent. [default: normal]"),
     click.option("--time", "time_limit", metavar="T", help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s."),
     click.option("--retries", type=click.IntRange(0), metavar="N", help="Tries after a non-zero exit. [default: 0]"),
+    click.option("--comment", metavar="C", help="For people."),
     click.option("--no-requeue", is_flag=True, help="Don't start it again when its node is lost."),
 )
 _COMMAND: Final = (
@@ -54,6 +73,10 @@ _COMMAND: Final = (
         help=f"Variables to send: all, none (nor the working directory), or NAME,NAME. [default: {', '.join(SENT)}]",
     ),
     click.option("--workdir", metavar="DIR", help="Where it runs. [default: here]"),
+    click.option(
+        "--output", metavar="F", help="File on the node for what it writes, from where it runs: %j id, %A_%a member."
+    ),
+    click.option("--error", metavar="F", help="File of its own for stderr. [default: as --output]"),
 )
 _AFTER: Final = (
     click.option("--wait", "waits", is_flag=True, help="Wait for its end, and exit as it did."),
@@ -63,7 +86,7 @@ _AFTER: Final = (
 
 def _options(command: Command) -> Command:
     """click shows options in the order in which decorators stand, so the last is applied first."""
-    for option in reversed((*_DEMAND, *_POLICY, *_COMMAND, *_AFTER)):
+    for option in reversed((*_DEMAND, *_PLACE, *_POLICY, *_WHEN, *_COMMAND, *_AFTER)):
         command = option(command)
     return command
 
@@ -92,8 +115,13 @@ def submit(
       stoker submit --gpus 4 -- python train.py --epochs 3
       stoker submit --gpus 1 --time 2h --wait -- 'make data && ./train'
       stoker submit --name sweep --priority low --gpus 8 --tasks 2 -- torchrun train.py
+      stoker submit --array 0-99%8 --output 'out-%A_%a.txt' -- './one $STOKER_ARRAY_INDEX'
+      stoker submit --after ok:7 --begin 22:00 --where zone=a -- ./report
     """
-    job = connect().submit(job_body(given, os.environ, _here))
+    from stoker.cli.pause import pause
+    from stoker.cli.submit_key import new_key, submit_once
+
+    job = submit_once(connect(), job_body(given, os.environ, _here), new_key(), pause)
     plain = for_people(form)
     if plain:
         click.echo(job.id)
@@ -132,10 +160,14 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
         name: given[name]
         for name in (
             *("name", "gpu_count", "tasks", "gpu_model", "cpus", "tenant", "job_class", "priority", "time_limit"),
-            *("retries", "image", "visible"),
+            *("retries", "image", "visible", "array", "hold", "comment", "output", "error", "where", "partition"),
+            "tasks_per_node",
         )
-        if given.get(name) is not None
+        if given.get(name) not in (None, False)
     }
+    body |= {name: list(given[name]) for name in ("after", "exclude", "tolerate") if given.get(name)}
+    if given.get("begin") is not None:
+        body["begin"] = _begin(given["begin"])
     for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])
@@ -147,6 +179,14 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
     nothing = (given.get("export") or "").upper() == "NONE"
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
     return JobBody(**body)
+
+
+def _begin(text: str) -> str:
+    """U4."""
+    from stoker.cli.local_zone import LocalZone, now
+    from stoker.wire.text import begin_text
+
+    return begin_text(text, now(), LocalZone())
 
 
 def _command(words: tuple[str, ...]) -> str | list[str]:
