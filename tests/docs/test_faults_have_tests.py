@@ -21,6 +21,8 @@ FAMILIES = {
     "double allocation": (103, 104, 106, 107),
     "misreported ends": (108, 110, 111, 112),
     "lost output": (114, 115, 117),
+    "dependencies": (132, 133, 134, 135),
+    "arrays": (137, 138, 139, 141),
 }
 
 

@@ -169,6 +169,13 @@ class Player:
         end = TaskEnd(cause=cause, at=self.stage.control.clock.now(), exit_code=exit_code)
         await self.stage.control.sessions.finished(TaskFinished(node=self.node, key=key, end=end))
 
+    async def run_to_end(self, job: JobId, exit_code: int = 0) -> None:
+        """The next start of this job, its confirmation and its end."""
+        await self.stage.until(lambda: any(start.key.job == job for start in self.starts))
+        (*_, start) = (start for start in self.starts if start.key.job == job)
+        await self.say_started(start.key)
+        await self.end(start.key, exit_code)
+
     def leave(self) -> None:
         """The connection breaks."""
         self.stage.control.sessions.detach(self.stream)

@@ -5,10 +5,13 @@ import asyncio
 import pytest
 
 from stoker.brain import cycle
+from stoker.brain.domain.array import parse_array
+from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import DrainNode, ResumeNode, Submit
 from tests.live.stage import ANNA, spec, stage, virtual
 
@@ -165,3 +168,56 @@ async def test_a_pass_that_fails_is_counted_and_the_next_one_runs(monkeypatch: p
         await s.pause(4)
         assert s.job(job).state is JobState.STARTING
         assert s.notes.counts["pass_faults"] == 2
+
+
+@virtual
+async def test_a_throttled_array_says_that_its_own_limit_keeps_it() -> None:
+    """Fault 138: throttled tasks had no reason."""
+    async with stage() as s:
+        await s.join("n1", 8)
+        array = await s.submit(array=parse_array("0-5%2"))
+        await s.until(lambda: s.state.indexes.arrays[array].live == 2)
+        reason = s.control.loop.reason_for(s.job(array))
+        assert (reason.code, reason.facts) == (ReasonCode.ARRAY_LIMIT, {"running": 2, "running_max": 2})
+
+
+@virtual
+async def test_what_waits_for_others_or_is_held_or_begins_later_says_so() -> None:
+    async with stage() as s:
+        await s.join("n1", 8)
+        held = await s.submit(hold=True)
+        after = (Dependency(kind=DependencyKind.OK, job=held),)
+        dependent = await s.submit(after=after)
+        later_one = await s.submit(begin=Instant(s.committer.now() + 60_000))
+        await s.pause(1)
+        reasons = [s.control.loop.reason_for(s.job(job)) for job in (held, dependent, later_one)]
+        assert [reason.code for reason in reasons] == [
+            ReasonCode.HELD,
+            ReasonCode.DEPENDENCY,
+            ReasonCode.BEGIN_TIME,
+        ]
+        assert reasons[1].facts == {"waits": f"ok:{held}"}
+
+
+@virtual
+async def test_a_dependent_starts_by_itself_when_what_it_waits_for_has_ended() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 8)
+        first = await s.submit()
+        second = await s.submit(after=(Dependency(kind=DependencyKind.OK, job=first),))
+        third = await s.submit(after=(Dependency(kind=DependencyKind.NOT_OK, job=first),))
+        await s.until_state(first, JobState.STARTING)
+        await player.run_to_end(first)
+        await s.until_state(second, JobState.STARTING)
+        await s.until_state(third, JobState.FAILED)
+
+
+@virtual
+async def test_an_array_goes_on_member_by_member_and_ends_by_itself() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 8)
+        array = await s.submit(array=parse_array("0-9%3"))
+        for _ in range(10):
+            await s.until(lambda: bool(s.state.indexes.arrays[array].open))
+            await player.run_to_end(min(s.state.indexes.arrays[array].open))
+        await s.until_state(array, JobState.SUCCEEDED)
