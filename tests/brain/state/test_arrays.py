@@ -9,6 +9,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.arrays import member_counts
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob, Submit
 from stoker.brain.state.events.job import JobSignalled
 from tests.brain.state.story import ANNA, Story, spec
@@ -267,6 +268,35 @@ def test_forgotten_members_still_count_towards_how_the_array_ended() -> None:
     assert story.job(array).reason.facts == {"succeeded": 5, "others": 1}  # type: ignore[union-attr]  # it has one
     assert story.state.find(parse_job_ref("1_0")) is None
     assert story.refused(Cancel(by=ANNA, target=parse_job_ref("1_0"))).code == "job_ended"
+
+
+def test_members_are_counted_by_state_whatever_became_of_their_records() -> None:
+    story = Story(Policy(ended_jobs_max=1))
+    story.node("n1", 4)
+    array = _array(story, "0-9")
+    story.decide()
+    for label, code in (("1_0", 0), ("1_1", 0), ("1_2", 3)):
+        story.end(_run(story, label), exit_code=code)
+    story.tell(Cancel, "1_[8-9]")
+    story.tell(Hold, "1_7")
+    story.tell(Hold, "1_6")
+    story.tell(Cancel, "1_6")
+
+    def counts() -> dict[JobState, int]:
+        return member_counts(story.job(array), story.state.indexes.arrays[array])
+
+    expected = {
+        JobState.STARTING: 1,
+        JobState.PENDING: 2,
+        JobState.HELD: 1,
+        JobState.SUCCEEDED: 2,
+        JobState.FAILED: 1,
+        JobState.CANCELLED: 3,
+    }
+    assert counts() == expected
+    story.wait(1).deadlines()
+    assert story.state.find(parse_job_ref("1_0")) is None, "its record is gone"
+    assert counts() == expected
 
 
 def test_limits_count_members_and_not_arrays() -> None:

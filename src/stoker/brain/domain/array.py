@@ -66,6 +66,8 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
     """Members that succeeded, whose records are gone."""
     pruned_bad: int = 0
     """Members that ended otherwise, whose records are gone."""
+    pruned_cancelled: int = 0
+    """Those of `pruned_bad` that were cancelled."""
 
 
 class JobRef(msgspec.Struct, frozen=True):

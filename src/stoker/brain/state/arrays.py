@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from stoker.brain.domain.array import count_of
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE, JobState
@@ -21,6 +22,8 @@ class Tally(msgspec.Struct):
     """They haven't ended."""
     ok: int = 0
     bad: int = 0
+    states: dict[JobState, int] = msgspec.field(default_factory=dict)
+    """How many are in each state; without zeros."""
 
 
 class Tallies(dict[JobId, Tally]):
@@ -45,6 +48,11 @@ class Tallies(dict[JobId, Tally]):
             self._drop_empty(changed.id)
 
     def _count(self, tally: Tally, member: Job, by: int) -> None:
+        count = tally.states.get(member.state, 0) + by
+        if count:
+            tally.states[member.state] = count
+        else:
+            del tally.states[member.state]
         if not member.is_final:
             if by > 0:
                 tally.open[member.id] = None
@@ -69,3 +77,19 @@ class Tallies(dict[JobId, Tally]):
         """Have all members ended, while the array hasn't yet?"""
         members = array.members
         return members is not None and not array.is_final and not members.lazy and not self[array.id].open
+
+
+def member_counts(array: Job, tally: Tally) -> dict[JobState, int]:
+    """How many members are in which state, those counted whose records are gone: of what went wrong but was no cancel
+    only that is still known, so it counts as failed."""
+    _, members = array.as_array
+    counts = dict(tally.states)
+    for state, count in (
+        (array.state, members.waiting),
+        (JobState.SUCCEEDED, members.pruned_ok),
+        (JobState.FAILED, members.pruned_bad - members.pruned_cancelled),
+        (JobState.CANCELLED, members.pruned_cancelled + sum(count_of(each.indexes) for each in members.cancelled)),
+    ):
+        if count:
+            counts[state] = counts.get(state, 0) + count
+    return counts

@@ -142,6 +142,7 @@ def _prune(state: ClusterState, job: JobId) -> None:
         array.members,
         pruned_ok=array.members.pruned_ok + went_well,
         pruned_bad=array.members.pruned_bad + (not went_well),
+        pruned_cancelled=array.members.pruned_cancelled + (gone.state is JobState.CANCELLED),
     )
     state.put_job(replace(array, members=members))
 
