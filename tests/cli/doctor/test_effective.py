@@ -1,0 +1,68 @@
+"""Of which daemon a file is, and which settings hold."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.brain.domain.errors import StokerError
+from stoker.cli.doctor.effective import judged, kind_of, one_line, read, rows
+from stoker.cli.doctor.finding import Level
+from stoker.live.settings import ControlSettings, StoreSettings
+
+
+def file(folder: Path, text: str, name: str = "stoker.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_e1_a_file_is_of_the_daemon_that_knows_more_of_its_keys(tmp_path: Path) -> None:
+    assert kind_of(file(tmp_path, "data_dir: x\nhttp: {}\n"), None) == "control"
+    assert kind_of(file(tmp_path, "data_dir: x\nnode: {}\nhttp: {}\ngpu: {}\n"), None) == "agent"
+    assert kind_of(file(tmp_path, "quota: {}\n"), None) == "control"
+
+
+def test_e1_a_tie_is_settled_by_the_name_or_by_who_asks(tmp_path: Path) -> None:
+    assert kind_of(file(tmp_path, "data_dir: x\n", "agent.yaml"), None) == "agent"
+    assert kind_of(file(tmp_path, "data_dir: x\n", "control.yaml"), None) == "control"
+    assert kind_of(file(tmp_path, "data_dir: x\n"), "agent") == "agent"
+    assert kind_of(None, None) == "control"
+    with pytest.raises(StokerError) as fault:
+        kind_of(file(tmp_path, "data_dir: x\n"), None)
+    assert fault.value.refusal.code == "which_daemon"
+    assert "--kind" in fault.value.refusal.hint
+
+
+def test_every_value_is_told_with_where_it_came_from(tmp_path: Path) -> None:
+    path = file(tmp_path, "data_dir: /d\nhttp:\n  port: 1\n")
+    seen = read("control", path, {"STOKER__LOOP__PERIOD_S": "2"}, {"policy.aging_max": "7"})
+    assert seen.value is not None
+    told = {row.key: (row.value, row.origin) for row in rows(seen.value, seen.origin)}
+    assert told["data_dir"] == ("/d", f"{path}:1")
+    assert told["http.port"] == (1, f"{path}:3")
+    assert told["loop.period_s"] == (2.0, "STOKER__LOOP__PERIOD_S")
+    assert told["policy.aging_max"] == (7, "flag policy.aging_max")
+    assert told["policy.aging_per_hour"] == (20, "default")
+
+
+def test_every_fault_of_a_file_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    path = file(tmp_path, "http: {port: x}\nlop: {}\n")
+    told = list(judged(read("control", path, {}, {}), path))
+    assert [said.level for said in told] == [Level.ERROR, Level.ERROR]
+    assert all(str(path) in said.what for said in told)
+
+
+def test_e2_a_password_inside_an_address_is_never_shown() -> None:
+    settings = ControlSettings(store=StoreSettings(url="postgresql://anna:hunter2@db:5432/stoker"))
+    origin = dict.fromkeys((row for row in keys()), "default")
+    (row,) = (row for row in rows(settings, origin) if row.key == "store.url")
+    assert row.value == "postgresql://anna:***@db:5432/stoker"
+
+
+def keys() -> list[str]:
+    return list(read("control", None, {}, {}).origin)
+
+
+def test_values_are_written_as_in_the_file() -> None:
+    shown = [one_line(value) for value in (True, "", ["a", "b"], {"a": "b"}, 5, 2.5, "x")]
+    assert shown == ["true", '""', "[a, b]", "{a: b}", "5", "2.5", "x"]

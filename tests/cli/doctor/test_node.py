@@ -1,0 +1,115 @@
+"""What the doctor makes of GPUs, cgroups, labels and the name of a node."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from stoker.agent.settings import AgentSettings, ExecutorSettings, GpuSettings, NodeSettings
+from stoker.brain.domain.ids import GpuUuid
+from stoker.cli.doctor import node
+from stoker.cli.doctor.finding import Level, Said
+from stoker.ports import GpuFault, ProbedGpu, ProbeResult
+
+GPU = ProbedGpu(uuid=GpuUuid("GPU-1"), index=0, model="NVIDIA H100", memory_mb=81_559)
+
+
+def levels(said: Iterable[Said]) -> list[Level]:
+    return [each.level for each in said]
+
+
+def test_a_gpu_that_cannot_be_read_is_told_beside_those_that_can() -> None:
+    told = list(node.found(ProbeResult(gpus=(GPU,), faults=(GpuFault(where="GPU-2", error="fell off the bus"),))))
+    assert levels(told) == [Level.WARNING, Level.OK]
+    assert "GPU-2: fell off the bus" in told[0].what
+
+
+def test_simulated_gpus_are_doubtful_on_a_real_node() -> None:
+    (said,) = node.found(ProbeResult(gpus=(GPU,), simulated=True))
+    assert said.level is Level.WARNING
+
+
+def test_devices_without_a_program_that_lists_them_are_an_error() -> None:
+    assert node.none_found(devices=True).level is Level.ERROR
+    assert node.none_found(devices=False).level is Level.WARNING
+
+
+def test_a_missing_script_of_gpus_is_told_as_the_agent_would(tmp_path: Path) -> None:
+    settings = AgentSettings(gpu=GpuSettings(script=str(tmp_path / "gpus.yaml")))
+    (said,) = node.gpus(settings)
+    assert said.level is Level.ERROR
+    assert "gpus.yaml" in said.what
+
+
+def test_nvidia_smi_that_is_wanted_and_missing_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (said,) = node.gpus(AgentSettings(gpu=GpuSettings(detection="nvidia-smi")))
+    assert (said.level, "PATH" in said.what) == (Level.ERROR, True)
+
+
+def test_every_label_and_taint_that_could_not_be_used_is_named() -> None:
+    told = list(node.labels({"zone": "a", "-bad": "x", "ok": "no way"}, ("gpu=old:NoSchedule", "x:Sometimes")))
+    assert levels(told) == [Level.ERROR] * 3
+    assert levels(node.labels({"zone": "a"}, ())) == [Level.OK]
+
+
+def test_a_name_that_cannot_be_a_nodes_is_told() -> None:
+    (said,) = node.name(AgentSettings(node=NodeSettings(name="gpu-07")))
+    assert (said.level, "gpu-07" in said.what) == (Level.OK, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "level"),
+    [
+        (node.CgroupState(0, "", False, False), Level.WARNING),
+        (node.CgroupState(2, "/sys/fs/cgroup/x", False, True), Level.WARNING),
+        (node.CgroupState(2, "/sys/fs/cgroup/x", True, False), Level.WARNING),
+        (node.CgroupState(2, "/sys/fs/cgroup/x", True, True), Level.OK),
+        (node.CgroupState(1, "/sys/fs/cgroup/freezer", True, True), Level.OK),
+    ],
+)
+def test_cgroups_are_judged_by_what_a_job_would_miss(state: node.CgroupState, level: Level) -> None:
+    assert levels(node.cgroups(state)) == [level]
+
+
+def machine(root: Path, mounts: str, own: str) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/mountinfo").write_text(mounts)
+    (root / "proc/self/cgroup").write_text(own)
+    return root
+
+
+def test_version_two_is_read_where_it_can_kill(tmp_path: Path) -> None:
+    own = tmp_path / "sys/fs/cgroup/system.slice/agent"
+    own.mkdir(parents=True)
+    for name in ("cgroup.procs", "cgroup.kill"):
+        (own / name).touch()
+    (own / "cgroup.controllers").write_text("cpu memory pids\n")
+    line = "30 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    found = node.cgroup_state(machine(tmp_path, line, "0::/system.slice/agent\n"))
+    assert found == node.CgroupState(2, str(own), True, True)
+
+
+def test_version_one_is_read_where_version_two_is_only_mounted(tmp_path: Path) -> None:
+    lines = (
+        "30 22 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+        "31 22 0:27 / /sys/fs/cgroup/freezer rw - cgroup freezer rw,freezer\n"
+        "32 22 0:28 / /sys/fs/cgroup/memory rw - cgroup memory rw,memory\n"
+    )
+    (tmp_path / "sys/fs/cgroup/freezer").mkdir(parents=True)
+    found = node.cgroup_state(machine(tmp_path, lines, "0::/\n3:freezer:/\n"))
+    assert (found.version, found.memory) == (1, True)
+
+
+def test_a_machine_without_cgroups_has_none(tmp_path: Path) -> None:
+    found = node.cgroup_state(machine(tmp_path, "22 1 254:1 / / rw - ext4 /dev/root rw\n", ""))
+    assert found.version == 0
+
+
+def test_a_checkpoint_folder_is_judged_as_named(tmp_path: Path) -> None:
+    def level(named: str) -> Level:
+        (said,) = node.checkpoint_dir(ExecutorSettings(checkpoint_dir=named).checkpoint_dir)
+        return said.level
+
+    assert level("") is level(str(tmp_path)) is Level.OK
+    assert level("relative") is level(str(tmp_path / "gone")) is Level.WARNING

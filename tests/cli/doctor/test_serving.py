@@ -1,0 +1,94 @@
+"""What the doctor makes of the answers of a control plane."""
+
+from collections.abc import Iterable
+
+from stoker.cli.doctor import serving
+from stoker.cli.doctor.exposition import Meters
+from stoker.cli.doctor.finding import Level, Said
+from stoker.cli.doctor.serving import JobRow, NodeRow, ReasonRow
+from stoker.wire.transport import Reply
+
+NOON_MS = 1_796_040_000_000
+NOON = "Mon, 30 Nov 2026 12:00:00 GMT"
+
+
+def levels(said: Iterable[Said]) -> list[Level]:
+    return [each.level for each in said]
+
+
+def skew(shift_ms: int) -> list[Level]:
+    return levels(serving.server_clock(Reply(200, {"date": NOON}, b""), NOON_MS + shift_ms))
+
+
+def test_clocks_that_differ_by_more_than_a_header_can_hide_are_doubtful() -> None:
+    assert skew(0) == skew(4_900) == skew(-4_900) == [Level.OK]
+    assert skew(7_000) == skew(-3_600_000) == [Level.WARNING]
+    (said,) = serving.server_clock(Reply(200, {"date": NOON}, b""), NOON_MS - 30_000)
+    assert "30 s ahead of" in said.what
+
+
+def test_an_answer_without_a_date_is_no_fault() -> None:
+    assert levels(serving.server_clock(Reply(200, {}, b""), NOON_MS)) == [Level.OK]
+
+
+def test_nodes_that_cannot_be_heard_are_named_and_all_of_them_is_an_error() -> None:
+    ready, silent = NodeRow(name="a", state="ready"), NodeRow(name="b", state="unreachable")
+    told = list(serving.nodes([ready, silent]))
+    assert levels(told) == [Level.OK, Level.WARNING]
+    assert "b can't be heard" in told[1].what
+    assert levels(serving.nodes([silent])) == [Level.OK, Level.ERROR]
+    assert levels(serving.nodes([NodeRow(name="c", state="forgotten")])) == [Level.WARNING]
+    assert levels(serving.nodes([NodeRow(name="c", state="draining")])) == [Level.OK, Level.WARNING]
+
+
+def test_agents_of_another_version_are_named_but_not_those_that_are_gone() -> None:
+    rows = [
+        NodeRow(name="a", state="ready", version="2"),
+        NodeRow(name="b", state="ready", version="1"),
+        NodeRow(name="c", state="forgotten", version="0"),
+    ]
+    (said,) = serving.agents(rows, "2")
+    assert said.what == "agents of another version than 2: b (1)"
+    assert levels(serving.agents(rows[:1], "2")) == [Level.OK]
+
+
+def test_jobs_that_nothing_here_could_run_are_named_with_what_would_help() -> None:
+    rows = [JobRow(id=str(n), reason=ReasonRow("no_fitting_node")) for n in range(7)]
+    rows += [JobRow(id="8", reason=ReasonRow("insufficient_gpus")), JobRow(id="9")]
+    (said,) = serving.queue(rows)
+    assert said.what == "7 waiting jobs that nothing here could run (no_fitting_node): 0, 1, 2, 3, 4 and 2 more"
+    assert "stoker why 0" in said.fix
+    assert levels(serving.queue(rows[7:])) == [Level.OK]
+
+
+def commit_meters(slow: int) -> Meters:
+    lines = (f'stoker_commit_seconds_bucket{{le="{le}"}} {count}' for le, count in (("0.1", 100 - slow), ("+Inf", 100)))
+    return Meters("\n".join(lines))
+
+
+def test_slow_commits_are_doubtful() -> None:
+    assert levels(serving.commits(commit_meters(slow=1))) == [Level.OK]
+    assert levels(serving.commits(commit_meters(slow=5))) == [Level.WARNING]
+    assert levels(serving.commits(Meters(""))) == [Level.OK]
+
+
+def test_an_old_snapshot_and_one_that_failed_are_doubtful() -> None:
+    assert levels(serving.snapshot(Meters("stoker_snapshot_age_seconds 20"))) == [Level.OK]
+    assert levels(serving.snapshot(Meters("stoker_snapshot_age_seconds 2000"))) == [Level.WARNING]
+    both = Meters("stoker_snapshot_age_seconds 20\nstoker_snapshot_faults_total 2")
+    assert levels(serving.snapshot(both)) == [Level.WARNING, Level.OK]
+    assert levels(serving.snapshot(Meters(""))) == [Level.OK]
+
+
+def test_a_ledger_that_drifts_and_a_pass_that_breaks_are_errors() -> None:
+    assert levels(serving.ledger(Meters("stoker_ledger_drift 0"))) == [Level.OK]
+    both = Meters("stoker_ledger_drift 1\nstoker_pass_faults_total 3")
+    assert levels(serving.ledger(both)) == [Level.ERROR, Level.ERROR]
+
+
+def test_the_servers_disk_is_judged_as_ours_is() -> None:
+    def level(free: int) -> Level:
+        (said,) = serving.server_disk(Meters(f"stoker_data_dir_free_bytes {free}"))
+        return said.level
+
+    assert [level(free) for free in (1 << 20, 1 << 29, 1 << 40)] == [Level.ERROR, Level.WARNING, Level.OK]
