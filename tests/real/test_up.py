@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stoker.wire.client import Client, JobBody
+from tests.real.control_process import ControlProcess
 from tests.real.up_process import UpProcess, environment, left_behind, run, stoker, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -147,6 +148,18 @@ def test_a_data_folder_that_another_one_uses_is_refused(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "[data_dir_held]" in done.stderr
         assert client.status().online_nodes == 1
+
+
+def test_the_data_folder_of_a_control_plane_is_refused_running_or_stopped(tmp_path: Path) -> None:
+    """It would have made a second cluster inside the first one's folder, with an empty queue."""
+    data = tmp_path / "data"
+    words = ("up", "--data-dir", str(data), "--http-port", "1025", "--grpc-port", "1026")
+    with ControlProcess(data):
+        done = run(tmp_path, *words)
+        assert (done.returncode, "[data_dir_held]" in done.stderr, "--data-dir" in done.stderr) == (1, True, True)
+    done = run(tmp_path, *words)
+    assert (done.returncode, "[data_dir_unusable]" in done.stderr) == (1, True)
+    assert not (data / "control").exists()
 
 
 def test_an_agent_that_dies_ends_the_cluster_and_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 import click
 import msgspec
 
+from stoker.adapters.data_folder import hold_folder
 from stoker.adapters.probe_auto import AutoProbe
+from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.agent.machine import die_with_parent
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.embedded import EmbeddedCluster, Shape
@@ -88,21 +90,37 @@ def _real_gpus() -> dict[str, int]:
 @contextmanager
 def _folder(wanted: Path | None) -> Iterator[Path]:
     if wanted is not None:
-        try:
-            wanted.mkdir(parents=True, exist_ok=True)
-        except OSError as fault:
-            raise StokerError(
-                refuse(
-                    "data_dir_unusable",
-                    f"can't make the data folder {wanted}: {fault.strerror}",
-                    "name a folder with --data-dir that this account may write to",
-                )
-            ) from fault
-        yield wanted.absolute()
+        with _held(wanted.absolute()):
+            yield wanted.absolute()
         return
     # Whatever a job was still writing must not turn the end into a failure.
     with tempfile.TemporaryDirectory(prefix="stoker-up-", ignore_cleanup_errors=True) as name:
         yield Path(name)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The folder for us alone, also against a control plane or an agent that has it as its own data folder.
+
+    Raises: StokerError `data_dir_unusable` or `data_dir_held`.
+    """
+    try:
+        held = hold_folder(folder)
+    except StokerError as fault:
+        hint = "name a folder with --data-dir that this account may write to and that nobody else uses"
+        raise StokerError(msgspec.structs.replace(fault.refusal, hint=hint)) from fault
+    try:
+        if (folder / STORE_NAME).exists():
+            raise StokerError(
+                refuse(
+                    "data_dir_unusable",
+                    f"{folder} is the data folder of a `stoker control`, whose queue `stoker up` would not see",
+                    "name another folder with --data-dir, or serve this one with `stoker control`",
+                )
+            )
+        yield
+    finally:
+        held.release()
 
 
 def _welcome(shape: Shape, real: Mapping[str, int], *, temporary: bool) -> None:
