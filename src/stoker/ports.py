@@ -10,8 +10,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from stoker.brain.domain.ids import Epoch, GpuUuid, Position
+from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, Position
+from stoker.brain.domain.job import Attempt, Job
+from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant, Mono
+from stoker.brain.domain.usage import Holding, Offer, Span, UsageQuery, UsageSum
 
 
 class Clock(Protocol):
@@ -91,6 +94,85 @@ class EventLog(Protocol):
     async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
         """Keep a snapshot and drop records that neither recovery nor a short look back needs any more.
         Must not delay a concurrent `append` noticeably."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class HistoryFailed(Exception):
+    """The history can't be read or written now. Whoever writes it keeps what it lacks, and tries again."""
+
+
+class HistoryMark(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a history has come: all facts up to `position` of the log of that cluster are in it."""
+
+    cluster_id: str = ""
+    """Empty = nothing was ever written."""
+    position: Position = Position(0)
+
+
+class HistoryBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened up to `mark`, since the batch before."""
+
+    mark: HistoryMark
+    jobs: Sequence[tuple[Position, Job]] = ()
+    """Jobs that ended there."""
+    attempts: Sequence[tuple[Position, JobId, Attempt]] = ()
+    """Attempts that ended without their job."""
+    holdings: Sequence[Holding] = ()
+    offers: Sequence[Offer] = ()
+
+
+class History(Protocol):
+    """Ended jobs, and what was used and offered when, for lists and reports. Never what decisions are made from.
+
+    Rules: H1  a batch is there whole, with its mark, or not at all; once `record` returns it survives a power loss
+           H2  the same batch again changes nothing; a job that ended anew replaces what it was
+           H3  every method raises HistoryFailed while the store can't be used, and works again once it can
+           H4  a read sees whole batches only, and neither waits for writes nor holds them up
+    """
+
+    async def open(self) -> HistoryMark:
+        """May be called again after HistoryFailed."""
+        ...
+
+    async def record(self, batch: HistoryBatch) -> None: ...
+
+    async def rewind(self, mark: HistoryMark) -> None:
+        """Drop whatever was noted after a mark: the log was put back to there."""
+        ...
+
+    async def ids(self, wanted: JobFilter | None, below: JobId, most: int) -> list[JobId]:
+        """The newest `most` jobs that match, newest first, with ids below `below`. None = all, members and arrays."""
+        ...
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job]:
+        """Those that are there, newest first."""
+        ...
+
+    async def arrays(self, below: JobId, most: int) -> list[Job]:
+        """The newest arrays with members that never became records, newest first, with ids below `below`."""
+        ...
+
+    async def usage(self, query: UsageQuery, most: int, keys: Sequence[str] | None = None) -> list[UsageSum]:
+        """The largest sums; or those of certain keys, as far as they are there."""
+        ...
+
+    async def charged(self, query: UsageQuery, jobs: Sequence[JobId]) -> list[tuple[str, JobId]]:
+        """Which keys these jobs are counted under, so that nobody counts them twice."""
+        ...
+
+    async def offers(self, since: Instant, until: Instant) -> list[Offer]:
+        """Those of a span, and of each node the newest one before it, in order of time."""
+        ...
+
+    async def held(self, spans: Sequence[Span], through: Position) -> int:
+        """GPU-milliseconds held on those nodes at those times."""
+        ...
+
+    async def trim(self, before: Instant, rows_max: int) -> int:
+        """Drop what ended before then, and the oldest of more than `rows_max` jobs; answer how many jobs went.
+        Must not delay a concurrent `record` noticeably."""
         ...
 
     async def close(self) -> None: ...

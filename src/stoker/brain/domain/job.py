@@ -209,6 +209,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.array_of}_{self.array_index}" if self.array_of else str(self.id)
 
     @property
+    def account(self) -> str:
+        """The Unix account it runs as, else who submitted it: what people call its user."""
+        return self.spec.user or self.by.removeprefix("user:")
+
+    @property
     def as_array(self) -> tuple[ArraySpec, Members]:
         """Which members this array has, and how far they are. Asking a job that is no array is a bug."""
         assert self.spec.array is not None, f"no array: {self.story()}"

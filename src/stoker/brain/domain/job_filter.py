@@ -1,0 +1,57 @@
+"""Which jobs does a list ask for?
+
+One meaning for all who look: the state, the history in its store, and the simulated history of tests.
+
+Rules: F1  a job was there in the span from `since` to `until` if it was submitted before the one and hadn't ended
+           before the other
+       F2  without `members` an array is one row and its members none; with it the members are rows and the array isn't
+"""
+
+import msgspec
+
+from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import FINAL, JobState
+from stoker.brain.domain.units import NEVER, Instant
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left empty matches every job."""
+
+    states: tuple[JobState, ...] = ()
+    tenant: str = ""
+    job_class: JobClass | None = None
+    user: str = ""
+    """The account it runs as, else who submitted it: the same that lists show."""
+    name: str = ""
+    since: Instant = NEVER
+    until: Instant = NEVER
+    members: bool = False
+
+    @property
+    def may_have_ended(self) -> bool:
+        """Can a job that ended match? Only then is there anything to find in the history."""
+        return not self.states or any(state in FINAL for state in self.states)
+
+    def is_row(self, job: Job) -> bool:
+        """F2."""
+        return job.members is None if self.members else not job.array_of
+
+    def matches(self, job: Job, state: JobState) -> bool:
+        """Does a job match that is shown as being in `state`?"""
+        spec = job.spec
+        return (
+            (not self.states or state in self.states)
+            and self.is_row(job)
+            and (not self.tenant or spec.tenant == self.tenant)
+            and (self.job_class is None or spec.job_class is self.job_class)
+            and (not self.user or job.account == self.user)
+            and (not self.name or spec.name == self.name)
+            and (not self.until or job.submitted_at < self.until)
+            and (not self.since or job.ended_at == NEVER or job.ended_at >= self.since)
+        )
+
+
+def narrows(wanted: JobFilter) -> bool:
+    """Does it ask for more than states?"""
+    return msgspec.structs.replace(wanted, states=()) != JobFilter()

@@ -1,0 +1,193 @@
+"""Who used how much, and what was there to be used?
+
+Units: whole milliseconds of one GPU or one CPU; a report divides them for people. No floats, so sums are exact.
+Rules: U1  a task holds its GPUs and CPUs from its placement until its end was proved or settled
+       U2  members of an array are charged to the array
+       U3  a span holds its beginning and not its end, so that neighbouring reports add up
+       U4  what a node offers holds from one `Offer` to the next of that node; before the first it offered nothing
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Position, TenantName
+from stoker.brain.domain.job import Job, Task
+from stoker.brain.domain.units import Instant
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task held, and for how long."""
+
+    job: JobId
+    attempt: int
+    rank: int
+    array: JobId
+    """The array that the job is a member of; 0 = none."""
+    tenant: TenantName
+    user: str
+    node: NodeName
+    gpus: tuple[GpuUuid, ...]
+    cpus: int
+    since: Instant
+    until: Instant
+    position: Position
+    """Of the fact that ended it."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """From `at` on a node offers so many GPUs to new work."""
+
+    node: NodeName
+    at: Instant
+    gpus: int
+    position: Position
+
+
+class UsageBy(StrEnum):
+    """What a report has a line for."""
+
+    TENANT = "tenant"
+    USER = "user"
+    JOB = "job"
+    NODE = "node"
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which holdings are summed. Empty texts match all."""
+
+    since: Instant
+    until: Instant
+    by: UsageBy | None
+    """None = one sum over all, under the empty key."""
+    tenant: str = ""
+    user: str = ""
+    through: Position
+    """Holdings that ended after this position aren't counted: who asks counts them himself."""
+
+    def counts(self, holding: Holding) -> bool:
+        return (
+            holding.since < self.until
+            and holding.until > self.since
+            and holding.position <= self.through
+            and (not self.tenant or holding.tenant == self.tenant)
+            and (not self.user or holding.user == self.user)
+        )
+
+    def key(self, holding: Holding) -> str:
+        match self.by:
+            case None:
+                return ""
+            case UsageBy.TENANT:
+                return holding.tenant
+            case UsageBy.USER:
+                return holding.user
+            case UsageBy.NODE:
+                return holding.node
+            case UsageBy.JOB:
+                return str(holding.array or holding.job)  # U2
+
+
+class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a report. `jobs`: how many different ones held something."""
+
+    key: str
+    jobs: int
+    gpu_ms: int
+    cpu_ms: int
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A node, for a while."""
+
+    node: NodeName
+    since: Instant
+    until: Instant
+
+
+def held_by(job: Job, attempt: int, task: Task, until: Instant, position: Position) -> Holding:
+    """What a task of `job` has held `until` then."""
+    placement = task.placement
+    return Holding(
+        job=job.id,
+        attempt=attempt,
+        rank=placement.rank,
+        array=job.array_of,
+        tenant=job.spec.tenant,
+        user=job.account,
+        node=placement.node,
+        gpus=placement.gpus,
+        cpus=placement.cpus,
+        since=job.attempts[attempt - 1].placed_at,
+        until=until,
+        position=position,
+    )
+
+
+def overlap_ms(holding: Holding, since: Instant, until: Instant) -> int:
+    """How long it held within a span (U3)."""
+    return max(0, min(holding.until, until) - max(holding.since, since))
+
+
+def gpu_ms_within(holdings: Iterable[Holding], spans: Iterable[Span]) -> int:
+    """GPU-milliseconds held on those nodes at those times."""
+    by_node: dict[NodeName, list[Span]] = {}
+    for span in spans:
+        by_node.setdefault(span.node, []).append(span)
+    return sum(
+        len(holding.gpus) * overlap_ms(holding, span.since, span.until)
+        for holding in holdings
+        for span in by_node.get(holding.node, ())
+    )
+
+
+def offered(offers: Sequence[Offer], since: Instant, until: Instant) -> tuple[int, list[Span]]:
+    """GPU-milliseconds offered within a span, and the nodes and times at which nothing was.
+
+    `offers` are in order of time and hold, of each node, the newest one before the span.
+    """
+    by_node: dict[NodeName, list[Offer]] = {}
+    for offer in offers:
+        by_node.setdefault(offer.node, []).append(offer)
+    total, closed = 0, list[Span]()
+    for node, steps in by_node.items():
+        for gpus, begin, end in _steps(steps, since, until):
+            total += gpus * (end - begin)
+            if not gpus:
+                closed.append(Span(node, begin, end))
+    return total, closed
+
+
+def _steps(steps: Sequence[Offer], since: Instant, until: Instant) -> Iterable[tuple[int, Instant, Instant]]:
+    """U4, clipped to the span."""
+    gpus, begin = 0, since
+    for step in steps:
+        at = min(max(step.at, since), until)
+        if at > begin:
+            yield gpus, begin, at
+        gpus, begin = step.gpus, at
+    if until > begin:
+        yield gpus, begin, until
+
+
+def merged(sums: Iterable[UsageSum], more: Mapping[str, UsageSum]) -> list[UsageSum]:
+    """The largest first; what is equally large by its key."""
+    total = {line.key: line for line in sums}
+    for key, line in more.items():
+        had = total.get(key)
+        total[key] = line if had is None else _plus(had, line)
+    return sorted(total.values(), key=_rank)
+
+
+def _plus(one: UsageSum, other: UsageSum) -> UsageSum:
+    return UsageSum(
+        key=one.key,
+        jobs=one.jobs + other.jobs,
+        gpu_ms=one.gpu_ms + other.gpu_ms,
+        cpu_ms=one.cpu_ms + other.cpu_ms,
+    )
+
+
+def _rank(line: UsageSum) -> tuple[int, int, str]:
+    return -line.gpu_ms, -line.cpu_ms, line.key
