@@ -1,0 +1,84 @@
+"""Pages are followed by people line by line, so a test follows them too.
+
+Rules: G1  every indented block of a page is a piece of one shell script, run from top to bottom with `stoker` on PATH,
+           a fresh cluster behind STOKER_SERVER and a folder of its own
+       G2  a command that fails ends the script, unless the page itself says `|| true`
+       G3  what needs a machine of one's own (root, systemd, a second terminal) stands below `<!-- not run: why -->`,
+           which holds for the block that follows, or for the page when it is the first line
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker.wire.client import Client
+from tests.real.up_process import UpProcess, environment, until
+
+pytestmark = pytest.mark.timeout(180)
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+]
+NOT_RUN = "<!-- not run: "
+
+
+def script_of(page: str) -> str:
+    """G1, G3."""
+    if page.startswith(NOT_RUN):
+        return ""
+    lines: list[str] = []
+    skips = fenced = False
+    inside = False
+    for line in page.splitlines():
+        fenced ^= line.startswith("```")
+        if line.startswith(NOT_RUN):
+            skips = True
+        elif line.startswith("    ") and not fenced:
+            inside = True
+            if not skips:
+                lines.append(line[4:])
+        elif line.strip() and inside:
+            inside = skips = False
+    return "\n".join(lines)
+
+
+def test_a_block_that_says_so_is_left_out_and_only_that_one() -> None:
+    skipped = "<!-- not run: needs root -->\n\n    three\n\n"
+    page = f"text\n\n    one\n\n    two\n\n{skipped}text\n\n```\n    four\n```\n\n    five\n"
+    assert script_of(page) == "one\ntwo\nfive"
+    assert script_of("<!-- not run: needs root -->\n\n    one\n\ntext\n\n    two\n") == ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.relative_to(ROOT).as_posix() for page in PAGES])
+def test_a_page_can_be_followed_line_by_line(page: Path, tmp_path: Path) -> None:
+    script = script_of(page.read_text(encoding="utf-8"))
+    if not script:
+        return
+    folder = tmp_path / "here"
+    folder.mkdir()
+    command = tmp_path / "bin" / "stoker"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m stoker "$@"\n')
+    command.chmod(0o755)
+    with UpProcess(tmp_path) as up, Client(up.url) as client:
+        until(lambda: client.status().online_nodes == 2, what="two nodes")
+        # People type the address that a plain `stoker up` has.
+        script = re.sub(r"http://127\.0\.0\.1:8080", up.url, script)
+        path = f"{command.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            env=environment(tmp_path, STOKER_SERVER=up.url, PATH=path),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, f"{script}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
