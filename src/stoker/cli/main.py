@@ -138,4 +138,8 @@ def main() -> NoReturn:
         if fault.filename is not None or fault.errno not in UNWRITABLE:
             raise
         _cannot_write(fault)
+    finally:
+        # What is left is the interpreter's to clear away, and an exception in the middle of that would be a traceback.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise AssertionError("unreachable: click exits")
