@@ -315,6 +315,19 @@ def test_an_array_larger_than_allowed_is_refused_with_the_bound() -> None:
     assert (refused.code, refused.facts["members_max"]) == ("array_too_large", 100_000)
 
 
+def test_the_bare_id_of_a_member_that_is_no_record_yet_takes_orders_for_that_member() -> None:
+    story = Story()
+    story.node("n1", 2)
+    array = _array(story, "0-4%1")
+    story.tell(Cancel, str(array + 3))
+    assert story.named("1_2").state is JobState.CANCELLED
+    story.tell(Hold, str(array + 4))
+    assert story.named("1_3").state is JobState.HELD
+    assert _lazy(story, array) == ((0, 1, 1), (4, 4, 1))
+    story.refused(SignalJob(by=ANNA, target=parse_job_ref(str(array + 1)), signal=10))
+    story.refused(Requeue(by=ANNA, target=parse_job_ref(str(array + 1))))
+
+
 def test_orders_about_members_of_what_is_no_array_are_refused() -> None:
     story = Story()
     job = story.submit()

@@ -180,6 +180,8 @@ def signal(state: ClusterState, command: SignalJob) -> Answer:
 
 
 def _target(state: ClusterState, ref: JobRef) -> _Target | Refusal:
+    # The bare id of a member that is no record means that member.
+    ref = state.locate(ref.job) if ref.members is None else ref
     job = find_job(state, JobRef(ref.job))
     if isinstance(job, Refusal):
         return job
