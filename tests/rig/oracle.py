@@ -16,12 +16,16 @@ Promises: O1  an acknowledged job is never lost
           O10 an instruction leaves only when what it follows from is on disk; where ranks meet at a port, none runs
               before rank 0 has
           O11 the log adds up to the state, byte for byte, from its beginning and from its newest snapshot
+          O12 no job starts before what it waits for has happened, or before its time to begin
+          O13 once a job or a whole array was told to end, durably, none of it starts unless somebody asks once more
 What ran on a node that a person forgot by force is exempt from O4 and O5 (ADR 3): they were told so.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stoker.brain.domain.array import JobRef
+from stoker.brain.domain.dependency import DependencyKind
 from stoker.brain.domain.ids import GpuUuid, JobId, Position
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import EndCause, Job, Task
@@ -31,7 +35,7 @@ from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, decode_fact, load_snapshot, snapshot_chunks
-from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskEnded
+from stoker.brain.state.events.job import AttemptStopping, DependenciesMet, JobPlaced, TaskEnded
 from stoker.brain.state.invariants import violations
 from stoker.live.loop import Loop
 from tests.rig.quick_check import QuickCheck
@@ -52,6 +56,10 @@ class Oracle:
     events: int = 0
     _ledger: ClusterState | None = None
     _last_at: Instant = NEVER
+    cancelled: dict[JobId, None] = field(default_factory=dict)
+    """Jobs and arrays that were told to end, by an acknowledged order."""
+    revived: dict[JobId, None] = field(default_factory=dict)
+    """Those of which somebody asked to run something once more."""
     _check: QuickCheck = field(default_factory=QuickCheck)
     _placed: set[tuple[JobId, int]] = field(default_factory=set)
     _stopped: set[tuple[JobId, int]] = field(default_factory=set)
@@ -77,11 +85,23 @@ class Oracle:
         self._last_at = fact.at
         if isinstance(fact.event, TaskEnded) and fact.event.end.proved:
             self._must_be_gone(TaskKey(fact.event.job, fact.event.attempt, fact.event.rank), fact.event.end.cause)
+        elif isinstance(fact.event, DependenciesMet):
+            self.broken += [fault for job in fact.event.jobs for fault in _unmet(state, state.jobs[job])]
+        elif isinstance(fact.event, JobPlaced):
+            self._must_be_due(state.jobs[fact.event.job], fact.at)
         for machine in self._known_machines():
             for process in machine.live():
                 job = state.jobs.get(process.key.job)
                 if job is not None and job.is_final:
                     self.broken.append(f"O5 {job.story()} is final, but {process.key} lives on {machine.name}")
+
+    def _must_be_due(self, job: Job, at: Instant) -> None:
+        """O12, O13."""
+        asked = job.array_of or job.id
+        if asked in self.cancelled and asked not in self.revived:
+            self.broken.append(f"O13 placed although it was cancelled: {job.story()}")
+        if job.blocked or job.spec.begin > at:
+            self.broken.append(f"O12 placed at {at} before it might begin: {job.story()}")
 
     def _must_be_gone(self, key: TaskKey, cause: EndCause) -> None:
         for machine in self._known_machines():
@@ -230,6 +250,24 @@ class Oracle:
             self.broken.append("O11 the log, replayed from its beginning, gives another state")
         if disk.snapshots and _replay(load_snapshot(disk.snapshots[-1].chunks), disk) != live:
             self.broken.append("O11 the newest snapshot and what follows it give another state")
+
+
+def _unmet(state: ClusterState, job: Job) -> list[str]:
+    """O12, by rules of its own: what of this job's conditions hasn't happened."""
+    faults = []
+    for each in job.spec.after:
+        other = state.find(JobRef(each.job, None if each.index is None else ((each.index, each.index, 1),)))
+        over = other is None or other.is_final
+        well = other is not None and other.state is JobState.SUCCEEDED
+        met = {
+            DependencyKind.OK: over and well,
+            DependencyKind.ANY: over,
+            DependencyKind.NOT_OK: over and not well,
+            DependencyKind.AFTER: over or (other is not None and other.started_at != NEVER),
+        }[each.kind]
+        if not met:
+            faults.append(f"O12 {each} is said to be met, and isn't: {job.story()}")
+    return faults
 
 
 def _replay(state: ClusterState, disk: SimDisk) -> list[bytes]:

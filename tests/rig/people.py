@@ -91,8 +91,12 @@ async def submit(cluster: Cluster, spec: JobSpec, count: int = 1) -> None:
 
 async def tell(cluster: Cluster, order: Command, times: int = 1) -> None:
     """Somebody impatient, or a client that repeats what wasn't answered."""
+    if isinstance(order, Requeue):
+        cluster.oracle.revived[order.target.job] = None
     for _ in range(times):
-        await _ask(cluster, order)
+        answer = await _answer(cluster, order)
+        if answer is not None and isinstance(order, Cancel) and order.target.members is None:
+            cluster.oracle.cancelled[order.target.job] = None
 
 
 async def cancel(cluster: Cluster, job: JobId, times: int = 1) -> None:
@@ -130,10 +134,15 @@ async def forget_any(cluster: Cluster) -> None:
 
 async def _ask(cluster: Cluster, command: Command) -> tuple[Event, ...]:
     """Empty as well when nobody answers, or the answer is no."""
+    return await _answer(cluster, command) or ()
+
+
+async def _answer(cluster: Cluster, command: Command) -> tuple[Event, ...] | None:
+    """None when nobody answers, or the answer is no."""
     committer = cluster.reach()
     if committer is None:
-        return ()
+        return None
     try:
         return await committer.ask(command)
     except StokerError:
-        return ()
+        return None

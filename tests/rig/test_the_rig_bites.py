@@ -4,7 +4,7 @@ A rig that passes says little unless it would have failed. The name of a mutant 
 the promise of `tests.rig.oracle` that notices.
 """
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,19 +17,26 @@ from stoker.agent.observed import Observed
 from stoker.agent.ports import LinkDown, LinkSession, StartTask, TaskOver, TaskRunning
 from stoker.brain import cycle
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.dependency import Dependency, Verdict
+from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, EndCause, Job, Task, TaskEnd
 from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.report import TaskFinished, TaskInventory
-from stoker.brain.state import indexes
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state import dependencies, indexes
 from stoker.brain.state.admit import job as admit_job
 from stoker.brain.state.admit import node as admit_node
+from stoker.brain.state.admit import orders
+from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import NodeSilent, ReportEnding
+from stoker.brain.state.commands import Cancel, NodeSilent, ReportEnding
 from stoker.brain.state.ending import end_tasks
+from stoker.brain.state.events.job import JobEvent, MembersCancelled
 from stoker.brain.state.events.union import Event
+from stoker.brain.state.indexes import Agenda
 from stoker.live import outbox
 from stoker.live.committer import Committer
 from stoker.live.outbox import Line, Outbox, Push
@@ -191,6 +198,43 @@ def an_end_that_is_on_its_way_is_left_out_of_the_inventory(patch: Patch) -> None
     patch.setattr(Observed, "task_inventory", inventory)
 
 
+def what_a_job_waits_for_is_met_once_it_has_started(patch: Patch) -> None:
+    def hasty(dependency: Dependency, jobs: Mapping[JobId, Job]) -> Verdict:
+        target = dependencies.target_of(dependency, jobs)
+        begun = target is None or target.started_at != NEVER or target.is_final
+        return Verdict.MET if begun else Verdict.WAITS
+
+    patch.setattr(dependencies, "verdict", hasty)
+
+
+def the_limit_of_an_array_is_not_looked_at(patch: Patch) -> None:
+    patch.setattr(Tallies, "room", lambda tallies, array: None)
+
+
+def an_array_ends_with_its_first_member(patch: Patch) -> None:
+    def hasty(tallies: Tallies, array: Job) -> bool:
+        return array.members is not None and not array.is_final and bool(tallies[array.id].ok)
+
+    patch.setattr(Tallies, "is_over", hasty)
+
+
+def a_cancelled_array_goes_on(patch: Patch) -> None:
+    """Fault 137."""
+    real = orders.cancel
+
+    def forgetful(state: ClusterState, command: Cancel) -> tuple[JobEvent, ...] | Refusal:
+        answer = real(state, command)
+        if isinstance(answer, Refusal):
+            return answer
+        return tuple(event for event in answer if not isinstance(event, MembersCancelled))
+
+    patch.setattr(orders, "cancel", forgetful)
+
+
+def a_job_begins_when_it_likes(patch: Patch) -> None:
+    patch.setattr(Agenda, "due", lambda agenda, now: [job for _, job in agenda.entries])
+
+
 MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
     (starts_are_sent_again_and_no_record_is_looked_at, "O2 "),
     (instructions_leave_before_the_inventory_was_compared, "before it was compared"),
@@ -206,6 +250,11 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
     (every_rank_goes_at_once, "O10 "),
     (a_call_to_the_runner_breaks_with_the_stream, "O9 "),
     (an_end_that_is_on_its_way_is_left_out_of_the_inventory, "O8 "),
+    (what_a_job_waits_for_is_met_once_it_has_started, "O12 "),
+    (the_limit_of_an_array_is_not_looked_at, "O6 "),
+    (an_array_ends_with_its_first_member, "O6 "),
+    (a_cancelled_array_goes_on, "O13 "),
+    (a_job_begins_when_it_likes, "O12 "),
 )
 
 
