@@ -120,7 +120,7 @@ class Committer:
 
         Raises: StokerError with the brain's refusal, or `overloaded`, `log_failed`, `stopping`.
         """
-        self._check_room()
+        self.check_room()
         events = self.tell(command)
         await self.settled()
         return events
@@ -243,7 +243,8 @@ class Committer:
                 )
             )
 
-    def _check_room(self) -> None:
+    def check_room(self) -> None:
+        """Raises: StokerError `overloaded` when as many commands wait for the disk as may."""
         if self.waiting >= self._commands_max:
             raise StokerError(
                 refuse(

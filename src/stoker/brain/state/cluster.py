@@ -5,7 +5,7 @@ records are never changed in place, a reader may keep one as long as it likes.
 """
 
 from stoker.brain.domain.array import JobRef, contains, index_of, member_id
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, Principal
 from stoker.brain.domain.job import Job, SubmitKey, lazy_member
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.node import Node
@@ -84,6 +84,10 @@ class ClusterState:
             return None
         record = self.jobs.get(member_id(job.id, array, index))
         return record or lazy_member(job, index)
+
+    def submitted_under(self, by: Principal, key: str) -> SubmitKey | None:
+        """What was submitted under an idempotency key of this principal."""
+        return self.submit_keys.get(f"{by} {key}")
 
     def locate(self, job: JobId) -> JobRef:
         """Where a job's record is. The id of a member that is no record leads to its array."""

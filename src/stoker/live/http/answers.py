@@ -3,13 +3,14 @@
 Bodies and answers pass as bytes: msgspec reads and writes them, FastAPI only routes.
 """
 
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.brain.domain.array import parse_job_ref
+from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName, Principal
 from stoker.brain.domain.job import Job
@@ -30,8 +31,12 @@ Query = TypeVar("Query", bound=msgspec.Struct)
 _encode = msgspec.json.Encoder().encode
 
 
-def json_answer(value: object, status: int = 200) -> Response:
-    return Response(_encode(value), status_code=status, media_type="application/json")
+def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return raw_json(_encode(value), status, headers)
+
+
+def raw_json(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(content, status_code=status, headers=headers, media_type="application/json")
 
 
 def problem_answer(refusal: Refusal) -> Response:
@@ -74,11 +79,23 @@ def _too_large() -> StokerError:
 
 
 def job_at(request: Request, state: ClusterState) -> Job:
-    """The job that the path names. Raises: StokerError `bad_job_id`, `job_unknown` or `job_forgotten`."""
-    found = find_job(state, parse_job_ref(request.path_params["job_id"]))
+    """The one job, or member of an array, that the path names; a member that is no record as its array has it.
+
+    Raises: StokerError `bad_job_id`, `bad_array`, `several_jobs`, `not_an_array`, `job_unknown`, `member_unknown` or
+    `job_forgotten`.
+    """
+    ref = parse_job_ref(request.path_params["job_id"])
+    if names_several(ref):
+        hint = f"name one of them, such as `{ref.job}_{ref.members[0][0] if ref.members else 0}`"
+        raise StokerError(refuse("several_jobs", f"{str(ref)[:80]} names several members, and one is wanted", hint))
+    found = find_job(state, ref)
     if isinstance(found, Refusal):
         raise StokerError(found)
     return found
+
+
+def names_several(ref: JobRef) -> bool:
+    return ref.members is not None and count_of(ref.members) > 1
 
 
 def node_at(request: Request, state: ClusterState) -> Node:

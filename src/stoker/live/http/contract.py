@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from stoker.wire.idempotency import KEY_HEADER, KEY_MAX, REPLAYED_HEADER
 from stoker.wire.rest.problem import MEDIA_TYPE
 from stoker.wire.status import STATUSES, SUBMIT_CODES
 
@@ -21,10 +22,19 @@ CHANGE: Final = ("log_failed", "overloaded", "stopping")
 """What any route that changes something may refuse with."""
 QUERY: Final = ("bad_parameter", "unknown_parameter")
 BODY: Final = ("bad_json", "bad_field", "unknown_field", "missing_field", "body_too_large")
-JOB: Final = ("bad_job_id", "job_unknown", "job_forgotten")
+JOB: Final = (
+    *("bad_job_id", "bad_array", "several_jobs"),
+    *("job_unknown", "member_unknown", "job_forgotten", "not_an_array"),
+)
+"""What any route may refuse with that takes a job's id."""
 NODE: Final = ("node_unknown",)
 PARTITION: Final = ("partition_unknown",)
-SUBMIT: Final = ("bad_priority", "conflicting_fields", *SUBMIT_CODES)
+KEYED: Final = ("bad_idempotency_key", "idempotency_key_reused")
+"""What a submit with an idempotency key may be refused with."""
+SUBMIT: Final = ("bad_priority", "conflicting_fields", "bad_begin", *SUBMIT_CODES)
+
+_JOB_REF: Final = r"^[1-9][0-9]{0,14}(_([0-9]{1,8}|\[[0-9]{1,8}(-[0-9]{1,8}(:[0-9]{1,8})?)?(,[0-9]{1,8})*\]))?$"
+"""`123`, `123_4`, `123_[0-4,7]`."""
 
 Content = dict[str, Any]
 
@@ -62,6 +72,20 @@ def route(
     }
 
 
+def keyed(described: dict[str, Any]) -> dict[str, Any]:
+    """A route that takes an idempotency key, and says in a header of its answer when it was used before."""
+    schema = {"type": "string", "minLength": 1, "maxLength": KEY_MAX, "pattern": r"^[!-~]+$"}
+    described["openapi_extra"]["parameters"].append(
+        {"name": KEY_HEADER, "in": "header", "required": False, "schema": schema, "description": _KEY_ABOUT}
+    )
+    replayed = {"schema": {"type": "string", "enum": ["true"]}, "description": "An earlier answer is repeated."}
+    described["responses"][described["status_code"]]["headers"] = {REPLAYED_HEADER: replayed}
+    return described
+
+
+_KEY_ABOUT: Final = "The same request under the same key submits once; another under it is refused."
+
+
 def _problems(codes: Sequence[str]) -> dict[int, dict[str, Any]]:
     by_status: dict[int, list[str]] = {}
     for code in dict.fromkeys((*codes, *ALWAYS)):
@@ -82,7 +106,7 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
         return []
     schema: dict[str, Any] = {"type": "string", "minLength": 1}
     if path == "job_id":
-        schema = {"type": "string", "pattern": "^[1-9][0-9]{0,14}$"}
+        schema = {"type": "string", "pattern": _JOB_REF}
     return [{"name": path, "in": "path", "required": True, "schema": schema}]
 
 

@@ -1,4 +1,4 @@
-"""REST for jobs: submit, list, show, cancel."""
+"""REST for jobs: submit, list, show. What is told to them is in `orders`."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,19 +8,27 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.brain.domain.array import JobRef
+from stoker.brain.domain.array import count_of, parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError
-from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.lifecycle import states_named
-from stoker.brain.state.commands import Cancel, Submit
-from stoker.brain.state.events.job import JobSubmitted
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE, body_of, job_at, json_answer, query_of
-from stoker.live.http.contract import BODY, CHANGE, JOB, SUBMIT, json_content, one_of, route
+from stoker.live.http.answers import body_of, job_at, json_answer, names_several, query_of, raw_json
+from stoker.live.http.contract import BODY, CHANGE, JOB, KEYED, SUBMIT, json_content, keyed, one_of, route
 from stoker.live.http.listing import Wanted, page_of, select, states_of
-from stoker.live.http.rows import Rows, reason_of
+from stoker.live.http.rows import Rows, drawn
+from stoker.live.http.shown import members_named, seen, shown
+from stoker.live.http.submit import Key, Submitted, key_of, submitted
 from stoker.wire.rest.decode import bad_value, decode_body, decode_list, decode_members, unknown_name
-from stoker.wire.rest.job import JobListQuery, JobListView, JobsSubmittedView, JobView, job_view
+from stoker.wire.rest.job import (
+    ForgottenJobView,
+    JobListQuery,
+    JobListView,
+    JobsSubmittedView,
+    JobsView,
+    JobView,
+    job_view,
+)
 from stoker.wire.rest.submit import JobBody, JobsBody, spec_of
 from stoker.wire.versions import API_PREFIX
 
@@ -30,27 +38,29 @@ BODIES_PER_TURN: Final = 256
 
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
-    shown, rows = json_content(JobView), Rows(control)
+    rows = Rows(control)
 
     @router.post(
         "/jobs",
-        **route(
-            one_of(JobView, JobsSubmittedView),
-            status=201,
-            body=one_of(JobBody, JobsBody),
-            refusals=(*BODY, *SUBMIT, *CHANGE),
+        **keyed(
+            route(
+                one_of(JobView, JobsSubmittedView, ForgottenJobView),
+                status=201,
+                body=one_of(JobBody, JobsBody),
+                refusals=(*BODY, *SUBMIT, *KEYED, *CHANGE),
+            )
         ),
     )
     async def submit(request: Request) -> Response:
         """Submit one job, or all or none of `{"jobs": [...]}`."""
         data = await body_of(request)
-        members = decode_members(data)
-        if "jobs" not in members:
-            (job,) = await submitted(control, (spec_of(decode_body(JobBody, data), control.committer.now()),))
-            return json_answer(job_view(job, reason_of(control, job), submitted=True), 201)
-        jobs = await submitted(control, await _specs(control, members))
-        content = b",".join(await rows.of(jobs, submitted=True))
-        return _raw_json(b'{"jobs":[%b],"total":%d}' % (content, len(jobs)), 201)
+        key = key_of(request, data, "jobs")
+        # Most bodies are one job; only where the word stands in it, or may be written otherwise, they are looked into.
+        members = decode_members(data) if b'"jobs"' in data or b"\\u" in data else {}
+        if "jobs" in members:
+            return await _many(control, await _specs(control, members), key)
+        spec = spec_of(decode_body(JobBody, data), control.committer.now())
+        return _one(await submitted(control, (spec,), key), control)
 
     @router.get(
         "/jobs",
@@ -60,50 +70,45 @@ def routes(control: ControlPlane) -> APIRouter:
         """List jobs, newest first."""
         return await _page(control, rows, query_of(request, JobListQuery))
 
-    @router.get("/jobs/{job_id}", **route(shown, path="job_id", refusals=JOB))
+    @router.get("/jobs/{job_id}", **route(one_of(JobView, JobsView), path="job_id", refusals=JOB))
     async def show(request: Request) -> Response:
-        """Show one job."""
-        job = job_at(request, control.committer.state)
-        return json_answer(job_view(job, reason_of(control, job)))
-
-    @router.delete("/jobs/{job_id}", **route(shown, path="job_id", refusals=(*JOB, "job_ended", *CHANGE)))
-    async def cancel(request: Request) -> Response:
-        """Cancel a job. It is final once its processes are proved gone."""
-        job = await cancelled(control, request)
-        return json_answer(job_view(job, reason_of(control, job)))
+        """Show one job, or several members of an array."""
+        ref = parse_job_ref(request.path_params["job_id"])
+        if not names_several(ref):
+            return json_answer(job_view(shown(control, job_at(request, control.committer.state))))
+        members = seen(control, members_named(control.committer.state, ref))
+        content = b",".join(await drawn(control, members))
+        return raw_json(b'{"jobs":[%b],"total":%d}' % (content, count_of(ref.members or ())))
 
     return router
+
+
+def _one(answer: Submitted, control: ControlPlane) -> Response:
+    if answer.forgotten:
+        job_id = str(answer.forgotten[0])
+        said = f"job {job_id} was submitted under this key, and ended so long ago that its record is gone"
+        return json_answer(ForgottenJobView(id=job_id, job_id=job_id, message=said), 201, answer.headers)
+    (job,) = answer.seen.jobs
+    now = answer.seen.arrays.get(job.id) or shown(control, job)
+    return json_answer(job_view(now, submitted=True), 201, answer.headers)
+
+
+async def _many(control: ControlPlane, specs: Sequence[JobSpec], key: Key) -> Response:
+    answer = await submitted(control, specs, key)
+    content = b",".join(await drawn(control, answer.seen, submitted=True))
+    total = len(answer.seen.jobs) + len(answer.forgotten)
+    gone = b',"forgotten":[%b]' % b",".join(b'"%d"' % job for job in answer.forgotten) if answer.forgotten else b""
+    return raw_json(b'{"jobs":[%b],"total":%d%b}' % (content, total, gone), 201, answer.headers)
 
 
 async def _page(control: ControlPlane, rows: Rows, query: JobListQuery) -> Response:
     page = page_of(query.limit, query.offset, query.after)
     states = states_of(query.state, states_named)
     found = await select(control.committer.state, states, _wanted(query), page, control.clock)
-    content = b",".join(await rows.of(found.jobs))
+    content = b",".join(await rows.of(seen(control, found.jobs)))
     following = b'"%d"' % found.jobs[-1].id if found.more else b"null"
     members = (content, found.total, page.limit, following)
-    return _raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
-
-
-async def submitted(control: ControlPlane, specs: Sequence[JobSpec]) -> list[Job]:
-    """The jobs that these became, durably. Raises: StokerError as the brain refuses."""
-    committer = control.committer
-    events = committer.tell(Submit(by=ANYONE, specs=tuple(specs)))
-    # Taken now: by the time they are durable a short job may have ended and, on a busy cluster, been forgotten.
-    jobs = [committer.state.jobs[event.job] for event in events if isinstance(event, JobSubmitted)]
-    await committer.settled()
-    return jobs
-
-
-async def cancelled(control: ControlPlane, request: Request) -> Job:
-    """The job that the path names, after it was told to end."""
-    job = job_at(request, control.committer.state)
-    await control.committer.ask(Cancel(by=ANYONE, target=JobRef(job.id)))
-    return control.committer.state.jobs.get(job.id, job)
-
-
-def _raw_json(content: bytes, status: int = 200) -> Response:
-    return Response(content, status_code=status, media_type="application/json")
+    return raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
 
 
 async def _specs(control: ControlPlane, members: dict[str, msgspec.Raw]) -> list[JobSpec]:

@@ -14,7 +14,16 @@ from stoker.live.http.contract import REF
 from stoker.wire.rest.cluster import ClusterView, HealthView, ReadyView
 from stoker.wire.rest.event import EventView
 from stoker.wire.rest.gpu import GpuListView
-from stoker.wire.rest.job import JobListQuery, JobListView, JobsSubmittedView, WhyView
+from stoker.wire.rest.job import (
+    ForgottenJobView,
+    JobListQuery,
+    JobListView,
+    JobsSubmittedView,
+    JobsToldView,
+    JobsView,
+    SignalBody,
+    WhyView,
+)
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import DrainBody, ForgetQuery, LabelsBody, NodeListView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView
@@ -23,7 +32,8 @@ from stoker.wire.rest.submit import JobsBody
 from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskListView, TaskSubmittedView
 
 SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
-    *(JobsBody, JobsSubmittedView, JobListQuery, JobListView, WhyView, LogQuery),
+    *(JobsBody, JobsSubmittedView, ForgottenJobView, JobsView, JobsToldView, SignalBody),
+    *(JobListQuery, JobListView, WhyView, LogQuery),
     *(TaskBody, TaskSubmittedView, TaskListQuery, TaskListView, MessageView),
     *(GpuListView, NodeListView, DrainBody, ForgetQuery, LabelsBody, TaintsBody),
     *(PartitionListView, NewPartitionBody, PartitionBody),

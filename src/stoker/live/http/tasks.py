@@ -5,12 +5,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state.commands import Cancel
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import body_of, job_at, json_answer, query_of
-from stoker.live.http.contract import BODY, CHANGE, JOB, SUBMIT, json_content, route
-from stoker.live.http.jobs import cancelled, submitted
+from stoker.live.http.answers import ANYONE, body_of, job_at, json_answer, query_of
+from stoker.live.http.contract import BODY, CHANGE, JOB, KEYED, SUBMIT, json_content, keyed, route
 from stoker.live.http.listing import Wanted, page_of, select, states_of
+from stoker.live.http.orders import ToldMany, tell
+from stoker.live.http.shown import shown
+from stoker.live.http.submit import key_of, submitted
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.gpu import gpu_id
 from stoker.wire.rest.task import (
@@ -21,6 +26,7 @@ from stoker.wire.rest.task import (
     TaskListView,
     TaskSubmittedView,
     TaskView,
+    task_forgotten_view,
     task_spec,
     task_states_named,
     task_submitted_view,
@@ -34,15 +40,23 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.post(
         "/tasks",
-        **route(
-            json_content(TaskSubmittedView), status=201, body=json_content(TaskBody), refusals=(*BODY, *SUBMIT, *CHANGE)
+        **keyed(
+            route(
+                json_content(TaskSubmittedView),
+                status=201,
+                body=json_content(TaskBody),
+                refusals=(*BODY, *SUBMIT, *KEYED, *CHANGE),
+            )
         ),
     )
     async def submit_task(request: Request) -> Response:
         """Submit a job in the dgpu dialect."""
-        body = decode_body(TaskBody, await body_of(request))
-        (job,) = await submitted(control, (task_spec(body),))
-        return json_answer(task_submitted_view(job), 201)
+        data = await body_of(request)
+        body = decode_body(TaskBody, data)
+        answer = await submitted(control, (task_spec(body),), key_of(request, data, "tasks"))
+        if answer.forgotten:
+            return json_answer(task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, answer.headers)
+        return json_answer(task_submitted_view(shown(control, answer.seen.jobs[0])), 201, answer.headers)
 
     @router.get("/tasks", **route(json_content(TaskListView), query=TaskListQuery, refusals=("unknown_state",)))
     async def list_tasks(request: Request) -> Response:
@@ -63,9 +77,16 @@ def routes(control: ControlPlane) -> APIRouter:
     )
     async def cancel_task(request: Request) -> Response:
         """Cancel a task, waiting or running."""
-        job = await cancelled(control, request)
-        done = "is cancelled" if job.is_final else "is being stopped; its GPUs are free once its processes are gone"
-        return json_answer(MessageView(f"task {job.id} {done}"))
+        ref = parse_job_ref(request.path_params["job_id"])
+        told = await tell(control, Cancel(by=ANYONE, target=ref))
+        if isinstance(told, ToldMany):
+            return json_answer(
+                MessageView(f"{told.changed} of {told.total} tasks {ref} are cancelled or being stopped")
+            )
+        done = (
+            "is cancelled" if told.job.is_final else "is being stopped; its GPUs are free once its processes are gone"
+        )
+        return json_answer(MessageView(f"task {told.job.label} {done}"))
 
     return router
 
@@ -78,7 +99,7 @@ def _wanted(query: TaskListQuery) -> Wanted | None:
 
 
 def _shown(control: ControlPlane, job: Job) -> TaskView:
-    return task_view(job, _assigned(control, job))
+    return task_view(shown(control, job), _assigned(control, job))
 
 
 def _assigned(control: ControlPlane, job: Job) -> list[str]:

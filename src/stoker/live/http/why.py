@@ -16,7 +16,7 @@ from stoker.brain.state.facade import ClusterView
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import job_at, json_answer
 from stoker.live.http.contract import JOB, json_content, route
-from stoker.live.http.rows import reason_of
+from stoker.live.http.shown import shown
 from stoker.wire.rest.job import QueuePlace, WhyView, why_view
 from stoker.wire.versions import API_PREFIX
 
@@ -29,7 +29,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state
         job = job_at(request, state)
-        return json_answer(why_view(job, reason_of(control, job), queue_place(state, job)))
+        return json_answer(why_view(shown(control, job), queue_place(state, job)))
 
     return router
 

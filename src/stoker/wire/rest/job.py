@@ -1,17 +1,21 @@
 """How is a job shown, and which jobs may a list ask for?
 
 Answers use our words; the names of the seed dialects stand beside them (`job_id`, `tenant_id`, `cpu_cores`).
+A job's record isn't all there is to show of it: what depends on others comes as a `Shown`.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import Fact
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, Visible
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
+from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.instant import iso, iso_or_none
 
@@ -63,8 +67,35 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[TaskRunView]
 
 
+class MembersView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the members of an array are. `failed` are all ends but success and cancel."""
+
+    total: int
+    pending: int
+    held: int
+    starting: int
+    running: int
+    stopping: int
+    succeeded: int
+    failed: int
+    cancelled: int
+
+
+class Shown(NamedTuple):
+    """A job with what depends on others than its own record."""
+
+    job: Job
+    state: JobState
+    """Of an array `running` while any member is live."""
+    reason: Reason | None
+    """The job's own or, while it waits, the loop's."""
+    members: MembersView | None = None
+    """Of an array."""
+
+
 class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"job_class": "class"}):
-    """A job. Ids are text; times are ISO 8601 in UTC; `_mb` are MiB; the demand is of one task.
+    """A job, an array or a member of one (`123_4`). Ids are text; times are ISO 8601 in UTC; `_mb` are MiB; the demand
+    is of one task. What comes after `attempts` is left out where it is empty.
 
     `status` and `message` are only in the answer to a submit, for the MVP's clients.
     """
@@ -104,15 +135,70 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     started_at: str | None
     ended_at: str | None
     attempts: list[AttemptView]
+    array: str = ""
+    """Of an array: its members, such as `0-9%3`."""
+    members: MembersView | None = None
+    """Of an array."""
+    array_of: str = ""
+    """Of a member: the id of its array."""
+    array_index: int | None = None
+    after: list[str] = []
+    """What it was told to wait for."""
+    begin: str | None = None
+    """Not before."""
+    comment: str = ""
+    output: str = ""
+    error: str = ""
+    where: str = ""
+    exclude: tuple[str, ...] = ()
+    tolerate: list[str] = []
+    partition: str = ""
+    tasks_per_node: int = 0
     status: Literal["submitted"] | None = None
     message: str = ""
 
 
-class JobsSubmittedView(msgspec.Struct, frozen=True, kw_only=True):
+class JobsSubmittedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to a submit of many, in the order in which they were given."""
 
     jobs: list[JobView]
     total: int
+    forgotten: list[str] = []
+    """Only where a submit was repeated under its key: ids of jobs that ended so long ago that their records are
+    gone."""
+
+
+class ForgottenJobView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a submit that was repeated under its key after the record of its job was gone."""
+
+    id: str
+    job_id: str
+    forgotten: Literal[True] = True
+    status: Literal["submitted"] = "submitted"
+    message: str
+
+
+class JobsView(msgspec.Struct, frozen=True, kw_only=True):
+    """Members of an array. At most 1000 are shown; `total` counts all that were named."""
+
+    jobs: list[JobView]
+    total: int
+
+
+class JobsToldView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to an order that was given to several members of an array, each as the order left it.
+
+    At most 1000 are shown; `total` counts all that were named, `changed` those to which the order made a difference.
+    """
+
+    jobs: list[JobView]
+    total: int
+    changed: int
+
+
+class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    signal: int | str
+    """A name as `kill -l` shows it, with or without SIG, or a number."""
 
 
 class JobListQuery(
@@ -168,15 +254,16 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     similar_ahead: int | None
 
 
-def why_view(job: Job, reason: Reason | None, place: QueuePlace | None) -> WhyView:
-    shown = reason_view(reason) if reason else None
+def why_view(shown: Shown, place: QueuePlace | None) -> WhyView:
+    label = shown.job.label
+    reason = reason_view(shown.reason) if shown.reason else None
     return WhyView(
-        id=str(job.id),
-        state=job.state,
-        code=shown.code if shown else None,
-        message=shown.message if shown else JOB_STATES[job.state].meaning,
-        hint=shown.hint if shown else f"`stoker status {job.id}` shows its attempts",
-        facts=shown.facts if shown else {},
+        id=label,
+        state=shown.state,
+        code=reason.code if reason else None,
+        message=reason.message if reason else JOB_STATES[shown.state].meaning,
+        hint=reason.hint if reason else f"`stoker status {label}` shows its attempts",
+        facts=reason.facts if reason else {},
         position=place.position if place else None,
         waiting=place.waiting if place else None,
         similar_ahead=place.similar_ahead if place else None,
@@ -187,19 +274,31 @@ def reason_view(reason: Reason) -> ReasonView:
     return ReasonView(reason.code, describe(reason), hint_for(reason), reason.facts)
 
 
-def job_view(job: Job, reason: Reason | None, *, submitted: bool = False) -> JobView:
-    """`reason` is the job's own or, while it waits, the loop's."""
-    spec, demand = job.spec, job.spec.demand
+def members_view(counts: Mapping[JobState, int]) -> MembersView:
+    """`counts` is of all members, by state."""
+    apart = (JobState.PENDING, JobState.HELD, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+    ends = (JobState.SUCCEEDED, JobState.CANCELLED)
+    total = sum(counts.values())
+    return MembersView(
+        total=total,
+        failed=total - sum(counts.get(state, 0) for state in (*apart, *ends)),
+        **{state.value: counts.get(state, 0) for state in (*apart, *ends)},
+    )
+
+
+def job_view(shown: Shown, *, submitted: bool = False) -> JobView:
+    job, reason = shown.job, shown.reason
+    spec, demand, label, where = job.spec, job.spec.demand, job.label, job.spec.where
     return JobView(
-        id=str(job.id),
-        job_id=str(job.id),
+        id=label,
+        job_id=label,
         uid=job.uid,
         name=spec.name,
         tenant=spec.tenant,
         tenant_id=spec.tenant,
         user=spec.user,
         submitted_by=job.by,
-        state=job.state,
+        state=shown.state,
         reason=None if reason is None else reason_view(reason),
         exit_code=job.exit_code,
         priority=spec.priority,
@@ -226,8 +325,22 @@ def job_view(job: Job, reason: Reason | None, *, submitted: bool = False) -> Job
         started_at=iso_or_none(job.started_at),
         ended_at=iso_or_none(job.ended_at),
         attempts=[attempt_view(attempt) for attempt in job.attempts],
+        array=array_text(spec.array) if spec.array and not job.array_of else "",
+        members=shown.members,
+        array_of=str(job.array_of) if job.array_of else "",
+        array_index=job.array_index if job.array_of else None,
+        after=[str(each) for each in spec.after],
+        begin=iso_or_none(spec.begin),
+        comment=spec.comment,
+        output=spec.output,
+        error=spec.error,
+        where=selector_text(where.require),
+        exclude=where.exclude,
+        tolerate=[toleration_text(each) for each in where.tolerate],
+        partition=spec.partition,
+        tasks_per_node=demand.tasks_per_node,
         status="submitted" if submitted else None,
-        message=f"job {job.id} submitted" if submitted else "",
+        message=f"job {label} submitted" if submitted else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""Which parameters does a route take that takes none?
+"""Which parameters does a route take that takes none, and which body?
 
 So that a misspelt filter is refused instead of silently ignored, there too.
 """
@@ -7,4 +7,8 @@ import msgspec
 
 
 class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nothing."""
+
+
+class NoBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nothing."""

@@ -10,12 +10,14 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from stoker.brain.domain.demand import Demand, JobClass
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import FINAL, JOB_STATES, JobState, states_named
 from stoker.brain.domain.reason import describe
+from stoker.brain.domain.units import Instant
 from stoker.wire.rest.decode import INTEGER_MAX, Limit
 from stoker.wire.rest.instant import iso, iso_or_none
-from stoker.wire.rest.job import LIST_DEFAULT
+from stoker.wire.rest.job import LIST_DEFAULT, Shown
 from stoker.wire.rest.submit import name_from
 from stoker.wire.text import PRIORITY_WORDS
 
@@ -90,22 +92,28 @@ def task_spec(body: TaskBody) -> JobSpec:
     )
 
 
-def task_submitted_view(job: Job) -> TaskSubmittedView:
-    status = JOB_STATES[job.state].dgpu
-    return TaskSubmittedView(task_id=str(job.id), status=status, created_at=iso(job.submitted_at))
+def task_submitted_view(shown: Shown) -> TaskSubmittedView:
+    job, status = shown.job, JOB_STATES[shown.state].dgpu
+    return TaskSubmittedView(task_id=job.label, status=status, created_at=iso(job.submitted_at))
 
 
-def task_view(job: Job, assigned_gpus: list[str]) -> TaskView:
+def task_forgotten_view(job: JobId, at: Instant) -> TaskSubmittedView:
+    """Of a submit that was repeated under its key after the record of its job was gone."""
+    return TaskSubmittedView(task_id=str(job), status="forgotten", created_at=iso(at))
+
+
+def task_view(shown: Shown, assigned_gpus: list[str]) -> TaskView:
+    job = shown.job
     command = job.spec.command
     return TaskView(
-        id=str(job.id),
-        task_id=str(job.id),
+        id=job.label,
+        task_id=job.label,
         priority=_PRIORITY_OF[job.spec.job_class],
         gpu_count=job.spec.demand.total_gpus,
         gpu_model=job.spec.demand.gpu_model,
         command=command if isinstance(command, str) else shlex.join(command),
         env=job.spec.env,
-        status=JOB_STATES[job.state].dgpu,
+        status=JOB_STATES[shown.state].dgpu,
         assigned_gpus=assigned_gpus,
         created_at=iso(job.submitted_at),
         started_at=iso_or_none(job.started_at),

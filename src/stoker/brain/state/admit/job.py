@@ -61,7 +61,7 @@ def _same_key(state: ClusterState, command: Submit) -> Answer | None:
             f"an idempotency key has 1 to {most} bytes of printable text; this one has {len(command.key)} characters",
             "use a fresh UUID for each submit, and the same one when you repeat it",
         )
-    known = state.submit_keys.get(f"{command.by} {command.key}")
+    known = state.submitted_under(command.by, command.key)
     if known is None:
         return None
     if known.digest == command.digest:

@@ -1,0 +1,93 @@
+"""How do bodies become jobs, once for each idempotency key?
+
+Rules: I1  a repeat under the key of an earlier submit, with the very same body, is answered like that one: 201, with
+           the jobs as they are now. That it was a repeat stands in a header, since who lost the first answer can't
+           know, and needn't
+       I2  the same key with another body, or on the path of the other dialect, is refused
+       I3  a repeat waits until what it repeats is durable
+       I4  a repeat after the jobs' records are gone is answered with their ids
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.commands import Submit
+from stoker.brain.state.events.job import JobSubmitted
+from stoker.live.control import ControlPlane
+from stoker.live.http.answers import ANYONE
+from stoker.live.http.shown import Seen, seen
+from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
+
+_DIGEST_BYTES: Final = 16
+
+
+class Key(NamedTuple):
+    """An idempotency key, and what came with it. Without one both are empty."""
+
+    key: str = ""
+    digest: str = ""
+
+
+class Submitted(NamedTuple):
+    """What a submit came to, durably."""
+
+    seen: Seen
+    forgotten: Sequence[JobId] = ()
+    """I4"""
+    at: Instant | None = None
+    """When it was first submitted, of a repeat (I1)."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.at is None else {REPLAYED_HEADER: "true"}
+
+
+def key_of(request: Request, data: bytes, dialect: str) -> Key:
+    """Raises: StokerError `bad_idempotency_key`."""
+    given = request.headers.getlist(KEY_HEADER)
+    if not given:
+        return Key()
+    if len(given) > 1 or not given[0]:
+        many = "is given twice" if len(given) > 1 else "is empty"
+        hint = "give one key, or leave the header out"
+        raise StokerError(refuse("bad_idempotency_key", f"the header {KEY_HEADER} {many}", hint))
+    # The dialect is part of what was asked (I2).
+    return Key(given[0], blake2b(data, digest_size=_DIGEST_BYTES, person=dialect.encode()).hexdigest())
+
+
+async def submitted(control: ControlPlane, specs: Sequence[JobSpec], key: Key) -> Submitted:
+    """The jobs that these became. Raises: StokerError as the brain refuses."""
+    committer = control.committer
+    committer.check_room()
+    events = committer.tell(Submit(by=ANYONE, specs=tuple(specs), key=key.key, digest=key.digest))
+    # Taken now: by the time they are durable a short job may have ended and, on a busy cluster, been forgotten.
+    if events:
+        state = committer.state
+        jobs = [state.jobs[event.job] for event in events if isinstance(event, JobSubmitted)]
+        answer = Submitted(seen(control, jobs))
+    else:
+        answer = _repeated(control, key)
+    await committer.settled()  # I3
+    return answer
+
+
+def _repeated(control: ControlPlane, key: Key) -> Submitted:
+    state = control.committer.state
+    first = state.submitted_under(ANYONE, key.key)
+    assert first is not None, "a submit without events repeats one that is known"
+    jobs: list[Job] = []
+    forgotten: list[JobId] = []
+    for job_id in first.jobs:
+        job = state.jobs.get(job_id)
+        if job is None:
+            forgotten.append(job_id)
+        else:
+            jobs.append(job)
+    return Submitted(seen(control, jobs), forgotten, first.at)

@@ -1,0 +1,12 @@
+"""In which headers does a submit say that it may be sent twice?
+
+Source: draft-ietf-httpapi-idempotency-key-header; the key is any text without control characters, best a fresh UUID.
+"""
+
+from typing import Final
+
+KEY_HEADER: Final = "Idempotency-Key"
+REPLAYED_HEADER: Final = "Idempotency-Replayed"
+"""`true` in an answer that repeats an earlier one."""
+KEY_MAX: Final = 255
+"""Characters; the policy's bound counts bytes."""
