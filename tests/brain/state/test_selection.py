@@ -11,12 +11,13 @@ from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Place
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS
-from stoker.brain.domain.where import ANYWHERE, Where, make_where
+from stoker.brain.domain.where import ANYWHERE, Where, make_where, selects
 from stoker.brain.state.admit.plan import admit_place
-from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
+from stoker.brain.state.admit.where import none_selected, selected_nodes, selection, time_default, where_fault
 from stoker.brain.state.commands import (
     DeletePartition,
     PutPartition,
+    Submit,
 )
 from tests.brain.state.labelled import N1, label, story_with_n1, taint
 from tests.brain.state.story import ANNA, Story, inventory, spec
@@ -202,8 +203,39 @@ def test_selection_and_partition_must_both_hold() -> None:
 def test_the_jobs_of_a_partition_tolerate_what_it_tolerates() -> None:
     story = story_with_n1(taints=("pool=big:NoSchedule",))
     put(story, "big", where=make_where(tolerate=["pool=big"]))
-    assert _selected(story, ANYWHERE) == []
-    assert _selected(story, ANYWHERE, "big") == ["n1"]
+    state, n1 = story.state, story.state.nodes[N1]
+    assert not selects(selection(state, ANYWHERE, NOWHERE), n1)
+    assert selects(selection(state, ANYWHERE, PartitionName("big")), n1)
+
+
+def test_a_taint_makes_a_job_wait_and_never_refuses_it() -> None:
+    """Taints come and go, as drains do, and who submits has mistyped nothing."""
+    story = story_with_n1(taints=("gpu=suspect:NoSchedule",))
+    story.submit(spec(8))
+
+
+def test_a_job_is_refused_when_no_node_that_it_selects_could_ever_run_it() -> None:
+    story = Story()
+    story.register("n1", replace(inventory("n1", 8), labels={"zone": "a"}))
+    story.register("n2", replace(inventory("n2", 2), labels={"zone": "b"}))
+    story.submit(spec(8), spec(2, where=make_where("zone=b")), spec(8, where=make_where(exclude=["n2"])))
+    too_large = story.refused(Submit(by=ANNA, specs=(spec(3, where=make_where("zone=b")),)))
+    assert "no node that it selects could ever run one task" in too_large.message
+    assert too_large.facts["gpus"] == 2
+    too_many = story.refused(Submit(by=ANNA, specs=(spec(2, tasks=2, where=make_where("zone=b")),)))
+    assert "all nodes that it selects hold 1 of them together" in too_many.message
+    nobody = story.refused(Submit(by=ANNA, specs=(spec(where=make_where("zone=c")),)))
+    assert (nobody.code, nobody.facts["nodes"]) == ("demand_unsatisfiable", 2)
+
+
+def test_a_submit_takes_the_time_of_its_partition_and_is_refused_what_that_has_not() -> None:
+    story = _two_partitions()
+    job = story.submit(spec(partition=PartitionName("short")))
+    assert story.job(job).spec.time_limit_ms == 10 * MINUTE_MS
+    unknown, short = (spec(partition=PartitionName(name), time_limit_ms=HOUR_MS) for name in ("shrt", "short"))
+    assert story.refused(Submit(by=ANNA, specs=(unknown,))).code == "unknown_partition"
+    bulk = story.refused(Submit(by=ANNA, specs=(spec(), short)))
+    assert (bulk.code, bulk.facts["index"]) == ("time_limit_too_long", 1)
 
 
 def test_a_selection_that_no_node_answers_to_is_refused_with_what_one_node_has_instead() -> None:

@@ -8,6 +8,7 @@ from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, Job, Task, TaskEnd
 from stoker.brain.domain.label import check_label, parse_taint
+from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.node import Inventory, Node, Stray
 from stoker.brain.domain.report import TaskPhase, TaskStatus
 from stoker.brain.domain.units import NEVER, Instant
@@ -50,7 +51,7 @@ def find_node(state: ClusterState, name: NodeName) -> Node | Refusal:
     return refuse(
         "node_unknown",
         f"there is no node {name[:80]!r}",
-        "`stoker node list` shows the nodes there are",
+        did_you_mean(name, sorted(state.nodes), "no node has registered yet: start `stoker agent -c FILE` on one"),
         node=name[:80],
     )
 

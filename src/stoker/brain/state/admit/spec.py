@@ -12,9 +12,11 @@ from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.fit import asked, suitable_gpus, tasks_ever
 from stoker.brain.domain.ids import DEFAULT_TENANT
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.node import Inventory, Node
 from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
+from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
 from stoker.brain.state.cluster import ClusterState
 
 
@@ -41,12 +43,12 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> 
     admitted: list[JobSpec] = []
     for index, spec in enumerate(specs):
         if spec.time_limit_ms == 0:
-            spec = replace(spec, time_limit_ms=state.policy.time_limit_default_ms)
+            spec = replace(spec, time_limit_ms=time_default(state, spec))
         fault = _spec_fault(state, spec, now)
         if fault is None:
             shape = spec.shape
             if shape not in possible:
-                possible[shape] = never_fits(state, shape.demand)
+                possible[shape] = never_fits(state, shape)
             fault = possible[shape]
         if fault is not None:
             return _at(fault, index) if len(specs) > 1 else fault
@@ -82,6 +84,7 @@ def _spec_fault(state: ClusterState, spec: JobSpec, now: Instant) -> Refusal | N
         or _limits_fault(spec, policy)
         or _waiting_fault(spec, policy, now)
         or _unsupported(state, spec)
+        or where_fault(state, spec)
     )
 
 
@@ -286,28 +289,32 @@ def _unsupported(state: ClusterState, spec: JobSpec) -> Refusal | None:
     return None
 
 
-def never_fits(state: ClusterState, demand: Demand) -> Refusal | None:
-    """A refusal when no node that ever registered could run one task, or all together couldn't run them all."""
+def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
+    """A refusal when no node that ever registered and is selected could run one task, or all of them together
+    couldn't run them all."""
     if not state.nodes:
         return None
-    room = 0
-    for node in state.nodes.values():
+    demand, room, nodes = shape.demand, 0, list[Node]()
+    for node in selected_nodes(state, shape.where, shape.partition):
+        nodes.append(node)
         room += tasks_ever(node.inventory, demand)
         if room >= demand.tasks:
             return None
+    if not nodes:
+        return none_selected(state, shape.where, shape.partition)
+    which = "" if len(nodes) == len(state.nodes) else " that it selects"
     if room:
         return refuse(
             "demand_unsatisfiable",
-            f"the gang needs {demand.tasks} tasks of {asked(demand)}; all nodes together hold {room} of them",
+            f"the gang needs {demand.tasks} tasks of {asked(demand)}; all nodes{which} hold {room} of them together",
             f"ask for at most {room} tasks",
             tasks=demand.tasks,
             tasks_max=room,
         )
-    return _too_large(state, demand)
+    return _too_large([node.inventory for node in nodes], demand, which)
 
 
-def _too_large(state: ClusterState, demand: Demand) -> Refusal:
-    inventories = [node.inventory for node in state.nodes.values()]
+def _too_large(inventories: Sequence[Inventory], demand: Demand, which: str) -> Refusal:
     largest = max(inventories, key=lambda inv: (len(inv.gpus), inv.cpus, inv.memory_mb))
     suitable = max(len(suitable_gpus(inv.gpus, demand)) for inv in inventories)
     models = sorted({gpu.model for inv in inventories for gpu in inv.gpus})
@@ -318,7 +325,7 @@ def _too_large(state: ClusterState, demand: Demand) -> Refusal:
         hint = f"spread it over several tasks: `--tasks N --gpus {suitable}` at most per task"
     return refuse(
         "demand_unsatisfiable",
-        f"no node could ever run one task of {asked(demand)}; the largest node has {len(largest.gpus)} GPU(s), "
+        f"no node{which} could ever run one task of {asked(demand)}; the largest has {len(largest.gpus)} GPU(s), "
         f"{largest.cpus} CPU(s) and {largest.memory_mb} MiB memory, and at most {suitable} GPU(s) suit on one node",
         hint,
         gpus=len(largest.gpus),

@@ -6,6 +6,7 @@ Rules: E1  a partition that isn't there is refused, with the nearest name
        E2  a time limit above the partition's longest is refused, and who names none gets the partition's default
        E3  who excludes a node that never registered has mistyped it, and is told so while any node is known
        E4  selection and partition must both hold
+       E5  taints come and go, as drains do, and aren't of the job's making: they make it wait, and never refuse it
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,13 +14,13 @@ from collections.abc import Iterable, Iterator
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NodeName, PartitionName
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.label import labels_of, taints_of
+from stoker.brain.domain.label import labels_of
 from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import human_duration
-from stoker.brain.domain.where import Where, both, selects, where_text, why_not
+from stoker.brain.domain.where import Where, admits, both, where_text, why_not
 from stoker.brain.state.cluster import ClusterState
 
 
@@ -102,22 +103,24 @@ def selection(state: ClusterState, where: Where, partition: PartitionName) -> Wh
 
 
 def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) -> Iterator[Node]:
-    """Of all nodes that ever registered, those that a job may run on, one by one: who has seen enough may stop."""
+    """Of all nodes that ever registered, those that a job may ever run on (E5), one by one: who has seen enough may
+    stop."""
     wanted = selection(state, where, partition)
-    return (node for node in state.nodes.values() if selects(wanted, node))
+    for node in state.nodes.values():
+        if admits(wanted, node.name, labels_of(node) if wanted.require else {}, ()):
+            yield node
 
 
 def none_selected(state: ClusterState, where: Where, partition: PartitionName) -> Refusal:
     """The refusal of a selection that no node which ever registered answers to."""
     wanted = selection(state, where, partition)
     first = state.nodes[min(state.nodes)]
-    why = why_not(wanted, first.name, labels_of(first), taints_of(first))
-    asked = where_text(wanted) or "nothing but nodes without taints"
+    why, asked = why_not(wanted, first.name, labels_of(first), ()), where_text(wanted)
     within = f" in partition {partition}" if partition else ""
     return refuse(
         "demand_unsatisfiable",
         f"none of the {len(state.nodes)} node(s) is one that the job selects{within}: it selects {asked[:200]}",
-        f"node {first.name}, for one: {why}; `stoker node list -o wide` shows labels and taints",
+        f"node {first.name}, for one: {why}; `stoker node list -o wide` shows the labels of all",
         nodes=len(state.nodes),
         selected=asked[:200],
     )
