@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.adapters.sqlite_schema import ForeignStore, migrate
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import LogConflict, LogFailed
 
@@ -195,22 +195,10 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
-    steps = sorted(_MIGRATIONS.glob("[0-9][0-9][0-9][0-9]_*.sql"))
-    newest = int(steps[-1].name[:4])
-    have = int(db.execute("PRAGMA user_version").fetchone()[0])
-    if have > newest:
-        raise StokerError(
-            refuse(
-                "store_too_new",
-                f"{path} has schema {have}; this Stoker knows schemas up to {newest}",
-                "start the version of Stoker that wrote it, or a newer one",
-            )
-        )
-    if have and db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
-        raise RecordDamaged(0, "it is an SQLite database, but not one of Stoker's")
-    for step in steps:
-        if (number := int(step.name[:4])) > have:
-            db.executescript(f"BEGIN IMMEDIATE;\n{step.read_text('utf-8')}\nPRAGMA user_version = {number};\nCOMMIT;")
+    try:
+        migrate(db, path, _MIGRATIONS, _APPLICATION_ID)
+    except ForeignStore as fault:
+        raise RecordDamaged(0, str(fault)) from fault
 
 
 def _checked(db: sqlite3.Connection, after: int, through: int = 2**62) -> Iterator[Row]:

@@ -1,0 +1,260 @@
+"""How does the history live in SQLite, seen from asyncio?
+
+A file of its own, `history.db`, so that its writes never hold the event log's lock. One thread writes, another reads;
+both are inside this adapter.
+
+Rules: H1 to H4 of the port, and
+       K1  WAL with synchronous=FULL: a batch is on the disk once `record` returns
+       K2  rows are removed in transactions of TRIM_ROWS rows per table, between which batches get through
+       K3  a store that belongs to something else, or to a newer Stoker, is left alone; the message says how to go on
+Limits: of holdings at most HOLDINGS_PER_JOB times as many rows as of jobs, the oldest go first; offers go with age.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from stoker.adapters import history_statements as sql
+from stoker.adapters.sqlite_journal import is_damage, words
+from stoker.adapters.sqlite_schema import ForeignStore, migrate
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import JobId, NodeName, Position
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.job_filter import JobFilter
+from stoker.brain.domain.units import Instant
+from stoker.brain.domain.usage import Offer, Span, UsageQuery, UsageSum
+from stoker.ports import HistoryBatch, HistoryFailed, HistoryMark
+
+HISTORY_NAME: Final = "history.db"
+BUSY_TIMEOUT_S: Final = 10.0
+"""How long a batch waits for a person's own SQLite shell before it is tried again later."""
+TRIM_ROWS: Final = 500
+"""Of each table: about ten milliseconds, so that a batch behind one slice waits no longer."""
+HOLDINGS_PER_JOB: Final = 4
+
+_WAY_OUT: Final = (
+    ". To recover: move it away, or restore it from a backup; without one a new history begins with what is still known"
+)
+_MIGRATIONS: Final = Path(__file__).parent / "migrations" / "history"
+_APPLICATION_ID: Final = 0x53544B48
+
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+
+
+class SqliteHistory:
+    """The `History` port on one data folder."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir.absolute() / HISTORY_NAME
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="stoker-history")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="stoker-history-read")
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._closed = False
+
+    async def open(self) -> HistoryMark:
+        mark = await self._in(self._writing, self._open_writer)
+        await self._in(self._reading, self._open_reader)
+        return mark
+
+    async def record(self, batch: HistoryBatch) -> None:
+        await self._in(self._writing, self._record, batch)
+
+    async def rewind(self, mark: HistoryMark) -> None:
+        await self._in(self._writing, self._rewind, mark)
+
+    async def ids(self, wanted: JobFilter | None, below: JobId, most: int) -> list[JobId]:
+        rows = await self._ask(*sql.ids_of(wanted, below, most))
+        return [JobId(job) for (job,) in rows]
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job]:
+        newest_first = sorted(dict.fromkeys(ids), reverse=True)
+        found: list[Job] = []
+        for some in _slices(newest_first):
+            found += await self._in(self._reading, self._decoded, sql.within(sql.RECORDS, len(some)), some)
+        return found
+
+    async def arrays(self, below: JobId, most: int) -> list[Job]:
+        return await self._in(self._reading, self._decoded, sql.ARRAYS, (below, most))
+
+    async def usage(self, query: UsageQuery, most: int, keys: Sequence[str] | None = None) -> list[UsageSum]:
+        turns = [None] if keys is None else list(_slices(keys))
+        rows = [row for some in turns for row in await self._ask(*sql.sums_of(query, most, some))]
+        return [UsageSum(key=key, jobs=jobs, gpu_ms=gpu_ms, cpu_ms=cpu_ms) for key, jobs, gpu_ms, cpu_ms in rows]
+
+    async def charged(self, query: UsageQuery, jobs: Sequence[JobId]) -> list[tuple[str, JobId]]:
+        found = [row for some in _slices(jobs) for row in await self._ask(*sql.charged_of(query, some))]
+        return [(key, JobId(job)) for key, job in found]
+
+    async def offers(self, since: Instant, until: Instant) -> list[Offer]:
+        rows = await self._ask(sql.OFFERS_BEFORE, (since,))
+        rows += await self._ask(sql.OFFERS_WITHIN, (since, until))
+        return [Offer(node=NodeName(node), at=at, gpus=gpus, position=position) for node, at, gpus, position in rows]
+
+    async def held(self, spans: Sequence[Span], through: Position) -> int:
+        return await self._in(self._reading, self._held, tuple(spans), through)
+
+    async def trim(self, before: Instant, rows_max: int) -> int:
+        (jobs,), (holdings,) = [(await self._ask(each, ()))[0] for each in (sql.COUNT_JOBS, sql.COUNT_HOLDINGS)]
+        surplus = max(0, holdings - HOLDINGS_PER_JOB * rows_max)
+        dropped = 0
+        while True:
+            # Each slice is queued on its own, so batches that came meanwhile go first.
+            gone = await self._in(self._writing, self._trim_jobs, before, jobs - dropped - rows_max)
+            others = await self._in(self._writing, self._trim_others, before, min(surplus, TRIM_ROWS))
+            dropped, surplus = dropped + gone, max(0, surplus - TRIM_ROWS)
+            if not (gone or others or surplus):
+                return dropped
+
+    async def close(self) -> None:
+        """Safe to call twice, and after `open` failed."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._in(self._reading, self._close_reader)
+        await self._in(self._writing, self._close_writer)
+        self._writing.shutdown()
+        self._reading.shutdown()
+
+    async def _in(self, thread: ThreadPoolExecutor, work: Callable[..., Answer], *args: object) -> Answer:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
+        except sqlite3.Error as fault:
+            raise self._failed(fault) from fault
+        except (ForeignStore, StokerError) as fault:
+            raise HistoryFailed(f"{self._path} can't be used: {fault}{_WAY_OUT}") from fault
+
+    async def _ask(self, statement: str, values: Sequence[sql.Value]) -> list[tuple]:  # type: ignore[type-arg]  # rows of whatever was asked for
+        return await self._in(self._reading, self._selected, statement, tuple(values))
+
+    def _failed(self, fault: sqlite3.Error) -> HistoryFailed:
+        way_out = _WAY_OUT if is_damage(fault) else ""
+        return HistoryFailed(f"{self._path} can't be used: {words(fault)}{way_out}")
+
+    def _way_out(self) -> str:
+        return ". Move it away, or restore it from a backup: Stoker goes on with a new one, and puts there what it still knows"
+
+    def _open_writer(self) -> HistoryMark:
+        self._close_writer()
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            migrate(db, self._path, _MIGRATIONS, _APPLICATION_ID)
+            row = db.execute(sql.READ_MARK).fetchone()
+        except BaseException:
+            db.close()
+            raise
+        self._writer = db
+        return HistoryMark(cluster_id=row[0], position=Position(row[1])) if row else HistoryMark()
+
+    def _open_reader(self) -> None:
+        self._close_reader()
+        self._reader = sqlite3.connect(
+            f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
+        )
+
+    def _opened(self, db: sqlite3.Connection | None) -> sqlite3.Connection:
+        if db is None:
+            raise sqlite3.OperationalError("it isn't open")
+        return db
+
+    def _record(self, batch: HistoryBatch) -> None:
+        puts = list(sql.upserts(batch.jobs, batch.attempts, batch.holdings, batch.offers))
+        with _Transaction(self._opened(self._writer)) as db:
+            for put in puts:
+                if put.rows:
+                    db.executemany(put.sql, put.rows)
+            db.execute(sql.MARK, (batch.mark.cluster_id, batch.mark.position))
+
+    def _rewind(self, mark: HistoryMark) -> None:
+        with _Transaction(self._opened(self._writer)) as db:
+            for statement in sql.REWIND:
+                db.execute(statement, (mark.position,))
+            db.execute(sql.REWIND_RECORDS)
+            db.execute(sql.MARK, (mark.cluster_id, mark.position))
+
+    def _trim_jobs(self, before: Instant, surplus: int) -> int:
+        """One slice; the number of jobs in it."""
+        with _Transaction(self._opened(self._writer)) as db:
+            old = [job for (job,) in db.execute(sql.OLD_JOBS, (before, TRIM_ROWS))]
+            if not old and surplus > 0:
+                old = [job for (job,) in db.execute(sql.OLDEST_JOBS, (min(surplus, TRIM_ROWS),))]
+            if old:
+                for statement in sql.DROP_JOBS:
+                    db.execute(sql.within(statement, len(old)), old)
+            return len(old)
+
+    def _trim_others(self, before: Instant, surplus: int) -> int:
+        """One slice of each other table; the number of rows in it that age sent away."""
+        with _Transaction(self._opened(self._writer)) as db:
+            gone = db.execute(sql.DROP_ATTEMPTS, (before, TRIM_ROWS)).rowcount
+            gone += db.execute(sql.DROP_HOLDINGS, (before, TRIM_ROWS)).rowcount
+            gone += db.execute(sql.DROP_OFFERS, (before, before, TRIM_ROWS)).rowcount
+            gone += db.execute(sql.DROP_CLOSED, (before,)).rowcount
+            if surplus:
+                db.execute(sql.DROP_HOLDINGS, (2**62, surplus))
+            return gone
+
+    def _selected(self, statement: str, values: Sequence[sql.Value]) -> list[tuple]:  # type: ignore[type-arg]  # rows of whatever was asked for
+        return self._opened(self._reader).execute(statement, values).fetchall()
+
+    def _decoded(self, statement: str, values: Sequence[sql.Value]) -> list[Job]:
+        try:
+            return [sql.decode_job(record) for (record,) in self._selected(statement, values)]
+        except ValueError as fault:
+            raise sqlite3.DataError(f"a record in it can't be read: {fault}") from fault
+
+    def _held(self, spans: Sequence[Span], through: Position) -> int:
+        rows = (self._selected(sql.HELD, sql.held_within(span.node, span.since, span.until, through)) for span in spans)
+        return sum(gpu_ms or 0 for ((gpu_ms,),) in rows)
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            with suppress(sqlite3.Error):
+                self._writer.close()
+            self._writer = None
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            with suppress(sqlite3.Error):
+                self._reader.close()
+            self._reader = None
+
+
+class _Transaction:
+    """All or nothing."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._db.execute("BEGIN IMMEDIATE")
+        return self._db
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            try:
+                self._db.execute("COMMIT")
+                return
+            except sqlite3.Error:
+                self._roll_back()
+                raise
+        self._roll_back()
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            with suppress(sqlite3.Error):  # the first fault is the one to tell
+                self._db.execute("ROLLBACK")
+
+
+def _slices(items: Iterable[Item]) -> Iterable[list[Item]]:
+    rest = iter(items)
+    while some := list(islice(rest, sql.VALUES_MAX)):
+        yield some

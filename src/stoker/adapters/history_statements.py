@@ -1,0 +1,251 @@
+"""Which statements keep and ask the history?
+
+Only what SQLite and PostgreSQL both understand; of PostgreSQL's the mark for a parameter differs (`%s` for `?`). No
+statement is built from anything that came from outside: texts are parameters.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from stoker.brain.domain.array import count_of
+from stoker.brain.domain.ids import JobId, Position
+from stoker.brain.domain.job import Attempt, Job
+from stoker.brain.domain.job_filter import JobFilter
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.usage import Holding, Offer, UsageBy, UsageQuery
+
+Value = int | str | bytes | None
+Row = tuple[Value, ...]
+
+VALUES_MAX: Final = 500
+"""Values of one `IN (...)`; more are asked for in turns."""
+
+MARK: Final = (
+    "INSERT INTO mark (one, cluster_id, position) VALUES (1, ?, ?) "
+    "ON CONFLICT (one) DO UPDATE SET cluster_id = excluded.cluster_id, position = excluded.position"
+)
+READ_MARK: Final = "SELECT cluster_id, position FROM mark"
+RECORDS: Final = "SELECT record FROM job_record WHERE id IN ({values}) ORDER BY id DESC"
+ARRAYS: Final = (
+    "SELECT record FROM job JOIN job_record ON job_record.id = job.id "
+    "WHERE job.unborn > 0 AND job.id < ? ORDER BY job.id DESC LIMIT ?"
+)
+OFFERS_WITHIN: Final = (
+    "SELECT node, at_ms, gpus, position FROM capacity WHERE at_ms > ? AND at_ms < ? ORDER BY at_ms, node"
+)
+OFFERS_BEFORE: Final = (
+    "SELECT newest.node, newest.at_ms, gpus, position FROM capacity JOIN "
+    "(SELECT node, max(at_ms) AS at_ms FROM capacity WHERE at_ms <= ? GROUP BY node) AS newest "
+    "ON capacity.node = newest.node AND capacity.at_ms = newest.at_ms ORDER BY newest.at_ms, newest.node"
+)
+REWIND: Final = tuple(
+    f"DELETE FROM {table} WHERE position > ?" for table in ("job", "attempt", "allocation", "capacity")
+)
+REWIND_RECORDS: Final = "DELETE FROM job_record WHERE id NOT IN (SELECT id FROM job)"
+COUNT_JOBS: Final = "SELECT count(*) FROM job"
+COUNT_HOLDINGS: Final = "SELECT count(*) FROM allocation"
+OLD_JOBS: Final = "SELECT id FROM job WHERE ended_ms < ? ORDER BY ended_ms, id LIMIT ?"
+OLDEST_JOBS: Final = "SELECT id FROM job ORDER BY ended_ms, id LIMIT ?"
+DROP_JOBS: Final = ("DELETE FROM job WHERE id IN ({values})", "DELETE FROM job_record WHERE id IN ({values})")
+DROP_ATTEMPTS: Final = (
+    "DELETE FROM attempt WHERE (job, number) IN "
+    "(SELECT job, number FROM attempt WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?)"
+)
+DROP_HOLDINGS: Final = (
+    "DELETE FROM allocation WHERE (job, attempt, task_rank) IN "
+    "(SELECT job, attempt, task_rank FROM allocation WHERE to_ms < ? ORDER BY to_ms LIMIT ?)"
+)
+DROP_OFFERS: Final = (
+    "DELETE FROM capacity WHERE (node, at_ms) IN (SELECT old.node, old.at_ms FROM capacity AS old WHERE old.at_ms < ? "
+    "AND EXISTS (SELECT 1 FROM capacity AS later "
+    "WHERE later.node = old.node AND later.at_ms > old.at_ms AND later.at_ms <= ?) LIMIT ?)"
+)
+DROP_CLOSED: Final = (
+    "DELETE FROM capacity WHERE at_ms < ? AND gpus = 0 AND NOT EXISTS "
+    "(SELECT 1 FROM capacity AS other WHERE other.node = capacity.node AND other.at_ms < capacity.at_ms)"
+)
+
+_KEYS: Final = {
+    None: "''",
+    UsageBy.TENANT: "tenant",
+    UsageBy.USER: "account",
+    UsageBy.NODE: "node",
+    UsageBy.JOB: "CAST(CASE WHEN array_id = 0 THEN job ELSE array_id END AS TEXT)",
+}
+_HELD_MS: Final = "(CASE WHEN to_ms < ? THEN to_ms ELSE ? END - CASE WHEN from_ms > ? THEN from_ms ELSE ? END)"
+HELD: Final = (
+    f"SELECT sum(gpus * {_HELD_MS}) FROM allocation WHERE node = ? AND to_ms > ? AND from_ms < ? AND position <= ?"
+)
+_record: Final = msgspec.json.Encoder()
+_job: Final = msgspec.json.Decoder(Job)
+
+
+class Upsert(NamedTuple):
+    """One table's statement, and a row per thing that is put there."""
+
+    sql: str
+    rows: list[Row]
+
+
+def _upsert(table: str, key: Sequence[str], others: Sequence[str]) -> str:
+    columns = (*key, *others)
+    marks = ", ".join("?" * len(columns))
+    changes = ", ".join(f"{name} = excluded.{name}" for name in others)
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) "
+        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
+    )
+
+
+_PUT_JOB: Final = _upsert(
+    "job",
+    ("id",),
+    (
+        *("array_id", "is_array", "unborn", "state", "tenant", "account", "job_class", "name"),
+        *("submitted_ms", "ended_ms", "position"),
+    ),
+)
+_PUT_RECORD: Final = _upsert("job_record", ("id",), ("record",))
+_PUT_ATTEMPT: Final = _upsert(
+    "attempt",
+    ("job", "number"),
+    ("outcome", "exit_code", "placed_ms", "started_ms", "ended_ms", "tasks", "gpus", "position"),
+)
+_PUT_HOLDING: Final = _upsert(
+    "allocation",
+    ("job", "attempt", "task_rank"),
+    ("array_id", "tenant", "account", "node", "gpu_uuids", "gpus", "cpus", "from_ms", "to_ms", "position"),
+)
+_PUT_OFFER: Final = _upsert("capacity", ("node", "at_ms"), ("gpus", "position"))
+
+
+def upserts(
+    jobs: Iterable[tuple[Position, Job]],
+    attempts: Iterable[tuple[Position, JobId, Attempt]],
+    holdings: Iterable[Holding],
+    offers: Iterable[Offer],
+) -> Iterator[Upsert]:
+    """What puts these into their tables."""
+    jobs = list(jobs)
+    ended = [(at, job.id, attempt) for at, job in jobs for attempt in job.attempts if attempt.outcome]
+    yield Upsert(_PUT_JOB, [_job_row(at, job) for at, job in jobs])
+    yield Upsert(_PUT_RECORD, [(job.id, _record.encode(job)) for _, job in jobs])
+    yield Upsert(_PUT_ATTEMPT, [_attempt_row(at, job, attempt) for at, job, attempt in (*attempts, *ended)])
+    yield Upsert(_PUT_HOLDING, [_holding_row(holding) for holding in holdings])
+    yield Upsert(_PUT_OFFER, [(offer.node, offer.at, offer.gpus, offer.position) for offer in offers])
+
+
+def _job_row(position: Position, job: Job) -> Row:
+    spec = job.spec
+    return (
+        *(job.id, job.array_of, int(job.members is not None), unborn(job)),
+        *(job.state.value, spec.tenant, job.account, spec.job_class.value, spec.name),
+        *(job.submitted_at, job.ended_at, position),
+    )
+
+
+def unborn(job: Job) -> int:
+    """Members of an array that are no records."""
+    members = job.members
+    return count_of(members.lazy) + sum(count_of(gone.indexes) for gone in members.cancelled) if members else 0
+
+
+def _attempt_row(position: Position, job: JobId, attempt: Attempt) -> Row:
+    return (
+        *(job, attempt.number, attempt.outcome.value if attempt.outcome else "", attempt.exit_code),
+        *(attempt.placed_at, attempt.started_at, attempt.ended_at),
+        *(len(attempt.tasks), sum(len(task.placement.gpus) for task in attempt.tasks), position),
+    )
+
+
+def _holding_row(holding: Holding) -> Row:
+    return (
+        *(holding.job, holding.attempt, holding.rank, holding.array, holding.tenant, holding.user, holding.node),
+        *(",".join(holding.gpus), len(holding.gpus), holding.cpus, holding.since, holding.until, holding.position),
+    )
+
+
+def decode_job(record: bytes) -> Job:
+    """Raises: ValueError."""
+    return _job.decode(record)
+
+
+def within(sql: str, count: int) -> str:
+    """A statement with `{values}`, for so many."""
+    return sql.format(values=", ".join("?" * count))
+
+
+def ids_of(wanted: JobFilter | None, below: JobId, most: int) -> tuple[str, list[Value]]:
+    """The newest ids that match; the same as `JobFilter.matches` says."""
+    tests, values = ["id < ?"], list[Value]((below,))
+    for test, more in _tests(wanted):
+        tests.append(test)
+        values.extend(more)
+    return f"SELECT id FROM job WHERE {' AND '.join(tests)} ORDER BY id DESC LIMIT ?", [*values, most]
+
+
+def _tests(wanted: JobFilter | None) -> Iterator[tuple[str, Sequence[Value]]]:
+    if wanted is None:
+        return
+    yield ("is_array = 0" if wanted.members else "array_id = 0"), ()
+    if wanted.states:
+        yield within("state IN ({values})", len(wanted.states)), [state.value for state in wanted.states]
+    if wanted.tenant:
+        yield "tenant = ?", (wanted.tenant,)
+    if wanted.job_class:
+        yield "job_class = ?", (wanted.job_class.value,)
+    if wanted.user:
+        yield "account = ?", (wanted.user,)
+    if wanted.name:
+        yield "name = ?", (wanted.name,)
+    if wanted.until != NEVER:
+        yield "submitted_ms < ?", (wanted.until,)
+    if wanted.since != NEVER:
+        yield "ended_ms >= ?", (wanted.since,)
+
+
+def sums_of(query: UsageQuery, most: int, keys: Sequence[str] | None) -> tuple[str, list[Value]]:
+    """Key, jobs, GPU-milliseconds and CPU-milliseconds; the largest first."""
+    key, (where, values) = _KEYS[query.by], _charged(query)
+    if keys is not None:
+        where += within(f" AND {key} IN ({{values}})", len(keys))
+        values.extend(keys)
+    clip = _clip(query.since, query.until)
+    per_job = (
+        f"SELECT {key} AS charged, sum(gpus * {_HELD_MS}) AS gpu_ms, sum(cpus * {_HELD_MS}) AS cpu_ms "
+        f"FROM allocation WHERE {where} GROUP BY {key}, job"
+    )
+    sql = (
+        f"SELECT charged, count(*), sum(gpu_ms), sum(cpu_ms) FROM ({per_job}) AS per_job "
+        "GROUP BY charged ORDER BY 3 DESC, 4 DESC, 1 LIMIT ?"
+    )
+    return sql, [*clip, *clip, *values, most]
+
+
+def charged_of(query: UsageQuery, jobs: Sequence[JobId]) -> tuple[str, list[Value]]:
+    where, values = _charged(query)
+    among = within("job IN ({values})", len(jobs))
+    sql = f"SELECT DISTINCT {_KEYS[query.by]} AS charged, job FROM allocation WHERE {where} AND {among}"
+    return sql, [*values, *jobs]
+
+
+def _clip(since: Instant, until: Instant) -> list[Value]:
+    """The values of `_HELD_MS`."""
+    return [until, until, since, since]
+
+
+def held_within(node: str, since: Instant, until: Instant, through: Position) -> list[Value]:
+    """The values of HELD."""
+    return [*_clip(since, until), node, since, until, through]
+
+
+def _charged(query: UsageQuery) -> tuple[str, list[Value]]:
+    tests = ["to_ms > ?", "from_ms < ?", "position <= ?"]
+    values: list[Value] = [query.since, query.until, query.through]
+    for column, wanted in (("tenant", query.tenant), ("account", query.user)):
+        if wanted:
+            tests.append(f"{column} = ?")
+            values.append(wanted)
+    return " AND ".join(tests), values

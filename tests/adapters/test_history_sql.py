@@ -1,0 +1,135 @@
+"""The SQLite history: the contract of the port, and rules of its own."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stoker.adapters import history_sql
+from stoker.adapters.history_sql import HISTORY_NAME, SqliteHistory
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.units import Instant
+from stoker.ports import HistoryFailed
+from tests.contracts.history import ALL, HistoryContract, all_jobs, at, batch, ended, held, opened
+
+
+class HistoryFolder:
+    """The contract's store in a folder. It is broken by another program's lock on the file."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.path = folder / HISTORY_NAME
+
+    def history(self) -> SqliteHistory:
+        return SqliteHistory(self.folder)
+
+    def sql(self, statement: str) -> list[tuple[object, ...]]:
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as db:
+            return db.execute(statement).fetchall()
+
+    def break_it(self) -> None:
+        self.sql("ALTER TABLE job RENAME TO gone")
+        self.sql("ALTER TABLE mark RENAME TO gone_too")
+
+    def mend_it(self) -> None:
+        self.sql("ALTER TABLE gone RENAME TO job")
+        self.sql("ALTER TABLE gone_too RENAME TO mark")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> HistoryFolder:
+    return HistoryFolder(tmp_path / "data")
+
+
+class TestSqliteHistory(HistoryContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> HistoryFolder:
+        return HistoryFolder(tmp_path / "data")
+
+
+async def test_k1_a_batch_waits_for_the_disk(store: HistoryFolder) -> None:
+    async with opened(store) as history:
+        assert isinstance(history, SqliteHistory)
+        db = history._writer
+        assert db is not None
+        modes = await history._in(
+            history._writing,
+            lambda: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")],
+        )
+    assert modes == ["wal", 2]
+
+
+async def test_h1_a_batch_that_fails_in_the_middle_leaves_nothing(store: HistoryFolder) -> None:
+    async with opened(store) as history:
+        await history.record(batch(1, ended(1)))
+        store.sql("CREATE TRIGGER no BEFORE INSERT ON allocation BEGIN SELECT RAISE(ABORT, 'no'); END")
+        with pytest.raises(HistoryFailed, match="no"):
+            await history.record(batch(2, ended(2), holdings=[held(2, 0, 9)]))
+        store.sql("DROP TRIGGER no")
+        assert [job.id for job in await all_jobs(history)] == [1]
+        assert await history.open() == at(1)
+
+
+async def test_k2_batches_get_through_between_the_slices_of_a_trim(
+    store: HistoryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_sql, "TRIM_ROWS", 10)
+    async with opened(store) as history:
+        await history.record(batch(1, *(ended(job) for job in range(1, 1_001))))
+        trimming = asyncio.ensure_future(history.trim(Instant(2_000), 10_000))
+        await history.record(batch(2, ended(2_000, 3_000)))
+        assert not trimming.done()
+        assert await trimming == 1_000
+        assert await history.ids(None, ALL, 9) == [2_000]
+
+
+async def test_of_holdings_only_so_many_times_as_many_as_of_jobs_are_kept(store: HistoryFolder) -> None:
+    async with opened(store) as history:
+        await history.record(batch(1, ended(1), holdings=[held(1, 0, 100 + rank, rank=rank) for rank in range(2_000)]))
+        await history.trim(Instant(0), 300)
+        assert store.sql("SELECT count(*), min(to_ms) FROM allocation") == [(1_200, 900)]
+
+
+async def test_k3_a_store_of_a_newer_stoker_is_left_alone(store: HistoryFolder) -> None:
+    async with opened(store):
+        pass
+    store.sql("PRAGMA user_version = 99")
+    history = store.history()
+    with pytest.raises(HistoryFailed, match=r"schema 99.*To recover"):
+        await history.open()
+    await history.close()
+
+
+async def test_k3_a_file_that_is_no_store_is_named_with_a_way_out_and_a_new_one_may_take_its_place(
+    store: HistoryFolder,
+) -> None:
+    store.path.write_bytes(b"this is no database" * 100)
+    history = store.history()
+    with pytest.raises(HistoryFailed, match=rf"{HISTORY_NAME} can't be used.*To recover: move it away"):
+        await history.open()
+    store.path.rename(store.folder / "aside")
+    assert (await history.open()).position == 0
+    await history.record(batch(1, ended(1)))
+    assert await history.ids(None, JobId(2), 9) == [1]
+    await history.close()
+
+
+async def test_a_record_that_cannot_be_read_is_a_failed_read_and_no_defect(store: HistoryFolder) -> None:
+    async with opened(store) as history:
+        await history.record(batch(1, ended(1)))
+        store.sql("UPDATE job_record SET record = x'7b'")
+        with pytest.raises(HistoryFailed, match="record"):
+            await history.jobs([JobId(1)])
+
+
+async def test_a_person_who_looks_into_the_store_with_a_shell_stops_nothing(store: HistoryFolder) -> None:
+    async with opened(store) as history:
+        await history.record(batch(1, ended(1)))
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as shell:
+            shell.execute("BEGIN")
+            assert shell.execute("SELECT count(*) FROM job").fetchone() == (1,)
+            await history.record(batch(2, ended(2)))
+            assert await history.ids(None, ALL, 9) == [2, 1]

@@ -1,0 +1,145 @@
+"""A history that survives the process, as plain lists: as slow and as obvious as it can be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stoker.adapters.history_statements import unborn
+from stoker.brain.domain.ids import JobId, NodeName, Position
+from stoker.brain.domain.job import Attempt, Job
+from stoker.brain.domain.job_filter import JobFilter
+from stoker.brain.domain.units import Instant
+from stoker.brain.domain.usage import Holding, Offer, Span, UsageQuery, UsageSum, gpu_ms_within, overlap_ms
+from stoker.ports import Clock, HistoryBatch, HistoryFailed, HistoryMark
+
+
+@dataclass(slots=True)
+class SimArchive:
+    """What is on the platter."""
+
+    mark: HistoryMark = field(default_factory=HistoryMark)
+    jobs: dict[JobId, tuple[Position, Job]] = field(default_factory=dict)
+    attempts: dict[tuple[JobId, int], tuple[Position, Attempt]] = field(default_factory=dict)
+    holdings: dict[tuple[JobId, int, int], Holding] = field(default_factory=dict)
+    offers: dict[tuple[NodeName, Instant], Offer] = field(default_factory=dict)
+    fault: str = ""
+    """Why it can't be used now."""
+    batches: int = 0
+
+
+class SimHistory:
+    """The History port on an archive."""
+
+    def __init__(self, archive: SimArchive, clock: Clock, *, took_s: float = 0.002) -> None:
+        self._archive, self._clock, self._took_s = archive, clock, took_s
+        self._open = False
+
+    async def _reach(self) -> SimArchive:
+        await self._clock.sleep(self._took_s)
+        if self._archive.fault or not self._open:
+            raise HistoryFailed(self._archive.fault or "it isn't open")
+        return self._archive
+
+    async def open(self) -> HistoryMark:
+        self._open = not self._archive.fault
+        return (await self._reach()).mark
+
+    async def record(self, batch: HistoryBatch) -> None:
+        archive = await self._reach()
+        archive.batches += 1
+        for position, job in batch.jobs:
+            archive.jobs[job.id] = (position, job)
+            for attempt in job.attempts:
+                if attempt.outcome:
+                    archive.attempts[job.id, attempt.number] = (position, attempt)
+        for position, job_id, attempt in batch.attempts:
+            archive.attempts[job_id, attempt.number] = (position, attempt)
+        for holding in batch.holdings:
+            archive.holdings[holding.job, holding.attempt, holding.rank] = holding
+        for offer in batch.offers:
+            archive.offers[offer.node, offer.at] = offer
+        archive.mark = batch.mark
+
+    async def rewind(self, mark: HistoryMark) -> None:
+        archive = await self._reach()
+        archive.jobs = {key: kept for key, kept in archive.jobs.items() if kept[0] <= mark.position}
+        archive.attempts = {key: kept for key, kept in archive.attempts.items() if kept[0] <= mark.position}
+        archive.holdings = {key: kept for key, kept in archive.holdings.items() if kept.position <= mark.position}
+        archive.offers = {key: kept for key, kept in archive.offers.items() if kept.position <= mark.position}
+        archive.mark = mark
+
+    async def ids(self, wanted: JobFilter | None, below: JobId, most: int) -> list[JobId]:
+        archive = await self._reach()
+        found = [
+            job.id
+            for _, job in archive.jobs.values()
+            if job.id < below and (wanted is None or wanted.matches(job, job.state))
+        ]
+        return sorted(found, reverse=True)[:most]
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job]:
+        archive = await self._reach()
+        return [archive.jobs[job][1] for job in sorted(set(ids), reverse=True) if job in archive.jobs]
+
+    async def arrays(self, below: JobId, most: int) -> list[Job]:
+        archive = await self._reach()
+        found = {job.id: job for _, job in archive.jobs.values() if job.id < below and unborn(job)}
+        return [found[job] for job in sorted(found, reverse=True)[:most]]
+
+    async def usage(self, query: UsageQuery, most: int, keys: Sequence[str] | None = None) -> list[UsageSum]:
+        archive = await self._reach()
+        by_key: dict[str, list[Holding]] = {}
+        for holding in archive.holdings.values():
+            if query.counts(holding) and (keys is None or query.key(holding) in keys):
+                by_key.setdefault(query.key(holding), []).append(holding)
+        sums = [_sum(query, key, holdings) for key, holdings in by_key.items()]
+        sums.sort(key=lambda line: (-line.gpu_ms, -line.cpu_ms, line.key))
+        return sums if keys is not None else sums[:most]
+
+    async def charged(self, query: UsageQuery, jobs: Sequence[JobId]) -> list[tuple[str, JobId]]:
+        archive = await self._reach()
+        found = [holding for holding in archive.holdings.values() if query.counts(holding) and holding.job in jobs]
+        return sorted({(query.key(holding), holding.job) for holding in found})
+
+    async def offers(self, since: Instant, until: Instant) -> list[Offer]:
+        archive = await self._reach()
+        newest: dict[NodeName, Offer] = {}
+        for offer in sorted(archive.offers.values(), key=lambda offer: offer.at):
+            if offer.at <= since:
+                newest[offer.node] = offer
+        within = [offer for offer in archive.offers.values() if since < offer.at < until]
+        return sorted((*newest.values(), *within), key=lambda offer: (offer.at, offer.node))
+
+    async def held(self, spans: Sequence[Span], through: Position) -> int:
+        archive = await self._reach()
+        return gpu_ms_within((each for each in archive.holdings.values() if each.position <= through), spans)
+
+    async def trim(self, before: Instant, rows_max: int) -> int:
+        archive = await self._reach()
+        oldest = sorted(archive.jobs.values(), key=lambda kept: (kept[1].ended_at, kept[1].id))
+        surplus = len(oldest) - rows_max
+        gone = [job.id for at, (_, job) in enumerate(oldest) if job.ended_at < before or at < surplus]
+        for job in gone:
+            del archive.jobs[job]
+        archive.attempts = {key: kept for key, kept in archive.attempts.items() if kept[1].ended_at >= before}
+        archive.holdings = {key: kept for key, kept in archive.holdings.items() if kept.until >= before}
+        offers = list(archive.offers.values())
+        kept = [offer for offer in offers if offer.at >= before or _still_holds(offer, offers, before)]
+        archive.offers = {(offer.node, offer.at): offer for offer in kept}
+        return len(gone)
+
+    async def close(self) -> None:
+        self._open = False
+
+
+def _sum(query: UsageQuery, key: str, holdings: Sequence[Holding]) -> UsageSum:
+    spans = [(overlap_ms(holding, query.since, query.until), holding) for holding in holdings]
+    return UsageSum(
+        key=key,
+        jobs=len({holding.job for holding in holdings}),
+        gpu_ms=sum(ms * len(holding.gpus) for ms, holding in spans),
+        cpu_ms=sum(ms * holding.cpus for ms, holding in spans),
+    )
+
+
+def _still_holds(old: Offer, offers: Sequence[Offer], before: Instant) -> bool:
+    return old.gpus > 0 and not any(other.node == old.node and old.at < other.at <= before for other in offers)
