@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from stoker.cli.safe_text import cut, visible
 from stoker.cli.table import Column
-from stoker.cli.words import ran, reason_line, user_of, waited
+from stoker.cli.words import note_line, ran, user_of, waited
 
 if TYPE_CHECKING:
     from stoker.wire.rest.job import JobView
@@ -26,6 +26,8 @@ def job_columns(now_ms: int) -> "list[Column[JobView]]":
         Column("TENANT", lambda job: job.tenant, wide=True),
         Column("CLASS", lambda job: job.job_class.value, wide=True),
         Column("USER", user_of, wide=True),
+        Column("PARTITION", lambda job: job.partition, wide=True),
+        Column("ARRAY", lambda job: job.array, wide=True),
         Column("TASKS", lambda job: job.tasks, right=True, wide=True),
         Column("ATTEMPTS", lambda job: len(job.attempts), right=True, wide=True),
         Column("SUBMITTED", lambda job: job.submitted_at, wide=True),
@@ -36,7 +38,9 @@ def job_columns(now_ms: int) -> "list[Column[JobView]]":
         Column("EXIT", lambda job: job.exit_code, right=True),
         Column("NODES", nodes_of, wide=True),
         Column("GPU UUIDS", gpus_of, wide=True),
-        Column("REASON", lambda job: reason_line(job.reason), elastic=True),
+        Column("AFTER", lambda job: ",".join(job.after), wide=True),
+        Column("COMMENT", lambda job: job.comment, wide=True),
+        Column("REASON", note_line, elastic=True),
     ]
 
 

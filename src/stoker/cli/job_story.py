@@ -7,7 +7,7 @@ rank.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stoker.cli.words import duration, ran, span_ms, user_of, waited
+from stoker.cli.words import duration, members_text, ran, span_ms, user_of, waited
 
 if TYPE_CHECKING:
     from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
@@ -18,6 +18,11 @@ Pairs = Iterator[tuple[str, object]]
 def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     """`now_ms` is where a span that hasn't ended is measured to."""
     yield "job", job.id
+    if job.members is not None:
+        yield "array", job.array
+        yield "members", members_text(job.members)
+    elif job.array_of:
+        yield "member of", f"array {job.array_of}, index {job.array_index}"
     if whole:
         yield "uid", job.uid
     yield "name", job.name
@@ -46,11 +51,28 @@ def _wish_pairs(job: "JobView", *, whole: bool) -> Pairs:
     yield "tenant", f"{job.tenant}, class {job.job_class.value}, by {user_of(job)}"
     yield "time limit", duration(job.time_limit_ms)
     yield "workdir", job.workdir
+    yield from _said_pairs(job)
     if whole:
         yield "image", job.image
         yield "requeue", "yes" if job.requeue else "no"
         for name, value in sorted(job.env.items()):
             yield f"  env {name}", value
+
+
+def _said_pairs(job: "JobView") -> Pairs:
+    """What few jobs say; what this one doesn't say isn't shown."""
+    said = {
+        "partition": job.partition,
+        "where": job.where,
+        "exclude": ",".join(job.exclude),
+        "tolerate": ",".join(job.tolerate),
+        "after": ",".join(job.after),
+        "begin": job.begin,
+        "output": job.output,
+        "stderr": job.error,
+        "comment": job.comment,
+    }
+    yield from ((name, text) for name, text in said.items() if text)
 
 
 def command_text(job: "JobView") -> str:
@@ -69,7 +91,8 @@ def demand_text(job: "JobView") -> str:
     parts.append(f"{job.cpus} CPU{'s' * (job.cpus != 1)}")
     if job.memory_mb:
         parts.append(f"{job.memory_mb} MiB")
-    gang = f", for each of {job.tasks} tasks" if job.tasks > 1 else ""
+    spread = f", at most {job.tasks_per_node} on a node" if job.tasks_per_node else ""
+    gang = f", for each of {job.tasks} tasks{spread}" if job.tasks > 1 else ""
     return ", ".join(parts) + gang
 
 

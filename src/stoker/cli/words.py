@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from stoker.cli.safe_text import visible
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.job import JobView, ReasonView
+    from stoker.wire.rest.job import JobView, MembersView, ReasonView
 
 
 def instant_ms(text: str) -> int:
@@ -32,6 +32,19 @@ def duration(ms: int | None) -> str | None:
 
 def reason_line(reason: "ReasonView | None") -> str | None:
     return None if reason is None else visible(reason.message)
+
+
+def members_text(members: "MembersView") -> str:
+    """How far an array is: `12 members, 3 running, 7 pending, 2 succeeded`."""
+    states = ("running", "starting", "stopping", "pending", "held", "succeeded", "failed", "cancelled")
+    counts = (f"{count} {state}" for state in states if (count := getattr(members, state)))
+    return ", ".join([f"{members.total} member{'s' * (members.total != 1)}", *counts])
+
+
+def note_line(job: "JobView") -> str | None:
+    """What a list says beside a job: how far an array is, and why a job waits or ended."""
+    parts = (members_text(job.members) if job.members else None, reason_line(job.reason))
+    return "; ".join(filter(None, parts)) or None
 
 
 def user_of(job: "JobView") -> str:

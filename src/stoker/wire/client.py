@@ -17,7 +17,15 @@ import msgspec
 from stoker.brain.domain.lifecycle import FINAL
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
-from stoker.wire.rest.job import LIST_MAX, JobListQuery, JobListView, JobsSubmittedView, JobView, WhyView
+from stoker.wire.rest.job import (
+    LIST_MAX,
+    JobListQuery,
+    JobListView,
+    JobsSubmittedView,
+    JobsToldView,
+    JobView,
+    WhyView,
+)
 from stoker.wire.rest.log import ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
 from stoker.wire.rest.node import DrainBody, LabelsBody, NodeListView, NodeView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView
@@ -99,23 +107,23 @@ class Client:
     def cancel(self, job_id: str) -> JobView:
         return self._ask(JobView, "DELETE", f"/jobs/{quote(job_id, safe='')}")
 
-    def cancel_all(self, jobs: str) -> list[JobView]:
-        """Of some members of an array, `7_[0-4,9]`, each; of a job, a member or a whole array the one."""
+    def cancel_all(self, jobs: str) -> JobsToldView:
+        """`jobs` is a job, an array, a member of one, or several: `7_[0-4,9]`."""
         return self._ask_jobs("DELETE", f"/jobs/{quote(jobs, safe='')}")
 
-    def hold(self, jobs: str) -> list[JobView]:
+    def hold(self, jobs: str) -> JobsToldView:
         """Keep what waits from starting. `jobs` as in `cancel_all`."""
         return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/hold")
 
-    def release(self, jobs: str) -> list[JobView]:
+    def release(self, jobs: str) -> JobsToldView:
         """Let what is held start."""
         return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/release")
 
-    def requeue(self, jobs: str) -> list[JobView]:
+    def requeue(self, jobs: str) -> JobsToldView:
         """Run it once more: what is live is stopped first, what has ended waits again."""
         return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/requeue")
 
-    def signal(self, jobs: str, signal: str) -> list[JobView]:
+    def signal(self, jobs: str, signal: str) -> JobsToldView:
         """Send a signal, `USR1` or `10`, to the processes of what runs."""
         return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/signal", {"signal": signal})
 
@@ -199,13 +207,13 @@ class Client:
     def health(self) -> HealthView:
         return self._ask(HealthView, "GET", "/health")
 
-    def _ask_jobs(self, method: str, path: str, body: dict[str, str] | None = None) -> list[JobView]:
-        """The answer about one job, or about several."""
+    def _ask_jobs(self, method: str, path: str, body: dict[str, str] | None = None) -> JobsToldView:
+        """The answer about several jobs; one about one has no count, for it would have been refused."""
         data = None if body is None else msgspec.json.encode(body)
         reply = self._transport.ask(method, API_PREFIX + path, data)
         if reply.body.startswith(b'{"jobs":'):
-            return _decoded(JobsSubmittedView, reply).jobs
-        return [_decoded(JobView, reply)]
+            return _decoded(JobsToldView, reply)
+        return JobsToldView(jobs=[_decoded(JobView, reply)], total=1, changed=1)
 
     def _ask(self, shape: type[View], method: str, path: str, body: msgspec.Struct | None = None) -> View:
         data = None if body is None else msgspec.json.encode(body)

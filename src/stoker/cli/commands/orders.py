@@ -4,7 +4,6 @@ Rules: J1  every id is tried, whatever became of those before it; the exit statu
        J2  an id may name a job, a member of an array, or some of them: `7`, `7_3`, `7_[0-4,9]`
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,13 +12,15 @@ import click
 from stoker.cli.completion import any_jobs, jobs_then_signal, open_jobs
 from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.problem import refused, show_problem
+from stoker.cli.safe_text import visible
 from stoker.cli.server import connect, server_option
+from stoker.cli.words import members_text
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.job import JobView
+    from stoker.wire.rest.job import JobsToldView, JobView
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Order = Callable[[str], "list[JobView]"]
+Order = Callable[[str], "JobsToldView"]
 LINES_MAX: Final = 20
 """Beyond that the members of one answer are counted, not listed."""
 
@@ -129,19 +130,25 @@ def give(ctx: click.Context, form: str, job_ids: Sequence[str], order: Order) ->
         except refused() as fault:
             worst = worst or show_problem(fault)
             continue
-        done += answered
+        done += answered.jobs
         if for_people(form):
             for line in _lines(job_id, answered):
                 click.echo(line)
+        elif answered.total > len(answered.jobs):
+            click.echo(f"only {len(answered.jobs)} of the {answered.total} jobs of {job_id} are shown", err=True)
     if not for_people(form):
         show_value(form, done)
     ctx.exit(worst)
 
 
-def _lines(asked: str, jobs: "Sequence[JobView]") -> Iterator[str]:
-    if len(jobs) <= LINES_MAX:
-        yield from (f"job {job.id} is {job.state.value}" for job in jobs)
+def _lines(asked: str, told: "JobsToldView") -> Iterator[str]:
+    if told.total <= LINES_MAX:
+        yield from (f"job {job.id} is {job.state.value}{_members(job)}" for job in told.jobs)
         return
-    states = Counter(job.state.value for job in jobs)
-    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
-    yield f"{len(jobs)} jobs of {asked}: {counts}"
+    untouched = told.total - told.changed
+    rest = f"; to {untouched} it made no difference" if untouched else ""
+    yield f"{told.changed} of the {told.total} jobs of {visible(asked)} were told{rest}"
+
+
+def _members(job: "JobView") -> str:
+    return f": {members_text(job.members)}" if job.members else ""
