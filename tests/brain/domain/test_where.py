@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.label import Taint
+from stoker.brain.domain.label import Taint, labels_of, taint_text, taints_of
 from stoker.brain.domain.where import (
     ANYWHERE,
     SELECTOR_MAX,
@@ -17,13 +18,16 @@ from stoker.brain.domain.where import (
     admits,
     both,
     make_where,
+    names_and_labels_admit,
     parse_selector,
     parse_toleration,
     selector_text,
+    selects,
     toleration_text,
     where_text,
     why_not,
 )
+from tests.builders import node
 
 IN, NOT_IN, EXISTS, ABSENT = Operator.IN, Operator.NOT_IN, Operator.EXISTS, Operator.ABSENT
 N1 = NodeName("n1")
@@ -234,6 +238,19 @@ def test_a_node_is_admitted_exactly_when_the_prose_says_so_and_else_there_is_a_w
     expected = _oracle_admits(where, labels, taints)
     assert admits(where, N1, labels, taints) is expected
     assert (why_not(where, N1, labels, taints) == "") is expected
+
+
+@given(
+    _wheres, _labels, st.dictionaries(_keys, st.one_of(st.none(), _values), max_size=2), st.lists(_taints, max_size=1)
+)
+def test_a_look_at_the_node_itself_gives_the_same_answer(
+    where: Where, agents: dict[str, str], peoples: dict[str, str | None], taints: list[Taint]
+) -> None:
+    made = node("n1")
+    inventory = replace(made.inventory, labels=agents, taints=tuple(map(taint_text, taints)))
+    there = replace(made, inventory=inventory, labels=peoples)
+    assert selects(where, there) is admits(where, N1, labels_of(there), taints_of(there))
+    assert names_and_labels_admit(where, there) is admits(where, N1, labels_of(there), ())
 
 
 @given(_wheres, _wheres, _labels)

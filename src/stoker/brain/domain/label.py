@@ -226,6 +226,7 @@ def taint_text(taint: Taint) -> str:
     return f"{taint.key}={taint.value}:{NO_SCHEDULE}" if taint.value else f"{taint.key}:{NO_SCHEDULE}"
 
 
+@lru_cache(maxsize=1_024)
 def label_value(text: str) -> str:
     """The value that stands for any text: `NVIDIA H100 80GB HBM3` becomes `NVIDIA-H100-80GB-HBM3`."""
     made = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-_.")
@@ -235,12 +236,28 @@ def label_value(text: str) -> str:
 def labels_of(node: Node) -> dict[str, str]:
     """Every label that a selector may ask for (B3, B4). A new dictionary at each call."""
     labels = labels_set_on(node.inventory.labels, node.labels)
-    labels[HOSTNAME] = node.name
-    models = list(dict.fromkeys(gpu.model for gpu in node.inventory.gpus))
-    labels.pop(GPU_MODEL, None)
-    if len(models) == 1 and label_value(models[0]):
-        labels[GPU_MODEL] = label_value(models[0])
+    for key in (HOSTNAME, GPU_MODEL):
+        labels.pop(key, None)
+        own = label_of(node, key)
+        if own is not None:
+            labels[key] = own
     return labels
+
+
+def label_of(node: Node, key: str) -> str | None:
+    """One of them. None = it has none of that key."""
+    if key == HOSTNAME:
+        return node.name
+    if key == GPU_MODEL:
+        return _gpu_model(node)
+    if key in node.labels:
+        return node.labels[key]
+    return node.inventory.labels.get(key)
+
+
+def _gpu_model(node: Node) -> str | None:
+    models = dict.fromkeys(gpu.model for gpu in node.inventory.gpus)
+    return (label_value(next(iter(models))) or None) if len(models) == 1 else None
 
 
 def labels_set_on(agents: Mapping[str, str], peoples: Mapping[str, str | None]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from stoker.brain.domain.label import (
     Fault,
     Taint,
     key_fault,
-    labels_of,
+    label_of,
     parse_taint,
     taint_text,
     taints_of,
@@ -41,6 +41,7 @@ __all__ = [
     "admits",
     "both",
     "make_where",
+    "names_and_labels_admit",
     "parse_selector",
     "parse_taint",
     "parse_toleration",
@@ -320,30 +321,43 @@ def toleration_text(toleration: Toleration) -> str:
 def admits(where: Where, name: NodeName, labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
     """May a job that selects `where` run on the node (W4)? Labels and taints come from `label.labels_of` and
     `label.taints_of`."""
-    return (
-        name not in where.exclude
-        and all(_holds(requirement, labels) for requirement in where.require)
-        and all(_tolerated(taint, where.tolerate) for taint in taints)
-    )
+    if name in where.exclude:
+        return False
+    for requirement in where.require:
+        if not _holds(requirement, labels.get(requirement.key)):
+            return False
+    return not taints or _all_tolerated(taints, where.tolerate)
 
 
 def selects(where: Where, node: Node) -> bool:
-    """The same of a node as it is. Cheap where nothing is selected and nothing keeps jobs away."""
-    return admits(where, node.name, labels_of(node) if where.require else {}, taints_of(node))
+    """The same of a node as it is: for one look; who looks often keeps labels and taints."""
+    return names_and_labels_admit(where, node) and _all_tolerated(taints_of(node), where.tolerate)
 
 
-def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case Operator.IN:
-            return value in requirement.values
-        case Operator.NOT_IN:
-            return value not in requirement.values
-        case Operator.EXISTS:
-            return value is not None
-        case Operator.ABSENT:
-            return value is None
-    assert_never(requirement.operator)
+def names_and_labels_admit(where: Where, node: Node) -> bool:
+    """Would the node be admitted if it had no taints?"""
+    return node.name not in where.exclude and all(
+        _holds(requirement, label_of(node, requirement.key)) for requirement in where.require
+    )
+
+
+def _holds(requirement: Requirement, value: str | None) -> bool:
+    """W1. `value` None: the node has no label of that key."""
+    operator = requirement.operator
+    if operator is Operator.IN:
+        return value in requirement.values
+    if operator is Operator.NOT_IN:
+        return value not in requirement.values
+    if operator is Operator.EXISTS:
+        return value is not None
+    if operator is Operator.ABSENT:
+        return value is None
+    assert_never(operator)
+
+
+def _all_tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:
+    """W3"""
+    return all(_tolerated(taint, tolerations) for taint in taints)
 
 
 def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
@@ -355,8 +369,9 @@ def why_not(where: Where, name: NodeName, labels: Mapping[str, str], taints: Seq
     if name in where.exclude:
         return "it is excluded by name"
     for requirement in where.require:
-        if not _holds(requirement, labels):
-            return _unmet(requirement, labels.get(requirement.key))
+        value = labels.get(requirement.key)
+        if not _holds(requirement, value):
+            return _unmet(requirement, value)
     for taint in taints:
         if not _tolerated(taint, where.tolerate):
             return f"its taint {taint_text(taint)} isn't tolerated"

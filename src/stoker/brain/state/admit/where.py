@@ -20,7 +20,7 @@ from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import human_duration
-from stoker.brain.domain.where import Where, admits, both, where_text, why_not
+from stoker.brain.domain.where import Where, both, names_and_labels_admit, where_text, why_not
 from stoker.brain.state.cluster import ClusterState
 
 
@@ -107,7 +107,7 @@ def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) 
     stop."""
     wanted = selection(state, where, partition)
     for node in state.nodes.values():
-        if admits(wanted, node.name, labels_of(node) if wanted.require else {}, ()):
+        if names_and_labels_admit(wanted, node):
             yield node
 
 
