@@ -70,9 +70,14 @@ def test_the_boot_id_is_the_kernels(tmp_path: Path) -> None:
 
 
 def test_what_settings_say_wins_over_the_script_and_the_script_over_measuring() -> None:
-    told = AgentSettings(node=NodeSettings(cpus=2, address="10.1.1.1", labels={"rack": "r1"}))
+    told = AgentSettings(
+        node=NodeSettings(
+            cpus=2, address="10.1.1.1", labels={"rack": "r1"}, taints=("night:NoSchedule", "gpu=old:NoSchedule")
+        )
+    )
     inventory = describe(told, NodeName("n1"), "uid-1", FOUND, "9.9").inventory
     assert (inventory.cpus, inventory.memory_mb, inventory.address) == (2, 32_768, "10.1.1.1")
+    assert inventory.taints == ("gpu=old:NoSchedule", "night:NoSchedule"), "one form of each, in one order"
     assert (inventory.labels, inventory.agent_uid, inventory.version) == ({"rack": "r1"}, "uid-1", "9.9")
     assert [(gpu.uuid, gpu.simulated) for gpu in inventory.gpus] == [("GPU-a", True)]
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from stoker.agent.label import normal_taints
 from stoker.agent.settings import NODE_NAME, AgentSettings
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
@@ -64,6 +65,7 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         cpus=node.cpus or found.cpus or usable_cpus(),
         memory_mb=node.memory_mb or found.memory_mb or usable_memory_mb(),
         labels=dict(node.labels),
+        taints=normal_taints(node.taints),
         executors=settings.executor.kinds,
         simulated=found.simulated,
         version=version,

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
+from stoker.agent.label import label_faults, taint_faults
 from stoker.ports import LogSettings
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 """What a host may be called, with dots, dashes and capitals; nothing that a path, a label or a table would mind."""
 ADDRESSES_MAX: Final = 16
-LABELS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,11 @@ class NodeSettings:
     """Host name or IP where other nodes reach this one; ranks of a gang meet there. Empty = the local address that is
     used towards the first control plane, which is right wherever the cluster has one network."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Words for `--where`. None by default."""
+    """Words for `--where`: keys and values as Kubernetes has them. None by default. `stoker node label` sets others,
+    and wins over these."""
     taints: tuple[str, ...] = ()
-    """Repel jobs that don't tolerate them. Not supported by this version: anything but an empty list is refused."""
+    """Keep away jobs that don't tolerate them; each is `key=value:NoSchedule` or `key:NoSchedule`. What runs here
+    already goes on. None by default. `stoker node taint` puts on others."""
     cpus: int = 0
     """Whole CPUs to offer. 0 = as measured, or as the GPU script says."""
     memory_mb: int = 0
@@ -37,10 +39,7 @@ class NodeSettings:
         found = []
         if self.name and not NODE_NAME.fullmatch(self.name):
             found.append(f"name: {self.name[:80]!r} isn't 1 to 63 letters, digits, dots, dashes or underscores")
-        if len(self.labels) > LABELS_MAX:
-            found.append(f"labels: {len(self.labels)} labels are more than {LABELS_MAX}")
-        if self.taints:
-            found.append("taints: this version can't keep jobs away by taints yet; use an empty list")
+        found += [*label_faults(self.labels), *taint_faults(self.taints)]
         found += [f"{key}: {value} is below 0" for key, value in self._amounts() if value < 0]
         return found
 
