@@ -36,11 +36,12 @@ def job_columns(now_ms: int) -> "list[Column[JobView]]":
         Column("WAITED", lambda job: waited(job, now_ms), right=True),
         Column("RAN", lambda job: ran(job, now_ms), right=True),
         Column("EXIT", lambda job: job.exit_code, right=True),
+        Column("AFTER", lambda job: ",".join(job.after), wide=True),
+        Column("COMMENT", lambda job: job.comment, wide=True, elastic=True),
+        Column("REASON", note_line, elastic=True),
+        # What is long stands last, so that it pushes nothing out of sight.
         Column("NODES", nodes_of, wide=True),
         Column("GPU UUIDS", gpus_of, wide=True),
-        Column("AFTER", lambda job: ",".join(job.after), wide=True),
-        Column("COMMENT", lambda job: job.comment, wide=True),
-        Column("REASON", note_line, elastic=True),
     ]
 
 

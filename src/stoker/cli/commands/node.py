@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli.commands.label import label, labels_line, taint, taints_line
-from stoker.cli.completion import nodes
+from stoker.cli.id_types import NODE
 from stoker.cli.output import output_options, show_lines, show_pairs, show_rows
 from stoker.cli.server import connect, server_option
 from stoker.cli.table import Column
@@ -75,7 +75,7 @@ def list_nodes(form: str) -> None:
 
 
 @node.command()
-@click.argument("name", shell_complete=nodes)
+@click.argument("name", type=NODE)
 @output_options
 @server_option
 def show(name: str, form: str) -> None:
@@ -90,7 +90,7 @@ def show(name: str, form: str) -> None:
 
 
 @node.command()
-@click.argument("name", shell_complete=nodes)
+@click.argument("name", type=NODE)
 @click.option("--reason", default="", help="Why, for people.")
 @output_options
 @server_option
@@ -105,7 +105,7 @@ def drain(name: str, reason: str, form: str) -> None:
 
 
 @node.command()
-@click.argument("name", shell_complete=nodes)
+@click.argument("name", type=NODE)
 @output_options
 @server_option
 def resume(name: str, form: str) -> None:
@@ -119,7 +119,7 @@ def resume(name: str, form: str) -> None:
 
 
 @node.command()
-@click.argument("name", shell_complete=nodes)
+@click.argument("name", type=NODE)
 @click.option("--force", is_flag=True, help="Also end what it holds, without proof that its processes are gone.")
 @output_options
 @server_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from stoker.cli.completion import any_jobs, jobs_then_signal, open_jobs
+from stoker.cli.id_types import ANY_JOB, JOBS_THEN_SIGNAL, OPEN_JOB
 from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.problem import refused, show_problem
 from stoker.cli.safe_text import visible
@@ -25,18 +25,18 @@ LINES_MAX: Final = 20
 """Beyond that the members of one answer are counted, not listed."""
 
 
-def _ids(of: Callable[..., Any]) -> Callable[[Command], Command]:
+def _ids(of: click.ParamType[str]) -> Callable[[Command], Command]:
     """Ids of jobs, the forms of the answer, and a server. `of` knows which ids a shell may offer."""
 
     def add(command: Command) -> Command:
-        argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=of)
+        argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=of)
         return argument(output_options(server_option(command)))
 
     return add
 
 
 @click.command()
-@_ids(open_jobs)
+@_ids(OPEN_JOB)
 @click.pass_context
 def cancel(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
     """Cancel jobs: terminate, wait a grace time, kill.
@@ -53,7 +53,7 @@ def cancel(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
 
 
 @click.command()
-@_ids(open_jobs)
+@_ids(OPEN_JOB)
 @click.pass_context
 def hold(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
     """Keep waiting jobs from starting, until they are released.
@@ -69,7 +69,7 @@ def hold(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
 
 
 @click.command()
-@_ids(open_jobs)
+@_ids(OPEN_JOB)
 @click.pass_context
 def release(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
     """Let held jobs start.
@@ -82,7 +82,7 @@ def release(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
 
 
 @click.command()
-@_ids(any_jobs)
+@_ids(ANY_JOB)
 @click.pass_context
 def requeue(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
     """Run jobs once more, under their own ids.
@@ -98,7 +98,7 @@ def requeue(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
 
 
 @click.command()
-@click.argument("words", metavar="ID... SIGNAL", nargs=-1, required=True, shell_complete=jobs_then_signal)
+@click.argument("words", metavar="ID... SIGNAL", nargs=-1, required=True, type=JOBS_THEN_SIGNAL)
 @output_options
 @server_option
 @click.pass_context

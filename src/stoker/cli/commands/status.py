@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.completion import any_jobs
+from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_story import job_pairs
 from stoker.cli.output import Form, output_options, show_pairs
 from stoker.cli.server import connect, server_option
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job_id", metavar="[ID]", required=False, shell_complete=any_jobs)
+@click.argument("job_id", metavar="[ID]", required=False, type=ANY_JOB)
 @output_options
 @server_option
 def status(job_id: str | None, form: str) -> None:

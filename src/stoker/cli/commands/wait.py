@@ -2,14 +2,14 @@
 
 import click
 
-from stoker.cli.completion import any_jobs
+from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_end import exit_of, wait_for
 from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.server import server_option
 
 
 @click.command()
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=any_jobs)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ANY_JOB)
 @output_options
 @server_option
 @click.pass_context
