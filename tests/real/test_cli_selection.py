@@ -13,6 +13,7 @@ from tests.real.say import Say
 from tests.real.up_process import UpProcess, until
 
 pytestmark = pytest.mark.timeout(120)
+OWN = ("gpu-model", "hostname")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "select-nodes.md"
 
 
@@ -136,3 +137,21 @@ def test_what_is_not_given_to_set_stays_as_it_was(say: Say) -> None:
     taken = {"where": "", "exclude": [], "tolerate": [], "time_max_ms": 0}
     assert {name: after[name] for name in taken} == taken
     assert after["time_default_ms"] == 90_000
+
+
+def test_what_people_said_about_nodes_survives_a_restart_of_everything(tmp_path: Path) -> None:
+    flags, data_dir = ("--nodes", "1", "--gpus-per-node", "1"), tmp_path / "data"
+    with UpProcess(tmp_path, *flags, data_dir=data_dir) as cluster:
+        say = Say(cluster.url)
+        until(lambda: say("node", "show", "node-1").exit_code == 0, what="the node")
+        assert say("node", "label", "node-1", "zone=a").exit_code == 0
+        assert say("node", "taint", "node-1", "gpu=old:NoSchedule").exit_code == 0
+        assert say("partition", "create", "p", "--where", "zone=a", "--tolerate", "gpu").exit_code == 0
+    with UpProcess(tmp_path, *flags, data_dir=data_dir) as cluster:
+        say = Say(cluster.url)
+        until(lambda: say.json("node", "show", "node-1")["state"] == "ready", what="the node")
+        node, partition = say.json("node", "show", "node-1"), say.json("partition", "show", "p")
+        assert node["labels_by"] == {"zone": "people", **{f"stoker.io/{word}": "stoker" for word in OWN}}
+        assert node["taints"] == ["gpu=old:NoSchedule"]
+        assert (partition["where"], partition["nodes"]) == ("zone=a", 1)
+        assert say("submit", "--partition", "p", "--wait", "--", "true").exit_code == 0

@@ -21,6 +21,7 @@ from stoker.brain.state.commands import (
     Register,
     TaintNode,
 )
+from stoker.brain.state.events.node import NodeRegistered
 from tests.brain.state.labelled import N1, label, shown, story_with_n1, taint
 from tests.brain.state.story import ANNA, Story, inventory
 
@@ -151,6 +152,16 @@ def test_a_node_whose_agent_names_what_can_not_be_a_label_or_taint_is_refused(
     refusal = story.refused(Register(by=node_principal(N1), registration=Registration(node=N1, inventory=found)))
     assert (refusal.code, refusal.facts["node"]) == ("bad_inventory", "n1")
     assert why in refusal.message
+
+
+def test_a_node_whose_labels_an_older_version_took_registers_again_after_an_upgrade() -> None:
+    story = Story()
+    odd = replace(inventory("n1"), labels={"GPU type": "two words"})
+    story.apply(NodeRegistered(node=N1, inventory=odd))
+    story.register("n1", odd)
+    story.register("n1", replace(odd, boot_id="boot-2"))
+    changed = Registration(node=N1, inventory=replace(odd, labels={"GPU type": "x"}))
+    assert story.refused(Register(by=node_principal(N1), registration=changed)).code == "bad_inventory"
 
 
 # -- taints --------------------------------------------------------------------------------------------------------

@@ -97,12 +97,16 @@ def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) 
                 owner=owner,
                 gpu=uuid,
             )
-    fault = _carried_fault(name, inventory, state.policy.node_labels_max)
+    fault = _carried_fault(state.nodes.get(name), name, inventory, state.policy.node_labels_max)
     return fault or _name_taken(state, name, inventory) or _renamed(state, name, inventory)
 
 
-def _carried_fault(name: NodeName, inventory: Inventory, most: int) -> Refusal | None:
-    """What selectors couldn't ask for is refused where it comes from, or it would be looked for in vain."""
+def _carried_fault(old: Node | None, name: NodeName, inventory: Inventory, most: int) -> Refusal | None:
+    """What selectors couldn't ask for is refused where it comes from, or it would be looked for in vain. What an older
+    version took is taken again: an upgrade must not cost a node."""
+    carried = (inventory.labels, inventory.taints)
+    if old is not None and (old.inventory.labels, old.inventory.taints) == carried:
+        return None
     if max(len(inventory.labels), len(inventory.taints)) > most:
         why = f"{len(inventory.labels)} labels and {len(inventory.taints)} taints; at most {most} of each are taken"
         return _bad_inventory(name, f"reports {why}", "name fewer in its agent.yaml")
