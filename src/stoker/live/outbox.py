@@ -19,7 +19,7 @@ from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import Attempt, Job, Task
 from stoker.brain.domain.node import Stray
-from stoker.brain.domain.output import output_path
+from stoker.brain.domain.output import must_append, output_path
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.events.job import JobSignalled, TaskEnded
 from stoker.brain.state.events.node import StraysFound
@@ -167,6 +167,7 @@ class Outbox:
             user=job.spec.user,
             output=output_path(job.spec.output, job, placement.node, key.rank),
             error=output_path(job.spec.error, job, placement.node, key.rank),
+            append=must_append(job.spec.output, key.rank) or must_append(job.spec.error, key.rank),
             probe_port=attempt.master_port if key.rank == 0 else 0,
         )
 

@@ -4,6 +4,8 @@ Rules: P1  `%j` job id (of a member: its own, `123_4`), `%A` id of the array or 
            `%N` node, `%t` rank, `%%` a percent sign: Slurm's letters; any other is refused
        P2  the pattern names a file: it doesn't end in a slash, and isn't `.` or `..`
        P3  what is filled in can't lead out of the folder: a slash in a name becomes an underscore
+       P4  without `%t` and `%N` all ranks share one file, wherever they run: only rank 0, which goes first where ranks
+           have a rendezvous, may empty it
 """
 
 import re
@@ -51,3 +53,9 @@ def output_path(pattern: str, job: Job, node: NodeName, rank: int) -> str:
         "%": "%",
     }
     return _HOLE.sub(lambda found: fills[found[1]], pattern)
+
+
+def must_append(pattern: str, rank: int) -> bool:
+    """P4. Tasks of one node see by themselves that they share a file."""
+    letters = [found[1] for found in _HOLE.finditer(pattern)]
+    return bool(pattern) and rank > 0 and "t" not in letters and "N" not in letters
