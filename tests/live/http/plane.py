@@ -20,7 +20,7 @@ from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.metrics import Metrics
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
-from stoker.brain.domain.instruction import Start, Stop
+from stoker.brain.domain.instruction import Signal, Start, Stop
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import LogChunk, Registration, Started, TaskFinished, TaskInventory
@@ -99,6 +99,13 @@ class Agent:
             while True:
                 message = await anext(self._outgoing)
                 if isinstance(message, Stop):
+                    return message
+
+    async def next_signal(self) -> Signal:
+        async with asyncio.timeout(5):
+            while True:
+                message = await anext(self._outgoing)
+                if isinstance(message, Signal):
                     return message
 
     async def run(self) -> Start:

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.array import parse_job_ref
+from stoker.brain.domain.array import JobRef, parse_job_ref
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.commands import Cancel
@@ -18,6 +18,7 @@ from stoker.live.http.shown import shown
 from stoker.live.http.submit import key_of, submitted
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.gpu import gpu_id
+from stoker.wire.rest.job import Shown
 from stoker.wire.rest.task import (
     CLASS_OF,
     MessageView,
@@ -77,18 +78,17 @@ def routes(control: ControlPlane) -> APIRouter:
     )
     async def cancel_task(request: Request) -> Response:
         """Cancel a task, waiting or running."""
-        ref = parse_job_ref(request.path_params["job_id"])
-        told = await tell(control, Cancel(by=ANYONE, target=ref))
-        if isinstance(told, ToldMany):
-            return json_answer(
-                MessageView(f"{told.changed} of {told.total} tasks {ref} are cancelled or being stopped")
-            )
-        done = (
-            "is cancelled" if told.job.is_final else "is being stopped; its GPUs are free once its processes are gone"
-        )
-        return json_answer(MessageView(f"task {told.job.label} {done}"))
+        target = parse_job_ref(request.path_params["job_id"])
+        return json_answer(MessageView(_said(await tell(control, Cancel(by=ANYONE, target=target)), target)))
 
     return router
+
+
+def _said(told: Shown | ToldMany, target: JobRef) -> str:
+    if isinstance(told, ToldMany):
+        return f"{told.changed} of the {told.total} tasks {target} are cancelled or being stopped"
+    stopping = "is being stopped; its GPUs are free once its processes are gone"
+    return f"task {told.job.label} {'is cancelled' if told.job.is_final else stopping}"
 
 
 def _wanted(query: TaskListQuery) -> Wanted | None:

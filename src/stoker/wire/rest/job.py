@@ -5,7 +5,7 @@ A job's record isn't all there is to show of it: what depends on others comes as
 """
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -288,7 +288,7 @@ def members_view(counts: Mapping[JobState, int]) -> MembersView:
 
 def job_view(shown: Shown, *, submitted: bool = False) -> JobView:
     job, reason = shown.job, shown.reason
-    spec, demand, label, where = job.spec, job.spec.demand, job.label, job.spec.where
+    spec, demand, label = job.spec, job.spec.demand, job.label
     return JobView(
         id=label,
         job_id=label,
@@ -325,23 +325,31 @@ def job_view(shown: Shown, *, submitted: bool = False) -> JobView:
         started_at=iso_or_none(job.started_at),
         ended_at=iso_or_none(job.ended_at),
         attempts=[attempt_view(attempt) for attempt in job.attempts],
-        array=array_text(spec.array) if spec.array and not job.array_of else "",
-        members=shown.members,
-        array_of=str(job.array_of) if job.array_of else "",
-        array_index=job.array_index if job.array_of else None,
-        after=[str(each) for each in spec.after],
-        begin=iso_or_none(spec.begin),
-        comment=spec.comment,
-        output=spec.output,
-        error=spec.error,
-        where=selector_text(where.require),
-        exclude=where.exclude,
-        tolerate=[toleration_text(each) for each in where.tolerate],
-        partition=spec.partition,
-        tasks_per_node=demand.tasks_per_node,
+        **_often_empty(shown),
         status="submitted" if submitted else None,
         message=f"job {label} submitted" if submitted else "",
     )
+
+
+def _often_empty(shown: Shown) -> dict[str, Any]:
+    """What few jobs have, of JobView."""
+    job, spec, where = shown.job, shown.job.spec, shown.job.spec.where
+    return {
+        "array": array_text(spec.array) if spec.array and not job.array_of else "",
+        "members": shown.members,
+        "array_of": str(job.array_of) if job.array_of else "",
+        "array_index": job.array_index if job.array_of else None,
+        "after": [str(each) for each in spec.after],
+        "begin": iso_or_none(spec.begin),
+        "comment": spec.comment,
+        "output": spec.output,
+        "error": spec.error,
+        "where": selector_text(where.require),
+        "exclude": where.exclude,
+        "tolerate": [toleration_text(each) for each in where.tolerate],
+        "partition": spec.partition,
+        "tasks_per_node": spec.demand.tasks_per_node,
+    }
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:

@@ -80,6 +80,8 @@ def find_job(state: ClusterState, ref: JobRef) -> Job | Refusal:
     if found is not None:
         return found
     array = state.jobs.get(ref.job)
+    if array is None and state.locate(ref.job).members is not None:
+        return refuse("not_an_array", f"job {ref.job} is a member of an array", f"say {ref.job} alone", job_id=str(ref))
     if ref.job < state.next_job_id and array is None:
         return refuse(
             "job_forgotten",
