@@ -168,7 +168,7 @@ async def test_every_wish_comes_back_as_it_was_understood(plane: Plane) -> None:
     wishes = {
         "after": "afterok:1:1,any:1",
         "hold": True,
-        "begin": "2030-01-01",
+        "begin": tomorrow,
         "comment": "for the paper",
         "output": "logs/%j.out",
         "error": "logs/%j.err",
@@ -182,7 +182,7 @@ async def test_every_wish_comes_back_as_it_was_understood(plane: Plane) -> None:
     shown = {name: job[name] for name in wishes if name != "hold"}
     assert shown == {
         "after": ["ok:1", "any:1"],
-        "begin": "2030-01-01T00:00:00.000Z",
+        "begin": tomorrow,
         "comment": "for the paper",
         "output": "logs/%j.out",
         "error": "logs/%j.err",
