@@ -23,8 +23,9 @@ def suitable_gpus(gpus: Sequence[Gpu], demand: Demand) -> list[Gpu]:
 
 
 def tasks_that_fit(suitable: int, cpus: int, memory_mb: int, demand: Demand) -> int:
-    """Whole tasks that fit into `suitable` GPUs, `cpus` and `memory_mb`; at most `demand.tasks`."""
-    most = demand.tasks
+    """Whole tasks that fit into `suitable` GPUs, `cpus` and `memory_mb` of one node; at most `demand.tasks`, and at
+    most `demand.tasks_per_node` where that is a bound."""
+    most = min(demand.tasks, demand.tasks_per_node or demand.tasks)
     if demand.gpu_count:
         most = min(most, suitable // demand.gpu_count)
     if demand.cpus:

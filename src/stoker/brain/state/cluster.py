@@ -61,8 +61,9 @@ class ClusterState:
         self.indexes.node_changed(old, node)
 
     def drop_node(self, name: NodeName) -> None:
-        """A forgotten one: it holds nothing, owns no GPU and is in no index."""
+        """A forgotten one: it holds nothing and owns no GPU."""
         assert self.nodes.pop(name).forgotten, f"node {name} is dropped without having been forgotten"
+        self.indexes.node_dropped(name)
 
     def put_policy(self, policy: Policy) -> None:
         self.policy = policy

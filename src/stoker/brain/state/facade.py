@@ -11,8 +11,9 @@ from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Posit
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.where import Where
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.view import Bucket, GpuKinds
+from stoker.brain.state.view import Admitted, Bucket, GpuKinds
 
 _NO_PORTS: dict[int, JobId] = {}
 
@@ -55,6 +56,9 @@ class ClusterView:
     @property
     def partitions(self) -> Mapping[PartitionName, Partition]:
         return self._state.partitions
+
+    def admitted(self, where: Where) -> Admitted:
+        return self._state.indexes.makes.admitted(where)
 
     @property
     def nodes(self) -> Mapping[NodeName, Node]:

@@ -17,6 +17,7 @@ from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.dependencies import Dependents
+from stoker.brain.state.makes import Makes, kinds_of
 from stoker.brain.state.view import GpuKinds
 
 TaskId = tuple[JobId, int, int]
@@ -129,6 +130,7 @@ class Indexes:
         self.free: dict[NodeName, Free] = {}
         self.by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
         self._slot: dict[NodeName, tuple[GpuKinds, int]] = {}
+        self.makes = Makes()
         self.ended_max = 0
         """Copied from the policy, so that `next_deadline` knows when pruning is due."""
 
@@ -260,7 +262,12 @@ class Indexes:
             if not new.forgotten:
                 for gpu in new.inventory.gpus:
                     self.gpu_owner[gpu.uuid] = new.name
+        self.makes.node_changed(old, new)
         self._refresh(new.name)
+
+    def node_dropped(self, name: NodeName) -> None:
+        """Follow one forgotten node whose record is gone: it was in nothing else."""
+        self.makes.node_dropped(name)
 
     def _refresh(self, name: NodeName) -> None:
         node = self._nodes.get(name)
@@ -299,10 +306,6 @@ def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
     if taken:
         gpus = tuple(gpu for gpu in gpus if gpu.uuid not in taken)
     return Free(gpus, max(cpus, 0), max(memory_mb, 0))
-
-
-def kinds_of(node: Node) -> GpuKinds:
-    return tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in node.inventory.gpus}))
 
 
 def rebuild(

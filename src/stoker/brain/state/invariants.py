@@ -31,6 +31,7 @@ INDEXES: Final = (
     "gpu_owner",
     "free",
     "by_free",
+    "makes",
 )
 
 

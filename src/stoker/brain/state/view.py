@@ -9,8 +9,9 @@ from typing import NamedTuple, Protocol
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.node import Free, Node
+from stoker.brain.domain.node import Free, Inventory, Node
 from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.where import Where
 
 GpuKinds = tuple[tuple[str, int], ...]
 """The distinct (model, memory_mb) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""
@@ -25,6 +26,29 @@ class Bucket(NamedTuple):
     """In order of submission, which is the order of ids."""
     arrays: Sequence[JobId] = ()
     """Arrays that may start another lazy member. Never empty together with `jobs`."""
+
+
+class Alike(NamedTuple):
+    """Nodes that have the same GPUs, CPUs and memory."""
+
+    kinds: GpuKinds
+    inventory: Inventory
+    """Of one of them."""
+    names: Sequence[NodeName]
+    """Sorted, never empty."""
+
+
+class Admitted:
+    """On which of the nodes ever registered a job may run, by labels, names and taints. Two are the same selection
+    when they are one object."""
+
+    __slots__ = ("alike", "everywhere")
+
+    def __init__(self, alike: Sequence[Alike], *, everywhere: bool) -> None:
+        self.alike = alike
+        """By first name."""
+        self.everywhere = everywhere
+        """It's all of them."""
 
 
 class View(Protocol):
@@ -56,6 +80,10 @@ class View(Protocol):
 
     @property
     def partitions(self) -> Mapping[PartitionName, Partition]: ...
+
+    def admitted(self, where: Where) -> Admitted:
+        """The nodes that `where` admits. Cheap when it was asked for before and no node has changed."""
+        ...
 
     @property
     def nodes(self) -> Mapping[NodeName, Node]:

@@ -1,0 +1,152 @@
+"""Which nodes are alike, and which of them does a selection admit?
+
+Derived from the records of nodes, follows them one by one, and is the same whatever their history was.
+
+Naive: ask every node, for each selection and in each pass, whether it is admitted. But clusters have few makes of
+machine and people put few different labels on them. So nodes that have the same GPUs, CPUs, memory, labels and taints
+are kept together and asked once; only their names tell them apart. What a selection admits is remembered until some
+node changes.
+
+Limits: costs about 10 us per node that registers or is labelled, and nothing per heartbeat, placement or pass.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.label import HOSTNAME, Taint, labels_of, taints_of
+from stoker.brain.domain.node import Node
+from stoker.brain.domain.where import Operator, Requirement, Where, admits
+from stoker.brain.state.view import Admitted, Alike, GpuKinds
+
+SELECTIONS_MAX: Final = 4_096
+"""Selections remembered; with one more all are forgotten, and found anew when they are asked for."""
+
+
+class _Likeness(NamedTuple):
+    """All that may be asked about a node but for its name and what is free on it."""
+
+    gpus: tuple[tuple[str, int], ...]
+    """Model and memory of each, in PCI order."""
+    cpus: int
+    memory_mb: int
+    labels: tuple[tuple[str, str], ...]
+    taints: tuple[Taint, ...]
+
+
+class _Group:
+    """Nodes of one likeness."""
+
+    __slots__ = ("inventory", "kinds", "labels", "likeness", "names")
+
+    def __init__(self, likeness: _Likeness, node: Node) -> None:
+        self.likeness = likeness
+        self.labels = dict(likeness.labels)
+        self.inventory = node.inventory
+        self.kinds = kinds_of(node)
+        self.names: list[NodeName] = []
+
+
+class Makes:
+    """All nodes ever registered, by likeness."""
+
+    def __init__(self) -> None:
+        self._groups: dict[_Likeness, _Group] = {}
+        self._group_of: dict[NodeName, _Group] = {}
+        self._admitted: dict[Where, Admitted] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Makes) and self._names() == other._names()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
+
+    def _names(self) -> dict[_Likeness, list[NodeName]]:
+        return {likeness: group.names for likeness, group in self._groups.items()}
+
+    def node_changed(self, old: Node | None, new: Node) -> None:
+        """Follow one node record being made or replaced."""
+        if old is not None and _nothing_new(old, new):
+            return
+        likeness = _likeness_of(new)
+        group = self._group_of.get(new.name)
+        if group is not None and group.likeness == likeness:
+            return
+        self.node_dropped(new.name)
+        group = self._groups.get(likeness)
+        if group is None:
+            group = self._groups[likeness] = _Group(likeness, new)
+        self._group_of[new.name] = group
+        insort(group.names, new.name)
+
+    def node_dropped(self, name: NodeName) -> None:
+        """Follow one node that is no longer known at all."""
+        self._admitted.clear()
+        group = self._group_of.pop(name, None)
+        if group is not None:
+            del group.names[bisect_left(group.names, name)]
+            if not group.names:
+                del self._groups[group.likeness]
+
+    def admitted(self, where: Where) -> Admitted:
+        """The nodes on which a job that selects `where` may run. Good until the next change."""
+        found = self._admitted.get(where)
+        if found is None:
+            if len(self._admitted) >= SELECTIONS_MAX:
+                self._admitted.clear()
+            found = self._admitted[where] = self._select(where)
+        return found
+
+    def _select(self, where: Where) -> Admitted:
+        by_name = Where(require=tuple(filter(_of_name, where.require)), exclude=where.exclude)
+        by_group = Where(require=tuple(each for each in where.require if not _of_name(each)), tolerate=where.tolerate)
+        alike = []
+        for group, names in self._named(by_name.require):
+            if admits(by_group, NodeName(""), group.labels, group.likeness.taints):
+                if by_name.terms:
+                    names = [name for name in names if admits(by_name, name, {HOSTNAME: name}, ())]
+                if names:
+                    alike.append(Alike(group.kinds, group.inventory, names))
+        everywhere = sum(len(each.names) for each in alike) == len(self._group_of)
+        return Admitted(sorted(alike, key=_first_name), everywhere=everywhere)
+
+    def _named(self, requirements: Iterable[Requirement]) -> Iterable[tuple[_Group, Sequence[NodeName]]]:
+        """The groups with those of their nodes that are worth a look. Who selects one node pays for one."""
+        wanted = next((each.values for each in requirements if each.operator is Operator.IN), None)
+        if wanted is None:
+            return [(group, group.names) for group in self._groups.values()]
+        found: dict[_Group, list[NodeName]] = {}
+        for name in map(NodeName, wanted):  # sorted, as the values of every requirement are
+            group = self._group_of.get(name)
+            if group is not None:
+                found.setdefault(group, []).append(name)
+        return found.items()
+
+
+def kinds_of(node: Node) -> GpuKinds:
+    return tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in node.inventory.gpus}))
+
+
+def _of_name(requirement: Requirement) -> bool:
+    return requirement.key == HOSTNAME
+
+
+def _first_name(alike: Alike) -> NodeName:
+    return alike.names[0]
+
+
+def _nothing_new(old: Node, new: Node) -> bool:
+    """Do the records differ only in what makes no difference here?"""
+    return (
+        old.inventory is new.inventory
+        and old.labels is new.labels
+        and old.taints is new.taints
+        and old.taints_off is new.taints_off
+    )
+
+
+def _likeness_of(node: Node) -> _Likeness:
+    inventory, labels = node.inventory, labels_of(node)
+    del labels[HOSTNAME]
+    gpus = tuple([(gpu.model, gpu.memory_mb) for gpu in inventory.gpus])
+    return _Likeness(gpus, inventory.cpus, inventory.memory_mb, tuple(sorted(labels.items())), taints_of(node))
