@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import GpuUuid, PartitionName
 from stoker.brain.domain.job import JobSpec
@@ -17,6 +18,7 @@ from stoker.brain.state.admit.where import none_selected, selected_nodes, select
 from stoker.brain.state.commands import (
     DeletePartition,
     PutPartition,
+    Requeue,
     Submit,
 )
 from tests.brain.state.labelled import N1, label, story_with_n1, taint
@@ -108,6 +110,20 @@ def test_a_partition_is_deleted_only_once_no_job_that_names_it_is_left() -> None
     assert story.refused(delete("long")).facts["jobs"] == 1
     story.end(running)
     story.do(delete("long"))
+
+
+def test_a_job_is_run_once_more_only_while_its_partition_is_there() -> None:
+    story = story_with_n1()
+    put(story, "long")
+    job = story.submit(spec(partition=PartitionName("long")))
+    story.run(job, ("n1", 0))
+    story.end(job, exit_code=1)
+    story.do(delete("long"))
+    again = Requeue(by=ANNA, target=JobRef(job))
+    assert story.refused(again).code == "unknown_partition"
+    put(story, "long")
+    story.do(again)
+    assert story.refused(delete("long")).code == "partition_in_use"
 
 
 def test_a_partition_that_is_not_there_can_not_be_deleted_and_the_nearest_is_named() -> None:

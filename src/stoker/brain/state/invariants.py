@@ -95,6 +95,8 @@ def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
         yield "running before every rank has started"
     if job.members is not None:
         yield from _array_faults(state, job)
+    if job.spec.partition and not job.is_final and job.spec.partition not in state.partitions:
+        yield f"in partition {job.spec.partition}, which isn't there"
     if job.id >= state.next_job_id:
         yield f"an id at or beyond the next one, {state.next_job_id}"
     bounds = (

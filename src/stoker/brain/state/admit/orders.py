@@ -15,6 +15,7 @@ from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.admit.job import find_job
+from stoker.brain.state.admit.where import partition_fault
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob
 from stoker.brain.state.events.job import (
@@ -125,6 +126,10 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
     if isinstance(target, Refusal):
         return target
     again = [job for job in target.records if not target.whole or job.state in FAILED]
+    for job in (*again, *((target.array,) if target.array else ())):
+        gone = partition_fault(state, job.spec.partition)
+        if gone:
+            return gone
     events: list[JobEvent] = [*_uncancelled(target)]
     for job in again:
         events.extend(_once_more(job))

@@ -36,17 +36,18 @@ def time_default(state: ClusterState, spec: JobSpec) -> int:
 
 def where_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
     """Why the selection of a job can't be meant. Its time limit must have been filled in."""
-    if spec.partition:
-        partition = state.partitions.get(spec.partition)
-        if partition is None:
-            return _unknown_partition(state, spec.partition)
-        fault = _too_long(partition, spec.time_limit_ms)
-        if fault:
-            return fault
-    return terms_fault(spec.where, state.policy) or excluded_fault(state, spec.where.exclude)
+    return (
+        partition_fault(state, spec.partition)
+        or _too_long(state.partitions.get(spec.partition), spec.time_limit_ms)
+        or terms_fault(spec.where, state.policy)
+        or excluded_fault(state, spec.where.exclude)
+    )
 
 
-def _unknown_partition(state: ClusterState, name: PartitionName) -> Refusal:
+def partition_fault(state: ClusterState, name: PartitionName) -> Refusal | None:
+    """Refuses a partition that isn't there (E1): of a job to come, and of one that has ended and shall run again."""
+    if not name or name in state.partitions:
+        return None
     return refuse(
         "unknown_partition",
         f"there is no partition {name[:80]!r}",
@@ -55,8 +56,8 @@ def _unknown_partition(state: ClusterState, name: PartitionName) -> Refusal:
     )
 
 
-def _too_long(partition: Partition, time_limit_ms: int) -> Refusal | None:
-    if not partition.time_max_ms or time_limit_ms <= partition.time_max_ms:
+def _too_long(partition: Partition | None, time_limit_ms: int) -> Refusal | None:
+    if partition is None or not partition.time_max_ms or time_limit_ms <= partition.time_max_ms:
         return None
     longest = human_duration(partition.time_max_ms)
     return refuse(
@@ -97,7 +98,7 @@ def excluded_fault(state: ClusterState, names: Iterable[NodeName]) -> Refusal | 
 
 
 def selection(state: ClusterState, where: Where, partition: PartitionName) -> Where:
-    """E4. A partition that is gone adds nothing."""
+    """E4. Of a job that hasn't ended the partition is always there."""
     found = state.partitions.get(partition)
     return where if found is None else both(found.where, where)
 
