@@ -9,13 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from stoker.adapters.metrics import HELP, known_as
+from stoker.live.announce import COUNTED_ELSEWHERE
+from stoker.live.http.meters import METERS
 from tools.reference.markdown import code, page, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _KINDS: Final = {"event": "info", "warn": "warning", "count": "counter", "gauge": "gauge", "observe": "histogram"}
+_LINES: Final = ("info", "warning")
 _ANNOUNCER: Final = "live/announce.py"
 _METERS: Final = "live/http/meters.py"
-_METER_ARGUMENTS_MIN: Final = 3
+_NO_DATA: Final = (
+    "GPU utilisation, temperature and power (`stoker_gpu_utilization`, and `DCGM_FI_DEV_*` as dcgm-exporter names "
+    "them) aren't here, because agents don't measure them yet; run dcgm-exporter beside the agent. Neither are quotas "
+    "and preemptions, which come with a later version."
+)
+
+_METER_WORDS: Final = {meter.name: meter.words for meter in METERS}
 
 
 class Spoken(NamedTuple):
@@ -30,16 +40,19 @@ class Spoken(NamedTuple):
 def telemetry() -> str:
     """The page of log lines and metrics."""
     said = spoken(ROOT)
-    lines = [one for one in said if one.kind in ("info", "warning")]
-    metrics = [one._replace(name=_metric(one)) for one in said if one.kind not in ("info", "warning")]
+    lines = [one for one in said if one.kind in _LINES]
+    metrics = [one for one in said if one.kind not in _LINES and _is_served(one)]
     return page(
         "Log lines and metrics",
         "Log lines go to standard output, one JSON object each (`log.format: text` for people), with `event` as named "
-        "here. Metrics are at `/metrics`, with the process's own beside them.",
+        "here; lines about a job have its `task_id` (`12_3` for a member of an array) and `priority`, lines about a "
+        "node its `agent_id`. Metrics are at `/metrics`, with the process's own beside them; alert rules and a "
+        "dashboard for them are in `deploy/`.",
         "## Log lines",
         table(("event", "level", "fields", "written by"), _merged(lines)),
         "## Metrics",
-        table(("name", "kind", "labels", "counted by"), _merged(metrics)),
+        table(("name", "kind", "labels", "meaning"), _metrics(metrics)),
+        _NO_DATA,
     )
 
 
@@ -53,14 +66,13 @@ def spoken(root: Path) -> list[Spoken]:
         tree = ast.parse(path.read_text())
         found += [one for node in ast.walk(tree) for one in _call(node, file)]
         found += _announced(tree, file) if file == _ANNOUNCER else []
+    found += [Spoken("gauge", meter.name, (meter.label,) * bool(meter.label), _METERS) for meter in METERS]
     return sorted(found)
 
 
 def _call(node: ast.AST, file: str) -> list[Spoken]:
     if not isinstance(node, ast.Call):
         return []
-    if file == _METERS and isinstance(node.func, ast.Name) and node.func.id in ("_family", "_single"):
-        return _meter(node, file)
     if not (isinstance(node.func, ast.Attribute) and node.func.attr in _KINDS):
         return []
     owner = getattr(node.func.value, "attr", getattr(node.func.value, "id", ""))
@@ -80,8 +92,12 @@ def _announced(tree: ast.Module, file: str) -> Iterator[Spoken]:
                 assert isinstance(row, ast.Tuple)
                 name, function = row.elts
                 assert isinstance(name, ast.Constant)
-                yield Spoken("info", str(name.value), fields[getattr(function, "id", "")], file)
-                yield Spoken("counter", str(name.value), (), file)
+                words = fields[getattr(function, "id", "")]
+                yield Spoken("info", str(name.value), words, file)
+                if name.value == "task_finished":
+                    yield Spoken("warning", "task_failed", words, file)
+                if name.value not in COUNTED_ELSEWHERE:
+                    yield Spoken("counter", str(name.value), (), file)
 
 
 def _keys(function: ast.FunctionDef) -> tuple[str, ...]:
@@ -90,12 +106,29 @@ def _keys(function: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(sorted(str(key.value) for key in keys if isinstance(key, ast.Constant)))
 
 
-def _meter(node: ast.Call, file: str) -> list[Spoken]:
-    """A gauge that is read from the state at each scrape: name, words, and for a family its label."""
-    written = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
-    if len(node.args) < _METER_ARGUMENTS_MIN or not written:
-        return []
-    return [Spoken("gauge", str(written[0]), tuple(map(str, written[2:3])), file)]
+def unexplained() -> list[str]:
+    """Metrics that no sentence explains."""
+    return [one.name for one in spoken(ROOT) if one.kind not in _LINES and _is_served(one) and not _meaning(one)]
+
+
+def metric_names() -> list[str]:
+    """Every metric of a control plane under the name that Prometheus shows; of a histogram its three."""
+    names: list[str] = []
+    for one in filter(_is_served, spoken(ROOT)):
+        if one.kind in ("counter", "gauge"):
+            names.append(_metric(one))
+        elif one.kind == "histogram":
+            names += [f"{_metric(one)}{part}" for part in ("_bucket", "_count", "_sum")]
+    return sorted(set(names))
+
+
+def _is_served(one: Spoken) -> bool:
+    """An agent counts too, and shows it to nobody yet."""
+    return not one.file.startswith("agent/")
+
+
+def _meaning(one: Spoken) -> str:
+    return _METER_WORDS[one.name] if one.file == _METERS else HELP.get(known_as(one.name), "")
 
 
 def _metric(one: Spoken) -> str:
@@ -104,6 +137,16 @@ def _metric(one: Spoken) -> str:
     if one.kind == "counter":
         return f"{full.removesuffix('_total')}_total"
     return f"{full.removesuffix('_seconds')}_seconds" if one.kind == "histogram" else full
+
+
+def _metrics(said: list[Spoken]) -> Iterator[tuple[str, str, str, str]]:
+    """One row per metric, with all of its labels and what it means."""
+    rows: dict[tuple[str, str], list[Spoken]] = defaultdict(list)
+    for one in said:
+        rows[_metric(one), one.kind].append(one)
+    for (name, kind), ones in sorted(rows.items()):
+        labels = ", ".join(sorted({word for one in ones for word in one.words}))
+        yield code(name), kind, labels, _meaning(ones[0])
 
 
 def _merged(said: list[Spoken]) -> list[tuple[str, str, str, str]]:

@@ -4,6 +4,7 @@ Rules: M1  every name gets the prefix `stoker_`; a duration also gets the suffix
        M2  a metric holds at most `series_max` label sets; what is beyond counts under the value `other`, so that a
            label taken from the outside (a tenant, a node) can't fill the memory of the control plane
        M3  a metric keeps the kind and the label names of its first use; another use is a bug and raises ValueError
+       M4  what a metric means stands in HELP, and a test holds that against every name that the source counts under
 """
 
 from collections.abc import Mapping
@@ -24,9 +25,44 @@ SERIES_MAX: Final = 1_000
 
 BUCKETS_S: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
-    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0, 3_600.0),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0),
 )
-"""From one fsync of a fast disk to an hour in the queue."""
+"""From one fsync of a fast disk to a day in the queue."""
+
+HELP: Final[Mapping[str, str]] = {
+    "admission_wait": "From the submit of a job to its first placement, by band of priority.",
+    "agent_drained": "Drains begun.",
+    "agent_forgotten": "Nodes forgotten.",
+    "agent_labelled": "Changes of a node's labels.",
+    "agent_reachable": "Nodes heard again after silence.",
+    "agent_registered": "Registrations of agents that changed what is known of a node.",
+    "agent_resumed": "Drains ended.",
+    "agent_tainted": "Changes of a node's taints.",
+    "commit": "From the first fact of a batch to all of it being durable.",
+    "deadlines_without_effect": "Deadlines that were due and changed nothing, which is a defect.",
+    "events": "Facts made durable.",
+    "jobs": "Jobs and members of arrays accepted since this process began.",
+    "ledger_drift": "Violations that the newest audit of the ledger found. Should be 0.",
+    "log_output_broken": "Times that log lines could not be written any more.",
+    "partition_defined": "Partitions defined or changed.",
+    "partition_deleted": "Partitions deleted.",
+    "pass": "Time that one scheduling pass took to decide.",
+    "pass_faults": "Scheduling passes that broke, which is a defect.",
+    "placements": "Jobs that a pass placed and the writer accepted.",
+    "placements_refused": "Placements that no longer held when they were to be written.",
+    "requests_broken": "REST requests that ended in a defect of ours.",
+    "role_changed": "Times that this process became active.",
+    "scheduling_latency": "From when a job may run (submitted, begin time reached, dependencies met, released) to its "
+    "placement, by band of priority.",
+    "snapshot": "Time that a snapshot took, from its beginning to its being saved.",
+    "snapshot_faults": "Snapshots that could not be saved.",
+    "snapshot_position": "Number of the newest fact in the newest snapshot.",
+    "task_finished": "Jobs and members of arrays that ended, by their final state.",
+    "task_requeued": "Times that a job was put back to wait for another attempt.",
+    "task_scheduled": "Placements, by band of priority (low, normal, high, urgent).",
+    "task_stopping": "Attempts that began to end.",
+    "task_submitted": "Jobs and members of arrays accepted, by band of priority (low, normal, high, urgent).",
+}
 
 _OVERFLOW: Final = "other"
 
@@ -104,4 +140,9 @@ def _full(name: str) -> str:
 
 
 def _words(name: str) -> str:
-    return name.removeprefix("stoker_").replace("_", " ")
+    return HELP.get(known_as(name), f"{name.replace('_', ' ')}.")
+
+
+def known_as(name: str) -> str:
+    """The name in HELP of whatever it is counted under."""
+    return name.removeprefix("stoker_").removesuffix("_total").removesuffix("_seconds")

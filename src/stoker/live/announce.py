@@ -2,7 +2,7 @@
 
 Names and fields are those that the seeds' users already search for: `task_submitted`, `agent_registered`, `task_id`.
 A bulk submit must not become ten thousand lines, so beyond `LINES_MAX` of one kind in one batch only their number
-is written.
+is written. Jobs are counted by `job_meters`; what happens to nodes is counted here, line by line.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from typing import Final
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.ids import Principal
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.where import where_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
@@ -29,6 +30,8 @@ from stoker.live.feed import Entry
 from stoker.ports import Telemetry
 
 LINES_MAX: Final = 32
+WENT_WRONG: Final = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED})
+"""Such an end is told once more, as a warning."""
 
 Fields = dict[str, object]
 
@@ -47,11 +50,18 @@ class Announcer:
             if name is not None:
                 lines.setdefault(name, []).append(fact)
         for name, facts in lines.items():
-            self._telemetry.count(name, len(facts))
+            if name not in COUNTED_ELSEWHERE:
+                self._telemetry.count(name, len(facts))
             for fact in facts[:LINES_MAX]:
-                self._telemetry.event(name, **_FIELDS[type(fact.event)](fact.event), **self._job_fields(fact))
+                self._write(name, fact)
             if len(facts) > LINES_MAX:
                 self._telemetry.event(f"{name}_more", count=len(facts) - LINES_MAX)
+
+    def _write(self, name: str, fact: Fact) -> None:
+        fields = {**_FIELDS[type(fact.event)](fact.event), **self._job_fields(fact)}
+        self._telemetry.event(name, **fields)
+        if isinstance(fact.event, JobFinished) and fact.event.state in WENT_WRONG:
+            self._telemetry.warn("task_failed", **fields)
 
     def _job_fields(self, fact: Fact) -> Fields:
         job_id = getattr(fact.event, "job", None)
@@ -61,7 +71,7 @@ class Announcer:
         ran = job.attempts if isinstance(fact.event, JobFinished) else ()
         placements = [task.placement for task in ran[-1].tasks] if ran else []
         where = {"agent_id": _nodes(placements), "gpu_ids": _gpus(placements)} if ran else {}
-        return {**where, "task_id": job.id, "priority": job.spec.priority, **_by(fact.by)}
+        return {**where, "task_id": job.label, "priority": job.spec.priority, **_by(fact.by)}
 
 
 def _by(by: Principal) -> Fields:
@@ -151,3 +161,4 @@ _LINES: Final[dict[type, tuple[str, Callable[..., Fields]]]] = {
 }
 _NAMES: Final = {kind: line[0] for kind, line in _LINES.items()}
 _FIELDS: Final = {kind: line[1] for kind, line in _LINES.items()}
+COUNTED_ELSEWHERE: Final = frozenset({"task_submitted", "task_scheduled", "task_finished"})

@@ -14,6 +14,7 @@ from stoker.brain.state.commands import BeginEpoch
 from stoker.live.announce import Announcer
 from stoker.live.audit import Audit
 from stoker.live.committer import Committer
+from stoker.live.job_meters import JobMeters
 from stoker.live.liveness import Liveness
 from stoker.live.loop import Loop
 from stoker.live.outbox import Outbox
@@ -60,6 +61,7 @@ async def recover_control(settings: ControlSettings, log: EventLog, world: World
     sessions = Sessions(committer, outbox, liveness, world, heartbeat_ms=heartbeat_ms)
     loop = Loop(committer, world, period_s=settings.loop.period_s)
     committer.listen(Announcer(state, world.telemetry).committed)
+    committer.listen(JobMeters(state, world.telemetry).committed)
     return ControlPlane(
         settings=settings,
         committer=committer,

@@ -94,7 +94,7 @@ class Loop:
         self._clock = world.clock
         self._entropy = world.entropy
         self._telemetry = world.telemetry
-        self._period_s = period_s
+        self.period_s = period_s
         self._view = ClusterView(committer.state)
         self._news = asyncio.Event()
         self._wanted = True
@@ -113,7 +113,11 @@ class Loop:
             )
         if job.not_before != NEVER and job.reason is not None:
             return job.reason
-        return self._array_limit(job) or self._reasons.get(job.spec.shape, AWAITING_PASS)
+        return self._array_limit(job) or self.reason_of(job.spec.shape)
+
+    def reason_of(self, shape: Shape) -> Reason:
+        """What the last plan said of jobs of this shape that wait for nothing else."""
+        return self._reasons.get(shape, AWAITING_PASS)
 
     def _array_limit(self, job: Job) -> Reason | None:
         """Of an array, or a member, that its own limit keeps waiting."""
@@ -131,7 +135,7 @@ class Loop:
 
     @property
     def stuck(self) -> bool:
-        return self.last_pass_age_s() > STUCK_PERIODS * self._period_s
+        return self.last_pass_age_s() > STUCK_PERIODS * self.period_s
 
     async def run(self) -> None:
         """Decide until cancelled, or until the writer has stopped."""
@@ -156,18 +160,18 @@ class Loop:
             if self.stuck:
                 age_s = round(self.last_pass_age_s(), 1)
                 self._telemetry.warn("loop_stuck", last_pass_age_s=age_s, waiting=self._committer.waiting)
-            await self._clock.sleep(self._period_s)
+            await self._clock.sleep(self.period_s)
 
     async def _turn(self) -> None:
         await self._wait()
         if self._deadline_s() <= 0:
             await self._run_deadlines()
-        if self._wanted or self.last_pass_age_s() >= self._period_s:
+        if self._wanted or self.last_pass_age_s() >= self.period_s:
             await self._pass()
 
     async def _wait(self) -> None:
         """Until something is to be done."""
-        due_s = self._period_s - self.last_pass_age_s()
+        due_s = self.period_s - self.last_pass_age_s()
         while not self._wanted:
             wait_s = min(due_s, self._deadline_s())
             if wait_s <= 0:
@@ -185,8 +189,8 @@ class Loop:
         """Seconds until the state's next deadline; at most one period."""
         at = self._committer.state.indexes.next_deadline()
         if at is None:
-            return self._period_s
-        return min((at - self._committer.now()) / SECOND_MS, self._period_s)
+            return self.period_s
+        return min((at - self._committer.now()) / SECOND_MS, self.period_s)
 
     async def _run_deadlines(self) -> None:
         events = await self._committer.ask(RunDeadlines(by=CONTROL))

@@ -84,6 +84,11 @@ class Snapshots:
         self._telemetry = world.telemetry
         self._interval_s = interval_s
         self._saved = committer.durable
+        self._saved_at = world.clock.mono()
+
+    def age_s(self) -> float:
+        """Seconds for which facts have been in no snapshot, counted from the last one; 0 when it holds all of them."""
+        return 0.0 if self._committer.state.position == self._saved else self._clock.mono() - self._saved_at
 
     async def run(self) -> None:
         """Until cancelled, or until the writer has stopped."""
@@ -108,6 +113,6 @@ class Snapshots:
             self._telemetry.count("snapshot_faults")
             self._telemetry.warn("snapshot_failed", position=position, error=str(fault))
             return
-        self._saved = position
+        self._saved, self._saved_at = position, self._clock.mono()
         self._telemetry.observe("snapshot", self._clock.mono() - began)
         self._telemetry.gauge("snapshot_position", position)

@@ -54,7 +54,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Show the meters in Prometheus' text form."""
         telemetry = control.telemetry
         kept = telemetry.render() if isinstance(telemetry, Rendering) else b""
-        return Response(gauges(control) + kept, media_type=METRICS_TYPE)
+        return Response(await gauges(control) + kept, media_type=METRICS_TYPE)
 
     return router
 

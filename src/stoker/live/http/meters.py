@@ -1,45 +1,130 @@
 """What do the meters of the state say?
 
-Written by hand at each scrape: these are read from the state, which is their only keeper. Counters and durations come
-from the telemetry. Names follow the seeds' (`gpu_total`, `agent_count{status}`) under the prefix `stoker_`.
+Written at each scrape: these are read from the state, which is their only keeper. Counters and durations come from the
+telemetry. Names are the seeds' (`gpu_total`, `agent_count{status}`) under the prefix `stoker_`, also where Prometheus
+would keep `_total` for counters: dashboards that exist ask for them. `METERS` is the whole list.
 """
 
-from collections.abc import Mapping
-from typing import Final
+import os
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
+from stoker.brain.domain.lifecycle import JobState
 from stoker.live.control import ControlPlane
 from stoker.live.http.cluster import count_jobs, count_nodes
-from stoker.live.http.gpus import count_gpus
+from stoker.live.http.gpus import GpuCounts, count_gpus
+from stoker.live.http.queue_reasons import Queue, count_queue
 from stoker.wire.versions import PRODUCT
 
-_ALONE: Final = ""
+_A_GAUGE: Final = "A gauge, in spite of the name, which dashboards expect."
 
 
-def gauges(control: ControlPlane) -> bytes:
+class Scene(NamedTuple):
+    """What is counted once for a scrape, and read by several meters."""
+
+    control: ControlPlane
+    gpus: GpuCounts
+    jobs: Mapping[str, int]
+    nodes: Mapping[str, int]
+    queue: Queue
+
+
+Read = Callable[[Scene], "float | Mapping[str, float] | None"]
+"""One value, or one for each value of the label; None where there is nothing to say."""
+
+
+class Meter(NamedTuple):
+    name: str
+    words: str
+    read: Read
+    label: str = ""
+
+
+def _running(scene: Scene) -> float:
+    """As dgpu counts: what is ending runs still. An array is no job of its own."""
+    return scene.jobs[JobState.RUNNING] + scene.jobs[JobState.STOPPING] - scene.queue.running_arrays
+
+
+def _free_bytes(scene: Scene) -> float | None:
+    try:
+        seen = os.statvfs(scene.control.settings.data_dir)
+    except OSError:
+        return None
+    return seen.f_bavail * seen.f_frsize
+
+
+def _waiting(scene: Scene) -> float:
+    return scene.control.committer.state.indexes.pending_count
+
+
+METERS: Final = (
+    Meter("task_pending_total", f"Jobs and members of arrays that wait or are held. {_A_GAUGE}", _waiting),
+    Meter("task_running_total", f"Jobs and members of arrays that run or are ending. {_A_GAUGE}", _running),
+    Meter("queue_size", "The same as task_pending_total.", _waiting),
+    Meter(
+        "pending_jobs",
+        "Jobs and members of arrays that wait, by why; docs/reference/reasons.md explains each.",
+        lambda scene: {code.value: count for code, count in scene.queue.by_reason.items()},
+        "reason",
+    ),
+    Meter("jobs", "Jobs remembered, by state. An array is one.", lambda scene: scene.jobs, "state"),
+    Meter("gpu_total", f"GPUs of nodes that weren't forgotten. {_A_GAUGE}", lambda scene: scene.gpus.total),
+    Meter("gpu_idle_total", f"Of those: offered and not held. {_A_GAUGE}", lambda scene: scene.gpus.idle),
+    Meter("gpu_busy_total", f"Of those: held by a job. {_A_GAUGE}", lambda scene: scene.gpus.busy),
+    Meter("gpu_offline_total", f"Of those: of no use now. {_A_GAUGE}", lambda scene: scene.gpus.offline),
+    Meter(
+        "gpus",
+        "The same GPUs by status.",
+        lambda scene: {"idle": scene.gpus.idle, "busy": scene.gpus.busy, "offline": scene.gpus.offline},
+        "status",
+    ),
+    Meter("agent_count", "Nodes ever registered, by state.", lambda scene: scene.nodes, "status"),
+    Meter("nodes", "The same as agent_count.", lambda scene: scene.nodes, "state"),
+    Meter(
+        "scheduler_is_master",
+        "1 while this control plane decides and acknowledges.",
+        lambda scene: float(not scene.control.committer.failed.is_set()),
+    ),
+    Meter(
+        "last_pass_age_seconds",
+        "Since the scheduling loop last finished a pass, or since the start.",
+        lambda scene: scene.control.loop.last_pass_age_s(),
+    ),
+    Meter(
+        "loop_period_seconds",
+        "Longest time between two passes, as set by loop.period_s.",
+        lambda scene: scene.control.loop.period_s,
+    ),
+    Meter(
+        "snapshot_age_seconds",
+        "Since the last snapshot was saved, while there are facts that it doesn't hold; else 0.",
+        lambda scene: scene.control.snapshots.age_s(),
+    ),
+    Meter("data_dir_free_bytes", "Left on the file system of data_dir.", _free_bytes),
+    Meter("log_position", "Number of the newest durable fact.", lambda scene: scene.control.committer.durable),
+    Meter(
+        "log_waiting",
+        "Facts that are applied and not yet durable.",
+        lambda scene: scene.control.committer.state.position - scene.control.committer.durable,
+    ),
+    Meter("epoch", "Of this control plane; it rises at each start.", lambda scene: scene.control.committer.state.epoch),
+    Meter("build_info", "1, with the version.", lambda _: {PRODUCT: 1}, "version"),
+)
+
+
+async def gauges(control: ControlPlane) -> bytes:
     """Prometheus text, ending with a line feed."""
-    committer = control.committer
-    state, gpus = committer.state, count_gpus(committer.state)
-    gpu_counts = {"idle": gpus.idle, "busy": gpus.busy, "offline": gpus.offline}
-    families = [
-        _family("jobs", "Jobs remembered, by state.", "state", count_jobs(state)),
-        _family("gpus", "GPUs of nodes not forgotten.", "status", gpu_counts),
-        _family("nodes", "Nodes ever registered, by state.", "state", count_nodes(state)),
-        _single("last_pass_age_seconds", "Since the scheduling loop last finished.", control.loop.last_pass_age_s()),
-        _single("log_position", "Newest durable fact.", committer.durable),
-        _single("log_waiting", "Facts applied and not yet durable.", state.position - committer.durable),
-        _single("epoch", "Of this control plane.", state.epoch),
-        _family("build", "1, with the version.", "version", {PRODUCT: 1}),
-    ]
-    return "".join(families).encode()
+    state = control.committer.state
+    scene = Scene(control, count_gpus(state), count_jobs(state), count_nodes(state), await count_queue(control))
+    return "".join(_family(meter, meter.read(scene)) for meter in METERS).encode()
 
 
-def _single(name: str, words: str, value: float) -> str:
-    return _family(name, words, _ALONE, {_ALONE: value})
-
-
-def _family(name: str, words: str, label: str, values: Mapping[str, float]) -> str:
-    lines = [f"# HELP stoker_{name} {words}", f"# TYPE stoker_{name} gauge"]
+def _family(meter: Meter, said: float | Mapping[str, float] | None) -> str:
+    values = said if isinstance(said, Mapping) else {} if said is None else {"": said}
+    if not values:
+        return ""
+    lines = [f"# HELP stoker_{meter.name} {meter.words}", f"# TYPE stoker_{meter.name} gauge"]
     for key, value in values.items():
-        labels = f'{{{label}="{key}"}}' if label else ""
-        lines.append(f"stoker_{name}{labels} {value}")
+        labels = f'{{{meter.label}="{key}"}}' if meter.label else ""
+        lines.append(f"stoker_{meter.name}{labels} {value}")
     return "\n".join(lines) + "\n"
