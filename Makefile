@@ -7,7 +7,7 @@ MINUTES ?= 10
 TOOLS_PATHS := src tests tools benchmarks
 export PYTHONDONTWRITEBYTECODE ?= 1
 
-.PHONY: help demo test check fmt lint types proto coverage bench soak lock reference setup setup-dev
+.PHONY: help demo test check fmt lint types proto coverage bench soak lock reference docs images setup setup-dev
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -67,9 +67,16 @@ bench: setup-dev
 soak: setup-dev
 	@$(PY) -m tests.rig.soak --minutes $(MINUTES)
 
+## make docs       the pages of docs/ as a site under build/site, every link checked
+docs: reference
+	@./tools/setup.sh docs
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
 ## make lock       renews the three locks from pyproject.toml
 LOCK := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock: setup-dev
 	@$(LOCK) pyproject.toml -o requirements.txt
 	@$(LOCK) --extra dev -c requirements.txt pyproject.toml -o requirements-dev.txt
 	@$(LOCK) requirements-build.in -o requirements-build.txt
+	@$(LOCK) requirements-docs.in -o requirements-docs.txt

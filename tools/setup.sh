@@ -1,5 +1,6 @@
 #!/bin/sh
-# Is `.venv` what the locks say? `setup.sh run` makes it able to run Stoker, `setup.sh dev` to test and check it too.
+# Is `.venv` what the locks say? `setup.sh run` makes it able to run Stoker, `setup.sh dev` to test and check it too;
+# `setup.sh docs` makes `.venv-docs`, which builds the pages.
 #
 # Needs Python 3.11 or newer and the registry that pip is configured for, nothing else. Everything that comes from
 # there is pinned by hash. A stamp named after the locks' checksum makes a second call cost milliseconds.
@@ -7,12 +8,14 @@ set -eu
 cd "$(dirname "$0")/.."
 kind=${1:-run}
 venv=.venv
+tool=stoker
 
 case $kind in
 run) locks="requirements.txt" ;;
 dev) locks="requirements-dev.txt" ;;
+docs) locks="requirements-docs.txt" venv=.venv-docs tool=mkdocs ;;
 *)
-    echo "setup: '$kind' is neither 'run' nor 'dev'" >&2
+    echo "setup: '$kind' is neither 'run', 'dev' nor 'docs'" >&2
     exit 2
     ;;
 esac
@@ -22,7 +25,7 @@ say() { echo "setup: $*" >&2; }
 checksum() { cat "$locks" requirements-build.txt pyproject.toml tools/setup.sh | cksum | cut -d' ' -f1; }
 
 current() {
-    [ -x "$venv/bin/stoker" ] && [ -e "$venv/.stoker-$kind-$sum" ]
+    [ -x "$venv/bin/$tool" ] && [ -e "$venv/.stoker-$kind-$sum" ]
 }
 
 # A python that is new enough and able to make environments; pyenv leaves names behind that don't run.
@@ -80,7 +83,8 @@ install_all() {
     # uv is ten times quicker; where it can't reach the registry that pip is configured for, pip does the same.
     "$venv/bin/uv" pip install -q --python "$venv/bin/python" --require-hashes -r "$locks" ||
         "$venv/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$locks"
-    "$venv/bin/uv" pip install -q --python "$venv/bin/python" --offline --no-deps --no-build-isolation -e .
+    [ "$kind" = docs ] ||
+        "$venv/bin/uv" pip install -q --python "$venv/bin/python" --offline --no-deps --no-build-isolation -e .
 }
 
 sum=$(checksum)
