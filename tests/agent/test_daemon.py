@@ -299,29 +299,30 @@ async def test_a_job_sees_the_nodes_variables_unless_the_control_plane_gave_them
             "STOKER_JOB_ID": "9",
             CHECKPOINT_DIR: "/checkpoints/9",
         }
+        assert node.runner.starts[0].folder == "/checkpoints/9", "whoever starts it makes the folder"
 
 
 @on_virtual_time
-async def test_a_checkpoint_folder_that_cant_be_made_is_a_clear_failure_to_start() -> None:
-    async with Node(folders=_NoSpace()) as node:
+async def test_a_job_whose_checkpoint_folder_it_cant_have_now_is_requeued_by_the_node_and_holds_up_nobody() -> None:
+    async with Node(folders=_Hanging()) as node:
         await node.connected()
         node.control.tell(start(key(1)))
         await node.until(lambda: node.control.finished)
-        assert node.control.finished[0].end.cause is EndCause.START_FAILED
-        assert "No space left" in node.control.finished[0].end.error
+        assert node.control.finished[0].end.cause is EndCause.NEVER_STARTED
+        assert "being removed" in node.control.finished[0].end.error
         assert node.runner.starts == []
 
 
 class _OneFolder:
-    def open(self, job: JobId) -> str:
+    async def claim(self, job: JobId) -> str:
         return f"/checkpoints/{job}"
 
     def close(self, job: JobId) -> None: ...
 
 
-class _NoSpace:
-    def open(self, job: JobId) -> str:
-        raise OSError(28, "No space left on device", f"/checkpoints/{job}")
+class _Hanging:
+    async def claim(self, job: JobId) -> str:
+        raise OSError(110, "it is being removed for more than 2 s", f"/checkpoints/{job}")
 
     def close(self, job: JobId) -> None: ...
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stoker.brain.domain.job import Command, EndCause, TaskEnd
@@ -96,6 +97,25 @@ async def test_an_empty_workdir_is_a_folder_of_the_attempts_own(node: RealNode, 
     folder = Path(output.decode().strip())
     assert folder.is_relative_to(node.folder / "agent")
     assert (folder / "kept").exists()
+
+
+async def test_a_folder_for_checkpoints_is_there_before_the_program_runs(node: RealNode, agent: Listener) -> None:
+    for job in (1, 2):  # the second finds it
+        task = node.shell(key(job), "test -d storage/of/job && echo there")
+        await agent.runner.start(msgspec.structs.replace(task, folder=str(node.folder / "storage" / "of" / "job")))
+        assert (await agent.end(key(job))).clean
+
+
+async def test_a_folder_for_checkpoints_that_cannot_be_made_is_a_clear_failure_to_start(
+    node: RealNode, agent: Listener
+) -> None:
+    (node.folder / "file").touch()
+    task = node.shell(key(1), "touch it_ran")
+    await agent.runner.start(msgspec.structs.replace(task, folder=str(node.folder / "file" / "7")))
+    end = await agent.end(key(1))
+    assert end.cause is EndCause.START_FAILED
+    assert end.error == f"no folder for checkpoints, {node.folder / 'file' / '7'}: Not a directory (ENOTDIR)"
+    assert not (node.folder / "it_ran").exists()
 
 
 async def test_a_folder_that_the_job_left_empty_goes_with_it(node: RealNode, agent: Listener) -> None:

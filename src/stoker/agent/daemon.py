@@ -259,13 +259,13 @@ class Daemon:
             self._end_unstarted(start.key, EndCause.NEVER_STARTED, obstacle)
             return
         try:
-            folder = self._ports.folders.open(start.key.job)
+            folder = await self._ports.folders.claim(start.key.job)
         except OSError as error:
-            self._end_unstarted(start.key, EndCause.START_FAILED, f"no folder for checkpoints: {error}")
+            self._end_unstarted(start.key, EndCause.NEVER_STARTED, f"no folder for checkpoints: {error}")
             return
         self._observed.starting(start)
         env = complete_environment(start.env, self._node_env, folder)
-        await self._to_runner(self._ports.runner.start(StartTask(start=start, env=env)))
+        await self._to_runner(self._ports.runner.start(StartTask(start=start, env=env, folder=folder)))
 
     async def _stop(self, stop: Stop) -> None:
         if stop.key in self._observed.open:

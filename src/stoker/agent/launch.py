@@ -9,8 +9,6 @@ Source: the variables are those that POSIX says login sets (IEEE 1003.1, 8.3).
 import os
 import pwd
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Final, Protocol
 
 from stoker.brain.domain.ids import JobId
@@ -20,11 +18,14 @@ CHECKPOINT_DIR: Final = "STOKER_CHECKPOINT_DIR"
 
 
 class Folders(Protocol):
-    """Where jobs may keep checkpoints."""
+    """Where jobs may keep checkpoints. `adapters/checkpoint_folders.py` stands behind it."""
 
-    def open(self, job: JobId) -> str:
-        """Make the job's folder, which all its attempts and ranks share, and answer its path; empty = there is none.
-        Raises OSError with the path when it can't be made."""
+    async def claim(self, job: JobId) -> str:
+        """The path of the job's folder, which all its attempts and ranks share; empty = there is none. It is made by
+        the job's own process, so that nobody else waits for a storage that hangs.
+
+        Raises: OSError with the path when the job can't have it now.
+        """
         ...
 
     def close(self, job: JobId) -> None:
@@ -35,27 +36,11 @@ class Folders(Protocol):
 class NoFolders:
     """A node that keeps no checkpoints: jobs see no STOKER_CHECKPOINT_DIR."""
 
-    def open(self, job: JobId) -> str:
+    async def claim(self, job: JobId) -> str:
         return ""
 
     def close(self, job: JobId) -> None:
         return None
-
-
-class CheckpointFolders:
-    """One folder per job under `root`."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def open(self, job: JobId) -> str:
-        folder = self._root / str(job)
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder)
-
-    def close(self, job: JobId) -> None:
-        with suppress(OSError):  # not empty, or gone already
-            (self._root / str(job)).rmdir()
 
 
 def account_variables() -> dict[str, str]:

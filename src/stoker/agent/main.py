@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stoker import __version__
+from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder import hold_folder, sync_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
@@ -18,7 +19,7 @@ from stoker.adapters.probe_scripted import ScriptedProbe
 from stoker.adapters.probe_smi import SmiProbe
 from stoker.agent.daemon import AgentPorts, Daemon
 from stoker.agent.gpu_watch import GpuWatch
-from stoker.agent.launch import CheckpointFolders, account_variables
+from stoker.agent.launch import account_variables
 from stoker.agent.link_grpc import GrpcLink
 from stoker.agent.machine import describe, die_with_parent, host_name, node_name
 from stoker.agent.runner_socket import RunnerSocket
@@ -54,14 +55,14 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
     # The probe blocks; the event loop must not, once there are jobs to watch.
     watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), telemetry)
     found = await watch.look()
-    runner = _runner(settings, clock)
+    runner, folders = _runner(settings, clock), _folders(settings, clock)
     ports = AgentPorts(
         link=GrpcLink(settings.control.addresses),
         runner=runner,
         clock=clock,
         entropy=entropy,
         telemetry=telemetry,
-        folders=_folders(settings),
+        folders=folders,
     )
     daemon = Daemon(describe(settings, name, uid, found, __version__), ports, node_env=account_variables())
 
@@ -73,6 +74,7 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
     with _library_logs(telemetry):
         await _until_stopped(stop, daemon.run(), looking)
     await _let_go(runner, telemetry, jobs_end=settings.executor.jobs_end_with_agent)
+    folders.stop()
     telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)
 
 
@@ -125,9 +127,9 @@ def _runner(settings: AgentSettings, clock: Clock) -> RunnerSocket:
     return RunnerSocket(settings.data_dir, clock, options)
 
 
-def _folders(settings: AgentSettings) -> CheckpointFolders:
+def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:
     named = settings.executor.checkpoint_dir
-    return CheckpointFolders((Path(named) if named else settings.data_dir / "checkpoints").absolute())
+    return CheckpointFolders((Path(named) if named else settings.data_dir / "checkpoints").absolute(), clock)
 
 
 def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:

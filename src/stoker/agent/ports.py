@@ -105,6 +105,8 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     start: Start
     env: dict[str, str]
     """The whole environment of the process."""
+    folder: str = ""
+    """Made before the process runs, unless it is there. Empty = none."""
 
 
 class LogSlice(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,6 +112,7 @@ class RunnerSocket:
             "output": start.output,
             "error": start.error,
             "append": start.append,
+            "folder": task.folder,
         }
         self._asked.add(start.key)
         await self._send(message)

@@ -50,7 +50,7 @@ class CannotStart(Exception):
 class Launch:
     """All that the child needs, made before the fork so that it only has to make system calls."""
 
-    __slots__ = ("argv", "doors", "env", "paths", "workdir")
+    __slots__ = ("argv", "doors", "env", "folder", "paths", "workdir")
 
     def __init__(self, order: StartOrder, mark: tuple[str, str], workdir: str) -> None:
         """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
@@ -62,6 +62,7 @@ class Launch:
         self.argv = [_bytes(word, "an argument") for word in words]
         self.env = {_name(name): _bytes(value, f"the variable {name}") for name, value in env.items()}
         self.workdir = workdir
+        self.folder = order["folder"]
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.doors = Doors()
 
@@ -94,11 +95,16 @@ class Launch:
             os._exit(127)
 
     def _enter(self, born_inside: bool) -> str:
-        """Into cgroup and folder. Answers why not."""
+        """Into cgroup and folders. Answers why not."""
         try:
             self.doors.enter(born_inside)
         except OSError as error:
             return f"cannot enter its cgroup: {_said(error)}"
+        try:
+            if self.folder:
+                os.makedirs(self.folder, exist_ok=True)
+        except OSError as error:
+            return f"no folder for checkpoints, {self.folder}: {_said(error)}"
         try:
             os.chdir(self.workdir)
         except OSError as error:

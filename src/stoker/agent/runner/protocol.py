@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         output: str
         error: str
         append: bool
+        folder: str
 
     class EndFields(TypedDict):
         """`TaskEnd` of the brain, field by field."""
@@ -97,7 +98,7 @@ def read_start(message: Mapping[str, object]) -> StartOrder:
     if not all(isinstance(word, str) for word in (*argv, *gpus, *env, *env.values())):
         raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
     # P2: an older agent says nothing of these.
-    message = {"output": "", "error": "", "append": False, **message}
+    message = {"output": "", "error": "", "append": False, "folder": "", **message}
     if not isinstance(message["append"], bool):
         raise BadFrame(f"append is {message['append']!r}, not true or false")
     return {
@@ -114,6 +115,7 @@ def read_start(message: Mapping[str, object]) -> StartOrder:
         "output": _text(message, "output"),
         "error": _text(message, "error"),
         "append": message["append"],
+        "folder": _text(message, "folder"),
     }
 
 
