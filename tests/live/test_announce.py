@@ -1,5 +1,6 @@
 """Log lines for operators: the names and fields that they already search for."""
 
+from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.lifecycle import JobState
 from tests.live.stage import stage, virtual
 
@@ -14,6 +15,28 @@ async def test_the_lines_of_a_job_say_where_it_ran_and_on_which_gpus() -> None:
         await s.until_state(job, JobState.FAILED)
         await s.pause()
         where = f"agent_id=n1 gpu_ids={','.join(start.gpus)} task_id={job} priority=500"
-        for name in ("task_scheduled", "task_finished"):
+        for name in ("task_scheduled", "task_finished", "task_failed"):
             (line,) = (line for line in s.notes.lines if f" {name} " in line)
             assert where in line
+
+
+@virtual
+async def test_a_job_that_went_well_is_not_told_as_failed() -> None:
+    async with stage() as s:
+        player = await s.join("n1")
+        await player.run_to_end(await s.submit())
+        await s.pause()
+        assert not any(" task_failed " in line for line in s.notes.lines)
+
+
+@virtual
+async def test_a_member_of_an_array_is_told_under_the_id_that_people_know() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        array = await s.submit(array=parse_array("4-5"))
+        start = await player.next_start()
+        await player.say_started(start.key)
+        await player.end(start.key)
+        await s.pause()
+        (line,) = (line for line in s.notes.lines if " task_finished " in line)
+        assert f"task_id={array}_4 " in line

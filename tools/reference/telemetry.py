@@ -95,7 +95,7 @@ def _announced(tree: ast.Module, file: str) -> Iterator[Spoken]:
                 words = fields[getattr(function, "id", "")]
                 yield Spoken("info", str(name.value), words, file)
                 if name.value == "task_finished":
-                    yield Spoken("warning", "task_failed", words, file)
+                    yield Spoken("info", "task_failed", words, file)
                 if name.value not in COUNTED_ELSEWHERE:
                     yield Spoken("counter", str(name.value), (), file)
 

@@ -31,7 +31,7 @@ from stoker.ports import Telemetry
 
 LINES_MAX: Final = 32
 WENT_WRONG: Final = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED})
-"""Such an end is told once more, as a warning."""
+"""Such an end is told once more, under the name that people look for."""
 
 Fields = dict[str, object]
 
@@ -61,7 +61,7 @@ class Announcer:
         fields = {**_FIELDS[type(fact.event)](fact.event), **self._job_fields(fact)}
         self._telemetry.event(name, **fields)
         if isinstance(fact.event, JobFinished) and fact.event.state in WENT_WRONG:
-            self._telemetry.warn("task_failed", **fields)
+            self._telemetry.event("task_failed", **fields)
 
     def _job_fields(self, fact: Fact) -> Fields:
         job_id = getattr(fact.event, "job", None)

@@ -55,7 +55,7 @@ def test_an_event_log_wants_a_local_disk_that_lasts(mount: folder.Mount | None, 
 
 
 def test_a_folder_that_is_not_there_is_judged_and_not_made(tmp_path: Path) -> None:
-    said = one(folder.data_dir(tmp_path / "a" / "b"))
+    said = one(folder.data_dir("control", tmp_path / "a" / "b"))
     assert said.level is Level.OK
     assert f"made in {tmp_path}" in said.what
     assert one(folder.disk_sync(tmp_path / "a")).level is Level.OK
@@ -64,14 +64,17 @@ def test_a_folder_that_is_not_there_is_judged_and_not_made(tmp_path: Path) -> No
 
 def test_a_file_in_place_of_the_folder_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
-    assert one(folder.data_dir(tmp_path / "f")).level is Level.ERROR
+    assert one(folder.data_dir("control", tmp_path / "f")).level is Level.ERROR
 
 
 def test_a_folder_that_everybody_may_enter_is_doubtful(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    assert [said.level for said in folder.data_dir(tmp_path)] == [Level.OK, Level.WARNING]
+    assert [said.level for said in folder.data_dir("control", tmp_path)] == [Level.OK, Level.WARNING]
+    assert [said.level for said in folder.data_dir("agent", tmp_path)] == [Level.OK, Level.WARNING]
+    tmp_path.chmod(0o711)
+    assert [said.level for said in folder.data_dir("agent", tmp_path)] == [Level.OK]
     tmp_path.chmod(0o700)
-    assert [said.level for said in folder.data_dir(tmp_path)] == [Level.OK]
+    assert [said.level for said in folder.data_dir("control", tmp_path)] == [Level.OK]
 
 
 def test_d1_measuring_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ SYNC_SLOW_S: Final = 0.010
 """A spinning disk needs as long; an SSD a tenth of it."""
 SYNC_STUCK_S: Final = 0.5
 SYNCS: Final = 32
+OPEN: Final = {"control": 0o007, "agent": 0o006}
+"""What other accounts may not do with the folder. Jobs of other accounts pass through that of an agent."""
 SYNC_TOTAL_S: Final = 2.0
 _BLOCK: Final = bytes(4_096)
 _NETWORK: Final = frozenset(
@@ -45,14 +47,14 @@ class Mount(NamedTuple):
 
 def checks(kind: str, path: Path) -> list[Check]:
     return [
-        Check("data_dir", lambda: data_dir(path)),
+        Check("data_dir", lambda: data_dir(kind, path)),
         Check("file_system", lambda: file_system(kind, mount_of(path, Path("/proc/self/mountinfo").read_text()))),
         Check("free_space", lambda: free_space(path)),
         Check("disk_sync", lambda: disk_sync(path)),
     ]
 
 
-def data_dir(path: Path) -> Iterator[Said]:
+def data_dir(kind: str, path: Path) -> Iterator[Said]:
     try:
         seen = path.stat()
     except FileNotFoundError:
@@ -66,9 +68,9 @@ def data_dir(path: Path) -> Iterator[Said]:
         yield wrong(f"{path} is a file", "name another data_dir")
         return
     yield _writable(path, seen)
-    if seen.st_mode & 0o077 and seen.st_mode & 0o005:
-        fix = f"chmod 700 {path}"
-        yield doubtful(f"{path} is open to every account here (mode {stat.S_IMODE(seen.st_mode):o})", fix)
+    if seen.st_mode & OPEN[kind]:
+        words = f"{path} is open to every account here (mode {stat.S_IMODE(seen.st_mode):o}): jobs' variables are in it"
+        yield doubtful(words, f"chmod {'700' if kind == 'control' else '711'} {path}")
     holder = held_by(path, Path("/proc/locks").read_text())
     if holder:
         yield fine(f"in use by process {holder} ({words_of(holder)})")

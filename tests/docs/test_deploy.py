@@ -1,0 +1,81 @@
+"""Alerts and dashboard ask for metrics, labels and words that there are."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stoker.brain.domain.lifecycle import JobState, NodeState
+from stoker.brain.domain.reason import ReasonCode
+from tools.reference.telemetry import metric_names, unexplained
+
+NAMES = frozenset(metric_names())
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+WORDS = {
+    "reason": {code.value for code in ReasonCode},
+    "status": {state.value for state in (*NodeState, *JobState)} | {"idle", "busy", "offline"},
+    "state": {state.value for state in (*NodeState, *JobState)},
+}
+"""Label -> the values that it can have."""
+
+
+def rules() -> list[dict[str, Any]]:
+    told = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+    return [rule for group in told["groups"] for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((DEPLOY / "grafana" / "stoker.json").read_text())
+    return told
+
+
+def expressions() -> list[str]:
+    panels = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    variables = [each["query"]["query"] for each in dashboard()["templating"]["list"] if each["type"] == "query"]
+    return [*(rule["expr"] for rule in rules()), *panels, *variables]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_every_metric_that_is_asked_for_exists(expression: str) -> None:
+    asked = set(re.findall(r"\bstoker_[a-z_]+", expression))
+    assert asked <= NAMES
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_every_word_that_is_asked_for_is_one_that_the_label_can_have(expression: str) -> None:
+    for label, words in re.findall(r'(reason|status|state)\s*!?=~?"([^"]*)"', expression):
+        assert set(words.split("|")) <= WORDS[label]
+
+
+def test_every_alert_says_what_happened_and_what_to_do() -> None:
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("warning", "critical"), rule["alert"]
+        assert {"summary", "description"} <= rule["annotations"].keys(), rule["alert"]
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names))
+
+
+def test_the_alerts_that_the_seeds_promise_and_can_be_told_now_are_there() -> None:
+    expressions = {rule["alert"]: (rule["expr"], rule.get("for")) for rule in rules()}
+    assert expressions["StokerAgentsOffline"] == ('stoker_agent_count{status="unreachable"} > 5', "2m")
+    assert expressions["StokerJobsFail"][0].endswith("[5m])) > 10")
+
+
+def test_the_panels_of_the_dashboard_neither_overlap_nor_share_an_id() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        assert panel["description"], panel["title"]
+        taken |= cells
+
+
+def test_every_metric_has_a_sentence() -> None:
+    assert unexplained() == []
