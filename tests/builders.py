@@ -4,29 +4,32 @@
 that the engine is not tested against the indexes that serve it in the product.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.array import Members, index_of, indexes_of, member_id, parse_array, without
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, Position, Principal
-from stoker.brain.domain.job import Attempt, Job, JobSpec, Task
+from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, PartitionName, Position, Principal
+from stoker.brain.domain.job import Attempt, Job, JobSpec, Task, lazy_member
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free, Inventory, Node
+from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import DAY_MS, Instant
+from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
+from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
-from stoker.brain.state.view import Bucket, GpuKinds
+from stoker.brain.state.view import Admitted, Alike, Bucket, GpuKinds
 
 A100: Final = "NVIDIA A100-SXM4-80GB"
 V100: Final = "Tesla V100-SXM2-32GB"
 H100: Final = "NVIDIA H100 80GB HBM3"
 MEMORY_MB: Final = {A100: 81_920, V100: 32_768, H100: 81_559}
-NOW: Final = Instant(1_000_000)
+NOW: Final = Instant(1_000 * HOUR_MS)
 
 
 def node(  # noqa: PLR0913  # a builder: each test names the one or two that it is about
@@ -41,6 +44,8 @@ def node(  # noqa: PLR0913  # a builder: each test names the one or two that it 
     reachable: bool = True,
     drain: str | None = None,
     forgotten: bool = False,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[str] = (),
 ) -> Node:
     """A node with `gpus` A100s, or with one GPU per entry of `models` in that order."""
     names = list(models) or [A100] * gpus
@@ -60,6 +65,8 @@ def node(  # noqa: PLR0913  # a builder: each test names the one or two that it 
             ),
             cpus=cpus,
             memory_mb=memory_mb,
+            labels=dict(labels or {}),
+            taints=tuple(taints),
         ),
         registered_at=NOW,
         reachable=reachable,
@@ -79,27 +86,69 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
     memory_mb: int = 0,
     priority: int = 500,
     tries: int = 0,
+    tasks_per_node: int = 0,
+    where: Where = ANYWHERE,
+    partition: str = "",
+    array: str = "",
+    waited_h: float = 0,
+    begin: Instant = NEVER,
 ) -> Job:
-    """A job that waits, after `tries` attempts that have ended."""
+    """A job that has waited for so many hours, after `tries` attempts that have ended; or an array of such."""
     demand = Demand(
-        gpu_count=gpus, gpu_memory_mb=gpu_memory_mb, gpu_model=model, cpus=cpus, memory_mb=memory_mb, tasks=tasks
+        gpu_count=gpus,
+        gpu_memory_mb=gpu_memory_mb,
+        gpu_model=model,
+        cpus=cpus,
+        memory_mb=memory_mb,
+        tasks=tasks,
+        tasks_per_node=tasks_per_node,
+    )
+    members = parse_array(array) if array else None
+    spec = JobSpec(
+        name=f"job{id_}",
+        demand=demand,
+        command="true",
+        priority=priority,
+        time_limit_ms=DAY_MS,
+        where=where,
+        partition=PartitionName(partition),
+        array=members,
+        begin=begin,
     )
     return Job(
         id=JobId(id_),
         uid=f"uid-{id_}",
-        spec=JobSpec(name=f"job{id_}", demand=demand, command="true", priority=priority, time_limit_ms=DAY_MS),
+        spec=spec,
         by=Principal("user:test"),
-        submitted_at=NOW,
+        submitted_at=Instant(NOW - int(waited_h * HOUR_MS)),
         attempts=tuple(Attempt(number=n, epoch=Epoch(1), placed_at=NOW, tasks=()) for n in range(1, tries + 1)),
+        members=Members(lazy=members.indexes, waiting=members.count) if members else None,
     )
+
+
+def member(array: Job, index: int, *, tries: int = 1) -> Job:
+    """A member of `array` that is a record and waits, after attempts that have ended."""
+    made = lazy_member(array, index)
+    assert made is not None, f"member {index} is no longer lazy"
+    attempts = tuple(Attempt(number=n, epoch=Epoch(1), placed_at=NOW, tasks=()) for n in range(1, tries + 1))
+    return msgspec.structs.replace(made, attempts=attempts)
+
+
+def started_members(array: Job, *indexes: int) -> Job:
+    """`array` once these members are records."""
+    _, members = array.as_array
+    for index in indexes:
+        members = Members(lazy=without(members.lazy, index), waiting=members.waiting - 1)
+    return msgspec.structs.replace(array, members=members)
 
 
 class Cluster:
     """Nodes and jobs at one moment. Never changed: `after` and `without` give the next moment."""
 
-    def __init__(self, nodes: Iterable[Node], jobs: Iterable[Job]) -> None:
+    def __init__(self, nodes: Iterable[Node], jobs: Iterable[Job], partitions: Iterable[Partition] = ()) -> None:
         self.nodes: Mapping[NodeName, Node] = {node.name: node for node in nodes}
         self.jobs: Mapping[JobId, Job] = {job.id: job for job in jobs}
+        self.partitions: Mapping[PartitionName, Partition] = {each.name: each for each in partitions}
         self.position = Position(len(self.jobs))
         self.epoch = Epoch(1)
         self.free: Mapping[NodeName, Free] = {
@@ -117,22 +166,49 @@ class Cluster:
     def live_attempts(self) -> list[Attempt]:
         return [job.live_attempt for job in self.jobs.values() if job.live_attempt is not None]
 
+    def waiting(self) -> list[Job]:
+        """Whoever may be placed, in order of ids: jobs, and members that are records or not."""
+        found = [job for job in self.jobs.values() if job.state is JobState.PENDING and job.members is None]
+        for array in self.jobs.values():
+            if array.members is not None and self.room(array.id) != 0:
+                lazy = (lazy_member(array, index) for index in indexes_of(array.members.lazy))
+                found += [each for each in lazy if each is not None]
+        return sorted(found, key=lambda job: job.id)
+
     def pending(self) -> list[Bucket]:
-        buckets: dict[tuple[int, Shape], list[JobId]] = {}
+        buckets: dict[tuple[int, Shape, Instant], tuple[list[JobId], list[JobId]]] = {}
         for id_ in sorted(self.jobs):
             job = self.jobs[id_]
-            if job.state is JobState.PENDING:
-                buckets.setdefault((job.spec.priority, job.spec.shape), []).append(id_)
-        return [Bucket(priority, shape, ids) for (priority, shape), ids in buckets.items()]
+            lazy = job.members is not None and bool(job.members.lazy) and self.room(id_) != 0
+            if job.state is JobState.PENDING and (lazy or job.members is None):
+                begin = job.spec.begin if job.spec.begin > job.submitted_at else NEVER
+                key = job.spec.priority, job.spec.shape, begin
+                jobs, arrays = buckets.setdefault(key, ([], []))
+                (arrays if lazy else jobs).append(id_)
+        return [Bucket(priority, shape, *ids) for (priority, shape, _), ids in buckets.items()]
 
     def job(self, job: JobId) -> Job:
         return self.jobs[job]
+
+    def members(self, array: JobId) -> Iterator[JobId]:
+        spec, members = self.jobs[array].as_array
+        return (member_id(array, spec, index) for index in indexes_of(members.lazy))
+
+    def room(self, array: JobId) -> int | None:
+        spec, _ = self.jobs[array].as_array
+        live = sum(job.array_of == array and job.live_attempt is not None for job in self.jobs.values())
+        return max(0, spec.running_max - live) if spec.running_max else None
+
+    def admitted(self, where: Where) -> Admitted:
+        names = [name for name in sorted(self.nodes) if selects(where, self.nodes[name])]
+        alike = [Alike(_kinds(self.nodes[name]), self.nodes[name].inventory, [name]) for name in names]
+        return Admitted(alike, everywhere=len(names) == len(self.nodes))
 
     @property
     def by_free(self) -> Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]:
         found: dict[GpuKinds, dict[int, list[NodeName]]] = {}
         for name in sorted(self.free):
-            kinds = tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in self.nodes[name].inventory.gpus}))
+            kinds = _kinds(self.nodes[name])
             found.setdefault(kinds, {}).setdefault(len(self.free[name].gpus), []).append(name)
         return found
 
@@ -146,23 +222,35 @@ class Cluster:
         """The cluster in which all that was planned runs."""
         jobs = dict(self.jobs)
         for place in plan.actions:
+            if place.array:
+                array = jobs[place.array]
+                index = index_of(array.id, array.as_array[0], place.job)
+                jobs[place.job] = member(array, index, tries=0)
+                jobs[place.array] = started_members(array, index)
             jobs[place.job] = _started(jobs[place.job], place)
-        return Cluster(self.nodes.values(), jobs.values())
+        return Cluster(self.nodes.values(), jobs.values(), self.partitions.values())
 
     def without(self, *ids: int) -> "Cluster":
         """The cluster in which these jobs have gone, and what they held is free."""
-        return Cluster(self.nodes.values(), [job for job in self.jobs.values() if job.id not in ids])
+        left = [job for job in self.jobs.values() if job.id not in ids]
+        return Cluster(self.nodes.values(), left, self.partitions.values())
 
-    def plus(self, *things: Node | Job) -> "Cluster":
+    def plus(self, *things: Node | Job | Partition) -> "Cluster":
         """The cluster with these beside, or in the place of, what it has."""
-        return cluster(*self.nodes.values(), *self.jobs.values(), *things)
+        return cluster(*self.nodes.values(), *self.jobs.values(), *self.partitions.values(), *things)
 
 
-def cluster(*things: Node | Job) -> Cluster:
-    """Nodes and jobs in any order; of two with one name the later counts."""
+def cluster(*things: Node | Job | Partition) -> Cluster:
+    """Nodes, jobs and partitions in any order; of two with one name the later counts."""
     return Cluster(
-        [thing for thing in things if isinstance(thing, Node)], [thing for thing in things if isinstance(thing, Job)]
+        [thing for thing in things if isinstance(thing, Node)],
+        [thing for thing in things if isinstance(thing, Job)],
+        [thing for thing in things if isinstance(thing, Partition)],
     )
+
+
+def _kinds(node: Node) -> GpuKinds:
+    return tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in node.inventory.gpus}))
 
 
 def _started(job: Job, place: Place) -> Job:

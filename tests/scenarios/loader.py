@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.plan import Place, Plan
@@ -169,13 +170,20 @@ def _read_places(text: str) -> list[tuple[str, list[int]]]:
 
 def _answer(here: Cluster, plan: Plan) -> list[str]:
     lines = [f"  {_placed(place, ranks)}" for place, ranks in zip(plan.actions, where(plan).values(), strict=True)]
-    started = {place.job for place in plan.actions}
-    for shape, reason in plan.reasons.items():
-        ids = [id_ for bucket in here.pending() if bucket.shape == shape for id_ in bucket.jobs if id_ not in started]
-        lines += [f"  {_ranges(sorted(ids))} waits, {reason.code}:", *_wrapped(describe(reason))]
+    lines += _waits(here.after(plan), plan)
     if plan.more:
         lines.append("  the next pass goes on")
     return lines or ["  nothing to do"]
+
+
+def _waits(after: Cluster, plan: Plan) -> Iterator[str]:
+    """Whoever waits, by the first of each shape."""
+    by_shape: dict[Shape, list[int]] = {}
+    for each in after.waiting():
+        by_shape.setdefault(each.spec.shape, []).append(each.id)
+    for shape, ids in by_shape.items():
+        yield f"  {_ranges(ids)} waits, {plan.reasons[shape].code}:"
+        yield from _wrapped(describe(plan.reasons[shape]))
 
 
 def _placed(place: Place, ranks: list[tuple[str, list[int]]]) -> str:

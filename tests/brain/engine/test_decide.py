@@ -1,4 +1,4 @@
-"""Rules D1 to D5 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
+"""Rules D1 to D7 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
 
 import pytest
 
@@ -113,8 +113,8 @@ def test_the_budget_bounds_a_pass_and_the_plan_says_that_there_is_more() -> None
     plan = here.plan(budget=3)
     assert list(where(plan)) == [1, 2, 3]
     assert plan.more
-    assert {reason.code for reason in plan.reasons.values()} == {ReasonCode.BUDGET_SPENT}
-    assert len(plan.reasons) == 2
+    reasons = [plan.reasons[job(1, gpus=gpus).spec.shape].code for gpus in (1, 64)]
+    assert reasons == [ReasonCode.BUDGET_SPENT, ReasonCode.NO_FITTING_NODE]
     following = here.after(plan).plan(budget=3)
     assert list(where(following)) == [4, 5]
     assert not following.more
@@ -126,6 +126,12 @@ def test_a_budget_that_is_just_enough_leaves_no_more() -> None:
     assert len(plan.actions) == 3
     assert not plan.more
     assert not plan.reasons
+
+
+def test_what_fits_nowhere_is_not_left_to_a_pass_that_could_do_no_more_for_it() -> None:
+    plan = cluster(node("a", gpus=8), *(job(i, gpus=1) for i in range(1, 4)), job(4, gpus=9)).plan(budget=3)
+    assert not plan.more
+    assert [reason.code for reason in plan.reasons.values()] == [ReasonCode.NO_FITTING_NODE]
 
 
 def test_a_pass_that_may_place_nothing_is_a_bug() -> None:

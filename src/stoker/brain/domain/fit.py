@@ -43,16 +43,19 @@ def one_model_slots(suitable: Sequence[Gpu], gpu_count: int) -> int:
     return sum(count // gpu_count for count in counts.values())
 
 
-def tasks_ever(inventory: Inventory, demand: Demand) -> int:
-    """Whole tasks that an otherwise empty node of this inventory holds; at most `demand.tasks`.
+def slots_ever(gpus: Sequence[Gpu], demand: Demand) -> int:
+    """Tasks that all these GPUs serve, if no other runs there. The demand must ask for some.
 
     Who names a model gets one model per task, also where several match the name (`A100` of 40 and of 80 GB); who
     doesn't may, as a last resort, get a mix.
     """
-    suitable = suitable_gpus(inventory.gpus, demand)
-    count = len(suitable)
-    if demand.gpu_model and demand.gpu_count:
-        count = one_model_slots(suitable, demand.gpu_count) * demand.gpu_count
+    suitable = suitable_gpus(gpus, demand)
+    return one_model_slots(suitable, demand.gpu_count) if demand.gpu_model else len(suitable) // demand.gpu_count
+
+
+def tasks_ever(inventory: Inventory, demand: Demand) -> int:
+    """Whole tasks that an otherwise empty node of this inventory holds; at most `demand.tasks`."""
+    count = slots_ever(inventory.gpus, demand) * demand.gpu_count if demand.gpu_count else 0
     return tasks_that_fit(count, inventory.cpus, inventory.memory_mb, demand)
 
 

@@ -20,6 +20,7 @@ class ReasonCode(StrEnum):
     NODES_UNAVAILABLE = "nodes_unavailable"
     NO_FITTING_NODE = "no_fitting_node"
     INSUFFICIENT_GPUS = "insufficient_gpus"
+    INSUFFICIENT_NODES = "insufficient_nodes"
     INSUFFICIENT_CPUS = "insufficient_cpus"
     INSUFFICIENT_MEMORY = "insufficient_memory"
     NO_FREE_PORT = "no_free_port"
@@ -73,6 +74,11 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "it needs {needed} GPU(s) for {tasks} task(s) of {per_task}; {free} suitable GPU(s) are free now, at most "
         "{best} on one node",
         "it starts when running jobs end; fewer GPUs per task would fit sooner",
+    ),
+    ReasonCode.INSUFFICIENT_NODES: (
+        "at most {per_node} of its {tasks} task(s) may share a node; so spread, there is room for {room} beside what "
+        "runs",
+        "it starts when GPUs of other nodes come free; a higher `--tasks-per-node` would fit sooner",
     ),
     ReasonCode.INSUFFICIENT_CPUS: (
         "GPUs are free, but each of {tasks} task(s) needs {needed} CPU(s) beside them; at most {best} are free on a "

@@ -4,50 +4,68 @@ Rules: D1  jobs come in order (`order`); each is placed whole or its shape gets 
        D2  a blocked shape holds nobody up: smaller jobs of other shapes behind it may start
        D3  placements of one pass see each other: all are taken from one draft
        D4  same view, same plan, in any process: nothing is iterated in hash order, every sort ends with a name or id
-       D5  at most `budget` placements; shapes not looked at then wait with `budget_spent`, and the plan says `more`
+       D5  at most `budget` placements; shapes that might have fitted and weren't looked at then wait with
+           `budget_spent`, and the plan says `more`
        D6  no array runs more members than its own limit lets it, however many fit
-Limits: a pass costs about the number of shapes plus the number of placements, not the length of the queue; shapes
-        are not bounded (10,000 that all differ take about 0.15 s). D2 has no reservations yet, so a stream of small
+       D7  a job runs only on nodes that its selection and that of its partition admit
+Naive: bring all that wait into order, then search for each. But a pass only takes, so whoever doesn't fit at its start
+doesn't fit later: those are sifted out first, unordered, by a look at how many GPUs of their kind are free.
+Limits: a pass costs about 2 us per blocked shape, 3 us more for one that is blocked for want of something other than
+        GPUs, and 10 us per placement; never the length of the queue. D2 has no reservations yet, so a stream of small
         jobs can hold up a large one.
 """
 
+from collections.abc import Sequence
+
 from stoker.brain.domain.demand import Demand, Shape
-from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.ids import JobId, NodeName, PartitionName
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.units import Instant
+from stoker.brain.domain.where import Where, both
 from stoker.brain.engine import explain
 from stoker.brain.engine.draft import Draft
-from stoker.brain.engine.fit import Search, Seat, mixing_helps
-from stoker.brain.engine.fleet import Fleet
+from stoker.brain.engine.fit import Search, Seat
+from stoker.brain.engine.fleet import Census
 from stoker.brain.engine.gang import number_ranks, seat_gang
+from stoker.brain.engine.lane import Lane, mixing_helps
 from stoker.brain.engine.order import Candidate, in_order
+from stoker.brain.engine.pool import Pool
 from stoker.brain.engine.ports import choose_port, needs_rendezvous
-from stoker.brain.state.view import View
+from stoker.brain.state.view import Admitted, Bucket, View
 
 
 def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
-    """What to start now. `now` and `seed` are what a replay must repeat; no rule here depends on either so far."""
+    """What to start now. `seed` is what a replay must repeat; no rule here depends on it so far."""
     assert budget >= 1, f"a pass that may place nothing would go on for ever: {budget=}"
     pass_ = _Pass(view, policy)
+    buckets = list(view.pending())
+    pass_.sift(buckets)
     actions: list[Place] = []
-    reasons: dict[Shape, Reason] = {}
-    more = False
-    for candidate in in_order(view, policy, now, blocked=reasons):
-        shape = candidate.shape
-        if len(actions) >= budget:
-            reasons[shape] = explain.budget_spent(len(actions))
-            more = True
-            continue
+    unseen: dict[Shape, Reason] = {}
+    for candidate in in_order(buckets, view, policy, now, pass_.blocked):
         if not pass_.has_room(candidate):
             continue
-        answer = pass_.place(candidate)
-        if isinstance(answer, Place):
-            actions.append(answer)
-        else:
-            reasons[shape] = answer
-    return Plan(actions=tuple(actions), reasons=reasons, more=more)
+        if len(actions) >= budget:
+            unseen[candidate.shape] = pass_.blocked[candidate.shape] = explain.budget_spent(len(actions))
+            continue
+        place = pass_.place(candidate)
+        if place is not None:
+            actions.append(place)
+    return Plan(actions=tuple(actions), reasons=pass_.reasons(), more=bool(unseen))
+
+
+class _Ways:
+    """How shapes of one wish may be served: with one model per task, then, where that could help, with a mix."""
+
+    __slots__ = ("lanes", "last", "waiting")
+
+    def __init__(self, lanes: tuple[Lane, ...]) -> None:
+        self.lanes = lanes
+        self.last = lanes[-1]
+        """What it can't hold, none can."""
+        self.waiting: explain.Waiting | None = None
 
 
 class _Pass:
@@ -57,12 +75,61 @@ class _Pass:
         self._view = view
         self._policy = policy
         self._draft = Draft(view)
-        self._searches: dict[Demand, tuple[Search, ...]] = {}
+        self._pools: dict[Admitted, Pool] = {}
+        self._ways: dict[tuple[Where, PartitionName, str, int, int, int], _Ways] = {}
+        self.blocked: dict[Shape, _Ways | Reason] = {}
+        """Shapes that are done with, and how a reason is found, or the reason."""
+        self._searches: dict[Shape, tuple[Search, ...]] = {}
         self._portless: dict[NodeName, None] = {}
         """Nodes whose address has no port left: they take no part in attempts that need one."""
-        self._fleet: Fleet | None = None
+        self._census = Census(view)
         self._rooms: dict[JobId, int | None] = {}
         """Members that arrays may still start in this pass."""
+
+    def sift(self, buckets: Sequence[Bucket]) -> None:
+        """Block every shape for which there aren't enough GPUs even now. The hottest loop of a long queue."""
+        blocked, known = self.blocked, self._ways
+        for bucket in buckets:
+            shape = bucket.shape
+            demand = shape.demand
+            ways = known.get(
+                (
+                    shape.where,
+                    shape.partition,
+                    demand.gpu_model,
+                    demand.gpu_memory_mb,
+                    demand.gpu_count,
+                    demand.tasks_per_node,
+                )
+            ) or self._ways_for(shape)
+            if demand.tasks > ways.last.at_most:
+                blocked[shape] = ways
+
+    def _ways_for(self, shape: Shape) -> _Ways:
+        demand = shape.demand
+        key = (
+            shape.where,
+            shape.partition,
+            demand.gpu_model,
+            demand.gpu_memory_mb,
+            demand.gpu_count,
+            demand.tasks_per_node,
+        )
+        ways = self._ways.get(key)
+        if ways is None:
+            pool = self._pool_of(shape)
+            mixes = (False, True) if mixing_helps(pool, demand) else (False,)
+            ways = self._ways[key] = _Ways(tuple(Lane(pool, demand, mixed=mixed) for mixed in mixes))
+        return ways
+
+    def _pool_of(self, shape: Shape) -> Pool:
+        """D7. A partition that is gone adds nothing."""
+        partition = self._view.partitions.get(shape.partition)
+        admitted = self._view.admitted(shape.where if partition is None else both(partition.where, shape.where))
+        pool = self._pools.get(admitted)
+        if pool is None:
+            pool = self._pools[admitted] = Pool(self._draft, admitted)
+        return pool
 
     def has_room(self, candidate: Candidate) -> bool:
         """D6."""
@@ -73,17 +140,20 @@ class _Pass:
             self._rooms[array] = self._view.room(array)
         return self._rooms[array]
 
-    def place(self, candidate: Candidate) -> Place | Reason:
+    def place(self, candidate: Candidate) -> Place | None:
+        """The placement, with all it takes taken; or None, and the shape is blocked."""
         placed = self._place(candidate)
-        room = self._room_of(candidate.array) if candidate.array else None
-        if isinstance(placed, Place) and room is not None:
-            self._rooms[candidate.array] = room - 1
+        if placed is None:
+            self.blocked[candidate.shape] = self._ways_for(candidate.shape)
+        elif candidate.array:
+            room = self._room_of(candidate.array)
+            self._rooms[candidate.array] = room if room is None else room - 1
         return placed
 
-    def _place(self, candidate: Candidate) -> Place | Reason:
+    def _place(self, candidate: Candidate) -> Place | None:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
-        searches = self._searches_for(demand)
+        searches = self._searches_for(candidate.shape)
         attempt = 1 if candidate.lazy else len(self._view.job(job).attempts) + 1
         while seats := _first_seats(searches):
             mark = self._draft.checkpoint()
@@ -107,16 +177,15 @@ class _Pass:
                 )
             self._draft.rollback(mark)
             self._bar(address)
-        return self._why(searches)
+        return None
 
-    def _searches_for(self, demand: Demand) -> tuple[Search, ...]:
-        """With one model per task first; with a mix only where that could help."""
-        searches = self._searches.get(demand)
+    def _searches_for(self, shape: Shape) -> tuple[Search, ...]:
+        searches = self._searches.get(shape)
         if searches is None:
+            demand = shape.demand
             barred = self._portless if needs_rendezvous(demand) else {}
-            ways = (False, True) if mixing_helps(self._draft, demand) else (False,)
-            searches = tuple(Search(self._draft, demand, mixed=mixed, barred=barred) for mixed in ways)
-            self._searches[demand] = searches
+            searches = tuple(Search(lane, demand, barred) for lane in self._ways_for(shape).lanes)
+            self._searches[shape] = searches
         return searches
 
     def _bar(self, address: str) -> None:
@@ -125,31 +194,36 @@ class _Pass:
             if node.inventory.address == address:
                 self._portless[name] = None
 
-    def _why(self, searches: tuple[Search, ...]) -> Reason:
-        search = searches[-1]
-        demand = search.demand
-        if not explain.fits_first_nodes(self._view, search):
-            if self._fleet is None:
-                self._fleet = Fleet(self._view)
-            reason = explain.never(self._view, self._fleet, demand)
-            if reason is not None:
-                return reason
-        return self._no_port(demand) or explain.short_of(search)
+    def reasons(self) -> dict[Shape, Reason]:
+        """Why each blocked shape waits, now that the pass is over."""
+        return {
+            shape: ways if isinstance(ways, Reason) else self._why(shape, ways) for shape, ways in self.blocked.items()
+        }
 
-    def _no_port(self, demand: Demand) -> Reason | None:
-        if not self._portless or not needs_rendezvous(demand):
-            return None
-        ways = (False, True) if mixing_helps(self._draft, demand) else (False,)
-        seats = _first_seats(tuple(Search(self._draft, demand, mixed=mixed) for mixed in ways))
-        if not seats:
-            return None
+    def _why(self, shape: Shape, ways: _Ways) -> Reason:
+        waiting = ways.waiting
+        if waiting is None:
+            if not ways.last.pool.admitted.alike:
+                return explain.none_selected(self._view, shape)
+            waiting = ways.waiting = explain.Waiting(self._census, ways.last)
+        return waiting.why(shape.demand) or self._no_port(shape.demand, ways)
+
+    def _no_port(self, demand: Demand, ways: _Ways) -> Reason:
+        """Everything else would be there."""
+        seats = _first_seats(tuple(Search(lane, demand) for lane in ways.lanes))
+        assert seats, f"blocked, and nothing is short: {demand}"
         barred = min(seat.node for seat in seats if seat.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
 
 
 def _first_seats(searches: tuple[Search, ...]) -> list[Seat] | None:
+    """Of the first search that finds any. Those that are known to be in vain aren't made."""
+    last = searches[-1]
+    if last.lane.foresees_no(last.demand):
+        return None
     for search in searches:
         seats = seat_gang(search)
         if seats:
             return seats
+    last.lane.missed()
     return None

@@ -35,7 +35,7 @@ class Draft:
     `free` and `buckets` may be read by anyone and are changed here alone.
     """
 
-    __slots__ = ("_journal", "_own", "_ports", "_view", "buckets", "free")
+    __slots__ = ("_journal", "_own", "_ports", "_view", "buckets", "free", "moved", "version")
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -45,6 +45,10 @@ class Draft:
         self._own: dict[tuple[GpuKinds, int], list[NodeName]] = {}
         self._ports: dict[str, set[int]] = {}
         self._journal: list[_NodeUndo | _PortUndo] = []
+        self.version = 0
+        """Another number whenever something else is free."""
+        self.moved: list[NodeName] = []
+        """Each node whose number of free GPUs changed, each time; it only grows."""
 
     def take(self, kinds: GpuKinds, placement: TaskPlacement) -> None:
         """Give `placement` what it holds; its node must be of `kinds`."""
@@ -78,7 +82,9 @@ class Draft:
     def _set(self, kinds: GpuKinds, node: NodeName, after: Free) -> None:
         old, new = len(self.free[node].gpus), len(after.gpus)
         self.free[node] = after
+        self.version += 1
         if old != new:
+            self.moved.append(node)
             names = self._owned(kinds, old)
             del names[bisect_left(names, node)]
             if not names:

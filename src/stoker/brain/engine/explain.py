@@ -1,29 +1,27 @@
 """Why does a shape that was searched for and not found have to wait?
 
-Rules: X1  no node ever registered: `no_nodes`
-       X2  not even all nodes ever registered would hold it: `no_fitting_node`
-       X3  the nodes that are ready wouldn't hold it even if they were empty: `nodes_unavailable`
+Rules: X1  no node ever registered: `no_nodes`; none that is selected: `no_selected_node`
+       X2  not even all selected nodes ever registered would hold it: `no_fitting_node`
+       X3  the selected nodes that are ready wouldn't hold it even if they were empty: `nodes_unavailable`
        X4  only rendezvous ports are missing: `no_free_port`
-       X5  else what is short now, in the order GPUs, CPUs, memory: the first that alone is enough to say no
+       X5  else what is short, in the order GPUs, nodes to spread over (`tasks_per_node`), CPUs, memory: the first that
+           alone is enough to say no
+       X6  numbers are those at the end of the pass: what it placed is no longer called free
 """
 
-from itertools import islice
 from typing import Final
 
-from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.fit import tasks_ever, tasks_that_fit
+from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
-from stoker.brain.engine.fit import Search
-from stoker.brain.engine.fleet import Fleet
+from stoker.brain.domain.where import where_text
+from stoker.brain.engine.fleet import Census, Fleet
+from stoker.brain.engine.lane import Lane
+from stoker.brain.engine.room import Room
 from stoker.brain.state.view import View
 
-_GLANCE_MAX: Final = 64
-"""Ready nodes judged one by one before all nodes are grouped, which costs more. Most shapes fit one of the first."""
-
-
-def no_nodes(view: View) -> Reason | None:
-    return None if view.nodes else Reason(ReasonCode.NO_NODES)
+_ASKED_MAX: Final = 400
+"""Characters of a selection that a reason repeats."""
 
 
 def no_free_port(address: str, policy: Policy) -> Reason:
@@ -34,55 +32,68 @@ def budget_spent(placed: int) -> Reason:
     return Reason(ReasonCode.BUDGET_SPENT, {"placed": placed})
 
 
-def fits_first_nodes(view: View, search: Search) -> bool:
-    """Would some nodes that are ready hold it if they were empty? A no only means: these few wouldn't."""
-    missing = search.demand.tasks
-    for name in islice(search.nodes(), _GLANCE_MAX):
-        missing -= tasks_ever(view.nodes[name].inventory, search.demand)
-        if missing <= 0:
-            return True
-    return False
+def none_selected(view: View, shape: Shape) -> Reason:
+    """X1"""
+    if not view.nodes:
+        return Reason(ReasonCode.NO_NODES)
+    asked = [where_text(shape.where) or "nodes without taints"]
+    partition = view.partitions.get(shape.partition)
+    if partition is not None:
+        asked.append(f"in partition {partition.name}: {where_text(partition.where) or 'nodes without taints'}")
+    return Reason(ReasonCode.NO_SELECTED_NODE, {"nodes": len(view.nodes), "asked": ", ".join(asked)[:_ASKED_MAX]})
 
 
-def never(view: View, fleet: Fleet, demand: Demand) -> Reason | None:
-    return no_nodes(view) or fleet.never(demand)
+class Waiting:
+    """Why the shapes of one lane wait. To be asked at the end of a pass (X6)."""
+
+    __slots__ = ("_fleet", "_lane", "_of_gpus", "_room")
+
+    def __init__(self, census: Census, lane: Lane) -> None:
+        self._lane = lane
+        self._fleet = Fleet(census, lane)
+        self._room: Room = lane.room()
+        self._of_gpus: dict[int, Reason] = {}
+        """By number of tasks: many shapes differ only in what they ask beside their GPUs."""
+
+    def why(self, demand: Demand) -> Reason | None:
+        """X2, X3 and X5; None when it would fit, but for ports."""
+        return self._fleet.never(demand) or self._short_of(demand)
+
+    def _short_of(self, demand: Demand) -> Reason | None:
+        room, tasks = self._room, demand.tasks
+        if room.slots < tasks:
+            reason = self._of_gpus.get(tasks)
+            if reason is None:
+                reason = self._of_gpus[tasks] = _short_of_gpus(room, demand)
+            return reason
+        if room.spread < tasks:
+            return Reason(
+                ReasonCode.INSUFFICIENT_NODES,
+                {"tasks": tasks, "per_node": demand.tasks_per_node, "room": room.spread},
+            )
+        beside = room.beside(demand.cpus)
+        if beside.tasks < tasks:
+            return Reason(
+                ReasonCode.INSUFFICIENT_CPUS,
+                {"needed": demand.cpus, "best": room.best_cpus, "tasks": tasks, "room": beside.tasks},
+            )
+        with_memory = beside.tasks_with(demand.memory_mb)
+        if with_memory < tasks:
+            return Reason(
+                ReasonCode.INSUFFICIENT_MEMORY,
+                {"needed": demand.memory_mb, "best": beside.best_memory, "tasks": tasks, "room": with_memory},
+            )
+        return None
 
 
-def short_of(search: Search) -> Reason:
-    """What is short now, given that the demand fits the ready nodes when they are empty."""
-    demand, room = search.demand, search.gpu_room()
-    if room.slots < demand.tasks:
-        return Reason(
-            ReasonCode.INSUFFICIENT_GPUS,
-            {
-                "needed": demand.total_gpus,
-                "tasks": demand.tasks,
-                "per_task": demand.gpu_count,
-                "free": room.free,
-                "best": room.best,
-            },
-        )
-    return _short_beside_gpus(search)
-
-
-def _short_beside_gpus(search: Search) -> Reason:
-    demand, tasks = search.demand, 0
-    best_cpus = best_memory = 0
-    for slots, free in search.gpu_slots():
-        on_node = tasks_that_fit(slots * demand.gpu_count, free.cpus, demand.memory_mb * demand.tasks, demand)
-        tasks += on_node
-        best_cpus = max(best_cpus, free.cpus)
-        best_memory = max(best_memory, free.memory_mb if on_node else 0)
-    if tasks < demand.tasks:
-        return Reason(
-            ReasonCode.INSUFFICIENT_CPUS,
-            {"needed": demand.cpus, "best": best_cpus, "tasks": demand.tasks, "room": tasks},
-        )
-    room = sum(
-        tasks_that_fit(slots * demand.gpu_count, free.cpus, free.memory_mb, demand)
-        for slots, free in search.gpu_slots()
-    )
+def _short_of_gpus(room: Room, demand: Demand) -> Reason:
     return Reason(
-        ReasonCode.INSUFFICIENT_MEMORY,
-        {"needed": demand.memory_mb, "best": best_memory, "tasks": demand.tasks, "room": room},
+        ReasonCode.INSUFFICIENT_GPUS,
+        {
+            "needed": demand.total_gpus,
+            "tasks": demand.tasks,
+            "per_task": demand.gpu_count,
+            "free": room.free,
+            "best": room.best,
+        },
     )

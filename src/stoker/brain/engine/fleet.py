@@ -1,54 +1,131 @@
 """Could this ever run here, if everything were empty?
 
-Asked of every node that ever registered, lost and drained ones too, as a submit is judged.
+Asked of every node that ever registered and is selected, lost and drained ones too, as a submit is judged.
 
-Limits: nodes of equal GPUs, CPUs and memory are judged once. Grouping them costs about 1.5 us per node, so a pass does
-        it at most once, and only when a blocked shape doesn't obviously fit the nodes that are ready.
+Limits: nodes that are alike are judged once per lane, and no more of them than are needed to say yes. Most shapes are
+        judged by their share alone: whoever asks for no more CPUs and memory per slot than each node of its lane has,
+        fits if the slots suffice. Why nothing fits costs a walk over all that are alike.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.fit import asked, suitable_gpus, tasks_ever
-from stoker.brain.domain.node import Inventory, Node
+from stoker.brain.domain.fit import asked, slots_ever, suitable_gpus, tasks_ever
+from stoker.brain.domain.node import Node
 from stoker.brain.domain.reason import Reason, ReasonCode
-from stoker.brain.state.view import View
+from stoker.brain.engine.lane import Lane
+from stoker.brain.engine.room import UNBOUNDED
+from stoker.brain.state.view import Alike, View
 
 _READY, _UNREACHABLE, _DRAINING, _FORGOTTEN = "ready", "unreachable", "draining", "forgotten"
 
 
-class _Likes:
-    """Nodes that have the same."""
+class Census:
+    """How many nodes of those that are alike take work, and why the others don't. One for a pass."""
 
-    __slots__ = ("count", "inventory")
+    __slots__ = ("_of", "_view")
 
-    def __init__(self, inventory: Inventory) -> None:
-        self.inventory = inventory
-        self.count = _tally()
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._of: dict[Alike, dict[str, int]] = {}
+
+    def of(self, alike: Alike) -> Mapping[str, int]:
+        count = self._of.get(alike)
+        if count is None:
+            count = self._of[alike] = _tally()
+            free, nodes = self._view.free, self._view.nodes
+            for name in alike.names:
+                count[_READY if name in free else _word(nodes[name])] += 1
+        return count
+
+
+class _Row(NamedTuple):
+    """What ready nodes that are alike have for a lane."""
+
+    slots: int
+    """Tasks that the GPUs of each serve, no more than may share a node."""
+    cpus: int
+    memory_mb: int
+    nodes: int
+
+
+class _Share(NamedTuple):
+    """What the first rows together have."""
+
+    tasks: int
+    """Slots of all their nodes."""
+    cpus: int
+    """For each slot, on the node that has least."""
+    memory_mb: int
 
 
 class Fleet:
-    """All nodes ever registered, grouped by what they have."""
+    """The nodes of one lane, as if nothing ran."""
 
-    def __init__(self, view: View) -> None:
-        groups: dict[object, _Likes] = {}
-        for name, node in view.nodes.items():
-            inventory = node.inventory
-            has = tuple([(gpu.model, gpu.memory_mb) for gpu in inventory.gpus]), inventory.cpus, inventory.memory_mb
-            group = groups.get(has)
-            if group is None:
-                group = groups[has] = _Likes(inventory)
-            group.count[_READY if name in view.free else _word(node)] += 1
-        self._groups = tuple(groups.values())
+    __slots__ = ("_census", "_lane", "_more", "_rows", "_shares")
+
+    def __init__(self, census: Census, lane: Lane) -> None:
+        self._census = census
+        self._lane = lane
+        self._rows: list[_Row] = []
+        self._shares: list[_Share] = []
+        self._more = self._make_rows()
 
     def never(self, demand: Demand) -> Reason | None:
         """Why the nodes that are ready wouldn't hold it even if they were empty; None when they would."""
+        if self._within_share(demand):
+            return None
+        tasks, cpus, memory_mb, room = demand.tasks, demand.cpus, demand.memory_mb, 0
+        for row in self._each_row():
+            here = row.slots
+            if cpus:
+                here = min(here, row.cpus // cpus)
+            if memory_mb:
+                here = min(here, row.memory_mb // memory_mb)
+            room += here * row.nodes
+            if room >= tasks:
+                return None
+        return self._why(demand)
+
+    def _within_share(self, demand: Demand) -> bool:
+        while not self._shares or self._shares[-1].tasks < demand.tasks:
+            if next(self._more, None) is None:
+                return False
+        share = self._shares[bisect_left(self._shares, demand.tasks, key=_tasks)]
+        return demand.cpus <= share.cpus and demand.memory_mb <= share.memory_mb
+
+    def _each_row(self) -> Iterator[_Row]:
+        at = 0
+        while at < len(self._rows) or next(self._more, None) is not None:
+            yield self._rows[at]
+            at += 1
+
+    def _make_rows(self) -> Iterator[_Row]:
+        sample, per_node = self._lane.sample, self._lane.per_node
+        all_tasks, least_cpus, least_memory = 0, UNBOUNDED, UNBOUNDED
+        for alike in self._lane.pool.admitted.alike:
+            ready = self._census.of(alike)[_READY]
+            has = alike.inventory
+            slots = min(slots_ever(has.gpus, sample) if sample.gpu_count else UNBOUNDED, per_node)
+            if ready and slots:
+                row = _Row(slots, has.cpus, has.memory_mb, ready)
+                self._rows.append(row)
+                shared = min(slots, max(has.cpus, 1))  # who asks for no GPU asks for a CPU
+                all_tasks += shared * ready
+                least_cpus = min(least_cpus, has.cpus // shared)
+                least_memory = min(least_memory, has.memory_mb // shared)
+                self._shares.append(_Share(all_tasks, least_cpus, least_memory))
+                yield row
+
+    def _why(self, demand: Demand) -> Reason:
         room, nodes = _tally(), _tally()
-        for group in self._groups:
-            tasks = tasks_ever(group.inventory, demand)
-            for word, count in group.count.items():
+        for alike in self._lane.pool.admitted.alike:
+            tasks = tasks_ever(alike.inventory, demand)
+            for word, count in self._census.of(alike).items():
                 room[word] += tasks * count
                 nodes[word] += count if tasks else 0
-        if room[_READY] >= demand.tasks:
-            return None
         if sum(room.values()) < demand.tasks:
             largest = self._largest(demand, sum(room.values()))
             return Reason(ReasonCode.NO_FITTING_NODE, {"asked": asked(demand), "largest": largest})
@@ -57,12 +134,18 @@ class Fleet:
 
     def _largest(self, demand: Demand, room: int) -> str:
         """What the largest node has, in words that follow `the largest has`."""
+        inventories = [alike.inventory for alike in self._lane.pool.admitted.alike]
         if room:
-            best = max(tasks_ever(group.inventory, demand) for group in self._groups)
-            return f"room for {best} of its {demand.tasks} task(s), all nodes together for {room}"
-        has = [(len(suitable_gpus(g.inventory.gpus, demand)), g.inventory) for g in self._groups]
-        suit, most = max(has, key=lambda one: (one[0], len(one[1].gpus), one[1].cpus, one[1].memory_mb))
-        return f"{len(most.gpus)} GPU(s), {suit} of them suitable, {most.cpus} CPU(s) and {most.memory_mb} MiB memory"
+            best = max(tasks_ever(each, demand) for each in inventories)
+            most = f" (at most {demand.tasks_per_node} may share a node)" if demand.tasks_per_node else ""
+            return f"room for {best} of its {demand.tasks} task(s){most}, all nodes together for {room}"
+        has = [(len(suitable_gpus(each.gpus, demand)), each) for each in inventories]
+        suit, top = max(has, key=lambda one: (one[0], len(one[1].gpus), one[1].cpus, one[1].memory_mb))
+        return f"{len(top.gpus)} GPU(s), {suit} of them suitable, {top.cpus} CPU(s) and {top.memory_mb} MiB memory"
+
+
+def _tasks(share: _Share) -> int:
+    return share.tasks
 
 
 def _tally() -> dict[str, int]:

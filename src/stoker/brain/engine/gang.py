@@ -3,7 +3,7 @@
 Rules: G1  all tasks or none
        G2  one node if any holds them all (the tightest such node)
        G3  else the fewest nodes: those that hold most come first, and the rest of the gang goes to its tightest fit
-       G4  several tasks may share a node
+       G4  several tasks may share a node, unless the job says how many at most (`tasks_per_node`)
        G5  ranks count from 0 in (node name, device order)
 """
 
@@ -19,7 +19,7 @@ from stoker.brain.engine.fit import Search, Seat
 def seat_gang(search: Search) -> list[Seat] | None:
     """Seats for every task of the demand that is searched for; None when it doesn't fit whole."""
     tasks = search.demand.tasks
-    if not search.may_fit():
+    if not search.lane.may_hold(tasks):
         return None
     if tasks == 1:
         seat = search.tightest(1)

@@ -36,9 +36,9 @@ class ClusterView:
 
     def pending(self) -> Iterable[Bucket]:
         waiting, arrays = self._state.indexes.waiting, self._state.indexes.waiting_arrays
-        for (priority, shape), jobs in waiting.items():
+        for (priority, shape, _), jobs in waiting.items():
             yield Bucket(priority, shape, jobs.ids)
-        for (priority, shape), ids in arrays.items():
+        for (priority, shape, _), ids in arrays.items():
             yield Bucket(priority, shape, (), ids.ids)
 
     def members(self, array: JobId) -> Iterator[JobId]:

@@ -23,10 +23,13 @@ from stoker.brain.state.view import GpuKinds
 TaskId = tuple[JobId, int, int]
 """(job, attempt, rank)"""
 
-_Standing = tuple[JobState | None, tuple[int, Shape] | None]
+_Offered = tuple[int, Shape, Instant]
+"""Base priority, shape, and the time to begin of who was told one: so that in each list ids come in order of age."""
+
+_Standing = tuple[JobState | None, _Offered | None]
 """What a job is shown as, and under which key it is offered to the engine."""
 
-_Offers = dict[tuple[int, Shape], "SortedIds"]
+_Offers = dict[_Offered, "SortedIds"]
 
 _LIMITED = frozenset({JobState.STARTING, JobState.RUNNING})
 
@@ -106,9 +109,9 @@ class Indexes:
         self._nodes = nodes
         self._jobs = jobs
         self.by_state: dict[JobState, SortedIds] = {state: SortedIds() for state in JobState}
-        self.waiting: dict[tuple[int, Shape], SortedIds] = {}
-        """Jobs that the engine may place, by base priority and shape."""
-        self.waiting_arrays: dict[tuple[int, Shape], SortedIds] = {}
+        self.waiting: _Offers = {}
+        """Jobs that the engine may place."""
+        self.waiting_arrays: _Offers = {}
         """Arrays that may start another member."""
         self.arrays = Tallies(jobs)
         self.dependents = Dependents(jobs)
@@ -188,7 +191,7 @@ class Indexes:
         else:
             self.over.pop(array, None)
 
-    def _offer(self, offers: _Offers, job: JobId, was: tuple[int, Shape] | None, now: tuple[int, Shape] | None) -> None:
+    def _offer(self, offers: _Offers, job: JobId, was: _Offered | None, now: _Offered | None) -> None:
         if was == now:
             return
         if was:
@@ -328,10 +331,11 @@ def _live(job: Job | None) -> Attempt | None:
     return job.live_attempt if job else None
 
 
-def _offered(job: Job | None) -> tuple[int, Shape] | None:
+def _offered(job: Job | None) -> _Offered | None:
     if job is None or job.state is not JobState.PENDING or job.not_before != NEVER or job.blocked:
         return None
-    return job.spec.priority, job.spec.shape
+    spec = job.spec
+    return spec.priority, spec.shape, spec.begin if spec.begin > job.submitted_at else NEVER
 
 
 def _delay(job: Job | None) -> Instant | None:

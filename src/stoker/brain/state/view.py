@@ -6,6 +6,8 @@ A read-only facade over the state, used in process: no copies are made, so nobod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
 from stoker.brain.domain.job import Job
@@ -18,17 +20,17 @@ GpuKinds = tuple[tuple[str, int], ...]
 
 
 class Bucket(NamedTuple):
-    """Pending jobs of one shape and one base priority."""
+    """Pending jobs of one shape and one base priority, and of one time to begin where they were told one."""
 
     priority: int
     shape: Shape
     jobs: Sequence[JobId]
-    """In order of submission, which is the order of ids."""
+    """In order of submission, which is the order of ids, and of age."""
     arrays: Sequence[JobId] = ()
     """Arrays that may start another lazy member. Never empty together with `jobs`."""
 
 
-class Alike(NamedTuple):
+class Alike(msgspec.Struct, frozen=True, eq=False):
     """Nodes that have the same GPUs, CPUs and memory."""
 
     kinds: GpuKinds
@@ -38,17 +40,13 @@ class Alike(NamedTuple):
     """Sorted, never empty."""
 
 
-class Admitted:
-    """On which of the nodes ever registered a job may run, by labels, names and taints. Two are the same selection
-    when they are one object."""
+class Admitted(msgspec.Struct, frozen=True, eq=False):
+    """On which of the nodes ever registered a job may run, by labels, names and taints."""
 
-    __slots__ = ("alike", "everywhere")
-
-    def __init__(self, alike: Sequence[Alike], *, everywhere: bool) -> None:
-        self.alike = alike
-        """By first name."""
-        self.everywhere = everywhere
-        """It's all of them."""
+    alike: Sequence[Alike]
+    """By first name."""
+    everywhere: bool
+    """It's all of them."""
 
 
 class View(Protocol):
