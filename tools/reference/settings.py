@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import pairwise
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.policy import Policy
@@ -56,7 +57,7 @@ def _rows(cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
             assert isinstance(kind, type)
             yield from _rows(kind, f"{name}.")
         else:
-            yield code(name), code(_kind(kind)), code(_default(field)), sentences.get(field.name, "")
+            yield code(name), _kind(kind), code(_default(field)), sentences.get(field.name, "")
 
 
 def _sentences(cls: type) -> dict[str, str]:
@@ -85,14 +86,26 @@ def _written(cls: type) -> dict[str, str]:
     return found
 
 
-def _kind(kind: Any) -> str:  # noqa: ANN401  # a type form
-    return str(getattr(kind, "__name__", kind) if isinstance(kind, type) and not _generic(kind) else kind).replace(
-        "typing.", ""
-    )
+_KINDS: Final = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    Path: "path",
+    tuple: "list",
+    list: "list",
+    dict: "group of keys",
+}
 
 
-def _generic(kind: Any) -> bool:  # noqa: ANN401  # a type form
-    return bool(getattr(kind, "__args__", ()))
+def _kind(kind: object) -> str:
+    """In the words of a fault, not of Python; of a choice all that can be chosen."""
+    if get_origin(kind) is Literal:
+        return ", ".join(map(code, get_args(kind)))
+    if get_origin(kind) in (list, tuple):
+        inner = get_args(kind)[0]
+        return f"list of {_kind(inner)}" if get_origin(inner) is Literal else "list"
+    return _KINDS.get(get_origin(kind) or kind, str(kind))  # type: ignore[call-overload]  # any type form is looked up
 
 
 def _default(field: Field[Any]) -> str:

@@ -192,7 +192,7 @@ class _Reading:
     def hint(self) -> str:
         if self.near:
             return "write " + ", ".join(self.near[:5])
-        return "docs/reference/settings.md lists every key with its default and what it means"
+        return "docs/reference/settings.md lists every key; `stoker doctor --settings` prints what holds"
 
 
 def _build(cls: type[T], prefix: str, reading: _Reading) -> T | None:
