@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 
 import click
 
+from stoker.cli.safe_text import width
 from stoker.cli.table import Column, Row, cell_text, painted, show_table
-from stoker.cli.terminal import paints
+from stoker.cli.terminal import is_terminal, paints, size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+FOLD_MIN = 20
+"""Cells below which a text is left to the terminal to fold."""
 Pairs = Iterable[tuple[str, object]]
 
 
@@ -60,14 +63,29 @@ def show_pairs(form: str, pairs: Pairs, value: object) -> None:
     if not for_people(form):
         show_value(form, value)
         return
-    for line in pair_lines(pairs, paint=paints()):
+    room = size().columns if is_terminal() else None
+    for line in pair_lines(pairs, paint=paints(), room=room):
         click.echo(line, color=paints())
 
 
-def pair_lines(pairs: Pairs, *, paint: bool) -> list[str]:
+def pair_lines(pairs: Pairs, *, paint: bool, room: int | None = None) -> list[str]:
+    """A line for each pair; within a `room` a long value goes on below itself."""
     lines = [(key, cell_text(value)) for key, value in pairs]
     margin = max((len(key) for key, _ in lines), default=0) + 2
-    return [f"{key:{margin}}{painted(text) if paint and key.strip() == 'state' else text}" for key, text in lines]
+    shown = []
+    for key, text in lines:
+        first, *rest = _folded(text, None if room is None else room - margin)
+        shown.append(f"{key:{margin}}{painted(first) if paint and key.strip() == 'state' else first}")
+        shown += [" " * margin + line for line in rest]
+    return shown
+
+
+def _folded(text: str, room: int | None) -> list[str]:
+    if room is None or room < FOLD_MIN or width(text) <= room:
+        return [text]
+    from textwrap import wrap
+
+    return wrap(text, room, break_on_hyphens=False)
 
 
 def show_lines(form: str, lines: Iterable[str], value: object) -> None:

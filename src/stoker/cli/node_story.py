@@ -1,0 +1,80 @@
+"""What is there to tell about a node, in a row of a list or as `key  value` lines?
+
+The same for `stoker node` and for `stoker top`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from stoker.cli.commands.label import labels_line, taints_line
+from stoker.cli.table import Column
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.node import NodeView
+
+
+def node_columns() -> "list[Column[NodeView]]":
+    return [
+        Column("NAME", lambda node: node.name),
+        Column("STATE", lambda node: node.state.value, coloured=True),
+        Column("GPUS", lambda node: f"{node.free.gpus}/{len(node.gpus)} free", right=True),
+        Column("MODEL", models_of, elastic=True),
+        Column("CPUS", lambda node: f"{node.free.cpus}/{node.cpus} free", right=True),
+        Column("MEMORY", lambda node: f"{node.free.memory_mb >> 10}/{node.memory_mb >> 10} GiB free", right=True),
+        Column("JOBS", lambda node: len(node.jobs), right=True),
+        Column("NOTE", note_of, elastic=True),
+        Column("LABELS", labels_line, wide=True),
+        Column("TAINTS", taints_line, wide=True),
+        Column("ADDRESS", lambda node: node.address, wide=True),
+        Column("VERSION", lambda node: node.version, wide=True),
+        Column("REGISTERED", lambda node: node.registered_at, wide=True),
+        Column("JOB IDS", lambda node: ",".join(node.jobs), wide=True),
+        Column("GPU UUIDS", lambda node: ",".join(gpu.uuid for gpu in node.gpus), wide=True),
+    ]
+
+
+def models_of(node: "NodeView") -> str:
+    return ", ".join(dict.fromkeys(gpu.model for gpu in node.gpus)) + (" (simulated)" if node.simulated else "")
+
+
+def note_of(node: "NodeView") -> str:
+    parts = [f"drained: {node.drain}" if node.drain else "drained" if node.drain is not None else ""]
+    parts.append(f"silent since {node.silent_since}" if node.silent_since else "")
+    parts.append(f"{len(node.strays)} tasks to clear away" if node.strays else "")
+    return "; ".join(filter(None, parts))
+
+
+def _marks(node: "NodeView") -> "Iterator[tuple[str, object]]":
+    """Labels and taints, and which of them people have a hand in."""
+    yield "labels", labels_line(node)
+    yield from _hands(node.labels_by, node.labels_off)
+    yield "taints", taints_line(node)
+    yield from _hands(node.taints_by, node.taints_off)
+
+
+def _hands(by: "Mapping[str, str]", off: "Sequence[str]") -> "Iterator[tuple[str, object]]":
+    if "people" in by.values():
+        yield "  set by people", ", ".join(sorted(key for key, who in by.items() if who == "people"))
+    if off:
+        yield "  taken off", ", ".join(off)
+
+
+def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
+    yield "node", node.name
+    yield "state", node.state.value
+    yield "note", note_of(node)
+    yield "address", node.address
+    yield "cpus", f"{node.free.cpus} of {node.cpus} free"
+    yield "memory", f"{node.free.memory_mb} of {node.memory_mb} MiB free"
+    yield from _marks(node)
+    yield "runs", ", ".join(node.executors)
+    yield "version", node.version
+    yield "registered", node.registered_at
+    yield "boot id", node.boot_id
+    yield "jobs", ", ".join(node.jobs)
+    for gpu in node.gpus:
+        holder = f", job {gpu.current_task}" if gpu.current_task else ""
+        simulated = ", simulated" if gpu.simulated else ""
+        yield f"gpu {gpu.device_index}", f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB{simulated}: {gpu.status}{holder}"
+    for stray in node.strays:
+        yield "to clear away", f"job {stray.job} attempt {stray.attempt} rank {stray.rank} on {len(stray.gpus)} GPUs"

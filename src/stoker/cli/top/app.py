@@ -1,0 +1,274 @@
+"""How does a person watch a cluster and act on it, in one terminal?
+
+Rules: A1  a look is taken every second, unless the last one isn't back; the picture stays while none comes
+       A2  a server that doesn't answer is said to be away, and asked again
+       A3  nothing is ended before a person said yes
+       A4  `q`, Ctrl-C, SIGTERM and SIGHUP leave the terminal as it was, whatever is being asked
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable
+from typing import ClassVar, Final, TypeVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input, Static
+
+from stoker.brain.domain.errors import StokerError
+from stoker.cli.pause import clock_text, now_ms
+from stoker.cli.safe_text import visible
+from stoker.cli.top.details import Page, Question, Words
+from stoker.cli.top.look import Look, look_at_job, take_look
+from stoker.cli.top.picture import (
+    job_page,
+    job_sheet,
+    log_lines,
+    matching,
+    node_page,
+    node_sheet,
+    rule_title,
+    summary_line,
+)
+from stoker.cli.top.rows import Rows
+from stoker.cli.why_text import why_lines
+from stoker.wire.async_client import AsyncClient
+from stoker.wire.rest.job import JobView
+
+Answer = TypeVar("Answer")
+
+LOOK_S: Final = 1.0
+MESSAGE_S: Final = 4.0
+KEYS: Final = "enter open  c cancel  h hold  r release  w why  / filter  ? help  q quit"
+NODE_KEYS: Final = "esc back  up/down scroll"
+PAGE_KEYS: Final = "esc back  up/down scroll  c cancel  h hold  r release"
+HELP: Final = """\
+up, down, home, end   choose a row         tab  nodes or jobs
+enter  open a job with its last output, or a node
+c      cancel the job, after a question
+h      hold it, while it waits             r    release it
+w      why it waits, or how it ended
+/      show only jobs with these words     esc  show all again
+a      show jobs that have ended too       q    quit
+
+■ a GPU in use   □ a free one   ✗ one that can't be used"""
+
+
+class TopApp(App[int]):
+    """The picture. Its return value is the exit status."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS_PATH = "top.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "leave(0)", show=False),
+        Binding("ctrl+c,ctrl+q", "leave(0)", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+        Binding("question_mark", "help", show=False),
+        Binding("slash", "filter", show=False),
+        Binding("escape", "unfilter", show=False),
+        Binding("a", "toggle_ended", show=False),
+        Binding("w", "why", show=False),
+        Binding("c", "order('cancel')", show=False),
+        Binding("h", "order('hold')", show=False),
+        Binding("r", "order('release')", show=False),
+    ]
+
+    def __init__(self, client: AsyncClient, *, every_s: float = LOOK_S) -> None:
+        super().__init__(ansi_color=True)
+        self._client = client
+        self._every_s = every_s
+        self._looks = False
+        self._seen: Look | None = None
+        self._ended = False
+        self._words = ""
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="summary")
+        yield Static("", id="trouble")
+        yield Rows("asking for nodes", id="nodes")
+        yield Rows("asking for jobs", id="jobs")
+        yield Input(placeholder="words that a job must have; esc shows all", id="filter", compact=True)
+        yield Static("", id="keys", classes="keys")
+
+    async def on_mount(self) -> None:
+        self.theme = "ansi-dark"
+        self.query_one("#filter").display = False
+        self.query_one("#trouble").display = False
+        self.query_one("#jobs", Rows).focus()
+        self._say()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.action_leave, 128 + number)
+        self.set_interval(self._every_s, self._look)
+        self._look()
+
+    def action_leave(self, status: int) -> None:
+        self.exit(status)
+
+    def _look(self) -> None:
+        if not self._looks:  # A1
+            self._looks = True
+            self.run_worker(self._look_once(), group="look")
+
+    async def _look_once(self) -> None:
+        try:
+            page = self.screen
+            self._seen = await take_look(self._client, ended=self._ended)
+            if isinstance(page, Page) and page.job is not None:
+                close_up = await look_at_job(self._client, page.job)
+                page.write(job_page(close_up, self._room, now_ms()), log_lines(close_up.log))
+            trouble = ""
+        except StokerError as fault:
+            trouble = f"waiting: {fault.refusal.message}"
+        finally:
+            self._looks = False
+        self._draw(trouble)
+
+    def _draw(self, trouble: str = "") -> None:
+        """Everything, as far as it has changed."""
+        line = self.screen_stack[0].query_one("#trouble", Static)
+        line.display = bool(trouble)
+        line.update(Text(visible(trouble)))
+        if self._seen is not None:
+            self._draw_look(self._seen)
+
+    def _draw_look(self, look: Look) -> None:
+        base = self.screen_stack[0]
+        room = self._room
+        summary = summary_line(look.cluster, room, clock_text())
+        base.query_one("#summary", Static).update(Text.from_ansi(summary))
+        nodes, jobs = base.query_one("#nodes", Rows), base.query_one("#jobs", Rows)
+        # A third of the window at most, so that the queue keeps the most of it.
+        nodes.styles.height = min(len(look.nodes), max(3, self.size.height // 3 - 2)) + 2
+        nodes.show(node_sheet(look.nodes, room), "no node has joined: `stoker agent` runs on each")
+        found = matching(look.jobs, self._words)
+        jobs.show(job_sheet(found, room, now_ms()), self._nothing(look))
+        self._entitle(look, len(found))
+
+    @property
+    def _room(self) -> int:
+        """Cells of a line between the margins."""
+        return self.size.width - 2
+
+    def _nothing(self, look: Look) -> str:
+        if self._words and look.jobs:
+            return f"no job here has the words: {visible(self._words)}"
+        return "nothing runs or waits: `stoker submit` makes a job" if not self._ended else "there are no jobs"
+
+    def _entitle(self, look: Look, found: int) -> None:
+        """What is in sight, of how much."""
+        base = self.screen_stack[0]
+        nodes, jobs = base.query_one("#nodes", Rows), base.query_one("#jobs", Rows)
+        nodes.border_title = Text(f" {rule_title('nodes', nodes.sight, len(look.nodes))} ")
+        more = f", {look.left_out} more wait" if look.left_out else ""
+        words = f" with: {visible(self._words)}" if self._words else ""
+        jobs.border_title = Text(f" {rule_title('jobs', jobs.sight, found)}{more}{words} ")
+
+    def on_rows_moved(self) -> None:
+        if self._seen is not None:
+            self._entitle(self._seen, len(matching(self._seen.jobs, self._words)))
+
+    def on_resize(self) -> None:
+        if self._seen is not None:
+            self.call_after_refresh(self._draw_look, self._seen)
+
+    def on_rows_opened(self, opened: Rows.Opened) -> None:
+        look = self._seen
+        if look is None:
+            return
+        if self.query_one("#nodes", Rows).has_focus:
+            node = next(each for each in look.nodes if each.name == opened.key)
+            self._show(Page(f"node {node.name}", NODE_KEYS, None), node_page(node, self._room))
+            return
+        self._show(Page(f"job {opened.key}", PAGE_KEYS, opened.key), "asking")
+        self._look()
+
+    def _show(self, page: Page, text: str) -> None:
+        self.push_screen(page)
+        page.call_after_refresh(page.write, text)
+
+    def _chosen(self) -> JobView | None:
+        """The job that a key is about."""
+        jobs = self._seen.jobs if self._seen else []
+        page = self.screen
+        key = page.job if isinstance(page, Page) else self.query_one("#jobs", Rows).key
+        return next((job for job in jobs if job.id == key), None)
+
+    def action_help(self) -> None:
+        self.push_screen(Words("keys", HELP))
+
+    def action_toggle_ended(self) -> None:
+        self._ended = not self._ended
+        self._say("what has ended is shown too" if self._ended else "what has ended isn't shown")
+        self._look()
+
+    def action_filter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def action_unfilter(self) -> None:
+        self.query_one("#filter", Input).value = ""
+        self._close_filter()
+
+    def on_input_changed(self, changed: Input.Changed) -> None:
+        self._words = changed.value
+        self._draw()
+
+    def on_input_submitted(self) -> None:
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        self.query_one("#jobs", Rows).focus()
+
+    async def action_why(self) -> None:
+        job = self._chosen()
+        if job is None:
+            self._say("no job is chosen")
+            return
+        answer = await self._try(self._client.why(job.id))
+        if answer is not None:
+            self.push_screen(Words(f"why {job.id}", "\n".join(why_lines(answer, whole=True))))
+
+    def action_order(self, verb: str) -> None:
+        job = self._chosen()
+        if job is None:
+            self._say("no job is chosen")
+        elif verb == "cancel":
+            where = f", {job.state.value} on {job.total_gpus} GPUs" if job.started_at else ""
+            question = f"Cancel job {job.id} ({visible(job.name)}){where}?"
+            self.push_screen(Question(question), lambda is_yes: self._order(job.id, verb) if is_yes else None)
+        else:
+            self._order(job.id, verb)
+
+    def _order(self, job_id: str, verb: str) -> None:
+        self.run_worker(self._give(job_id, verb), group="orders")
+
+    async def _give(self, job_id: str, verb: str) -> None:
+        orders = {"cancel": self._client.cancel, "hold": self._client.hold, "release": self._client.release}
+        told = await self._try(orders[verb](job_id))
+        if told is not None:
+            self._say(", ".join(f"job {job.id} is {job.state.value}" for job in told.jobs[:1]))
+            self._look()
+
+    async def _try(self, answer: Awaitable[Answer]) -> Answer | None:
+        """None when it was refused, which is said."""
+        try:
+            return await answer
+        except StokerError as fault:
+            self._say(f"{fault.refusal.message} [{fault.refusal.code}]")
+            return None
+
+    def _say(self, text: str = "") -> None:
+        """A message in place of the keys, for a while."""
+        line = self.screen.query_one(".keys", Static)
+        line.update(Text(visible(text), "bold") if text else Text(KEYS))
+        if text:
+            self.set_timer(MESSAGE_S, self._say)
+
+
+def run_top(servers: str) -> int:
+    """Run until a person leaves; the exit status. Raises: StokerError `bad_server`."""
+    return TopApp(AsyncClient(servers, patience_s=0.0)).run(mouse=False) or 0

@@ -1,0 +1,113 @@
+"""What is shown above the picture: one thing close up, a few words, or a question?"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.events import Key
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Static
+
+
+class Page(Screen[None]):
+    """One thing close up; `write` is called again and again, so that it stays fresh."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "back", show=False),
+        Binding("c", "app.order('cancel')", show=False),
+        Binding("h", "app.order('hold')", show=False),
+        Binding("r", "app.order('release')", show=False),
+        Binding("down,j", "scroll(1)", show=False),
+        Binding("up,k", "scroll(-1)", show=False),
+        Binding("pagedown,space", "scroll(15)", show=False),
+        Binding("pageup", "scroll(-15)", show=False),
+        Binding("home,g", "scroll(-1000000)", show=False),
+        Binding("end,G", "scroll(1000000)", show=False),
+    ]
+
+    def __init__(self, title: str, keys: str, job: str | None) -> None:
+        """`job`: what orders are given to."""
+        super().__init__()
+        self._title = title
+        self._keys = keys
+        self._text: str | None = None
+        self._log: tuple[str, ...] = ()
+        self.job = job
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="page", classes="" if self.job else "alone", can_focus=False) as page:
+            page.border_title = Text(f" {self._title} ")
+            yield Static("", id="body")
+        log = Static("", id="log")
+        log.border_title = Text(" what rank 0 wrote last ")
+        log.display = False
+        yield log
+        yield Static(Text.from_ansi(self._keys), classes="keys")
+
+    def write(self, text: str, log: Sequence[str] | None = None) -> None:
+        """Draw what has changed. Of the log the last lines are seen that there is room for."""
+        if not self.is_mounted:
+            return
+        if text != self._text:
+            self._text = text
+            self.query_one("#body", Static).update(Text.from_ansi(text))
+        if log is not None:
+            self._log = tuple(log)
+            self.query_one("#log").display = True
+            self.call_after_refresh(self._write_log)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._write_log)
+
+    def _write_log(self) -> None:
+        pane = self.query_one("#log", Static)
+        pane.update(Text("\n".join(self._log[-max(1, pane.size.height) :]) or "(nothing yet)"))
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one("#page", VerticalScroll).scroll_relative(y=by, animate=False)
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+
+class Words(ModalScreen[None]):
+    """A few words in the middle of the screen; any key closes them."""
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title = title
+        self._words = text
+
+    def compose(self) -> ComposeResult:
+        box = Static(Text.from_ansi(self._words), classes="box")
+        box.border_title = Text(self._title)
+        box.border_subtitle = Text("any key closes this")
+        yield box
+
+    def on_key(self, event: Key) -> None:
+        event.stop()  # `q` closes this, and not what lies below
+        self.dismiss()
+
+
+class Question(ModalScreen[bool]):
+    """Yes or no; only `y` is yes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y,Y", "answer(True)", show=False),
+        Binding("n,N,escape,q,enter", "answer(False)", show=False),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        box = Static(Text(self._question), classes="box question")
+        box.border_subtitle = Text("y yes  n no")
+        yield box
+
+    def action_answer(self, is_yes: bool) -> None:
+        self.dismiss(is_yes)

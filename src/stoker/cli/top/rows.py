@@ -1,0 +1,163 @@
+"""How is a list drawn in which one row is chosen?
+
+Rules: R1  only cells that changed are drawn again
+       R2  the chosen row is remembered by what it stands for, so it stays chosen when others come and go
+       R3  the titles stay where they are while rows scroll
+"""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import ClassVar, Final
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from stoker.cli.top.picture import Sheet
+
+_CHOSEN: Final = Style(reverse=True)
+_CHOSEN_ELSEWHERE: Final = Style(underline=True)
+_HEAD: Final = Style(bold=True, dim=True)
+
+
+class Rows(ScrollView, can_focus=True):
+    """A sheet. Posts `Opened` when the chosen row is opened, and `Moved` when another is chosen or scrolled to."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("home,g", "move(-1000000)", show=False),
+        Binding("end,G", "move(1000000)", show=False),
+        Binding("enter", "open", show=False),
+    ]
+
+    class Opened(Message):
+        """A person wants to see more of this."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    class Moved(Message):
+        """What is in sight, or chosen, is another."""
+
+    def __init__(self, empty: str, id: str) -> None:
+        """`empty` is said where there is no row."""
+        super().__init__(id=id)
+        self._sheet = Sheet("", [])
+        self._lines: list[Text] = []
+        self._head = Text()
+        self._empty = empty
+        self._chosen = 0
+
+    @property
+    def key(self) -> str | None:
+        """What the chosen row stands for."""
+        return self._sheet.rows[self._chosen][0] if self._sheet.rows else None
+
+    @property
+    def sight(self) -> tuple[int, int]:
+        """The first and the last row in sight, counted from 1."""
+        first = self.scroll_offset.y
+        return first + 1, min(len(self._sheet.rows), first + self._room)
+
+    @property
+    def _room(self) -> int:
+        return max(1, self.size.height - 1)
+
+    def show(self, sheet: Sheet, empty: str = "") -> None:
+        """Replace what is shown."""
+        before, key = self._sheet, self.key
+        self._sheet, self._empty = sheet, empty or self._empty
+        keys = [each for each, _ in sheet.rows]
+        self._chosen = keys.index(key) if key in keys else max(0, min(self._chosen, len(keys) - 1))
+        old = {text: line for (_, text), line in zip(before.rows, self._lines, strict=True)}
+        previous, self._lines = self._lines, [old.get(text) or Text.from_ansi(text) for _, text in sheet.rows]
+        if len(previous) != len(self._lines) or before.head != sheet.head or not self._lines:
+            self._head = Text.from_ansi(sheet.head)
+            self.virtual_size = Size(self.size.width, len(self._lines) + 1)
+            self.refresh()
+            self._keep_in_sight()
+            return
+        self._refresh_changed(previous, key)
+
+    def _refresh_changed(self, previous: Sequence[Text], key: str | None) -> None:
+        """R1."""
+        top = self.scroll_offset.y
+        for at, (was, now) in enumerate(zip(previous, self._lines, strict=True)):
+            if was is not now and top <= at < top + self._room:
+                first, last = _difference(was, now)
+                self.refresh(Region(first, at - top + 1, last - first, 1))
+        if key != self.key:
+            self.refresh()
+        self._keep_in_sight()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if y == 0:
+            return self._strip(self._head, width, _HEAD)
+        at = self.scroll_offset.y + y - 1
+        if at >= len(self._lines):
+            return self._strip(Text(f" {self._empty}" if y == 1 and not self._lines else ""), width, Style(dim=True))
+        chosen = _CHOSEN if self.has_focus else _CHOSEN_ELSEWHERE
+        return self._strip(self._lines[at], width, chosen if at == self._chosen else Style())
+
+    def _strip(self, text: Text, width: int, over: Style) -> Strip:
+        """One line of exactly `width` cells; `over` lies over its own colours."""
+        segments = [
+            Segment(segment.text, (segment.style or Style()) + over)
+            for segment in text.render(self.app.console)
+            if segment.text
+        ]
+        return Strip(segments).adjust_cell_length(width, over)
+
+    def action_move(self, by: int) -> None:
+        chosen = max(0, min(self._chosen + by, len(self._lines) - 1))
+        top = self.scroll_offset.y
+        for at in (self._chosen, chosen):
+            self.refresh(Region(0, at - top + 1, self.size.width, 1))
+        self._chosen = chosen
+        self._keep_in_sight()
+        self.post_message(self.Moved())
+
+    def action_page(self, by: int) -> None:
+        self.action_move(by * self._room)
+
+    def action_open(self) -> None:
+        if self.key is not None:
+            self.post_message(self.Opened(self.key))
+
+    def _keep_in_sight(self) -> None:
+        top = self.scroll_offset.y
+        wanted = min(max(top, self._chosen - self._room + 1), self._chosen)
+        wanted = max(0, min(wanted, len(self._lines) - self._room))
+        if wanted != top:
+            self.scroll_to(y=wanted, animate=False, force=True, immediate=True)
+
+    def on_resize(self) -> None:
+        self.virtual_size = Size(self.size.width, len(self._lines) + 1)
+        self._keep_in_sight()
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+
+def _difference(was: Text, now: Text) -> tuple[int, int]:
+    """From the first to behind the last cell in which two lines differ; whole lines where colours do."""
+    if was.spans != now.spans:
+        return 0, max(was.cell_len, now.cell_len)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was.plain, now.plain, strict=False)))
+    rest = zip(reversed(was.plain[same:]), reversed(now.plain[same:]), strict=False)
+    end = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], rest)) if was.cell_len == now.cell_len else 0
+    tail = now[len(now.plain) - end :].cell_len if end else 0
+    return now[:same].cell_len if same else 0, max(was.cell_len, now.cell_len) - tail
