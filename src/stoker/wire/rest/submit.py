@@ -173,9 +173,9 @@ def _where(body: JobBody, at: str) -> Where:
 
 
 def names_in(given: str | list[str] | None) -> list[str]:
-    """Names, as a list or with commas between them."""
-    parts = given.split(",") if isinstance(given, str) else given or ()
-    return [name for part in parts if (name := part.strip())]
+    """Names, as a list or with commas between them; no name has a comma in it."""
+    parts = [given] if isinstance(given, str) else given or ()
+    return [name for part in parts for word in part.split(",") if (name := word.strip())]
 
 
 @contextmanager
