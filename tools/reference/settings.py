@@ -105,7 +105,8 @@ def _kind(kind: object) -> str:
     if get_origin(kind) in (list, tuple):
         inner = get_args(kind)[0]
         return f"list of {_kind(inner)}" if get_origin(inner) is Literal else "list"
-    return _KINDS.get(get_origin(kind) or kind, str(kind))  # type: ignore[call-overload]  # any type form is looked up
+    plain: Any = get_origin(kind) or kind
+    return _KINDS.get(plain, str(kind))
 
 
 def _default(field: Field[Any]) -> str:
