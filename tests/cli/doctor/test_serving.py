@@ -80,6 +80,13 @@ def test_an_old_snapshot_and_one_that_failed_are_doubtful() -> None:
     assert levels(serving.snapshot(Meters(""))) == [Level.OK]
 
 
+def test_a_history_that_cannot_be_written_is_doubtful() -> None:
+    assert levels(serving.history(Meters("stoker_history_ok 1"))) == [Level.OK]
+    assert levels(serving.history(Meters(""))) == [Level.OK]
+    (said,) = serving.history(Meters("stoker_history_ok 0\nstoker_history_waiting 7"))
+    assert (said.level, "7 notes wait" in said.what) == (Level.WARNING, True)
+
+
 def test_a_ledger_that_drifts_and_a_pass_that_breaks_are_errors() -> None:
     assert levels(serving.ledger(Meters("stoker_ledger_drift 0"))) == [Level.OK]
     both = Meters("stoker_ledger_drift 1\nstoker_pass_faults_total 3")

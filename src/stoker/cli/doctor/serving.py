@@ -104,6 +104,7 @@ def checks(server: Server) -> list[Check]:
         "queue": lambda: queue(_pending(server)),
         "commits": lambda: commits(server.meters()),
         "snapshot": lambda: snapshot(server.meters()),
+        "history": lambda: history(server.meters()),
         "server_disk": lambda: server_disk(server.meters()),
         "ledger": lambda: ledger(server.meters()),
     }
@@ -218,6 +219,15 @@ def snapshot(meters: Meters) -> Iterator[Said]:
         yield doubtful(f"facts of {age_s:.0f} s are in no snapshot", fix)
     else:
         yield fine(f"the oldest fact that is in no snapshot is {age_s:.0f} s old")
+
+
+def history(meters: Meters) -> Iterator[Said]:
+    ok, waiting = meters.value("stoker_history_ok"), meters.value("stoker_history_waiting")
+    if ok == 0:
+        fix = "see `history_failed` in the control plane's log: most often the disk of data_dir is full"
+        yield doubtful(f"what ended can't be written to the history; {waiting or 0:.0f} notes wait", fix)
+    else:
+        yield fine("what ended is in the history" if ok else "nothing was written to the history yet")
 
 
 def server_disk(meters: Meters) -> Iterator[Said]:
