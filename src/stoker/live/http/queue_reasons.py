@@ -56,7 +56,7 @@ async def count_queue(control: ControlPlane) -> Queue:
     state, loop = control.committer.state, control.loop
     counts: Counter[ReasonCode] = Counter({ReasonCode.HELD: len(state.indexes.by_state[JobState.HELD])})
     for part in _slices(list(state.indexes.waiting.items())):
-        for (_, shape), ids in part:
+        for (_, shape, _), ids in part:
             counts[loop.reason_of(shape).code] += len(ids)
         await control.clock.sleep(_GIVE_WAY_S)
     for delayed in _slices(list(state.indexes.delayed.entries)):
