@@ -23,6 +23,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.live.control import ControlPlane
+from stoker.live.log_tails import LogPlace
 
 T = TypeVar("T")
 NODE: Final = NodeName("node-1")
@@ -253,7 +254,7 @@ async def closing_while_an_end_is_under_way_is_no_cancellation_of_who_waits(benc
 async def output_is_read_through_the_stream_byte_for_byte(bench: Bench) -> None:
     session = await opened(bench)
     _, key = await started(bench, session)
-    read = asyncio.ensure_future(bench.control.sessions.read_log(NODE, key, -100, 4_096))
+    read = asyncio.ensure_future(bench.control.sessions.read_log(LogPlace(NODE, key), -100, 4_096))
     request = await first(session.log_requests())
     assert (request.key, request.offset, request.limit) == (key, -100, 4_096)
     output = bytes(range(256))

@@ -12,6 +12,7 @@ from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.report import Beat, LogChunk
 from stoker.brain.state.commands import Command, ForgetNode, ReportStarted
 from stoker.brain.state.events.union import Event
+from stoker.live.log_tails import LogPlace
 from tests.live.stage import ANNA, Stage, running, stage, virtual
 
 
@@ -291,7 +292,7 @@ async def test_a_started_that_is_refused_ends_the_stream_and_the_next_inventory_
 
 async def read(s: Stage, node: str = "n1") -> LogChunk:
     key = TaskKey(await s.submit(), 1, 0)
-    return await s.control.sessions.read_log(NodeName(node), key, 0, 100)
+    return await s.control.sessions.read_log(LogPlace(NodeName(node), key), 0, 100)
 
 
 @virtual

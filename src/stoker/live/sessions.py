@@ -39,6 +39,7 @@ from stoker.brain.state.events.node import NodeForgotten
 from stoker.live.committer import Committer
 from stoker.live.feed import Entry
 from stoker.live.liveness import Liveness
+from stoker.live.log_tails import LogPlace, LogTails
 from stoker.live.outbox import Line, Outbox
 from stoker.live.streams import INSTRUCTIONS_MAX, LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
 from stoker.live.world import World
@@ -141,6 +142,7 @@ class Sessions:
         self._instructions_max = instructions_max
         self._by_node: dict[NodeName, AgentStream] = {}
         self._by_id: dict[str, AgentStream] = {}
+        self.tails = LogTails(self.read_log, self._is_over, world.clock)
         committer.listen(self._committed)
 
     @property
@@ -197,27 +199,36 @@ class Sessions:
         """The answer to one of them; one that nobody waits for any more is dropped."""
         self._find(session).log.answer(chunk)
 
-    async def read_log(self, node: NodeName, key: TaskKey, offset: int, limit: int) -> LogChunk:
-        """Read a task's output on its node.
+    async def read_log(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:
+        """Read a task's output on its node, whose agent waits that long for bytes beyond `offset`.
 
-        Raises: StokerError `node_unreachable` or `log_unavailable`.
+        Raises: StokerError `node_unreachable`, `log_unavailable` or `too_many_streams`.
         """
+        node, key = place
         stream = self._by_node.get(node)
         if stream is None or not stream.attached:
             raise StokerError(_unreachable(node, "it has no open stream"))
+        timeout_s = LOG_TIMEOUT_S + wait_ms / 1_000
         try:
-            async with asyncio.timeout(LOG_TIMEOUT_S):
-                chunk = await stream.log.read(key, offset, min(limit, LOG_LIMIT_MAX))
+            async with asyncio.timeout(timeout_s):
+                chunk = await stream.log.read(key, offset, min(limit, LOG_LIMIT_MAX), wait_ms)
         except TimeoutError:
-            raise StokerError(_unreachable(node, f"it didn't answer within {LOG_TIMEOUT_S:.0f} s")) from None
+            raise StokerError(_unreachable(node, f"it didn't answer within {timeout_s:.0f} s")) from None
         if chunk is None:
             raise StokerError(_unreachable(node, "its stream ended"))
         if chunk.error:
             raise StokerError(_log_unavailable(node, key, chunk.error))
         return chunk
 
+    def _is_over(self, key: TaskKey) -> bool:
+        """Will this attempt write no more, as far as the record knows?"""
+        job = self.committer.state.jobs.get(key.job)
+        attempts = job.attempts if job is not None else ()
+        return all(attempt.outcome is not None for attempt in attempts if attempt.number == key.attempt)
+
     def close(self) -> None:
         """End every stream: this control plane stops. Agents keep their jobs running and come back."""
+        self.tails.close()
         for stream in list(self._by_node.values()):
             self._drop(stream, None)
 

@@ -5,7 +5,8 @@ Bounded queues, one pair per session. Both ends are in this process; nothing her
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -18,7 +19,11 @@ from stoker.brain.domain.report import LogChunk, LogRequest
 INSTRUCTIONS_MAX: Final = 4_096
 """Several passes' worth for one node; an agent this far behind is better compared anew."""
 LOG_REQUESTS_MAX: Final = 64
-"""Reads of output under way on one node."""
+"""Reads of output that wait for one node's answer."""
+LOG_READS_SENT_MAX: Final = 8
+"""Of them on the stream at a time: each brings up to a MiB, and what is followed comes on the same stream."""
+LOG_WAITS_MAX: Final = 1_000
+"""Tasks of one node whose next bytes are waited for; as many as an agent takes."""
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,41 +89,43 @@ class Outgoing:
 
 
 class LogChannel:
-    """Reads of output: requests go down, each is answered by the chunk of its number."""
+    """Reads of output: requests go down, each is answered by the chunk of its number.
+
+    A request is a credit: the agent sends what was asked for and nothing else. Reads that answer at once lie on the
+    stream a few at a time, in order, so that whoever waits for news is behind a few of them and never behind many.
+    """
 
     def __init__(self, requests_max: int) -> None:
-        self._requests: deque[LogRequest] = deque()
         self._requests_max = requests_max
+        self._unsent: dict[int, LogRequest] = {}
+        self._reads_sent: set[int] = set()
+        """Reads whose answers are on their way, also if nobody waits for them any more."""
         self._waiting: dict[int, asyncio.Future[LogChunk | None]] = {}
+        self._reads = self._waits = 0
         self._news = asyncio.Event()
         self._next = 1
         self._closed = False
 
-    async def read(self, key: TaskKey, offset: int, limit: int) -> LogChunk | None:
+    async def read(self, key: TaskKey, offset: int, limit: int, wait_ms: int) -> LogChunk | None:
         """The answer; None when the stream ended first. Raises: StokerError `too_many_streams`."""
         if self._closed:
             return None
-        if len(self._waiting) >= self._requests_max:
-            raise StokerError(
-                refuse(
-                    "too_many_streams",
-                    f"{self._requests_max} reads of output wait for this node",
-                    "try again in a second",
-                    log_requests_max=self._requests_max,
-                )
-            )
-        request = LogRequest(request=self._next, key=key, offset=offset, limit=limit)
+        request = LogRequest(request=self._next, key=key, offset=offset, limit=limit, wait_ms=wait_ms)
         self._next += 1
-        answered: asyncio.Future[LogChunk | None] = asyncio.get_running_loop().create_future()
-        self._waiting[request.request] = answered
-        self._requests.append(request)
-        self._news.set()
-        try:
-            return await answered
-        finally:
-            self._waiting.pop(request.request, None)
+        with self._counted(request):
+            answered: asyncio.Future[LogChunk | None] = asyncio.get_running_loop().create_future()
+            self._waiting[request.request] = answered
+            self._unsent[request.request] = request
+            self._news.set()
+            try:
+                return await answered
+            finally:
+                self._waiting.pop(request.request, None)
+                self._unsent.pop(request.request, None)
 
     def answer(self, chunk: LogChunk) -> None:
+        self._reads_sent.discard(chunk.request)
+        self._news.set()
         waiting = self._waiting.get(chunk.request)
         if waiting is not None and not waiting.done():
             waiting.set_result(chunk)
@@ -132,10 +139,41 @@ class LogChannel:
 
     async def requests(self) -> AsyncIterator[LogRequest]:
         while not self._closed:
-            if self._requests:
-                request = self._requests.popleft()
-                if request.request in self._waiting:  # else whoever asked has given up
-                    yield request
+            request = self._next_to_send()
+            if request is not None:
+                yield request
             else:
                 self._news.clear()
                 await self._news.wait()
+
+    def _next_to_send(self) -> LogRequest | None:
+        for number, request in self._unsent.items():
+            if request.wait_ms or len(self._reads_sent) < LOG_READS_SENT_MAX:
+                del self._unsent[number]
+                if not request.wait_ms:
+                    self._reads_sent.add(number)
+                return request
+        return None
+
+    @contextmanager
+    def _counted(self, request: LogRequest) -> Iterator[None]:
+        """Within the bounds while it is asked and answered."""
+        if self._reads >= self._requests_max and not request.wait_ms:
+            raise _too_many(f"{self._requests_max} reads of output wait for this node", self._requests_max)
+        if self._waits >= LOG_WAITS_MAX and request.wait_ms:
+            raise _too_many(f"the output of {LOG_WAITS_MAX} tasks of this node is followed", LOG_WAITS_MAX)
+        if request.wait_ms:
+            self._waits += 1
+        else:
+            self._reads += 1
+        try:
+            yield
+        finally:
+            if request.wait_ms:
+                self._waits -= 1
+            else:
+                self._reads -= 1
+
+
+def _too_many(message: str, requests_max: int) -> StokerError:
+    return StokerError(refuse("too_many_streams", message, "try again in a second", log_requests_max=requests_max))

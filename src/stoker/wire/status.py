@@ -75,6 +75,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_parameter": _malformed("A query parameter has the wrong type or value"),
     "unknown_parameter": _malformed("A query parameter is not known"),
     "body_too_large": _malformed("The body is too large", 413),
+    "head_too_large": _malformed("The head of the request is too large", 431),
     "unknown_state": _mistyped("No dialect knows this state"),
     "bad_job_id": _mistyped("Not a job id"),
     "several_jobs": _mistyped("Several jobs where one is wanted"),
@@ -148,6 +149,7 @@ STATUSES: Final[dict[str, Status]] = {
     "log_unavailable": _conflict("The output can't be read"),
     "feed_lost": Status(410, "OUT_OF_RANGE", EXIT_FAILED, "A reader fell behind"),
     "too_many_streams": _full("Too many open streams", 503),
+    "too_many_connections": _full("Too many clients at once", 503),
     # an agent is refused
     "bad_inventory": _malformed("The node's inventory can't be right"),
     "inventory_first": _conflict("The inventory of tasks comes first"),

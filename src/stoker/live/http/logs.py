@@ -1,96 +1,131 @@
-"""REST for a task's output: bytes from a place, or the last lines."""
+"""REST for a task's output: bytes from a place, or the last lines; now, or once there are more, or as they come.
+
+Rules: G1  with `wait_s` the answer comes as soon as there are bytes beyond `offset`, or the output has ended, or the
+           time is up; whoever hangs up meanwhile waits no longer
+       G2  an attempt that may yet begin is waited for within the same time
+       G3  an answer that its reader doesn't take holds up nobody else; the more is held for such readers, the less a
+           new answer brings, but never nothing
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Final, TypeVar
 
 from fastapi import APIRouter
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import Job
 from stoker.brain.domain.report import LogChunk
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import job_at, query_of
+from stoker.live.http.answers import query_of
 from stoker.live.http.contract import JOB, route
+from stoker.live.http.guard import is_head
+from stoker.live.http.log_follow import PIECE_BYTES, LogStreams
+from stoker.live.http.log_reading import LogReading
 from stoker.wire.rest.log import (
+    ATTEMPT_HEADER,
     ENDED_HEADER,
     LOG_LIMIT_MAX,
+    LOG_WAIT_MAX_S,
     OFFSET_HEADER,
     SIZE_HEADER,
-    TAIL_FIRST_BYTES,
     LogQuery,
-    last_lines,
 )
 from stoker.wire.versions import API_PREFIX
 
-_REFUSALS = (*JOB, "not_started", "attempt_unknown", "node_unreachable", "log_unavailable")
+UNTAKEN_BYTES_MAX: Final = 64 << 20
+"""Held for readers who don't take their answers; beyond it a new answer brings one piece."""
+
+_REFUSALS = (*JOB, "not_started", "attempt_unknown", "node_unreachable", "log_unavailable", "too_many_streams")
 _TEXT = {"text/plain": {"schema": {"type": "string", "format": "binary"}}}
+
+T = TypeVar("T")
 
 
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
+    untaken, streams = Untaken(), LogStreams(control)
 
     @router.get("/jobs/{job_id}/logs", **route(_TEXT, path="job_id", query=LogQuery, refusals=_REFUSALS))
     async def logs(request: Request) -> Response:
         """Read a task's output. Where the bytes lie is in the headers."""
         query = query_of(request, LogQuery)
-        node, key = _task_of(job_at(request, control.committer.state), query)
-        if query.tail:
-            chunk = await _tail(control, node, key, query.tail)
-        else:
-            limit = min(query.limit, LOG_LIMIT_MAX)
-            chunk = await control.sessions.read_log(node, key, query.offset, limit)
-        return _answer(chunk)
+        reading = LogReading(control, request, query)
+        if query.follow:
+            return streams.open(reading, head=is_head(request))
+        wait_s = 0 if is_head(request) else min(query.wait_s, LOG_WAIT_MAX_S)
+        answer = _answer(reading, untaken, control.clock.mono() + wait_s)
+        return await (_while_there(request, answer) if wait_s else answer)
 
     return router
 
 
-def _task_of(job: Job, query: LogQuery) -> tuple[NodeName, TaskKey]:
-    """Raises: StokerError `not_started` or `attempt_unknown`."""
-    if not job.attempts:
-        raise StokerError(
-            refuse(
-                "not_started",
-                f"job {job.id} is {job.state} and has written nothing",
-                f"`stoker why {job.id}` says what it waits for or what ended it",
-                job_id=job.id,
-                state=job.state.value,
-            )
-        )
-    number = query.attempt or job.attempts[-1].number
-    attempt = next((each for each in job.attempts if each.number == number), None)
-    if attempt is None or query.rank >= len(attempt.tasks):
-        newest = job.attempts[-1]
-        raise StokerError(
-            refuse(
-                "attempt_unknown",
-                f"job {job.id} has no rank {query.rank} of attempt {number}",
-                f"attempts are {job.attempts[0].number} to {newest.number}, ranks 0 to {len(newest.tasks) - 1}",
-                job_id=job.id,
-                attempt=number,
-                rank=query.rank,
-            )
-        )
-    return attempt.tasks[query.rank].placement.node, TaskKey(job.id, number, query.rank)
-
-
-async def _tail(control: ControlPlane, node: NodeName, key: TaskKey, lines: int) -> LogChunk:
-    """The last lines. Most tails are short, so little is fetched first and the whole bound only if it must be."""
-    chunk = await control.sessions.read_log(node, key, -TAIL_FIRST_BYTES, TAIL_FIRST_BYTES)
-    tail = last_lines(chunk.data, lines)
-    if len(tail) == len(chunk.data) and chunk.offset > 0:
-        chunk = await control.sessions.read_log(node, key, -LOG_LIMIT_MAX, LOG_LIMIT_MAX)
-        tail = last_lines(chunk.data, lines)
-    cut = len(chunk.data) - len(tail)
-    return LogChunk(request=chunk.request, offset=chunk.offset + cut, data=tail, size=chunk.size, ended=chunk.ended)
-
-
-def _answer(chunk: LogChunk) -> Response:
+async def _answer(reading: LogReading, untaken: "Untaken", until_s: float) -> Response:
+    """G1, G2."""
+    place = await reading.begun(reading.query.attempt, until_s)
+    chunk = await reading.first(place, untaken.limit(), until_s)
     headers = {
+        ATTEMPT_HEADER: str(place.key.attempt),
         OFFSET_HEADER: str(chunk.offset),
         SIZE_HEADER: str(chunk.size),
         ENDED_HEADER: "true" if chunk.ended else "false",
         # A browser mustn't guess that somebody's output is a page of ours.
         "X-Content-Type-Options": "nosniff",
     }
-    return Response(chunk.data, media_type="text/plain; charset=utf-8", headers=headers)
+    return _LogAnswer(chunk, headers, untaken)
+
+
+async def _while_there(request: Request, work: Coroutine[None, None, T]) -> T:
+    """What `work` answers. Raises: ClientDisconnect when nobody is there any more to be answered."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.wait((working, gone))
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Untaken:
+    """How many bytes of answers wait for their readers."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def limit(self) -> int:
+        """G3."""
+        return min(LOG_LIMIT_MAX, max(PIECE_BYTES, UNTAKEN_BYTES_MAX - self.bytes))
+
+
+class _LogAnswer(Response):
+    """Sent piece by piece, so that a connection holds little of what isn't taken."""
+
+    media_type = "text/plain; charset=utf-8"
+
+    def __init__(self, chunk: LogChunk, headers: dict[str, str], untaken: Untaken) -> None:
+        super().__init__(chunk.data, headers=headers)
+        self._untaken = untaken
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = memoryview(self.body)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._untaken.bytes += len(body)
+        left = len(body)
+        try:
+            while left > PIECE_BYTES:
+                piece = bytes(body[-left:][:PIECE_BYTES])
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                self._untaken.bytes -= PIECE_BYTES
+                left -= PIECE_BYTES
+            await send({"type": "http.response.body", "body": bytes(body[len(body) - left :])})
+        finally:
+            self._untaken.bytes -= left

@@ -7,17 +7,17 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 
+from stoker.live.http.connections import KEEP_ALIVE_S, Connection, Connections, connections_max
 from stoker.live.supervise import Duties
 
 STOP_GRACE_S: Final = 1
 """For answers under way. Event streams end by themselves before."""
-KEEP_ALIVE_S: Final = 75
-"""Longer than most clients keep an idle connection, so that it is they who close it."""
 
 
 class _Server(uvicorn.Server):
@@ -35,7 +35,7 @@ async def serve_http(app: FastAPI, listener: socket.socket, duties: Duties) -> A
     server = _Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=partial(Connection, Connections(connections_max())),  # type: ignore[arg-type]  # called as a class
             ws="none",
             lifespan="off",
             log_config=None,

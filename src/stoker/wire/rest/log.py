@@ -1,6 +1,7 @@
 """Which part of a task's output may be asked for, and how is it marked?
 
-The body is the bytes themselves, valid text or not; where they lie is in the headers.
+The body is the bytes themselves, valid text or not; where they lie is in the headers. An answer that follows has only
+its body: what isn't output stands there in a line of its own that begins with `[stoker: `.
 """
 
 from typing import Final
@@ -15,22 +16,30 @@ SIZE_HEADER: Final = "X-Stoker-Log-Size"
 """Bytes ever written."""
 ENDED_HEADER: Final = "X-Stoker-Log-Ended"
 """`true` when no more will be written."""
+ATTEMPT_HEADER: Final = "X-Stoker-Log-Attempt"
+"""Which attempt wrote it."""
 
 LOG_LIMIT_DEFAULT: Final = 64 * 1024
 LOG_LIMIT_MAX: Final = 1024 * 1024
 """Bytes of one answer; a higher limit is read as this."""
+LOG_WAIT_MAX_S: Final = 30
+"""Seconds of one wait; a longer one is read as this. Below what proxies and clients take for a dead connection."""
 TAIL_FIRST_BYTES: Final = 16 * 1024
 
 
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`attempt` 0 is the newest. `tail` counts lines from the end, within the last MiB; 0 = read from
-    `offset`, which counts from the end when it is negative."""
+    `offset`, which counts from the end when it is negative. With `wait_s` the answer may take that many seconds: it
+    comes once there are bytes beyond `offset`. With `follow` it goes on until the attempt asked for ends, or else the
+    job."""
 
     rank: Count = 0
     attempt: Count = 0
     offset: int = 0
     limit: Count = LOG_LIMIT_DEFAULT
     tail: Count = 0
+    wait_s: Count = 0
+    follow: bool = False
 
 
 def last_lines(data: bytes, lines: int) -> bytes:

@@ -1,0 +1,209 @@
+"""What of clients who are slow to ask, or slow to take their answer?
+
+uvicorn waits for them without end, and keeps whatever they send before a request is whole. This is its protocol of one
+connection, with bounds.
+
+Rules: N1  who owes us something for QUIET_S - a whole request, or room for more of an answer - is closed
+       N2  at `connections_max` a new client takes the place of the one who has owed us something for longest; none is
+           closed while we owe it an answer, and if we owe one to all, the new one is turned away
+       N3  the head of a request, up to its body, is bounded
+       N4  an answer can be broken off: what was sent arrives, and the reader sees that it isn't whole
+"""
+
+import asyncio
+import resource
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from starlette.types import Scope
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
+
+KEEP_ALIVE_S: Final = 75
+"""Longer than most clients keep an idle connection, so that it is they who close it."""
+QUIET_S: Final = 80.0
+"""Above that, so that an idle connection is closed by uvicorn, in its gentler way. A request of 16 MiB comes in that
+time at 200 KiB a second; of an answer 64 KiB must be taken in it."""
+SWEEP_S: Final = 1.0
+HEAD_BYTES_MAX: Final = 64 * 1024
+CONNECTIONS_MAX: Final = 10_000
+"""Or half of the files that this process may open, if that is less: the rest is for agents and the store."""
+_CONNECTIONS_MIN: Final = 16
+
+_BREAK: Final = "stoker.break"
+_KEEP_ALIVE_OPTIONS: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+"""A reader whose machine died while nothing was to be sent is noticed within two minutes."""
+
+
+def connections_max() -> int:
+    """How many this process can keep."""
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if files_max < 0 else max(_CONNECTIONS_MIN, min(CONNECTIONS_MAX, files_max // 2))
+
+
+def break_off(scope: Scope) -> None:
+    """N4. Raises: ConnectionAbortedError where the connection is none of these."""
+    broken: Callable[[], None] | None = scope.get("extensions", {}).get(_BREAK)
+    if broken is None:
+        raise ConnectionAbortedError("the answer can't go on")
+    broken()
+
+
+class Connections:
+    """All of one listener."""
+
+    def __init__(self, connections_max: int) -> None:
+        self.connections_max = connections_max
+        self._open: set[Connection] = set()
+        self._owing: dict[Connection, float] = {}
+        """Since when each owes us something, the oldest first."""
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def add(self, connection: "Connection") -> bool:
+        """N2. False = there is no place for it."""
+        if len(self._open) >= self.connections_max:
+            oldest = next(iter(self._owing), None)
+            if oldest is None:
+                return False
+            self._abort(oldest)
+        self._open.add(connection)
+        return True
+
+    def remove(self, connection: "Connection") -> None:
+        self._open.discard(connection)
+        self._owing.pop(connection, None)
+
+    def owes(self, connection: "Connection") -> None:
+        """From now on, whatever was before."""
+        if connection in self._open:
+            self._owing.pop(connection, None)
+            self._owing[connection] = connection.loop.time()
+            if self._sweeper is None:
+                self._sweeper = connection.loop.call_later(SWEEP_S, self._sweep, connection.loop)
+
+    def owes_nothing(self, connection: "Connection") -> None:
+        self._owing.pop(connection, None)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """N1."""
+        late = loop.time() - QUIET_S
+        while self._owing and next(iter(self._owing.values())) <= late:
+            self._abort(next(iter(self._owing)))
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if self._owing else None
+
+    def _abort(self, connection: "Connection") -> None:
+        # Not closed: that would first wait for what it doesn't take.
+        connection.transport.abort()
+        self.remove(connection)
+
+
+class Connection(HttpToolsProtocol):
+    """One of them."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._all = connections
+        self._in_head = True
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        _keep_alive(transport)
+        if self._all.add(self):
+            self._all.owes(self)
+        else:
+            self._turn_away(_too_many(self._all.connections_max))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._turn_away(_head_too_large())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {_BREAK: self.transport.close}  # type: ignore[dict-item]  # ours
+        self._weigh()
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+        self._weigh()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._weigh()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._weigh()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Whose turn is it?"""
+        if _waits_for_us(self.cycle) and not self.flow.write_paused:
+            self._all.owes_nothing(self)
+        else:
+            self._all.owes(self)
+
+    def _turn_away(self, refusal: Refusal) -> None:
+        problem = problem_of(refusal)
+        body = msgspec.json.encode(problem)
+        head = f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\nretry-after: 1\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+        self.transport.close()
+
+
+def _waits_for_us(cycle: RequestResponseCycle | None) -> bool:
+    return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        for level, option, value in _KEEP_ALIVE_OPTIONS:
+            connection.setsockopt(level, option, value)
+
+
+def _too_many(limit: int) -> Refusal:
+    return refuse(
+        "too_many_connections",
+        f"{limit} clients are being answered at this moment",
+        "try again in a second; the limit is half of the files that the control plane may open (`ulimit -n`)",
+        connections_max=limit,
+    )
+
+
+def _head_too_large() -> Refusal:
+    message = f"the head of the request is longer than {HEAD_BYTES_MAX // 1024} KiB"
+    return refuse("head_too_large", message, "send less in its path and headers", limit_bytes=HEAD_BYTES_MAX)
