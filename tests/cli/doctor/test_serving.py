@@ -52,6 +52,14 @@ def test_agents_of_another_version_are_named_but_not_those_that_are_gone() -> No
     assert levels(serving.agents(rows[:1], "2")) == [Level.OK]
 
 
+def test_a_loopback_address_among_several_real_nodes_is_doubtful() -> None:
+    here, there = NodeRow(name="a", address="127.0.0.1"), NodeRow(name="b", address="10.0.0.2")
+    (said,) = serving.addresses([here, there])
+    assert (said.level, said.what.startswith("a joined with")) == (Level.WARNING, True)
+    for rows in ([here], [there], [NodeRow(name=n, address="127.0.0.1", simulated=True) for n in "ab"]):
+        assert levels(serving.addresses(rows)) == [Level.OK]
+
+
 def test_jobs_that_nothing_here_could_run_are_named_with_what_would_help() -> None:
     rows = [JobRow(id=str(n), reason=ReasonRow("no_fitting_node")) for n in range(7)]
     rows += [JobRow(id="8", reason=ReasonRow("insufficient_gpus")), JobRow(id="9")]

@@ -45,6 +45,8 @@ class NodeRow(msgspec.Struct, kw_only=True):
     name: str
     state: str = ""
     version: str = ""
+    address: str = ""
+    simulated: bool = False
 
 
 class ReasonRow(msgspec.Struct):
@@ -101,6 +103,7 @@ def checks(server: Server) -> list[Check]:
         "server_clock": lambda: server_clock(server.get("/health"), now_ms()),
         "nodes": lambda: nodes(_nodes(server)),
         "agents": lambda: agents(_nodes(server), __version__),
+        "addresses": lambda: addresses(_nodes(server)),
         "queue": lambda: queue(_pending(server)),
         "commits": lambda: commits(server.meters()),
         "snapshot": lambda: snapshot(server.meters()),
@@ -179,6 +182,19 @@ def agents(rows: Sequence[NodeRow], ours: str) -> Iterator[Said]:
         yield doubtful(f"agents of another version than {ours}: {_names(others)}", fix)
     else:
         yield fine(f"{len(known)} agents are of version {ours}")
+
+
+def addresses(rows: Sequence[NodeRow]) -> Iterator[Said]:
+    """Can the ranks of a gang meet? Simulated nodes are on one machine, where loopback is right."""
+    known = [row for row in rows if row.state != "forgotten" and not row.simulated]
+    local = [row.name for row in known if row.address == "localhost" or row.address.startswith(("127.", "::1"))]
+    if len(known) > 1 and local:
+        words = f"{_names(local)} joined with a loopback address: ranks of a gang on other nodes can't meet there"
+        yield doubtful(
+            words, "set node.address in agent.yaml of each to the name or IP under which the others reach it"
+        )
+    else:
+        yield fine("no node of several is known by a loopback address")
 
 
 def _pending(server: Server) -> list[JobRow]:
