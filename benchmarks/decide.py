@@ -1,13 +1,17 @@
 """How fast does the engine decide?
 
-Four tables, each with a floor measured in the same run, so that figures from two machines can be compared:
+Each row is measured on the product's own state and view, through `cycle.propose` and `cycle.settle`; placements have a
+floor measured in the same run, so that figures from two machines can be compared:
     placements   jobs of 1, 2, 4 and 8 GPUs onto an empty cluster of 5,000 nodes x 8 GPUs, a pass per 1,024
+    selected     the same where half of the nodes have a label and every job selects it
     starved      the same where most nodes have GPUs left but no CPUs: the worst case of a search in name order
     full pass    10,000 waiting gangs of mixed shapes on a busy cluster of 200 x 8: mostly reasons, few placements
-    all unlike   the same where no two gangs have one shape, so that no verdict is shared
+    all unlike   the same where no two gangs have one shape, so that no verdict is shared, in several ways
+    array        members of one array of 10,000 are placed, run and end, with a throttle and without
 The floor of placements is the bare loop: take the next node's GPUs by number, build the same records, decide nothing.
+Priorities age: every job has waited for up to 30 hours. Times are CPU times, so that other programs don't count.
 
-Run: PYTHONPATH=src python benchmarks/decide.py [--nodes 5000] [--quick]
+Run: PYTHONPATH=src python -m benchmarks.decide [--nodes 5000] [--quick]
 """
 
 import argparse
@@ -15,124 +19,142 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
+from stoker.brain import cycle
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.demand import Demand, JobClass, Shape
+from stoker.brain.domain.array import ArraySpec, Members
+from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import DEFAULT_TENANT, Epoch, GpuUuid, JobId, NodeName, Position, Principal
-from stoker.brain.domain.job import Job, JobSpec
-from stoker.brain.domain.node import Free, Inventory, Node
+from stoker.brain.domain.ids import CONTROL, Epoch, GpuUuid, JobId, NodeName, Position, Principal
+from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, Task, TaskEnd
+from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.node import Inventory, Node
 from stoker.brain.domain.plan import Place, Plan
-from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import DAY_MS, Instant
-from stoker.brain.engine.decide import decide
+from stoker.brain.domain.units import DAY_MS, HOUR_MS, Instant
+from stoker.brain.domain.where import ANYWHERE, Where, make_where
 from stoker.brain.engine.draft import Draft
-from stoker.brain.state.view import Bucket, GpuKinds
+from stoker.brain.state.apply.dispatch import apply
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.job import JobEvent, JobFinished, TaskEnded, TaskStarted
+from stoker.brain.state.events.union import Event
+from stoker.brain.state.facade import ClusterView
 
 _MODEL, _GPU_MEMORY_MB = "NVIDIA A100-SXM4-80GB", 81_920
-_GPUS_PER_NODE = 8
-_BUDGET = 1_024
-_NO_PORTS: frozenset[int] = frozenset()
+_GPUS_PER_NODE: Final = 8
+_BUDGET: Final = 1_024
+_NOW: Final = Instant(100 * HOUR_MS)
+_GANGS: Final = 10_000
 _T = TypeVar("_T")
+_Wish = tuple[int, Demand, Where]
+"""Priority, demand and selection of one job."""
 
 
-class BenchView:
-    """A View over plain dictionaries, which the benchmark changes between passes."""
+class Bench:
+    """A cluster whose jobs are put where they are wanted, and what its passes took."""
 
-    def __init__(self, nodes: int, cpus: int) -> None:
-        self.position, self.epoch = Position(1), Epoch(1)
-        self.nodes: Mapping[NodeName, Node] = {node.name: node for node in (_node(i, cpus) for i in range(nodes))}
-        self.free: dict[NodeName, Free] = {
-            name: Free(node.inventory.gpus, cpus, node.inventory.memory_mb) for name, node in self.nodes.items()
-        }
-        self.buckets: list[Bucket] = []
-        self.jobs: dict[JobId, Job] = {}
+    def __init__(self, nodes: int, cpus: int, labelled: Callable[[int], dict[str, str]] = lambda _: {}) -> None:
+        self.state = ClusterState()
+        self.state.epoch = Epoch(1)
+        self.view = ClusterView(self.state)
+        for number in range(nodes):
+            self.state.put_node(_node(number, cpus, labelled(number)))
 
-    @property
-    def by_free(self) -> Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]:
-        return self._by_free
+    def submit(self, wishes: Sequence[_Wish], dice: random.Random) -> None:
+        for priority, demand, where in wishes:
+            self._put(_spec(demand, priority=priority, where=where), Instant(_NOW - dice.randrange(30 * HOUR_MS)))
 
-    def reindex(self) -> None:
-        by_count: dict[int, list[NodeName]] = {}
-        for name in sorted(self.free):
-            by_count.setdefault(len(self.free[name].gpus), []).append(name)
-        self._by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {((_MODEL, _GPU_MEMORY_MB),): by_count}
+    def submit_array(self, members: int, running_max: int) -> JobId:
+        array = ArraySpec(indexes=((0, members - 1, 1),), running_max=running_max)
+        return self._put(_spec(Demand(gpu_count=1), array=array), _NOW)
 
-    def pending(self) -> Iterable[Bucket]:
-        return self.buckets
+    def _put(self, spec: JobSpec, at: Instant) -> JobId:
+        job = self.state.next_job_id
+        count = spec.array.count if spec.array else 0
+        members = Members(lazy=spec.array.indexes, waiting=count) if spec.array else None
+        self.state.put_job(Job(id=job, uid="", spec=spec, by=_BY, submitted_at=at, members=members))
+        self.state.next_job_id = JobId(job + 1 + count)
+        return job
 
-    def job(self, job: JobId) -> Job:
-        return self.jobs[job]
+    def occupy(self, name: NodeName, gpus: int, cpus: int, memory_mb: int) -> None:
+        """A job that runs there for ever."""
+        held = tuple(gpu.uuid for gpu in self.state.nodes[name].inventory.gpus[:gpus])
+        placement = TaskPlacement(rank=0, node=name, gpus=held, cpus=cpus, memory_mb=memory_mb)
+        job = self._put(_spec(Demand(gpu_count=gpus, cpus=cpus, memory_mb=memory_mb)), _NOW)
+        attempt = Attempt(number=1, epoch=Epoch(1), tasks=(Task(placement=placement),), placed_at=_NOW)
+        self.state.put_job(replace(self.state.jobs[job], state=JobState.STARTING, attempts=(attempt,)))
 
-    def ports_in_use(self, address: str) -> frozenset[int]:
-        return _NO_PORTS
+    def propose(self) -> Plan:
+        return cycle.propose(self.view, self.state.policy, _NOW, 0, _BUDGET)
 
-    def carry_out(self, plan: Plan) -> None:
-        for place in plan.actions:
-            for task in place.tasks:
-                self.free[task.node] = self.free[task.node].take(task)
-        placed = {place.job for place in plan.actions}
-        self.buckets = [
-            Bucket(bucket.priority, bucket.shape, left)
-            for bucket in self.buckets
-            if (left := [job for job in bucket.jobs if job not in placed])
-        ]
-        self.reindex()
+    def carry_out(self, plan: Plan) -> int:
+        """The number of events."""
+        count = 0
+        for events in cycle.settle(self.state, plan, decided_at=self.state.position, seed=0):
+            count += len(events)
+            self.apply(*events)
+        return count
 
-    def submit(self, shapes: Sequence[tuple[int, Demand]]) -> None:
-        buckets: dict[tuple[int, Shape], list[JobId]] = {}
-        for number, (priority, demand) in enumerate(shapes, start=1):
-            spec = JobSpec(name="bench", demand=demand, command="true", priority=priority, time_limit_ms=DAY_MS)
-            self.jobs[JobId(number)] = Job(
-                id=JobId(number), uid="", spec=spec, by=Principal("user:bench"), submitted_at=Instant(0)
-            )
-            shape = Shape(DEFAULT_TENANT, JobClass.BATCH, demand)
-            buckets.setdefault((priority, shape), []).append(JobId(number))
-        self.buckets = [Bucket(priority, shape, ids) for (priority, shape), ids in buckets.items()]
+    def apply(self, *events: Event) -> None:
+        for event in events:
+            apply(self.state, Fact(at=_NOW, by=CONTROL, event=event), Position(self.state.position + 1))
+
+    def pass_by_pass(self) -> tuple[int, float, float]:
+        """Placements, seconds inside `propose`, the longest pass."""
+        placed, spent, longest = 0, 0.0, 0.0
+        while True:
+            took, plan = _timed(self.propose)
+            placed, spent, longest = placed + len(plan.actions), spent + took, max(longest, took)
+            self.carry_out(plan)
+            if not plan.more:
+                return placed, spent, longest
 
 
-def _node(number: int, cpus: int) -> Node:
-    name = f"node-{number:05}"
+_BY: Final = Principal("user:bench")
+
+
+def _spec(demand: Demand, *, priority: int = 500, where: Where = ANYWHERE, array: ArraySpec | None = None) -> JobSpec:
+    return JobSpec(
+        name="bench",
+        demand=demand,
+        command="true",
+        priority=priority,
+        time_limit_ms=DAY_MS,
+        where=where,
+        array=array,
+    )
+
+
+def _node(number: int, cpus: int, labels: dict[str, str]) -> Node:
     gpus = tuple(
         Gpu(uuid=GpuUuid(f"GPU-{number:05}-{i}"), index=i, model=_MODEL, memory_mb=_GPU_MEMORY_MB)
         for i in range(_GPUS_PER_NODE)
     )
     inventory = Inventory(
-        boot_id="b", address=f"10.{number >> 8}.{number & 255}.1", gpus=gpus, cpus=cpus, memory_mb=2**20
+        boot_id="b", address=f"10.{number >> 8}.{number & 255}.1", gpus=gpus, cpus=cpus, memory_mb=2**20, labels=labels
     )
-    return Node(name=NodeName(name), inventory=inventory, registered_at=Instant(0))
+    return Node(name=NodeName(f"node-{number:05}"), inventory=inventory, registered_at=Instant(0))
 
 
-def _mixed_jobs(dice: random.Random, gpus: int, cpus_per_gpu: int) -> list[tuple[int, Demand]]:
-    wanted: list[tuple[int, Demand]] = []
+def _mixed_jobs(dice: random.Random, gpus: int, where: Where = ANYWHERE) -> list[_Wish]:
+    wanted: list[_Wish] = []
     while gpus > 0:
         count = dice.choices((1, 2, 4, 8), weights=(6, 2, 1, 1))[0]
-        wanted.append((500, Demand(gpu_count=count, cpus=count * cpus_per_gpu, memory_mb=count * 1_024)))
+        wanted.append((500, Demand(gpu_count=count, cpus=count * 4, memory_mb=count * 1_024), where))
         gpus -= count
     return wanted
 
 
-def _pass_by_pass(view: BenchView) -> tuple[int, float, float]:
-    """Placements, seconds inside `decide`, the longest pass."""
-    placed, spent, longest = 0, 0.0, 0.0
-    while True:
-        began = time.perf_counter()
-        plan = decide(view, Policy(), Instant(0), 0, _BUDGET)
-        took = time.perf_counter() - began
-        placed, spent, longest = placed + len(plan.actions), spent + took, max(longest, took)
-        view.carry_out(plan)
-        if not plan.more:
-            return placed, spent, longest
-
-
-def _bare_loop(view: BenchView) -> tuple[int, float]:
+def _bare_loop(bench: Bench) -> tuple[int, float]:
     """The same records without a decision: the next node that has enough GPUs, round and round."""
-    nodes, left = list(view.free), dict(view.free)
+    nodes, left = list(bench.view.free), dict(bench.view.free)
     actions, at = [], 0
-    began = time.perf_counter()
-    for bucket in view.buckets:
+    began = time.process_time()
+    for bucket in bench.view.pending():
         demand = bucket.shape.demand
         for job in bucket.jobs:
             while len(left[nodes[at]].gpus) < demand.gpu_count:
@@ -142,67 +164,124 @@ def _bare_loop(view: BenchView) -> tuple[int, float]:
             task = TaskPlacement(rank=0, node=nodes[at], gpus=gpus, cpus=demand.cpus, memory_mb=demand.memory_mb)
             left[nodes[at]] = free.take(task)
             actions.append(Place(job=job, attempt=1, tasks=(task,)))
-    return len(actions), time.perf_counter() - began
+    return len(actions), time.process_time() - began
 
 
 def placements(nodes: int) -> None:
-    view = BenchView(nodes, cpus=128)
-    view.reindex()
-    view.submit(_mixed_jobs(random.Random(1), nodes * 4, cpus_per_gpu=4))
-    floor_count, floor_s = _bare_loop(view)
-    setup_s = min(_timed(lambda: Draft(view))[0] for _ in range(20))
-    placed, spent, longest = _pass_by_pass(view)
+    dice = random.Random(1)
+    bench = Bench(nodes, cpus=128)
+    bench.submit(_mixed_jobs(dice, nodes * 4), dice)
+    floor_count, floor_s = _bare_loop(bench)
+    setup_s = min(_timed(lambda: Draft(bench.view))[0] for _ in range(20))
+    placed, spent, longest = bench.pass_by_pass()
     floor = floor_count / floor_s
     print(f"placements   {nodes} x 8, 1/2/4/8 GPUs: {placed} in {spent:.2f} s = {placed / spent:,.0f}/s")
     print(f"             bare loop {floor:,.0f}/s, ratio {floor / (placed / spent):.2f}")
     print(f"             longest pass {longest * 1e3:.1f} ms, draft set up in {setup_s * 1e3:.2f} ms")
 
 
+def selected(nodes: int) -> None:
+    dice = random.Random(1)
+    bench = Bench(nodes, cpus=128, labelled=lambda number: {"zone": "a"} if number % 2 else {})
+    bench.submit(_mixed_jobs(dice, nodes * 2, make_where("zone=a")), dice)
+    placed, spent, longest = bench.pass_by_pass()
+    print(f"selected     zone=a on every other of {nodes} nodes: {placed} in {spent:.2f} s = {placed / spent:,.0f}/s")
+    print(f"             longest pass {longest * 1e3:.1f} ms")
+
+
 def starved(nodes: int) -> None:
-    view = BenchView(nodes, cpus=128)
-    for name in list(view.free)[: nodes * 9 // 10]:
-        view.free[name] = Free(view.free[name].gpus, 0, 2**20)
-    view.reindex()
-    view.submit(_mixed_jobs(random.Random(1), nodes * 8 // 20, cpus_per_gpu=4))
-    placed, spent, longest = _pass_by_pass(view)
+    dice = random.Random(1)
+    bench = Bench(nodes, cpus=128)
+    for name in list(bench.state.nodes)[: nodes * 9 // 10]:
+        bench.occupy(name, 0, 128, 0)
+    bench.submit(_mixed_jobs(dice, nodes * 8 // 20), dice)
+    placed, spent, longest = bench.pass_by_pass()
     print(f"starved      90 % of {nodes} nodes without CPUs: {placed} in {spent:.2f} s = {placed / spent:,.0f}/s")
     print(f"             longest pass {longest * 1e3:.1f} ms")
 
 
-def full_pass(name: str, memory_mb: Callable[[random.Random, int], int], repeats: int) -> None:
-    """`memory_mb` of the n-th gang decides how many distinct shapes there are."""
-    dice = random.Random(2)
-    view = BenchView(200, cpus=128)
-    for node, free in view.free.items():  # busy: 0 to 3 GPUs free on each node
-        left = free.gpus[: dice.choice((0, 0, 0, 1, 1, 2, 3))]
-        view.free[node] = Free(left, dice.randrange(0, 64), dice.randrange(2**18))
-    view.reindex()
-    view.submit([_gang(dice, memory_mb(dice, number)) for number in range(10_000)])
-    first_s, first = _timed(lambda: decide(view, Policy(), Instant(0), 0, _BUDGET))
-    view.carry_out(first)
-    took = []
-    for _ in range(repeats):
-        seconds, again = _timed(lambda: decide(view, Policy(), Instant(0), 0, _BUDGET))
-        assert not again.actions, "the first pass left out a gang that fits"
-        took.append(seconds * 1e3)
-    print(f"{name:12} 10,000 gangs of {len(again.reasons)} shapes on 200 x 8, nothing to place: ", end="")
-    print(f"median {statistics.median(took):.1f} ms, worst {max(took):.1f} ms")
-    print(f"             the pass before it: {len(first.actions)} placements, {first_s * 1e3:.1f} ms")
+class Full:
+    """Passes over a queue of which nothing fits."""
+
+    def __init__(self, repeats: int) -> None:
+        self._repeats = repeats
+
+    def measure(self, name: str, free: Sequence[int], wish: Callable[[random.Random, int], _Wish]) -> None:
+        """`free` are the numbers of free GPUs that nodes have; `wish` gives the n-th gang."""
+        dice = random.Random(2)
+        bench = Bench(200, cpus=128, labelled=lambda number: {"rack": f"r{number // 8}"})
+        for node in list(bench.state.nodes):
+            bench.occupy(node, 8 - dice.choice(free), 128 - dice.randrange(0, 64), 2**20 - dice.randrange(2**18))
+        bench.submit([wish(dice, number) for number in range(_GANGS)], dice)
+        first_s, first = _timed(bench.propose)
+        bench.carry_out(first)
+        took = []
+        for _ in range(self._repeats):
+            seconds, again = _timed(bench.propose)
+            assert not again.actions, "the first pass left out a gang that fits"
+            took.append(seconds * 1e3)
+        codes = sorted({reason.code.removeprefix("insufficient_") for reason in again.reasons.values()})
+        print(f"{name:22} {len(again.reasons):6} shapes: ", end="")
+        print(f"median {statistics.median(took):5.1f} ms, best {min(took):5.1f} ms ({', '.join(codes)});", end=" ")
+        print(f"the pass before: {len(first.actions)} placements, {first_s * 1e3:.1f} ms")
 
 
-def _gang(dice: random.Random, memory_mb: int) -> tuple[int, Demand]:
-    return dice.choice((100, 500, 1_000, 2_000)), Demand(
+def full_passes(repeats: int) -> None:
+    print(f"full passes  {_GANGS:,} gangs on 200 x 8, nothing to place")
+    full, some, none = Full(repeats), (0, 0, 0, 1, 1, 2, 3), (0,)
+    racks = [make_where(f"rack in (r{i}, r{i + 5})") for i in range(20)]
+    full.measure("mixed", some, lambda dice, _: _gang(dice, dice.choice((0, 16_384))))
+    full.measure("unlike in memory", some, lambda dice, n: _gang(dice, n))
+    full.measure("the same, all busy", none, lambda dice, n: _gang(dice, n))
+    full.measure("the same, 20 selections", some, lambda dice, n: _gang(dice, n, where=dice.choice(racks)))
+    full.measure("unlike in CPUs, tasks", some, lambda dice, n: _gang(dice, 0, tasks=1 + n // 100, cpus=n % 100))
+    full.measure("large, unlike", some, lambda dice, n: (500, Demand(cpus=64, memory_mb=2**18 + n), ANYWHERE))
+    full.measure("unlike in GPU memory", none, lambda dice, n: _gang(dice, 0, gpu_memory_mb=1 + n))
+
+
+def _gang(dice: random.Random, memory_mb: int, where: Where = ANYWHERE, **fields: int) -> _Wish:
+    demand = Demand(
         gpu_count=dice.choice((1, 2, 4, 8)),
         tasks=dice.choice((1, 1, 2, 4, 8, 16, 32, 64)),
         cpus=dice.choice((1, 4, 8)),
         memory_mb=memory_mb,
     )
+    return dice.choice((100, 500, 1_000, 2_000)), replace(demand, **fields), where
+
+
+def arrays(members: int, running_max: int) -> None:
+    bench = Bench(200, cpus=128)
+    array = bench.submit_array(members, running_max)
+    decide_s = place_s = end_s = 0.0
+    placed = ended = 0
+    while True:
+        took, plan = _timed(bench.propose)
+        decide_s += took
+        if not plan.actions:
+            break
+        took, events = _timed(lambda plan=plan: bench.carry_out(plan))  # type: ignore[misc]  # bound to this turn
+        place_s, placed = place_s + took, placed + events
+        ends = [event for job in tuple(bench.state.indexes.arrays[array].open) for event in _life(job)]
+        took, _ = _timed(lambda ends=ends: bench.apply(*ends))  # type: ignore[misc]  # bound to this turn
+        end_s, ended = end_s + took, ended + len(ends)
+    print(f"array        {members} members, at most {running_max or 'any'} at once: ", end="")
+    print(f"deciding {decide_s / members * 1e6:.1f} us per member, settled and applied ", end="")
+    print(f"{place_s / placed * 1e6:.1f} us per event of a start, {end_s / ended * 1e6:.1f} us per event of an end")
+
+
+def _life(job: JobId) -> tuple[JobEvent, ...]:
+    end = TaskEnd(cause=EndCause.EXITED, at=_NOW, exit_code=0)
+    return (
+        TaskStarted(job=job, attempt=1, rank=0),
+        TaskEnded(job=job, attempt=1, rank=0, end=end),
+        JobFinished(job=job, state=JobState.SUCCEEDED, outcome=Outcome.SUCCEEDED, exit_code=0),
+    )
 
 
 def _timed(work: Callable[[], _T]) -> tuple[float, _T]:
-    began = time.perf_counter()
+    began = time.process_time()
     made = work()
-    return time.perf_counter() - began, made
+    return time.process_time() - began, made
 
 
 def main() -> None:
@@ -213,9 +292,11 @@ def main() -> None:
     nodes, repeats = (chosen.nodes // 10, 3) if chosen.quick else (chosen.nodes, 30)
     gc.freeze()
     placements(nodes)
+    selected(nodes)
     starved(nodes)
-    full_pass("full pass", lambda dice, _: dice.choice((0, 16_384)), repeats)
-    full_pass("all unlike", lambda _, number: number, repeats)
+    full_passes(repeats)
+    arrays(10_000, 0)
+    arrays(10_000, 300)
 
 
 if __name__ == "__main__":

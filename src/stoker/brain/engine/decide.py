@@ -9,13 +9,14 @@ Rules: D1  jobs come in order (`order`); each is placed whole or its shape gets 
        D6  no array runs more members than its own limit lets it, however many fit
        D7  a job runs only on nodes that its selection and that of its partition admit
 Naive: bring all that wait into order, then search for each. But a pass only takes, so whoever doesn't fit at its start
-doesn't fit later: those are sifted out first, unordered, by a look at how many GPUs of their kind are free.
+doesn't fit later: those are sifted out first, unordered, by a look at what is free.
 Limits: a pass costs about 2 us per blocked shape, 3 us more for one that is blocked for want of something other than
         GPUs, and 10 us per placement; never the length of the queue. D2 has no reservations yet, so a stream of small
         jobs can hold up a large one.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName
@@ -34,6 +35,9 @@ from stoker.brain.engine.order import Candidate, in_order
 from stoker.brain.engine.pool import Pool
 from stoker.brain.engine.ports import choose_port, needs_rendezvous
 from stoker.brain.state.view import Admitted, Bucket, View
+
+_NODES_PER_SHAPE: Final = 8
+"""Where a shape has no more nodes to itself, a table of what is free on them is cheaper than searches in vain."""
 
 
 def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
@@ -56,15 +60,21 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
     return Plan(actions=tuple(actions), reasons=pass_.reasons(), more=bool(unseen))
 
 
+_Wish = tuple[Where, PartitionName, str, int, int, int]
+"""What shapes of one lane have in common: selection, model, memory and number of GPUs, and tasks per node."""
+
+
 class _Ways:
     """How shapes of one wish may be served: with one model per task, then, where that could help, with a mix."""
 
-    __slots__ = ("lanes", "last", "waiting")
+    __slots__ = ("lanes", "last", "shapes", "waiting")
 
     def __init__(self, lanes: tuple[Lane, ...]) -> None:
         self.lanes = lanes
         self.last = lanes[-1]
         """What it can't hold, none can."""
+        self.shapes: list[Shape] = []
+        """Those for which there are enough GPUs at the start."""
         self.waiting: explain.Waiting | None = None
 
 
@@ -76,9 +86,14 @@ class _Pass:
         self._policy = policy
         self._draft = Draft(view)
         self._pools: dict[Admitted, Pool] = {}
-        self._ways: dict[tuple[Where, PartitionName, str, int, int, int], _Ways] = {}
+        self._ways: dict[_Wish, _Ways] = {}
+        """By what shapes say."""
+        self._meant: dict[tuple[Pool, str, int, int, int], _Ways] = {}
+        """By what that means here."""
         self.blocked: dict[Shape, _Ways | Reason] = {}
         """Shapes that are done with, and how a reason is found, or the reason."""
+        self._hopeful: dict[Shape, _Ways] = {}
+        """Shapes for which there was room at the start."""
         self._searches: dict[Shape, tuple[Search, ...]] = {}
         self._portless: dict[NodeName, None] = {}
         """Nodes whose address has no port left: they take no part in attempts that need one."""
@@ -87,11 +102,12 @@ class _Pass:
         """Members that arrays may still start in this pass."""
 
     def sift(self, buckets: Sequence[Bucket]) -> None:
-        """Block every shape for which there aren't enough GPUs even now. The hottest loop of a long queue."""
-        blocked, known = self.blocked, self._ways
+        """Block every shape for which there isn't enough room even now. The hottest loop of a long queue."""
+        blocked, hopeful, known = self.blocked, self._hopeful, self._ways
         for bucket in buckets:
             shape = bucket.shape
             demand = shape.demand
+            # The same tuple as `_wish_of` makes; a call would cost as much as all the rest.
             ways = known.get(
                 (
                     shape.where,
@@ -104,22 +120,28 @@ class _Pass:
             ) or self._ways_for(shape)
             if demand.tasks > ways.last.at_most:
                 blocked[shape] = ways
+            elif shape not in hopeful:
+                hopeful[shape] = ways
+                ways.shapes.append(shape)
+        for ways in self._meant.values():
+            if len(ways.shapes) * _NODES_PER_SHAPE >= ways.last.nodes():
+                room = ways.last.room()
+                for shape in ways.shapes:
+                    if not room.holds(shape.demand):
+                        blocked[shape] = ways
 
     def _ways_for(self, shape: Shape) -> _Ways:
-        demand = shape.demand
-        key = (
-            shape.where,
-            shape.partition,
-            demand.gpu_model,
-            demand.gpu_memory_mb,
-            demand.gpu_count,
-            demand.tasks_per_node,
-        )
-        ways = self._ways.get(key)
+        wish = _wish_of(shape)
+        ways = self._ways.get(wish)
         if ways is None:
-            pool = self._pool_of(shape)
-            mixes = (False, True) if mixing_helps(pool, demand) else (False,)
-            ways = self._ways[key] = _Ways(tuple(Lane(pool, demand, mixed=mixed) for mixed in mixes))
+            pool, demand = self._pool_of(shape), shape.demand
+            memory_mb = pool.gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
+            meant = pool, demand.gpu_model, memory_mb, demand.gpu_count, demand.tasks_per_node
+            ways = self._meant.get(meant)
+            if ways is None:
+                mixes = (False, True) if mixing_helps(pool, demand) else (False,)
+                ways = self._meant[meant] = _Ways(tuple(Lane(pool, demand, mixed=mixed) for mixed in mixes))
+            self._ways[wish] = ways
         return ways
 
     def _pool_of(self, shape: Shape) -> Pool:
@@ -142,18 +164,20 @@ class _Pass:
 
     def place(self, candidate: Candidate) -> Place | None:
         """The placement, with all it takes taken; or None, and the shape is blocked."""
-        placed = self._place(candidate)
+        shape = candidate.shape
+        ways = self._hopeful[shape]
+        placed = self._place(candidate, ways) if shape.demand.tasks <= ways.last.at_most else None
         if placed is None:
-            self.blocked[candidate.shape] = self._ways_for(candidate.shape)
+            self.blocked[shape] = ways
         elif candidate.array:
             room = self._room_of(candidate.array)
             self._rooms[candidate.array] = room if room is None else room - 1
         return placed
 
-    def _place(self, candidate: Candidate) -> Place | None:
+    def _place(self, candidate: Candidate, ways: _Ways) -> Place | None:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
-        searches = self._searches_for(candidate.shape)
+        searches = self._searches_for(candidate.shape, ways)
         attempt = 1 if candidate.lazy else len(self._view.job(job).attempts) + 1
         while seats := _first_seats(searches):
             mark = self._draft.checkpoint()
@@ -179,12 +203,12 @@ class _Pass:
             self._bar(address)
         return None
 
-    def _searches_for(self, shape: Shape) -> tuple[Search, ...]:
+    def _searches_for(self, shape: Shape, ways: _Ways) -> tuple[Search, ...]:
         searches = self._searches.get(shape)
         if searches is None:
             demand = shape.demand
             barred = self._portless if needs_rendezvous(demand) else {}
-            searches = tuple(Search(lane, demand, barred) for lane in self._ways_for(shape).lanes)
+            searches = tuple(Search(lane, demand, barred) for lane in ways.lanes)
             self._searches[shape] = searches
         return searches
 
@@ -214,6 +238,12 @@ class _Pass:
         assert seats, f"blocked, and nothing is short: {demand}"
         barred = min(seat.node for seat in seats if seat.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
+
+
+def _wish_of(shape: Shape) -> _Wish:
+    demand = shape.demand
+    gpus = demand.gpu_model, demand.gpu_memory_mb, demand.gpu_count
+    return shape.where, shape.partition, *gpus, demand.tasks_per_node
 
 
 def _first_seats(searches: tuple[Search, ...]) -> list[Seat] | None:

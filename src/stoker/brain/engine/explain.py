@@ -17,7 +17,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.where import where_text
 from stoker.brain.engine.fleet import Census, Fleet
 from stoker.brain.engine.lane import Lane
-from stoker.brain.engine.room import Room
+from stoker.brain.engine.room import GpuRoom, Room
 from stoker.brain.state.view import View
 
 _ASKED_MAX: Final = 400
@@ -60,22 +60,22 @@ class Waiting:
         return self._fleet.never(demand) or self._short_of(demand)
 
     def _short_of(self, demand: Demand) -> Reason | None:
-        room, tasks = self._room, demand.tasks
-        if room.slots < tasks:
+        room, gpus, tasks = self._room, self._room.gpus, demand.tasks
+        if gpus.slots < tasks:
             reason = self._of_gpus.get(tasks)
             if reason is None:
-                reason = self._of_gpus[tasks] = _short_of_gpus(room, demand)
+                reason = self._of_gpus[tasks] = _short_of_gpus(gpus, demand)
             return reason
-        if room.spread < tasks:
+        if gpus.spread < tasks:
             return Reason(
                 ReasonCode.INSUFFICIENT_NODES,
-                {"tasks": tasks, "per_node": demand.tasks_per_node, "room": room.spread},
+                {"tasks": tasks, "per_node": demand.tasks_per_node, "room": gpus.spread},
             )
         beside = room.beside(demand.cpus)
         if beside.tasks < tasks:
             return Reason(
                 ReasonCode.INSUFFICIENT_CPUS,
-                {"needed": demand.cpus, "best": room.best_cpus, "tasks": tasks, "room": beside.tasks},
+                {"needed": demand.cpus, "best": room.best_cpus(), "tasks": tasks, "room": beside.tasks},
             )
         with_memory = beside.tasks_with(demand.memory_mb)
         if with_memory < tasks:
@@ -86,14 +86,14 @@ class Waiting:
         return None
 
 
-def _short_of_gpus(room: Room, demand: Demand) -> Reason:
+def _short_of_gpus(gpus: GpuRoom, demand: Demand) -> Reason:
     return Reason(
         ReasonCode.INSUFFICIENT_GPUS,
         {
             "needed": demand.total_gpus,
             "tasks": demand.tasks,
             "per_task": demand.gpu_count,
-            "free": room.free,
-            "best": room.best,
+            "free": gpus.free,
+            "best": gpus.best,
         },
     )

@@ -9,16 +9,17 @@ Rules: L1  a GPU serves when its model matches and its memory suffices (`domain.
        L3  no node takes more tasks of a gang than `tasks_per_node` lets it
 """
 
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import one_model_slots, suitable_gpus, suits
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import GpuUuid
+from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Free
 from stoker.brain.engine.pool import Pool
-from stoker.brain.engine.room import UNBOUNDED, Room
+from stoker.brain.engine.room import UNBOUNDED, GpuRoom, Room, Row
 from stoker.brain.state.view import GpuKinds
 
 _MISSES_MAX: Final = 4
@@ -75,6 +76,11 @@ class Lane:
         self.at_most = found
         return False
 
+    def nodes(self) -> int:
+        """How many take work and may serve."""
+        by_free = self.pool.by_free()
+        return sum(len(names) for kinds in self.by_count for names in by_free[kinds].values())
+
     def foresees_no(self, demand: Demand) -> bool:
         """Does a table of what is free beside the GPUs already say no? Only where searches failed before."""
         return self._room is not None and not self._room.holds(demand)
@@ -88,21 +94,34 @@ class Lane:
     def room(self) -> Room:
         """What is free now."""
         if self._room is None or self._room.version != self.pool.draft.version:
-            self._room = self._measured()
+            self._room = Room(self.pool.draft.version, self._gpu_room(), self._rows)
         return self._room
 
-    def _measured(self) -> Room:
-        draft, by_free = self.pool.draft, self.pool.by_free()
-        room = Room(draft.version, self.per_node)
+    def _gpu_room(self) -> GpuRoom:
+        slots = spread = free = best = 0
+        for gpus, serves, names in self._alike():
+            here = len(names)
+            slots, free, best = slots + serves * here, free + gpus * here, max(best, gpus)
+            spread += min(serves, self.per_node) * here
+        return GpuRoom(slots, spread, free, best)
+
+    def _rows(self) -> list[Row]:
+        free_on, rows = self.pool.draft.free, list[Row]()
+        for _, serves, names in self._alike():
+            if serves:
+                here = min(serves, self.per_node)
+                rows += [(here, (free := free_on[name]).cpus, free.memory_mb) for name in names]
+        return rows
+
+    def _alike(self) -> Iterator[tuple[int, int, Sequence[NodeName]]]:
+        """Suitable GPUs, the tasks that they serve, and the nodes of which that is true."""
+        by_free, free_on = self.pool.by_free(), self.pool.draft.free
         for kinds, by_count in self.by_count.items():
             for count, names in by_free[kinds].items():
-                for name in names:
-                    free = draft.free[name]
-                    if by_count:
-                        room.add(count, self.slots(count), free)
-                    else:
-                        room.add(*self.gpus_of(free), free)
-        return room
+                if by_count:
+                    yield count, self.slots(count), names
+                else:
+                    yield from ((*self.gpus_of(free_on[name]), (name,)) for name in names)
 
     def gpus_of(self, free: Free) -> tuple[int, int]:
         """Suitable GPUs, and the tasks that they alone would serve."""

@@ -33,15 +33,8 @@ class Candidate(NamedTuple):
     lazy: bool
 
 
-class _Queue(NamedTuple):
-    """Who comes behind a head: the records of a bucket, or the lazy members of one array."""
-
-    bucket: Bucket
-    array: JobId
-    """0 = these are records."""
-    ids: Iterator[JobId]
-
-
+_Queue = tuple[Bucket, JobId, Iterator[JobId]]
+"""Who comes behind a head: the records of a bucket (0), or the lazy members of one of its arrays."""
 _Head = tuple[int, JobId, _Queue]
 """Negated effective priority, the job, the queue behind it. No two have one job, which makes the order total."""
 
@@ -51,7 +44,7 @@ def in_order(
 ) -> Iterator[Candidate]:
     """The waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way."""
     line = _Line(view, policy, now)
-    firsts = sorted(_firsts(buckets, line, blocked))
+    firsts = line.heads(buckets, blocked)
     others: list[_Head] = []
     at = 0
     while at < len(firsts) or others:
@@ -60,22 +53,12 @@ def in_order(
         else:
             _, job, queue = firsts[at]
             at += 1
-        shape = queue.bucket.shape
-        if shape not in blocked:
-            yield Candidate(job, shape, queue.array or view.job(job).array_of, queue.array != _NO_ARRAY)
+        bucket, array, _ = queue
+        if bucket.shape not in blocked:
+            yield Candidate(job, bucket.shape, array or view.job(job).array_of, array != _NO_ARRAY)
             following = line.head(queue)
             if following is not None:
                 heappush(others, following)
-
-
-def _firsts(buckets: Iterable[Bucket], line: "_Line", blocked: Container[Shape]) -> Iterator[_Head]:
-    """The head of each queue, but for those of shapes that are blocked already."""
-    for bucket in buckets:
-        if bucket.shape not in blocked:
-            for queue in line.queues(bucket):
-                head = line.head(queue)
-                if head is not None:
-                    yield head
 
 
 class _Line:
@@ -86,22 +69,28 @@ class _Line:
     def __init__(self, view: View, policy: Policy, now: Instant) -> None:
         self._view, self._policy, self._now = view, policy, now
 
-    def queues(self, bucket: Bucket) -> Iterator[_Queue]:
-        """An array has one of its own: by id among the records, so that a requeued member keeps its place before
-        those that haven't run."""
-        if bucket.jobs:
-            yield _Queue(bucket, _NO_ARRAY, iter(bucket.jobs))
-        for array in bucket.arrays:
-            yield _Queue(bucket, array, islice(self._view.members(array), self._view.room(array)))
+    def heads(self, buckets: Iterable[Bucket], blocked: Container[Shape]) -> list[_Head]:
+        """The first of each queue, in order, but for those of shapes that are blocked already."""
+        found: list[_Head | None] = []
+        for bucket in buckets:
+            if bucket.shape not in blocked:
+                if bucket.jobs:
+                    found.append(self.head((bucket, _NO_ARRAY, iter(bucket.jobs))))
+                # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
+                for array in bucket.arrays:
+                    members = islice(self._view.members(array), self._view.room(array))
+                    found.append(self.head((bucket, array, members)))
+        return sorted([head for head in found if head is not None])
 
     def head(self, queue: _Queue) -> _Head | None:
         """The next of `queue`, who then is no longer in it."""
-        job_id = next(queue.ids, None)
+        bucket, array, ids = queue
+        job_id = next(ids, None)
         if job_id is None:
             return None
-        job = self._view.job(queue.array or job_id)
+        job = self._view.job(array or job_id)
         since = max(job.submitted_at, job.spec.begin)
-        return -(queue.bucket.priority + aged(since, self._policy, self._now)), job_id, queue
+        return -(bucket.priority + aged(since, self._policy, self._now)), job_id, queue
 
 
 def aged(since: Instant, policy: Policy, now: Instant) -> int:

@@ -9,7 +9,9 @@ Limits: making one costs about 0.3 us per node that it admits; the selection of 
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
+from typing import Final
 
+from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.engine.draft import Draft
 from stoker.brain.state.view import Admitted, GpuKinds
@@ -17,11 +19,14 @@ from stoker.brain.state.view import Admitted, GpuKinds
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
 """Names by kind and number of free GPUs, sorted; no list is empty."""
 
+NO_SUCH_GPU: Final = 1 << 40
+"""More memory than any GPU has."""
+
 
 class Pool:
     """The nodes of one selection in one draft."""
 
-    __slots__ = ("_at", "_own", "_slots", "admitted", "draft")
+    __slots__ = ("_at", "_memories", "_own", "_slots", "admitted", "draft")
 
     def __init__(self, draft: Draft, admitted: Admitted) -> None:
         self.admitted = admitted
@@ -29,6 +34,7 @@ class Pool:
         self._at = len(draft.moved)
         self._slots: dict[NodeName, tuple[GpuKinds, int]] = {}
         self._own: dict[GpuKinds, dict[int, list[NodeName]]] = {}
+        self._memories: dict[str, list[int]] = {}
         if not admitted.everywhere:
             self._fill()
 
@@ -47,6 +53,18 @@ class Pool:
         for by_count in self._own.values():
             for each in by_count.values():
                 each.sort()
+
+    def gpu_memory(self, model: str, at_least_mb: int) -> int:
+        """The least memory that a GPU has which serves both wishes: all that ask for no more than that ask for the
+        same. NO_SUCH_GPU when there is none."""
+        if not at_least_mb:
+            return 0
+        sizes = self._memories.get(model)
+        if sizes is None:
+            kinds = {kind for alike in self.admitted.alike for kind in alike.kinds}
+            sizes = self._memories[model] = sorted({size for has, size in kinds if model_matches(model, has)})
+        at = bisect_left(sizes, at_least_mb)
+        return sizes[at] if at < len(sizes) else NO_SUCH_GPU
 
     def by_free(self) -> ByFree:
         """As it is now. Not to be kept past the next placement."""
