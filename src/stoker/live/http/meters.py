@@ -42,7 +42,8 @@ class Meter(NamedTuple):
 
 def _running(scene: Scene) -> float:
     """As dgpu counts: what is ending runs still. An array is no job of its own."""
-    return scene.jobs[JobState.RUNNING] + scene.jobs[JobState.STOPPING] - scene.queue.running_arrays
+    # The queue is counted some milliseconds after the jobs, so an array may have come between.
+    return max(0, scene.jobs[JobState.RUNNING] + scene.jobs[JobState.STOPPING] - scene.queue.running_arrays)
 
 
 def _free_bytes(scene: Scene) -> float | None:
@@ -67,7 +68,12 @@ METERS: Final = (
         lambda scene: {code.value: count for code, count in scene.queue.by_reason.items()},
         "reason",
     ),
-    Meter("jobs", "Jobs remembered, by state. An array is one.", lambda scene: scene.jobs, "state"),
+    Meter(
+        "jobs",
+        "Jobs remembered, by state. An array is one, and each of its members that began is one more.",
+        lambda scene: scene.jobs,
+        "state",
+    ),
     Meter("gpu_total", f"GPUs of nodes that weren't forgotten. {_A_GAUGE}", lambda scene: scene.gpus.total),
     Meter("gpu_idle_total", f"Of those: offered and not held. {_A_GAUGE}", lambda scene: scene.gpus.idle),
     Meter("gpu_busy_total", f"Of those: held by a job. {_A_GAUGE}", lambda scene: scene.gpus.busy),
