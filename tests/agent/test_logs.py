@@ -1,4 +1,4 @@
-"""Rules L1 to L5 of `agent/logs.py`: many readers of output on one stream, and waiting for more of it."""
+"""Rules L1 to L6 of `agent/logs.py`: many readers of output on one stream, and waiting for more of it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from stoker.brain.domain.report import LogChunk, LogRequest
 from tests.agent.twins import Node, TwinControl, TwinRunner, TwinSession, exited, key, on_virtual_time, running
 
 LONG_MS = 20_000
+LIMIT = 1 << 18
 
 
 class CountingRunner(TwinRunner):
@@ -24,8 +25,8 @@ class CountingRunner(TwinRunner):
         return await super().read_log(key, offset, limit)
 
 
-def ask(node: Node, number: int, *, job: int = 1, offset: int = 0, wait_ms: int = LONG_MS) -> None:
-    request = LogRequest(request=number, key=key(job), offset=offset, limit=100, wait_ms=wait_ms)
+def ask(node: Node, number: int, *, job: int = 1, offset: int = 0, limit: int = LIMIT, wait_ms: int = LONG_MS) -> None:
+    request = LogRequest(request=number, key=key(job), offset=offset, limit=limit, wait_ms=wait_ms)
     node.control.session.wanted.put_nowait(request)
 
 
@@ -175,7 +176,7 @@ async def test_what_a_slow_stream_has_not_taken_is_not_read() -> None:
         await asyncio.sleep(1)
         runner.outputs[key(1)] = b"hello"
         await asyncio.sleep(1)
-        assert [limit for _, limit in runner.reads if limit] == [100]
+        assert [limit for _, limit in runner.reads if limit] == [LIMIT]
 
 
 @on_virtual_time
@@ -213,3 +214,33 @@ async def test_beyond_the_bound_of_waits_a_read_is_answered_at_once() -> None:
         (chunk,) = await answered(node, (WAITS_MAX,))
         assert not chunk.ended
         assert len(node.control.chunks) == 1
+
+
+@on_virtual_time
+async def test_followers_of_a_task_that_goes_on_writing_are_fed_together_fifty_times_a_second() -> None:
+    """L6. Twenty who ask again as soon as they are answered would be answered thousands of times a second."""
+    async with Node() as node:
+        await node.connected()
+        node.runner.outputs[key(1)] = b""
+        answers: list[LogChunk] = []
+        for reader in range(20):
+            ask(node, reader)
+        for _ in range(1_000):
+            node.runner.outputs[key(1)] += b"a line of output\n"
+            await asyncio.sleep(0.001)
+            for chunk in node.control.chunks:
+                ask(node, chunk.request, offset=chunk.offset + len(chunk.data))
+            answers.extend(node.control.chunks)
+            node.control.chunks.clear()
+        assert 20 * 40 <= len(answers) <= 20 * 51
+
+
+@on_virtual_time
+async def test_a_follower_that_is_far_behind_need_not_wait_for_the_others() -> None:
+    """L6."""
+    async with Node() as node:
+        await node.connected()
+        node.runner.outputs[key(1)] = bytes(10_000)
+        for number in range(100):
+            ask(node, number, offset=100 * number, limit=100)
+            await answered(node, (number,), within_s=0.015)

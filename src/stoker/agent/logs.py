@@ -5,6 +5,8 @@ Rules: L1  a read that needn't wait is answered at once, whatever else waits
        L3  however many wait for one task, it is looked at once per pause; pauses double while nothing comes
        L4  a chunk is read when the stream takes it, so a thousand reads that become due cost the memory of one
        L5  when the stream breaks every wait ends
+       L6  readers who follow a task that goes on writing are fed together, fifty times a second: each for itself, as
+           fast as it asks, would be handed a line at a time, and twenty would keep a processor busy
 Limits: `WAITS_MAX` reads wait on a stream, each for `WAIT_MS_MAX` at most; one more is answered at once. `DUE_MAX`
         answers wait for a slow stream; at that bound no request is taken from it.
 """
@@ -25,8 +27,13 @@ WAIT_MS_MAX: Final = 30_000
 WAITS_MAX: Final = 1_000
 DUE_MAX: Final = 1_000
 LOOK_FIRST_S: Final = 0.02
+"""Also L6."""
 LOOK_CEILING_S: Final = 0.25
 """A person doesn't notice a quarter of a second; four looks a second, 50 us each, cost next to nothing."""
+
+
+WORTHWHILE_BYTES: Final = 64 * 1024
+"""As many are handed on however soon they came after others."""
 
 
 class _Wait(NamedTuple):
@@ -44,6 +51,8 @@ class LogReads:
         self._due: asyncio.Queue[LogRequest] = asyncio.Queue(DUE_MAX)
         self._waits: dict[TaskKey, list[_Wait]] = {}
         self._looking: dict[TaskKey, asyncio.Task[None]] = {}
+        self._fed_s: dict[TaskKey, float] = {}
+        # When a reader who waits got some of a task's output.
         self._look_broke: asyncio.Future[None]
 
     async def serve(self) -> None:
@@ -106,8 +115,12 @@ class LogReads:
         return over
 
     async def _is_due(self, request: LogRequest) -> bool:
+        """L2, L6."""
         size, ended = await self._state(request.key)
-        return ended or size > _wanted(request)
+        more = size - _wanted(request)
+        if ended or more >= min(max(1, request.limit), WORTHWHILE_BYTES):
+            return True
+        return more > 0 and self._clock.mono() - self._fed_s.get(request.key, -LOOK_FIRST_S) >= LOOK_FIRST_S
 
     async def _state(self, key: TaskKey) -> tuple[int, bool]:
         """Bytes ever written, and whether no more will come. Where there is nothing to read, the answer says why."""
@@ -119,7 +132,13 @@ class LogReads:
 
     async def _answer(self) -> None:
         while True:
-            await self._session.send_log(await self._read(await self._due.get()))  # L4
+            request = await self._due.get()
+            await self._session.send_log(await self._read(request))  # L4
+            if request.wait_ms:
+                self._fed_s.pop(request.key, None)
+                self._fed_s[request.key] = self._clock.mono()
+                if len(self._fed_s) > WAITS_MAX:
+                    del self._fed_s[next(iter(self._fed_s))]
 
     async def _read(self, request: LogRequest) -> LogChunk:
         limit = min(request.limit, LOG_BYTES_MAX)
