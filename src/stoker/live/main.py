@@ -29,6 +29,7 @@ from stoker.live.settings import ControlSettings
 from stoker.live.supervise import DutyEnded
 from stoker.live.world import World
 from stoker.ports import EventLog, LogConflict, LogDamaged, LogFailed
+from stoker.wire.versions import PRODUCT
 
 _GC_THRESHOLDS: Final = (10_000, 50, 100)
 """Full collections walk every job record; those that are kept for long are frozen out of their way instead."""
@@ -72,6 +73,7 @@ async def _serve(
         async with active(control) as duties:
             http_port: int = listener.getsockname()[1]
             async with agents as grpc_port, serve_http(app, listener, duties):
+                world.telemetry.event("scheduler_started", version=PRODUCT, epoch=control.committer.state.epoch)
                 world.telemetry.event(
                     "serving", http_port=http_port, grpc_port=grpc_port, data_dir=str(settings.data_dir)
                 )
