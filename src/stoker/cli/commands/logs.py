@@ -3,29 +3,49 @@
 Rules: O1  bytes go out as they were written, valid text or not
        O2  following ends with the attempt asked for, or else with the job, after its last byte
        O3  what a node has dropped between head and tail is said on stderr, never papered over
+       O4  while the control plane or the node is away, following waits and goes on where it was: nothing comes twice.
+           A control plane that doesn't come back within `AWAY_S_MAX` is no server; one that never answered is that at
+           once
 """
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
 from stoker.cli.job_end import EXIT_OF_STATE, goes_on
+from stoker.cli.pause import mono_s, pause
 from stoker.cli.problem import refused
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stoker.brain.domain.errors import StokerError
     from stoker.wire.client import Client, LogPart, LogQuery
+    from stoker.wire.rest.job import JobView
 
 PART_BYTES: Final = 256 * 1024
+WAIT_S: Final = 20
+"""How long the server may wait for more before it answers; below what proxies take for a dead connection."""
 POLL_S: Final = 0.2
-POLL_MAX_S: Final = 1.0
-_YET_TO_COME: Final = frozenset({"log_unavailable", "node_unreachable"})
+POLL_MAX_S: Final = 2.0
+AWAY_S_MAX: Final = 120.0
+"""An upgrade of the control plane takes less; a person waits no longer."""
+UNREACHABLE_S_MAX: Final = 60.0
+"""How long a node is waited for that has the output of an attempt which is over."""
+_AWAY: Final = frozenset({"no_server", "no_answer"})
+_BUSY: Final = frozenset({"too_many_streams", "too_many_connections", "overloaded", "stopping", "not_ready"})
+_GATEWAY_STATUSES: Final = (502, 503, 504)
+"""What a proxy says for a server that is away."""
+_NO_NODE: Final = "node_unreachable"
+_YET_TO_COME: Final = frozenset({"log_unavailable", _NO_NODE})
 """Refusals that time may lift, while the attempt isn't over."""
+_YET_TO_BEGIN: Final = frozenset({"not_started", "attempt_unknown"})
 FINAL_WORDS: Final = frozenset(EXIT_OF_STATE)
+
+Answer = TypeVar("Answer")
 
 
 @click.command()
@@ -60,12 +80,13 @@ class LogReader:
         self._job_id = job_id
         self._rank = rank
         self._out = sys.stdout.buffer
+        self._answered = self._said_away = False
 
     def copy(self, attempt: int, tail: int | None) -> None:
         """Everything there is now, or its last lines."""
         part = self._first(attempt, tail)
         while part.data and part.end < part.size:
-            part = self._ask(attempt=attempt, offset=part.end)
+            part = self._ask(attempt, part.end)
 
     def follow(self, attempt: int | None, tail: int | None) -> None:
         """Everything there will be (O2)."""
@@ -81,62 +102,101 @@ class LogReader:
 
     def _first_attempt(self, *, newest: bool) -> int:
         """With a tail the newest: earlier attempts lie before it."""
-        numbers = [each.number for each in self._client.job(self._job_id).attempts] or [1]
+        numbers = [each.number for each in self._job().attempts] or [1]
         return numbers[-1] if newest else numbers[0]
 
     def _comes(self, number: int) -> bool:
         """Wait for an attempt. False when the job ended without it."""
-        delay_s = POLL_S
         while True:
-            job = self._client.job(self._job_id)
+            job = self._job()
             if job.attempts and job.attempts[-1].number >= number:
                 return True
             if job.state in FINAL_WORDS:
                 return False
-            delay_s = _pause(delay_s)
+            self._await_beginning(number)
+
+    def _await_beginning(self, number: int) -> None:
+        """The server answers as soon as the attempt has begun, or can't any more."""
+        try:
+            self._client.logs(self._job_id, self._query(number, limit=1, wait_s=WAIT_S))
+        except refused() as fault:
+            if fault.refusal.code not in _YET_TO_BEGIN:
+                self._check_heals(fault, number, waited_s=0.0)
+            _pause(POLL_S)
 
     def _follow_attempt(self, attempt: int, tail: int | None) -> None:
-        part = self._patiently(attempt, lambda: self._first(attempt, tail))
-        delay_s = POLL_S
+        part = self._patiently(lambda: self._first(attempt, tail, WAIT_S), attempt)
+        was_over = False
         while not part.ended or (part.data and part.end < part.size):
             if not part.data:
-                delay_s = _pause(delay_s)
-            part = self._patiently(attempt, partial(self._ask, attempt=attempt, offset=part.end))
-            delay_s = POLL_S if part.data else delay_s
-
-    def _patiently(self, attempt: int, ask: "Callable[[], LogPart]") -> "LogPart":
-        """The answer, once the node gives it. A refusal that time may lift stands only when the attempt is over."""
-        delay_s = POLL_S
-        while True:
-            try:
-                return ask()
-            except refused() as fault:
-                if fault.refusal.code not in _YET_TO_COME or self._is_over(attempt):
-                    raise
-            delay_s = _pause(delay_s)
+                if was_over:  # all that it wrote is here, although its node never said that it ended
+                    return
+                was_over = self._is_over(attempt)
+            part = self._patiently(partial(self._ask, attempt, part.end, 0 if was_over else WAIT_S), attempt)
 
     def _is_over(self, attempt: int) -> bool:
-        attempts = self._client.job(self._job_id).attempts
-        return all(each.outcome is not None for each in attempts if each.number == attempt)
+        return all(each.outcome is not None for each in self._job().attempts if each.number == attempt)
 
-    def _first(self, attempt: int, tail: int | None) -> "LogPart":
+    def _job(self) -> "JobView":
+        return self._patiently(lambda: self._client.job(self._job_id))
+
+    # --- patience -----------------------------------------------------------------------------------------------
+
+    def _patiently(self, ask: "Callable[[], Answer]", attempt: int = 0) -> "Answer":
+        """O4. The answer, once it is given."""
+        began_s, delay_s = mono_s(), POLL_S
+        while True:
+            try:
+                answer = ask()
+            except refused() as fault:
+                self._check_heals(fault, attempt, mono_s() - began_s)
+            else:
+                self._answered, self._said_away = True, False
+                return answer
+            delay_s = _pause(delay_s)
+
+    def _check_heals(self, fault: "StokerError", attempt: int, waited_s: float) -> None:
+        """Raises: the fault, unless time may lift it."""
+        code = fault.refusal.code
+        if code in _AWAY or fault.refusal.facts.get("status") in _GATEWAY_STATUSES:
+            if not self._answered or waited_s > AWAY_S_MAX:
+                raise fault
+            if not self._said_away:
+                click.echo("(the control plane doesn't answer; waiting for it)", err=True)
+                self._said_away = True
+        elif code in _BUSY:
+            if waited_s > AWAY_S_MAX:
+                raise fault
+        elif code not in _YET_TO_COME or self._is_lost(code, attempt, waited_s):
+            raise fault
+
+    def _is_lost(self, code: str, attempt: int, waited_s: float) -> bool:
+        return self._is_over(attempt) and (code != _NO_NODE or waited_s > UNREACHABLE_S_MAX)
+
+    # --- parts --------------------------------------------------------------------------------------------------
+
+    def _first(self, attempt: int, tail: int | None, wait_s: int = 0) -> "LogPart":
         if tail is None:
-            return self._ask(attempt=attempt)
+            return self._ask(attempt, wait_s=wait_s)
         if tail == 0:  # begin at the end: the last byte is asked for and kept back
             return self._client.logs(self._job_id, self._query(attempt, offset=-1, limit=1))
-        part = self._client.logs(self._job_id, self._query(attempt, tail=tail))
-        return self._write(part)
+        return self._write(self._client.logs(self._job_id, self._query(attempt, tail=tail, wait_s=wait_s)))
 
-    def _ask(self, *, attempt: int, offset: int = 0) -> "LogPart":
-        part = self._client.logs(self._job_id, self._query(attempt, offset=offset))
-        if offset < part.offset and part.data:
+    def _ask(self, attempt: int, offset: int = 0, wait_s: int = 0) -> "LogPart":
+        asked_s = mono_s()
+        part = self._client.logs(self._job_id, self._query(attempt, offset=offset, wait_s=wait_s))
+        if offset < part.offset:
             click.echo(f"({part.offset - offset} bytes were not kept)", err=True)  # O3
+        if wait_s and not part.data and not part.ended and mono_s() - asked_s < POLL_S:
+            _pause(POLL_S)  # a server that has no time to wait
         return self._write(part)
 
-    def _query(self, attempt: int, *, offset: int = 0, limit: int = PART_BYTES, tail: int = 0) -> "LogQuery":
+    def _query(
+        self, attempt: int, *, offset: int = 0, limit: int = PART_BYTES, tail: int = 0, wait_s: int = 0
+    ) -> "LogQuery":
         from stoker.wire.client import LogQuery
 
-        return LogQuery(rank=self._rank, attempt=attempt, offset=offset, limit=limit, tail=tail)
+        return LogQuery(rank=self._rank, attempt=attempt, offset=offset, limit=limit, tail=tail, wait_s=wait_s)
 
     def _write(self, part: "LogPart") -> "LogPart":
         self._out.write(part.data)
@@ -146,7 +206,5 @@ class LogReader:
 
 def _pause(delay_s: float) -> float:
     """Wait, and answer how long to wait next time."""
-    from stoker.cli.pause import pause
-
     pause(delay_s)
     return min(delay_s * 1.3, POLL_MAX_S)

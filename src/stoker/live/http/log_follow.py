@@ -121,6 +121,7 @@ class _Output:
 
     async def _attempt(self, place: LogPlace, offset: int, chunk: LogChunk) -> AsyncGenerator[bytes, None]:
         """From `offset`, beginning with the chunk that was read there."""
+        was_over = False
         while True:
             if offset < chunk.offset:
                 yield self._aside(f"{chunk.offset - offset} bytes were not kept")
@@ -129,17 +130,19 @@ class _Output:
             offset = chunk.offset + len(chunk.data)
             if chunk.ended and (offset >= chunk.size or not chunk.data):
                 return
-            if not chunk.data and self._tails.is_over(place.key):
-                return
-            chunk = await self._more(place, offset)
+            if not chunk.data:
+                if was_over:  # all that it wrote is here, although its node never said that it ended
+                    return
+                was_over = self._tails.is_over(place.key)
+            chunk = await self._more(place, offset, 0 if was_over else WAIT_S)
 
     async def _first(self, place: LogPlace) -> LogChunk:
         return await self._patiently(
             place, lambda: self._reading.first(place, PIECE_BYTES, self._clock.mono() + WAIT_S)
         )
 
-    async def _more(self, place: LogPlace, offset: int) -> LogChunk:
-        return await self._patiently(place, lambda: self._tails.read(place, offset, PIECE_BYTES, WAIT_S))
+    async def _more(self, place: LogPlace, offset: int, wait_s: float = WAIT_S) -> LogChunk:
+        return await self._patiently(place, lambda: self._tails.read(place, offset, PIECE_BYTES, wait_s))
 
     async def _patiently(self, place: LogPlace, read: Callable[[], Awaitable[LogChunk]]) -> LogChunk:
         """What is read, however long its node can't be asked, while more may come of it."""
