@@ -26,6 +26,7 @@ from stoker.live.streams import BeatAnswer, Message
 from stoker.live.supervise import Duties
 from stoker.live.world import World
 from stoker.ports import LogFailed
+from tests.rig.sim_history import SimHistory
 from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.virtual_loop import run_virtual
 from tests.rig.world import Notes, SimClock, SimEntropy
@@ -206,7 +207,7 @@ async def stage(
     log = GatedLog(disk, clock, entropy)
     await log.open()
     world = World(clock=clock, entropy=entropy, telemetry=notes)
-    control = await recover_control(ControlSettings(), log, world)
+    control = await recover_control(ControlSettings(), log, SimHistory(disk.archive, clock), world)
     with pytest.raises(LogFailed) if fails else nullcontext():
         async with active(control) as duties:
             yield Stage(control, log, disk, duties, notes)

@@ -87,6 +87,7 @@ async def test_others_run_between_the_slices_of_a_snapshot(monkeypatch: pytest.M
     async with stage() as s:
         await s.committer.ask(Submit(by=ANNA, specs=(spec(),) * 5_000))
         await s.pause()
+        assert await s.control.history.flush(s.committer.durable)  # no wait for virtual time is left
         monkeypatch.setattr(s.log, "save_snapshot", saved)
         saving = asyncio.ensure_future(s.control.snapshots.save())
         while not saving.done():

@@ -19,6 +19,7 @@ from stoker.live.world import World
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import agent_pb2_grpc
 from tests.contracts import link as contract
+from tests.rig.sim_history import SimHistory
 from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.world import Notes, SimClock, SimEntropy
 
@@ -37,9 +38,10 @@ class GrpcBench:
 async def serving() -> AsyncIterator[GrpcBench]:
     clock, entropy = SystemClock(), SimEntropy(1)
     world = World(clock=clock, entropy=entropy, telemetry=Notes(SimClock(), "control"))
-    log = SimLog(SimDisk(), clock, entropy)
+    disk = SimDisk()
+    log = SimLog(disk, clock, entropy)
     await log.open()
-    control = await recover_control(ControlSettings(), log, world)
+    control = await recover_control(ControlSettings(), log, SimHistory(disk.archive, clock), world)
     async with active(control), AsyncExitStack() as server:
         port = await server.enter_async_context(RpcServer(GrpcSettings(host="127.0.0.1", port=0), control.sessions))
         yield GrpcBench(control, GrpcLink([f"127.0.0.1:{port}"]), server)

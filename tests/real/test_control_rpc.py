@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.history_sql import SqliteHistory
 from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.live.control import ControlPlane, active, recover_control
@@ -29,15 +30,16 @@ KEY = "stoker-session"
 async def served(folder: Path) -> AsyncIterator[tuple[ControlPlane, aio.Channel]]:
     clock = SystemClock()
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
-    log = SqliteLog(folder)
+    log, history = SqliteLog(folder), SqliteHistory(folder)
     await log.open()
     try:
-        control = await recover_control(ControlSettings(), log, world)
+        control = await recover_control(ControlSettings(), log, history, world)
         async with active(control), RpcServer(GrpcSettings(port=0), control.sessions) as port:
             options = (("grpc.use_local_subchannel_pool", 1),)
             async with aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
                 yield control, channel
     finally:
+        await history.close()
         await log.close()
 
 

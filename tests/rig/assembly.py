@@ -15,6 +15,7 @@ from stoker.live.settings import ControlSettings
 from stoker.live.settings_policy import PolicySettings
 from stoker.live.world import World
 from tests.rig.gate import Gate, GatedClock
+from tests.rig.sim_history import SimHistory
 from tests.rig.sim_link import SimLink, SimNetwork
 from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.sim_runner import Machine, SimRunner
@@ -80,7 +81,9 @@ class ControlProcess:
     async def _live(self) -> None:
         log = SimLog(self._disk, self._world.clock, self._world.entropy, look_back_max=self._look_back_max)
         await log.open()
-        self._parts = await recover_control(SETTINGS, log, self._world)
+        self._parts = await recover_control(
+            SETTINGS, log, SimHistory(self._disk.archive, self._world.clock), self._world
+        )
         async with active(self._parts) as duties:
             self._network.control = self._parts.sessions
             self._ready.set()

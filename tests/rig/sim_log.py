@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import Clock, Entropy, LogConflict, LogDamaged, LogFailed
+from tests.rig.sim_history import SimArchive
 
 
 class CommitPoint(StrEnum):
@@ -74,6 +75,8 @@ class SimDisk:
     on_write: Callable[[Sequence[bytes]], None] | None = None
     """Told of records once they are on the platter."""
     holder: object | None = None
+    archive: SimArchive = field(default_factory=SimArchive)
+    """The history's store on the same disk."""
 
     def __post_init__(self) -> None:
         self.crcs = self.crcs or [zlib.crc32(record) for record in self.records]

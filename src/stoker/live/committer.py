@@ -38,6 +38,9 @@ from stoker.ports import EventLog, LogConflict, LogFailed
 COMMANDS_MAX: Final = 10_000
 """A disk that commits once a second would still drain this in a second; more waiting than that helps nobody."""
 
+Watcher = Callable[[ClusterState, Position, Fact], None]
+"""Told of each fact right after it was applied, before it is durable. It must only take notes."""
+
 Listener = Callable[[Sequence[Entry]], None]
 """Told of each durable batch in order. It must only take notes: it runs inside the writer."""
 
@@ -93,6 +96,7 @@ class Committer:
         self._resumed = world.clock.mono()
         self._commands_max = commands_max
         self._listeners: list[Listener] = []
+        self._watchers: list[Watcher] = []
         self._gathering = _Batch()
         self._flying = _Batch()
         self._work = asyncio.Event()
@@ -100,6 +104,9 @@ class Committer:
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
+
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers.append(watcher)
 
     def now(self) -> Instant:
         """W4."""
@@ -221,6 +228,8 @@ class Committer:
                 fact = Fact(at=now, by=by, event=event)
                 position = Position(state.position + 1)
                 apply(state, fact, position)
+                for watcher in self._watchers:
+                    watcher(state, position, fact)
                 batch.entries.append((position, fact))
                 batch.records.append(encode_fact(fact))
                 job = job_to_instruct(event)

@@ -14,6 +14,7 @@ from stoker.brain.state.commands import BeginEpoch
 from stoker.live.announce import Announcer
 from stoker.live.audit import Audit
 from stoker.live.committer import Committer
+from stoker.live.history import Recorder
 from stoker.live.job_meters import JobMeters
 from stoker.live.liveness import Liveness
 from stoker.live.loop import Loop
@@ -23,7 +24,7 @@ from stoker.live.settings import ControlSettings
 from stoker.live.snapshots import Snapshots, recover
 from stoker.live.supervise import Duties
 from stoker.live.world import World
-from stoker.ports import Clock, Entropy, EventLog, Telemetry
+from stoker.ports import Clock, Entropy, EventLog, History, Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class ControlPlane:
     liveness: Liveness
     snapshots: Snapshots
     audit: Audit
+    history: Recorder
     clock: Clock
     entropy: Entropy
     telemetry: Telemetry
@@ -47,14 +49,15 @@ class ControlPlane:
         return not self.committer.failed.is_set() and not self.loop.stuck
 
 
-async def recover_control(settings: ControlSettings, log: EventLog, world: World) -> ControlPlane:
-    """The control plane as its log left it, not yet active. The log is open.
+async def recover_control(settings: ControlSettings, log: EventLog, history: History, world: World) -> ControlPlane:
+    """The control plane as its log left it, not yet active. The log is open; the history will be.
 
     Raises: LogDamaged.
     """
-    recovered = await recover(log, world)
+    recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
     state = recovered.state
     committer = Committer(state, log, world, recent=recovered.recent)
+    recovered.history.follow(committer)
     outbox = Outbox(committer)
     liveness = Liveness(committer, world, unreachable_after_s=settings.agents.unreachable_after_s)
     heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
@@ -68,8 +71,9 @@ async def recover_control(settings: ControlSettings, log: EventLog, world: World
         loop=loop,
         sessions=sessions,
         liveness=liveness,
-        snapshots=Snapshots(committer, log, world, interval_s=settings.snapshot.interval_s),
+        snapshots=Snapshots(committer, log, world, recovered, interval_s=settings.snapshot.interval_s),
         audit=Audit(committer, world),
+        history=recovered.history,
         clock=world.clock,
         entropy=world.entropy,
         telemetry=world.telemetry,
@@ -106,4 +110,6 @@ _DUTIES: Final[tuple[tuple[str, Callable[[ControlPlane], Coroutine[None, None, N
     ("liveness", lambda control: control.liveness.run()),
     ("snapshots", lambda control: control.snapshots.run()),
     ("audit", lambda control: control.audit.run()),
+    ("history", lambda control: control.history.run()),
+    ("history_trim", lambda control: control.history.run_trim()),
 )

@@ -12,10 +12,11 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.history_sql import SqliteHistory
 from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
 from stoker.adapters.metrics import Metrics
@@ -28,11 +29,16 @@ from stoker.live.rpc.server import RpcServer
 from stoker.live.settings import ControlSettings
 from stoker.live.supervise import DutyEnded
 from stoker.live.world import World
-from stoker.ports import EventLog, LogConflict, LogDamaged, LogFailed
+from stoker.ports import EventLog, History, LogConflict, LogDamaged, LogFailed
 from stoker.wire.versions import PRODUCT
 
 _GC_THRESHOLDS: Final = (10_000, 50, 100)
 """Full collections walk every job record; those that are kept for long are frozen out of their way instead."""
+
+
+class Stores(NamedTuple):
+    log: EventLog
+    history: History
 
 
 async def run_control(settings: ControlSettings, *, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
@@ -52,21 +58,22 @@ async def run_control(settings: ControlSettings, *, stop: asyncio.Event, on_read
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     with _library_logs(telemetry), _as_refusals():
-        log = SqliteLog(settings.data_dir, telemetry=telemetry)
+        log, history = SqliteLog(settings.data_dir, telemetry=telemetry), SqliteHistory(settings.data_dir)
         try:
             await log.open()
-            await _serve(settings, log, world, stop, on_ready)
+            await _serve(settings, Stores(log, history), world, stop, on_ready)
         finally:
+            await history.close()
             await log.close()
     telemetry.event("stopped")
 
 
 async def _serve(
-    settings: ControlSettings, log: EventLog, world: World, stop: asyncio.Event, on_ready: Callable[[], None]
+    settings: ControlSettings, stores: Stores, world: World, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     listener = bind(settings.http.host, settings.http.port, "http")
     try:
-        control = await recover_control(settings, log, world)
+        control = await recover_control(settings, *stores, world)
         agents = RpcServer(settings.grpc, control.sessions)
         app = create_app(control)
         _quiet_collector()
@@ -81,6 +88,7 @@ async def _serve(
                 await duties.until(stop)
                 world.telemetry.event("stopping")
                 control.committer.feed.close()
+                control.sessions.tails.close()
     finally:
         listener.close()
 

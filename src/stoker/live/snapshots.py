@@ -3,23 +3,36 @@
 Rules: N1  a snapshot is of one position, taken in slices between which others run, and saved only once that position
            is durable
        N2  a snapshot that can't be saved is a warning: the log still holds everything
-       N3  recovery never guesses: a record that can't be read or applied ends the start with its position
+       N3  a snapshot waits for the history, from which the log could no longer be told once it is trimmed; but not
+           longer than `HELD_S_MAX` or `HELD_FACTS_MAX`, so that no broken history makes the log grow without end
+       N4  recovery never guesses: a record that can't be read or applied ends the start with its position
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
+from stoker.brain.domain.units import Mono
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
 from stoker.live.committer import Committer
 from stoker.live.feed import FEED_MAX, Entry
+from stoker.live.history import Recorder
 from stoker.live.world import World
 from stoker.ports import EventLog, LogDamaged, LogFailed
+
+HELD_S_MAX: Final = 3_600.0
+"""How long a snapshot waits for a history that can't be written: long enough to free a disk."""
+HELD_FACTS_MAX: Final = 500_000
+"""The same in facts: the next start replays them in about ten seconds."""
+RELIEF_EVERY: Final = 1_000
+
+Begin = Callable[[ClusterState], Recorder]
+"""Makes the recorder of the history that goes on from this state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +40,13 @@ class Recovered:
     """What the log adds up to, and its newest facts."""
 
     state: ClusterState
+    snapshot: Position
+    """Of the newest snapshot that was there; 0 = none."""
     recent: Sequence[Entry]
+    history: Recorder
 
 
-async def recover(log: EventLog, world: World) -> Recovered:
+async def recover(log: EventLog, world: World, begin: Begin) -> Recovered:
     """Read the newest snapshot and every record after it. The log is open already.
 
     Raises: LogDamaged.
@@ -39,9 +55,14 @@ async def recover(log: EventLog, world: World) -> Recovered:
     stored = await log.snapshot()
     state = ClusterState() if stored is None else _loaded(stored.position, stored.chunks)
     since: Final = state.position
+    history = begin(state)
     recent: deque[Entry] = deque(maxlen=FEED_MAX)
     async for position, record in log.follow(since):
-        recent.append(_replayed(state, position, record))
+        entry = _replayed(state, position, record)
+        history.note(state, *entry)
+        recent.append(entry)
+        if position % RELIEF_EVERY == 0:
+            await history.relieve()
     world.telemetry.event(
         "recovered",
         position=state.position,
@@ -52,7 +73,7 @@ async def recover(log: EventLog, world: World) -> Recovered:
         epoch=state.epoch,
         took_ms=round((world.clock.mono() - began) * 1_000),
     )
-    return Recovered(state, tuple(recent))
+    return Recovered(state, since, tuple(recent), history)
 
 
 def _loaded(position: Position, chunks: Sequence[bytes]) -> ClusterState:
@@ -77,14 +98,19 @@ def _replayed(state: ClusterState, position: Position, record: bytes) -> Entry:
 class Snapshots:
     """Takes a snapshot every `interval_s` when something changed."""
 
-    def __init__(self, committer: Committer, log: EventLog, world: World, *, interval_s: float) -> None:
+    def __init__(
+        self, committer: Committer, log: EventLog, world: World, recovered: Recovered, *, interval_s: float
+    ) -> None:
         self._committer = committer
         self._log = log
+        self._history = recovered.history
+        self._kept = recovered.snapshot
         self._clock = world.clock
         self._telemetry = world.telemetry
         self._interval_s = interval_s
         self._saved = committer.durable
         self._saved_at = world.clock.mono()
+        self._held_since: Mono | None = None
 
     def age_s(self) -> float:
         """Seconds for which facts have been in no snapshot, counted from the last one; 0 when it holds all of them."""
@@ -102,17 +128,35 @@ class Snapshots:
             return
         began = self._clock.mono()
         position = self._committer.state.position
-        chunks: list[bytes] = []
-        for chunk in snapshot_chunks(self._committer.state):
-            chunks.append(chunk)
-            await self._clock.sleep(0)
+        slices = snapshot_chunks(self._committer.state)
+        chunks = [next(slices)]  # from here on it is of this position, whatever happens meanwhile
         try:
             await self._committer.settled()
+            if not await self._told(position):
+                return
+            for chunk in slices:
+                chunks.append(chunk)
+                await self._clock.sleep(0)
             await self._log.save_snapshot(position, chunks)
         except (StokerError, LogFailed) as fault:
             self._telemetry.count("snapshot_faults")
             self._telemetry.warn("snapshot_failed", position=position, error=str(fault))
             return
-        self._saved, self._saved_at = position, self._clock.mono()
+        self._saved, self._kept, self._saved_at = position, position, self._clock.mono()
         self._telemetry.observe("snapshot", self._clock.mono() - began)
         self._telemetry.gauge("snapshot_position", position)
+
+    async def _told(self, position: Position) -> bool:
+        """N3. May the log forget what happened up to `position`?"""
+        if await self._history.flush(position):
+            self._held_since = None
+            return True
+        if self._held_since is None:
+            self._held_since = self._clock.mono()
+        held_s, facts = self._clock.mono() - self._held_since, position - self._kept
+        if held_s < HELD_S_MAX and facts < HELD_FACTS_MAX:
+            self._telemetry.count("snapshots_held")
+            self._telemetry.warn("snapshot_held", position=position, facts=facts, held_s=round(held_s))
+            return False
+        self._telemetry.warn("snapshot_without_history", position=position, facts=facts, held_s=round(held_s))
+        return True

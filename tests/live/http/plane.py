@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.history_sql import SqliteHistory
 from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.metrics import Metrics
@@ -134,13 +135,14 @@ async def plane_in(folder: Path, settings: ControlSettings | None = None) -> Asy
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=io.BytesIO())
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
-    log = SqliteLog(folder, telemetry=telemetry)
+    log, history = SqliteLog(folder, telemetry=telemetry), SqliteHistory(folder)
     await log.open()
     try:
-        control = await recover_control(settings or ControlSettings(), log, world)
+        control = await recover_control(settings or ControlSettings(), log, history, world)
         async with active(control):
             yield Plane(control)
     finally:
+        await history.close()
         await log.close()
 
 

@@ -1,0 +1,368 @@
+"""How do facts become history, and what if the history can't be written?
+
+Each fact is looked at right after it was applied, while the state still shows what it was about; references to what
+ended are noted, and written once the fact is durable. Nothing is decided from the history, and nobody waits for it but
+snapshots: what a snapshot makes the log forget must be in the history first.
+
+Rules: R1  only what is durable is written: the history is never ahead of the log
+       R2  a history that can't be written stops nothing: it is told, counted and tried again
+       R3  notes that no longer fit are dropped, and the history is filled anew from the state as soon as it can be
+           written: what the state had forgotten by then is missing, and that is told
+       R4  the same after a start whose snapshot is newer than the history
+       R5  a history of another cluster is left alone; one that is ahead of a log that was put back is put back too
+Limits: `notes_max` notes wait, about 10 MiB beside what the state holds anyway; for the rest see R3.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import JOB_ID_MAX, JobId, NodeName, Position
+from stoker.brain.domain.job import Attempt, Job, TaskEnd
+from stoker.brain.domain.units import DAY_MS, Instant
+from stoker.brain.domain.usage import Holding, Offer, held_by
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.job import JobFinished, JobRequeued, JobsPruned, TaskEnded
+from stoker.brain.state.events.node import NodeEvent
+from stoker.live.committer import Committer
+from stoker.live.settings import HistorySettings
+from stoker.live.world import World
+from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark
+
+NOTES_MAX: Final = 50_000
+"""Minutes of the busiest cluster, a day of a usual one."""
+BATCH_MAX: Final = 500
+"""Notes of one transaction: a few milliseconds of encoding, so that whoever else needs the process gets it soon."""
+GATHER_S: Final = 0.25
+"""So that a burst of ends shares one transaction."""
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+TRIM_PERIOD_S: Final = 600.0
+_LOOK: Final = 1_000
+
+_NODE_EVENTS: Final = frozenset(NodeEvent.__args__)
+_NOTED: Final = frozenset({TaskEnded, JobRequeued, JobFinished, JobsPruned, *_NODE_EVENTS})
+
+
+class _EndedJob(NamedTuple):
+    position: Position
+    job: Job
+
+
+class _EndedAttempt(NamedTuple):
+    position: Position
+    job: JobId
+    attempt: Attempt
+
+
+_Note = _EndedJob | _EndedAttempt | Holding | Offer
+
+
+class Recorder:
+    """The writer of one control plane's history. `run` and `run_trim` must be running for it to be kept up."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        store: History,
+        world: World,
+        settings: HistorySettings,
+        *,
+        notes_max: int = NOTES_MAX,
+    ) -> None:
+        """`state` is the newest snapshot's; facts after it are noted as they are applied."""
+        self.store = store
+        self.fault = ""
+        """Why it can't be written; empty while it can."""
+        self._state = state
+        self._clock = world.clock
+        self._telemetry = world.telemetry
+        self._settings = settings
+        self._notes_max = notes_max
+        self._notes: deque[_Note] = deque()
+        self._ended: dict[JobId, Job] = {}
+        self._offered: dict[NodeName, int] = {}
+        self._dropped = 0
+        self._pruned = JobId(0)
+        self._pruned_known = state.position == 0
+        self._covered = state.position
+        """What happened after it is noted, or written; before it only the store can know."""
+        self._mark = HistoryMark()
+        self._met = False
+        self._gap = False
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._retry_s = RETRY_FIRST_S
+        self._committer: Committer | None = None
+
+    # -- noting ----------------------------------------------------------------------------------------------------
+
+    def note(self, state: ClusterState, position: Position, fact: Fact) -> None:
+        """Told of each fact right after it was applied."""
+        event = fact.event
+        if type(event) not in _NOTED:
+            return
+        if isinstance(event, JobsPruned):
+            self._pruned = max(self._pruned, *event.jobs)
+        elif isinstance(event, TaskEnded):
+            job = state.jobs[event.job]
+            task = job.attempts[event.attempt - 1].tasks[event.rank]
+            self._add(position, held_by(job, event.attempt, task, fact.at, position))
+        elif isinstance(event, JobFinished):
+            job = state.jobs[event.job]
+            self._ended[job.id] = job
+            self._add(position, _EndedJob(position, job))
+        elif isinstance(event, JobRequeued):
+            self._add(position, _EndedAttempt(position, event.job, state.jobs[event.job].attempts[-1]))
+        elif isinstance(event, NodeEvent):
+            gpus = gpus_offered(state, event.node)
+            if self._offered.get(event.node) != gpus:
+                self._offered[event.node] = gpus
+                self._add(position, Offer(node=event.node, at=fact.at, gpus=gpus, position=position))
+
+    def _add(self, position: Position, note: _Note) -> None:
+        if len(self._notes) >= self._notes_max:
+            self._give_up()
+        if self._gap:
+            self._dropped += 1
+            return
+        self._notes.append(note)
+        self._news.set()
+
+    def _give_up(self) -> None:
+        """R3."""
+        self._dropped += len(self._notes)
+        self._gap = True
+        self._notes.clear()
+        self._ended.clear()
+        self._offered.clear()
+
+    # -- recovery --------------------------------------------------------------------------------------------------
+
+    async def relieve(self) -> None:
+        """Called between the slices of a long replay, whose facts are all durable: write what would no longer fit."""
+        if len(self._notes) < self._notes_max // 2 or self.fault:
+            return
+        try:
+            async with self._turn:
+                mark = await self.store.open()
+                if mark.cluster_id in ("", self._state.cluster_id) and mark.position >= self._covered:
+                    self._drop_known(mark)
+                    while self._notes:
+                        await self._write_batch(self._durable)
+        except HistoryFailed as fault:
+            self._failed(fault)
+        self._met = False
+
+    def follow(self, committer: Committer) -> None:
+        """From now on facts come from this writer, and are durable when it says so."""
+        self._committer = committer
+        committer.watch(self.note)
+        self._news.set()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._news.wait()
+            await self._clock.sleep(GATHER_S if not self.fault else self._retry_s)
+            self._news.clear()
+            if not await self.flush(None):
+                self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+
+    async def run_trim(self) -> None:
+        """Until cancelled: keep it within its bounds."""
+        while True:
+            await self._clock.sleep(TRIM_PERIOD_S)
+            await self.trim()
+
+    async def trim(self) -> None:
+        before = Instant(self._clock.now() - self._settings.keep_days * DAY_MS)
+        try:
+            dropped = await self.store.trim(before, self._settings.rows_max)
+        except HistoryFailed as fault:
+            self._telemetry.count("history_faults")
+            self._telemetry.warn("history_not_trimmed", error=str(fault))
+            return
+        if dropped:
+            self._telemetry.event("history_trimmed", jobs=dropped)
+
+    async def flush(self, position: Position | None) -> bool:
+        """Write what is durable, at least up to `position`, which must be. False = it can't be written now (R2).
+
+        None = only if there is something to write.
+        """
+        try:
+            async with self._turn:
+                await self._meet()
+                through = self._durable if position is None else position
+                while self._notes_through(through) or self._mark.position < (position or 0):
+                    await self._write_batch(through)
+                    await self._meet()
+        except HistoryFailed as fault:
+            self._failed(fault)
+            return False
+        if self.fault:
+            self._telemetry.event("history_back", position=self._mark.position)
+        self.fault, self._retry_s = "", RETRY_FIRST_S
+        self._telemetry.gauge("history_ok", 1)
+        self._telemetry.gauge("history_waiting", len(self._notes))
+        return True
+
+    @property
+    def _durable(self) -> Position:
+        return self._committer.durable if self._committer else self._state.position
+
+    def _failed(self, fault: HistoryFailed) -> None:
+        self._met = False
+        self._news.set()
+        self.fault = str(fault)
+        self._telemetry.count("history_faults")
+        self._telemetry.gauge("history_ok", 0)
+        self._telemetry.gauge("history_waiting", len(self._notes))
+        self._telemetry.warn("history_failed", error=self.fault, waiting=len(self._notes), dropped=self._dropped)
+
+    def _notes_through(self, through: Position) -> bool:
+        return bool(self._notes) and self._notes[0].position <= through
+
+    async def _write_batch(self, through: Position) -> None:
+        """R1: `through` is durable."""
+        some = [note for note in islice(self._notes, BATCH_MAX) if note.position <= through]
+        left = len(some) < len(self._notes) and self._notes[len(some)].position <= through
+        mark = HistoryMark(cluster_id=self._state.cluster_id, position=some[-1].position if left else through)
+        await self.store.record(_batch(mark, some))
+        self._mark, self._covered = mark, max(self._covered, mark.position)
+        if self._gap:
+            return  # given up meanwhile, these too
+        for note in some:
+            self._notes.popleft()
+            if isinstance(note, _EndedJob) and self._ended.get(note.job.id) is note.job:
+                del self._ended[note.job.id]
+
+    async def _meet(self) -> None:
+        """Find out what the store has, once and after each failure; R3 to R5."""
+        if not self._met:
+            mark = await self.store.open()
+            if mark.cluster_id not in ("", self._state.cluster_id):
+                raise HistoryFailed(
+                    f"the history is that of cluster {mark.cluster_id}, and this one is {self._state.cluster_id}. "
+                    "To recover: move history.db away, or restore the data folder as a whole"
+                )
+            if mark.position > self._durable:
+                self._telemetry.warn("history_put_back", ahead=mark.position, position=self._durable)
+                mark = HistoryMark(cluster_id=self._state.cluster_id, position=self._durable)
+                await self.store.rewind(mark)
+            self._drop_known(mark)
+            self._pruned = max(self._pruned, await self._newest_forgotten())
+            self._pruned_known = True
+        if self._gap:
+            await self._refill()
+
+    def _drop_known(self, mark: HistoryMark) -> None:
+        while self._notes and self._notes[0].position <= mark.position:
+            note = self._notes.popleft()
+            if isinstance(note, _EndedJob) and self._ended.get(note.job.id) is note.job:
+                del self._ended[note.job.id]
+        self._gap = self._gap or mark.position < self._covered
+        self._mark, self._met = mark, True
+
+    async def _newest_forgotten(self) -> JobId:
+        """The newest job in the store that the state has no longer."""
+        below = JobId(JOB_ID_MAX)
+        while ids := await self.store.ids(None, below, _LOOK):
+            gone = next((job for job in ids if job not in self._state.jobs), None)
+            if gone is not None:
+                return gone
+            below = ids[-1]
+        return JobId(0)
+
+    async def _refill(self) -> None:
+        """R3, R4: all that the state knows to have ended."""
+        jobs = [job for job in self._state.jobs.values() if job.is_final or job.attempts]
+        nodes = list(self._state.nodes)
+        position, at = self._state.position, self._state.last_at
+        offers = [Offer(node=node, at=at, gpus=gpus_offered(self._state, node), position=position) for node in nodes]
+        self._offered = {offer.node: offer.gpus for offer in offers}
+        self._notes.clear()
+        self._gap = False
+        dropped, self._dropped = self._dropped, 0
+        try:
+            if self._committer is not None:
+                await self._committer.settled()  # R1
+            since = self._mark
+            for start in range(0, len(jobs), BATCH_MAX):
+                await self.store.record(_known(since, jobs[start : start + BATCH_MAX], position))
+            mark = HistoryMark(cluster_id=self._state.cluster_id, position=position)
+            await self.store.record(HistoryBatch(mark=mark, offers=offers))
+        except StokerError as fault:
+            self._give_up()
+            raise HistoryFailed(f"the event log has failed: {fault}") from fault
+        except BaseException:
+            self._give_up()
+            raise
+        self._mark, self._covered = mark, max(self._covered, position)
+        if since.position or dropped:
+            self._telemetry.warn("history_gap", after=since.position, before=position, dropped=dropped)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def newest_pruned(self) -> JobId:
+        """No job above it was forgotten by the state, so none has to be looked for in the store."""
+        return self._pruned if self._pruned_known else JobId(JOB_ID_MAX)
+
+    def ended(self) -> dict[JobId, Job]:
+        """Jobs that ended and aren't in the store yet. Look here after the state and before the store."""
+        return dict(self._ended)
+
+    def holdings(self) -> tuple[Position, list[Holding]]:
+        """What ended after the store's mark, and that mark."""
+        return self._mark.position, [note for note in self._notes if isinstance(note, Holding)]
+
+    def offers(self) -> list[Offer]:
+        """The same of offers."""
+        return [note for note in self._notes if isinstance(note, Offer)]
+
+
+def gpus_offered(state: ClusterState, name: NodeName) -> int:
+    """GPUs that a node offers to new work, held or not."""
+    node = state.nodes.get(name)
+    if node is None or not node.schedulable:
+        return 0
+    taken = {uuid for stray in node.strays for uuid in stray.gpus}
+    return sum(gpu.uuid not in taken for gpu in node.inventory.gpus)
+
+
+def _batch(mark: HistoryMark, notes: Sequence[_Note]) -> HistoryBatch:
+    return HistoryBatch(
+        mark=mark,
+        jobs=[note for note in notes if isinstance(note, _EndedJob)],
+        attempts=[note for note in notes if isinstance(note, _EndedAttempt)],
+        holdings=[note for note in notes if isinstance(note, Holding)],
+        offers=[note for note in notes if isinstance(note, Offer)],
+    )
+
+
+def _known(mark: HistoryMark, jobs: Sequence[Job], position: Position) -> HistoryBatch:
+    """What the records themselves say. When each rank of a gang was settled isn't in them; its own end is close."""
+    tries = [(job, attempt) for job in jobs for attempt in job.attempts]
+    return HistoryBatch(
+        mark=mark,
+        jobs=[(position, job) for job in jobs if job.is_final],
+        attempts=[(position, job.id, attempt) for job, attempt in tries if attempt.outcome and not job.is_final],
+        holdings=[
+            held_by(job, attempt.number, task, _settled_at(attempt, task.end), position)
+            for job, attempt in tries
+            for task in attempt.tasks
+            if task.end is not None
+        ],
+    )
+
+
+def _settled_at(attempt: Attempt, end: TaskEnd) -> Instant:
+    return attempt.ended_at if attempt.outcome and len(attempt.tasks) == 1 else end.at
