@@ -4,8 +4,11 @@ from msgspec import structs
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.job import EndCause, Visible
-from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.lifecycle import JobState, NodeState, Outcome
+from stoker.wire.rest.cluster import ClusterView
+from stoker.wire.rest.gpu import GpuStatus, GpuView
 from stoker.wire.rest.job import AttemptView, JobView, TaskRunView, WhyView
+from stoker.wire.rest.node import FreeView, NodeView
 
 
 def at(seconds: float) -> str:
@@ -35,6 +38,71 @@ def attempt(
         master_port=20_000,
         tasks=list(tasks),
     )
+
+
+def gpu(index: int = 0, node: str = "node-1", status: GpuStatus = "idle", holder: str | None = None) -> GpuView:
+    return GpuView(
+        id=f"{node}-gpu-{index}",
+        uuid=f"GPU-{node}-{index}",
+        node_id=node,
+        node=node,
+        device_index=index,
+        model="H100",
+        memory=80,
+        memory_mb=80,
+        status=status,
+        current_task=holder,
+        simulated=True,
+        updated_at=at(0),
+    )
+
+
+def node(name: str = "node-1", statuses: tuple[GpuStatus, ...] = ("busy", "idle"), **changes: object) -> NodeView:
+    plain = NodeView(
+        name=name,
+        state=NodeState.READY,
+        online=True,
+        schedulable=True,
+        drain=None,
+        silent_since=None,
+        registered_at=at(0),
+        address="127.0.0.1",
+        cpus=16,
+        memory_mb=131_072,
+        free=FreeView(gpus=1, cpus=14, memory_mb=65_536),
+        gpus=[gpu(index, name, status) for index, status in enumerate(statuses)],
+        jobs=["7"],
+        strays=[],
+        labels={},
+        executors=("process",),
+        simulated=True,
+        version="0",
+        boot_id="b",
+    )
+    return structs.replace(plain, **changes)
+
+
+def cluster(**changes: object) -> ClusterView:
+    plain = ClusterView(
+        total_gpus=4,
+        available_gpus=2,
+        busy_gpus=2,
+        offline_gpus=0,
+        total_nodes=2,
+        online_nodes=2,
+        total_jobs=3,
+        pending_jobs=1,
+        running_jobs=2,
+        jobs={"running": 2, "pending": 1},
+        nodes={"ready": 2},
+        simulated=True,
+        cluster_id="c",
+        epoch=1,
+        position=1,
+        version="0",
+        last_pass_age_s=0.1,
+    )
+    return structs.replace(plain, **changes)
 
 
 def why(**changes: object) -> WhyView:

@@ -3,7 +3,7 @@
 Rules: A1  a look is taken every second, unless the last one isn't back; the picture stays while none comes
        A2  a server that doesn't answer is said to be away, and asked again
        A3  nothing is ended before a person said yes
-       A4  `q`, Ctrl-C, SIGTERM and SIGHUP leave the terminal as it was, whatever is being asked
+       A4  `q`, Ctrl-C and every signal that asks to end leave the terminal as it was, whatever is being asked
 """
 
 import asyncio
@@ -11,10 +11,10 @@ import signal
 from collections.abc import Awaitable
 from typing import ClassVar, Final, TypeVar
 
-from rich.text import Text
+import click
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.pause import clock_text, now_ms
@@ -31,7 +31,7 @@ from stoker.cli.top.picture import (
     rule_title,
     summary_line,
 )
-from stoker.cli.top.rows import Rows
+from stoker.cli.top.rows import Line, Rows
 from stoker.cli.why_text import why_lines
 from stoker.wire.async_client import AsyncClient
 from stoker.wire.rest.job import JobView
@@ -39,6 +39,8 @@ from stoker.wire.rest.job import JobView
 Answer = TypeVar("Answer")
 
 LOOK_S: Final = 1.0
+ANSWER_S: Final = 5.0
+"""After that a person is told that what is seen is old."""
 MESSAGE_S: Final = 4.0
 KEYS: Final = "enter open  c cancel  h hold  r release  w why  / filter  ? help  q quit"
 NODE_KEYS: Final = "esc back  up/down scroll"
@@ -82,14 +84,17 @@ class TopApp(App[int]):
         self._seen: Look | None = None
         self._ended = False
         self._words = ""
+        self._trouble = ""
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="summary")
-        yield Static("", id="trouble")
+        yield Line(id="summary")
+        yield Line(id="trouble")
         yield Rows("asking for nodes", id="nodes")
         yield Rows("asking for jobs", id="jobs")
-        yield Input(placeholder="words that a job must have; esc shows all", id="filter", compact=True)
-        yield Static("", id="keys", classes="keys")
+        yield Input(
+            placeholder="words that a job must have; esc shows all", id="filter", compact=True, select_on_focus=False
+        )
+        yield Line(classes="keys")
 
     async def on_mount(self) -> None:
         self.theme = "ansi-dark"
@@ -98,10 +103,13 @@ class TopApp(App[int]):
         self.query_one("#jobs", Rows).focus()
         self._say()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.action_leave, 128 + number)
         self.set_interval(self._every_s, self._look)
         self._look()
+
+    async def on_unmount(self) -> None:
+        await self._client.close()
 
     def action_leave(self, status: int) -> None:
         self.exit(status)
@@ -113,34 +121,48 @@ class TopApp(App[int]):
 
     async def _look_once(self) -> None:
         try:
-            page = self.screen
-            self._seen = await take_look(self._client, ended=self._ended)
-            if isinstance(page, Page) and page.job is not None:
-                close_up = await look_at_job(self._client, page.job)
-                page.write(job_page(close_up, self._room, now_ms()), log_lines(close_up.log))
-            trouble = ""
+            async with asyncio.timeout(ANSWER_S):
+                self._seen = await take_look(self._client, ended=self._ended)
+            self._trouble = ""
+        except TimeoutError:
+            self._trouble = f"waiting: the control plane gives no answer for {ANSWER_S:g} s"
         except StokerError as fault:
-            trouble = f"waiting: {fault.refusal.message}"
+            self._trouble = f"waiting: {visible(fault.refusal.message)}"
         finally:
             self._looks = False
-        self._draw(trouble)
+        self._draw()
+        if isinstance(self.screen, Page):
+            await self._look_closely(self.screen)
 
-    def _draw(self, trouble: str = "") -> None:
+    async def _look_closely(self, page: Page) -> None:
+        page.warn(self._trouble)
+        if page.job is None or self._trouble:
+            return
+        try:
+            seen = await look_at_job(self._client, page.job)
+        except StokerError as fault:
+            page.warn(visible(fault.refusal.message))
+        else:
+            page.write(job_page(seen, self._room, now_ms()), log_lines(seen.log))
+
+    def _draw(self) -> None:
         """Everything, as far as it has changed."""
-        line = self.screen_stack[0].query_one("#trouble", Static)
-        line.display = bool(trouble)
-        line.update(Text(visible(trouble)))
+        line = self.screen_stack[0].query_one("#trouble", Line)
+        line.say(self._trouble)
+        if line.display != bool(self._trouble):
+            line.display = bool(self._trouble)
         if self._seen is not None:
             self._draw_look(self._seen)
 
     def _draw_look(self, look: Look) -> None:
         base = self.screen_stack[0]
         room = self._room
-        summary = summary_line(look.cluster, room, clock_text())
-        base.query_one("#summary", Static).update(Text.from_ansi(summary))
+        base.query_one("#summary", Line).say(summary_line(look.cluster, room, clock_text()))
         nodes, jobs = base.query_one("#nodes", Rows), base.query_one("#jobs", Rows)
         # A third of the window at most, so that the queue keeps the most of it.
-        nodes.styles.height = min(len(look.nodes), max(3, self.size.height // 3 - 2)) + 2
+        height = min(max(1, len(look.nodes)), max(3, self.size.height // 3 - 2)) + 2
+        if nodes.size.height != height - 1:
+            nodes.styles.height = height
         nodes.show(node_sheet(look.nodes, room), "no node has joined: `stoker agent` runs on each")
         found = matching(look.jobs, self._words)
         jobs.show(job_sheet(found, room, now_ms()), self._nothing(look))
@@ -160,10 +182,10 @@ class TopApp(App[int]):
         """What is in sight, of how much."""
         base = self.screen_stack[0]
         nodes, jobs = base.query_one("#nodes", Rows), base.query_one("#jobs", Rows)
-        nodes.border_title = Text(f" {rule_title('nodes', nodes.sight, len(look.nodes))} ")
+        nodes.entitle(rule_title("nodes", nodes.sight, len(look.nodes)))
         more = f", {look.left_out} more wait" if look.left_out else ""
         words = f" with: {visible(self._words)}" if self._words else ""
-        jobs.border_title = Text(f" {rule_title('jobs', jobs.sight, found)}{more}{words} ")
+        jobs.entitle(f"{rule_title('jobs', jobs.sight, found)}{more}{words}")
 
     def on_rows_moved(self) -> None:
         if self._seen is not None:
@@ -263,8 +285,10 @@ class TopApp(App[int]):
 
     def _say(self, text: str = "") -> None:
         """A message in place of the keys, for a while."""
-        line = self.screen.query_one(".keys", Static)
-        line.update(Text(visible(text), "bold") if text else Text(KEYS))
+        lines = self.screen.query(".keys").results(Line)
+        keys = self.screen.keys if isinstance(self.screen, Page) else KEYS
+        for line in lines:  # one, or none above which a question is asked
+            line.say(click.style(visible(text), bold=True) if text else keys)
         if text:
             self.set_timer(MESSAGE_S, self._say)
 

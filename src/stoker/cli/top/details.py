@@ -1,4 +1,7 @@
-"""What is shown above the picture: one thing close up, a few words, or a question?"""
+"""What is shown above the picture: one thing close up, a few words, or a question?
+
+Keys that were typed quickly may arrive when what they were meant for is closed: nothing is closed twice.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -10,6 +13,8 @@ from textual.containers import VerticalScroll
 from textual.events import Key
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
+
+from stoker.cli.top.rows import Line
 
 
 class Page(Screen[None]):
@@ -32,7 +37,8 @@ class Page(Screen[None]):
         """`job`: what orders are given to."""
         super().__init__()
         self._title = title
-        self._keys = keys
+        self.keys = keys
+        self._shown_title = ""
         self._text: str | None = None
         self._log: tuple[str, ...] = ()
         self.job = job
@@ -41,11 +47,21 @@ class Page(Screen[None]):
         with VerticalScroll(id="page", classes="" if self.job else "alone", can_focus=False) as page:
             page.border_title = Text(f" {self._title} ")
             yield Static("", id="body")
-        log = Static("", id="log")
+        log = Line(id="log")
         log.border_title = Text(" what rank 0 wrote last ")
         log.display = False
         yield log
-        yield Static(Text.from_ansi(self._keys), classes="keys")
+        keys = Line(classes="keys")
+        keys.say(self.keys)
+        yield keys
+
+    def warn(self, trouble: str) -> None:
+        """Say beside the title that what is seen may be old; empty = it isn't."""
+        title = f" {self._title} " if not trouble else f" {self._title} ({trouble}) "
+        page = self.query_one("#page")
+        if title != self._shown_title:
+            self._shown_title = title
+            page.border_title = Text(title)
 
     def write(self, text: str, log: Sequence[str] | None = None) -> None:
         """Draw what has changed. Of the log the last lines are seen that there is room for."""
@@ -63,14 +79,15 @@ class Page(Screen[None]):
         self.call_after_refresh(self._write_log)
 
     def _write_log(self) -> None:
-        pane = self.query_one("#log", Static)
-        pane.update(Text("\n".join(self._log[-max(1, pane.size.height) :]) or "(nothing yet)"))
+        pane = self.query_one("#log", Line)
+        pane.say("\n".join(self._log[-max(1, pane.size.height) :]) or "(nothing yet)")
 
     def action_scroll(self, by: int) -> None:
         self.query_one("#page", VerticalScroll).scroll_relative(y=by, animate=False)
 
     def action_back(self) -> None:
-        self.dismiss()
+        if self.is_current:
+            self.dismiss()
 
 
 class Words(ModalScreen[None]):
@@ -89,7 +106,8 @@ class Words(ModalScreen[None]):
 
     def on_key(self, event: Key) -> None:
         event.stop()  # `q` closes this, and not what lies below
-        self.dismiss()
+        if self.is_current:
+            self.dismiss()
 
 
 class Question(ModalScreen[bool]):
@@ -110,4 +128,5 @@ class Question(ModalScreen[bool]):
         yield box
 
     def action_answer(self, is_yes: bool) -> None:
-        self.dismiss(is_yes)
+        if self.is_current:
+            self.dismiss(is_yes)

@@ -42,7 +42,7 @@ class Sheet(NamedTuple):
 
 def summary_line(cluster: ClusterView, room: int, clock: str) -> str:
     """The whole cluster in one line."""
-    simulated = " simulated" if cluster.simulated else ""
+    simulated = " simulated" if cluster.simulated and room >= USER_FROM else ""
     parts = [
         click.style("stoker top", bold=True),
         f"{cluster.online_nodes}/{cluster.total_nodes} nodes",
@@ -115,7 +115,7 @@ def job_sheet(jobs: Sequence[JobView], room: int, now_ms: int) -> Sheet:
         *([Column[JobView]("TENANT", lambda job: job.tenant)] if room >= TENANT_FROM else []),
         Column("WAITED", lambda job: waited(job, now_ms), right=True),
         Column("RAN", lambda job: ran(job, now_ms), right=True),
-        Column("WHERE, OR WHY NOT", _where_or_why, elastic=True),
+        Column("WHERE OR WHY", _where_or_why, elastic=True),
     ]
     return _sheet(columns, jobs, room, wide=True)
 

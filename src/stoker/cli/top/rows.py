@@ -17,12 +17,25 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widgets import Static
 
 from stoker.cli.top.picture import Sheet
 
 _CHOSEN: Final = Style(reverse=True)
 _CHOSEN_ELSEWHERE: Final = Style(underline=True)
 _HEAD: Final = Style(bold=True, dim=True)
+
+
+class Line(Static):
+    """One line that is drawn again only when it says something else."""
+
+    said = ""
+
+    def say(self, text: str) -> None:
+        """`text` may hold colours; nothing else that acts on a terminal."""
+        if text != self.said:
+            self.said = text
+            self.update(Text.from_ansi(text), layout=False)
 
 
 class Rows(ScrollView, can_focus=True):
@@ -56,6 +69,7 @@ class Rows(ScrollView, can_focus=True):
         self._head = Text()
         self._empty = empty
         self._chosen = 0
+        self._title = ""
 
     @property
     def key(self) -> str | None:
@@ -71,6 +85,12 @@ class Rows(ScrollView, can_focus=True):
     @property
     def _room(self) -> int:
         return max(1, self.size.height - 1)
+
+    def entitle(self, title: str) -> None:
+        """Say above it what it is."""
+        if self._title != title:
+            self._title = title
+            self.border_title = Text(f" {title} ")
 
     def show(self, sheet: Sheet, empty: str = "") -> None:
         """Replace what is shown."""
