@@ -82,6 +82,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_signal": _mistyped("Not a signal"),
     "bad_time": _mistyped("Not a duration"),
     "bad_begin": _mistyped("Not a time to begin at"),
+    "bad_moment": _mistyped("Not a moment, or a span without one"),
     "bad_size": _mistyped("Not a size of memory"),
     "bad_priority": _mistyped("Not a priority"),
     "bad_server": _mistyped("Not a server's address"),
@@ -167,6 +168,7 @@ STATUSES: Final[dict[str, Status]] = {
     # a server in trouble, or none
     "overloaded": _full("The disk can't keep up", 503),
     "stopping": _unavailable("The control plane is stopping"),
+    "history_unavailable": _unavailable("The history can't be read"),
     "log_failed": _unavailable("The event log can't be written"),
     "not_ready": _unavailable("Not ready to serve"),
     "internal_error": Status(500, "INTERNAL", EXIT_FAILED, "A defect of Stoker"),
