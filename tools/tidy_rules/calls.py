@@ -25,17 +25,24 @@ BANS: Final = (
     Ban(
         ("time", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
         "the Clock port: clock.now(), clock.mono(), await clock.sleep(s)",
-        # The runner reads its own clock, and a command that polls a server waits in one place; what a person types is
-        # meant by the person's wall clock.
-        ("src/stoker/adapters/clock.py", RUNNER, "src/stoker/cli/pause.py", "src/stoker/cli/local_zone.py"),
+        # The runner reads its own clock, and a command or a client that polls a server waits in one place; what a
+        # person types is meant by the person's wall clock.
+        (
+            *("src/stoker/adapters/clock.py", RUNNER, "src/stoker/cli/pause.py", "src/stoker/cli/local_zone.py"),
+            "src/stoker/wire/pause.py",
+        ),
     ),
-    Ban(("asyncio.sleep",), "the Clock port: await clock.sleep(s)", ("src/stoker/adapters/clock.py",)),
+    Ban(
+        ("asyncio.sleep",),
+        "the Clock port: await clock.sleep(s)",
+        ("src/stoker/adapters/clock.py", "src/stoker/wire/pause.py"),
+    ),
     Ban(
         ("random", "secrets", "uuid.uuid1", "uuid.uuid4", "uuid_utils", "os.urandom", "os.getrandom"),
         "the Entropy port: entropy.uid(), entropy.seed(), entropy.jitter(a, b)",
         # The runner may import nothing of ours, so it names its own life; and a submit draws one key, for which the
         # adapter would cost it a fifth of its time.
-        ("src/stoker/adapters/entropy.py", RUNNER, "src/stoker/cli/submit_key.py"),
+        ("src/stoker/adapters/entropy.py", RUNNER, "src/stoker/cli/submit_key.py", "src/stoker/wire/pause.py"),
     ),
     Ban(
         ("threading", "_thread", "concurrent.futures", "multiprocessing"),

@@ -43,11 +43,10 @@ def _last_tasks(job: "JobView") -> "Iterator[TaskRunView]":
 
 def wait_for(job_id: str) -> "JobView":
     """The job once it is final. Ctrl-C says that it goes on, and is raised."""
-    from stoker.cli.pause import pause
     from stoker.cli.server import connect
 
     with goes_on(job_id):
-        return connect().wait(job_id, pause)
+        return connect().wait(job_id)
 
 
 @contextmanager

@@ -1,68 +1,58 @@
 """How does a Python program, such as our own command line, ask a control plane?
 
-    client = Client("http://127.0.0.1:8080")
-    job = client.submit(JobBody(command=["python", "train.py"], gpu_count=4))
-    job = client.wait(job.id, pause=time.sleep)
+    with Client("http://127.0.0.1:8080") as client:
+        job = client.submit(JobBody(command=["python", "train.py"], gpu_count=4))
+        job = client.wait(job.id)
 
-Every method raises StokerError with the server's code, message and hint, or `no_server` when none answers.
+`async_client` has the same methods for programs with an event loop. Every method raises StokerError: with the server's
+code, message and hint, or `no_server` where none answers, or `no_answer` where the answer got lost and the request may
+have been carried out. What is safe to repeat is repeated; `retry` says what that is.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
-from urllib.parse import quote, urlencode
+from typing import Self, TypeVar
 
-import msgspec
+from msgspec import structs
 
-from stoker.brain.domain.lifecycle import FINAL
+from stoker.brain.domain.errors import StokerError
+from stoker.wire import asks, steps
+from stoker.wire.asks import Ask, LogPart
+from stoker.wire.pause import pause
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
-from stoker.wire.rest.job import (
-    LIST_MAX,
-    JobListQuery,
-    JobListView,
-    JobsSubmittedView,
-    JobsToldView,
-    JobView,
-    WhyView,
-)
-from stoker.wire.rest.log import ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
-from stoker.wire.rest.node import DrainBody, LabelsBody, NodeListView, NodeView, TaintsBody
-from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView
-from stoker.wire.rest.submit import JobBody, JobsBody
+from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
+from stoker.wire.rest.log import LogQuery
+from stoker.wire.rest.node import NodeView
+from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
+from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
-from stoker.wire.transport import DEFAULT_SERVER, Reply, Transport, bad_answer
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.retry import PATIENCE_S
+from stoker.wire.steps import Give, Pause, Steps
+from stoker.wire.transport import DEFAULT_SERVER, Transport
 
-__all__ = ["DEFAULT_SERVER", "Client", "JobBody", "JobListQuery", "LogPart", "LogQuery", "TaskListQuery"]
+__all__ = ["DEFAULT_SERVER", "Client", "JobBody", "JobListQuery", "LogPart", "LogQuery", "StokerError", "TaskListQuery"]
 
-IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
-POLL_FIRST_S: Final = 0.05
-POLL_MAX_S: Final = 2.0
-
-View = TypeVar("View", bound=msgspec.Struct)
-
-
-class LogPart(NamedTuple):
-    """Bytes of a task's output. The next part begins at `end`."""
-
-    data: bytes
-    offset: int
-    size: int
-    ended: bool
-    """No more will be written."""
-
-    @property
-    def end(self) -> int:
-        return self.offset + len(self.data)
+Answer = TypeVar("Answer")
 
 
 class Client:
     """One user's way to one cluster. Not for use by several threads at once."""
 
-    def __init__(self, servers: str = DEFAULT_SERVER) -> None:
-        """`servers` has commas between several. Raises: StokerError `bad_server`."""
-        self._transport = Transport(servers)
+    def __init__(
+        self,
+        servers: str = DEFAULT_SERVER,
+        *,
+        patience_s: float = PATIENCE_S,
+        pause: Callable[[float], object] = pause,
+    ) -> None:
+        """`servers` has commas between several. For up to `patience_s` a request is repeated that may be, while no
+        server answers or each says that it can't now; 0 = say so at once. `pause` blocks for seconds.
+
+        Raises: StokerError `bad_server`.
+        """
+        self._transport = Transport(servers, patience_s=patience_s, pause=pause)
+        self._pause = pause
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +61,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Hang up. Jobs aren't touched."""
         self._transport.close()
 
     @property
@@ -79,160 +70,209 @@ class Client:
         return self._transport.server
 
     def submit(self, job: JobBody, *, key: str = "") -> JobView:
-        """With a `key` of the caller's own the same request may be sent again: it is answered with the same job."""
-        headers = {IDEMPOTENCY_HEADER: key} if key else {}
-        return _decoded(JobView, self._transport.ask("POST", f"{API_PREFIX}/jobs", msgspec.json.encode(job), headers))
+        """Submit one job. It is submitted once, however often its answer gets lost on the way: each call draws an
+        idempotency key. With a `key` of the caller's own that holds beyond this call and this process too.
 
-    def submit_many(self, jobs: Sequence[JobBody]) -> list[JobView]:
-        """All or none."""
-        return self._ask(JobsSubmittedView, "POST", "/jobs", JobsBody(jobs=list(jobs))).jobs
+        Raises: StokerError with what is wrong with the job (`bad_field`, `demand_unsatisfiable` and the like);
+        `queue_full`; `idempotency_key_reused` where the key came with another body; `job_forgotten` where it was
+        submitted under this key so long ago that its record is gone.
+        """
+        return self._ask(asks.submit(job, key))
+
+    def submit_many(self, jobs: Sequence[JobBody], *, key: str = "") -> list[JobView]:
+        """Submit all of these jobs or none, in one request. They may wait for each other: `after="ok:#0"`.
+
+        Raises: StokerError as `submit`; the message names the job at fault (`jobs[3]`), the fact `index` too.
+        """
+        return self._ask(asks.submit_many(jobs, key))
+
+    def submit_array(self, job: JobBody, members: str, *, key: str = "") -> JobView:
+        """Submit an array: one job with many members, `0-9`, `1,3,7` or `0-98:2`, and `%3` for at most 3 at once.
+
+        Raises: StokerError as `submit`, and `bad_array` or `array_too_large`.
+        """
+        return self._ask(asks.submit(structs.replace(job, array=members), key))
 
     def job(self, job_id: str) -> JobView:
-        return self._ask(JobView, "GET", f"/jobs/{quote(job_id, safe='')}")
+        """Show a job, an array, or one member (`7_3`).
+
+        Raises: StokerError `job_unknown`, `member_unknown` or `job_forgotten`.
+        """
+        return self._ask(asks.job(job_id))
+
+    def members(self, jobs: str) -> JobsView:
+        """Show several members of an array, `7_[0-4,9]`: at most 1000 of them; `total` counts all."""
+        return self._ask(asks.members(jobs))
 
     def jobs(self, query: JobListQuery | None = None) -> JobListView:
-        """One page, newest first."""
-        return self._ask(JobListView, "GET", "/jobs" + _query(query))
+        """List one page of jobs, newest first. Raises: StokerError `unknown_state` or `bad_parameter`."""
+        return self._ask(asks.jobs(query))
 
     def each_job(self, query: JobListQuery | None = None) -> Iterator[JobView]:
-        """Every job that matches, newest first, page by page; `query.limit` and `query.after` are ours to set."""
-        asked = msgspec.structs.replace(query or JobListQuery(), limit=LIST_MAX, after="")
-        while True:
-            page = self.jobs(asked)
-            yield from page.jobs
-            if page.next is None:
-                return
-            asked = msgspec.structs.replace(asked, after=page.next)
+        """List every job that matches, newest first, page by page; `query.limit` and `query.after` are ours to set."""
+        return self._each(steps.each_job(query), JobView)
 
-    def cancel(self, job_id: str) -> JobView:
-        return self._ask(JobView, "DELETE", f"/jobs/{quote(job_id, safe='')}")
+    def cancel(self, jobs: str) -> JobsToldView:
+        """End a job, an array, one member or several (`7_[0-4,9]`). A job is final once its processes are gone; until
+        then it is `stopping`.
 
-    def cancel_all(self, jobs: str) -> JobsToldView:
-        """`jobs` is a job, an array, a member of one, or several: `7_[0-4,9]`."""
-        return self._ask_jobs("DELETE", f"/jobs/{quote(jobs, safe='')}")
+        Raises: StokerError `job_unknown`, or `job_ended` where nothing is left to cancel.
+        """
+        return self._order("cancel", jobs)
+
+    cancel_all = cancel
 
     def hold(self, jobs: str) -> JobsToldView:
-        """Keep what waits from starting. `jobs` as in `cancel_all`."""
-        return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/hold")
+        """Keep what waits from starting, until it is released.
+
+        Raises: StokerError `job_live` for what has started, `job_ended` for what is over.
+        """
+        return self._order("hold", jobs)
 
     def release(self, jobs: str) -> JobsToldView:
-        """Let what is held start."""
-        return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/release")
+        """Let what is held wait for its turn again. Raises: StokerError `not_held`."""
+        return self._order("release", jobs)
 
     def requeue(self, jobs: str) -> JobsToldView:
-        """Run it once more: what is live is stopped first, what has ended waits again."""
-        return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/requeue")
+        """Run it once more: what is live is stopped first, what has ended waits again. Of a whole array the members
+        that failed. Never repeated by itself, for it would stop what it started.
 
-    def signal(self, jobs: str, signal: str) -> JobsToldView:
-        """Send a signal, `USR1` or `10`, to the processes of what runs."""
-        return self._ask_jobs("POST", f"/jobs/{quote(jobs, safe='')}/signal", {"signal": signal})
+        Raises: StokerError `job_waits`, `nothing_failed`, or `no_answer` where it may have been carried out.
+        """
+        return self._order("requeue", jobs)
+
+    def signal(self, jobs: str, signal: str | int) -> JobsToldView:
+        """Send a signal, `USR1` or 10, to the processes of what runs. Never repeated by itself.
+
+        Raises: StokerError `bad_signal`, `not_running`, `node_unreachable`, or `no_answer` where it may have been sent.
+        """
+        return self._order("signal", jobs, signal)
 
     def why(self, job_id: str) -> WhyView:
-        return self._ask(WhyView, "GET", f"/jobs/{quote(job_id, safe='')}/why")
+        """Say what keeps a job from running, and where in the queue it is, or what ended it."""
+        return self._ask(asks.why(job_id))
+
+    def wait(self, job_id: str, *, at_most_s: float = float("inf")) -> JobView:
+        """The job once it is final, or as it is when `at_most_s` of pauses are over."""
+        return self._one(steps.wait(job_id, at_most_s), JobView)
+
+    def wait_all(self, job_ids: Sequence[str]) -> list[JobView]:
+        """All of these jobs, in the order given, once the last is final."""
+        return [self.wait(job_id) for job_id in job_ids]
 
     def logs(self, job_id: str, query: LogQuery | None = None) -> LogPart:
-        """One part of a task's output."""
-        reply = self._transport.ask("GET", f"{API_PREFIX}/jobs/{quote(job_id, safe='')}/logs{_query(query)}")
-        try:
-            offset, size = (int(reply.headers[name.lower()]) for name in (OFFSET_HEADER, SIZE_HEADER))
-            ended = reply.headers[ENDED_HEADER.lower()] == "true"
-        except (KeyError, ValueError) as fault:
-            raise bad_answer(reply) from fault
-        return LogPart(reply.body, offset, size, ended)
+        """Read one part of a task's output: from a place, or the last lines.
 
-    def wait(self, job_id: str, pause: Callable[[float], object], *, at_most_s: float = float("inf")) -> JobView:
-        """The job once it is final, or as it is when `at_most_s` of pauses are over. `pause` blocks for seconds."""
-        waited_s, poll_s = 0.0, POLL_FIRST_S
-        while True:
-            job = self.job(job_id)
-            if job.state in FINAL or waited_s >= at_most_s:
-                return job
-            pause(poll_s)
-            waited_s, poll_s = waited_s + poll_s, min(poll_s * 1.5, POLL_MAX_S)
+        Raises: StokerError `not_started`, `attempt_unknown`, `node_unreachable` or `log_unavailable`.
+        """
+        return self._ask(asks.logs(job_id, query))
+
+    def follow_logs(self, job_id: str, query: LogQuery | None = None) -> Iterator[LogPart]:
+        """A rank's output as it is written, every byte once, over all attempts, until the job ends. `query` says which
+        `rank`, at which `attempt` only, and with how many lines of `tail` to begin.
+
+        Raises: StokerError as `logs`, but what time may lift is waited out.
+        """
+        return self._each(steps.follow(job_id, query or LogQuery()), LogPart)
 
     def task(self, task_id: str) -> TaskView:
-        """A job in the dgpu dialect."""
-        return self._ask(TaskView, "GET", f"/tasks/{quote(task_id, safe='')}")
+        """Show a job in the dgpu dialect."""
+        return self._ask(asks.task(task_id))
 
     def tasks(self, query: TaskListQuery | None = None) -> TaskListView:
-        return self._ask(TaskListView, "GET", "/tasks" + _query(query))
+        """List jobs in the dgpu dialect, newest first."""
+        return self._ask(asks.tasks(query))
 
     def nodes(self) -> list[NodeView]:
-        return self._ask(NodeListView, "GET", "/nodes").nodes
+        """List every node ever registered, by name."""
+        return self._ask(asks.nodes())
 
     def node(self, name: str) -> NodeView:
-        return self._ask(NodeView, "GET", f"/nodes/{quote(name, safe='')}")
+        """Show a node. Raises: StokerError `node_unknown`."""
+        return self._ask(asks.node(name))
 
     def drain(self, name: str, reason: str = "") -> NodeView:
-        return self._ask(NodeView, "POST", f"/nodes/{quote(name, safe='')}/drain", DrainBody(reason=reason))
+        """Give a node no new work; what runs there goes on."""
+        return self._ask(asks.drain(name, reason))
 
     def resume(self, name: str) -> NodeView:
-        return self._ask(NodeView, "POST", f"/nodes/{quote(name, safe='')}/resume")
+        """End a drain."""
+        return self._ask(asks.resume(name))
 
     def forget(self, name: str, *, force: bool = False) -> NodeView:
-        return self._ask(NodeView, "DELETE", f"/nodes/{quote(name, safe='')}?force={str(force).lower()}")
+        """Forget a node that won't come back; with `force`, settle what it held without proof that it is gone.
 
-    def label(self, name: str, labels: dict[str, str], remove: Sequence[str] = ()) -> NodeView:
-        """Set labels on a node and take others off, by key."""
-        body = LabelsBody(labels=labels, remove=list(remove))
-        return self._ask(NodeView, "POST", f"/nodes/{quote(name, safe='')}/labels", body)
+        Raises: StokerError `node_in_use`. Never repeated by itself.
+        """
+        return self._ask(asks.forget(name, force=force))
+
+    def label(self, name: str, labels: Mapping[str, str], remove: Sequence[str] = ()) -> NodeView:
+        """Set labels on a node and take others off, by key. Raises: StokerError `bad_label` or `too_many_labels`."""
+        return self._ask(asks.label(name, labels, remove))
 
     def taint(self, name: str, taints: Sequence[str], remove: Sequence[str] = ()) -> NodeView:
-        """Put taints on a node and take others off, by key."""
-        body = TaintsBody(taints=list(taints), remove=list(remove))
-        return self._ask(NodeView, "POST", f"/nodes/{quote(name, safe='')}/taints", body)
+        """Put taints on a node and take others off, by key. Raises: StokerError `bad_taint` or `too_many_labels`."""
+        return self._ask(asks.taint(name, taints, remove))
 
     def partitions(self) -> list[PartitionView]:
-        return self._ask(PartitionListView, "GET", "/partitions").partitions
+        """List every partition, by name."""
+        return self._ask(asks.partitions())
 
     def partition(self, name: str) -> PartitionView:
-        return self._ask(PartitionView, "GET", f"/partitions/{quote(name, safe='')}")
+        """Show a partition. Raises: StokerError `partition_unknown`."""
+        return self._ask(asks.partition(name))
 
     def create_partition(self, partition: NewPartitionBody) -> PartitionView:
-        return self._ask(PartitionView, "POST", "/partitions", partition)
+        """Make a partition. Raises: StokerError `partition_exists`. Never repeated by itself."""
+        return self._ask(asks.create_partition(partition))
 
     def put_partition(self, name: str, partition: PartitionBody) -> PartitionView:
-        """Replace it whole, or make it."""
-        return self._ask(PartitionView, "PUT", f"/partitions/{quote(name, safe='')}", partition)
+        """Make a partition, or replace it whole."""
+        return self._ask(asks.put_partition(name, partition))
 
     def delete_partition(self, name: str) -> PartitionView:
-        return self._ask(PartitionView, "DELETE", f"/partitions/{quote(name, safe='')}")
+        """Take a partition away. Raises: StokerError `partition_in_use`. Never repeated by itself."""
+        return self._ask(asks.delete_partition(name))
 
     def gpus(self) -> GpuListView:
-        return self._ask(GpuListView, "GET", "/gpus")
+        """List the GPUs of every node, and who holds them."""
+        return self._ask(asks.gpus())
 
     def status(self) -> ClusterView:
-        return self._ask(ClusterView, "GET", "/cluster/status")
+        """Show the cluster in numbers."""
+        return self._ask(asks.cluster())
 
     def health(self) -> HealthView:
-        return self._ask(HealthView, "GET", "/health")
+        """Show who serves, in which version."""
+        return self._ask(asks.health())
 
-    def _ask_jobs(self, method: str, path: str, body: dict[str, str] | None = None) -> JobsToldView:
-        """The answer about several jobs; one about one has no count, for it would have been refused."""
-        data = None if body is None else msgspec.json.encode(body)
-        reply = self._transport.ask(method, API_PREFIX + path, data)
-        if reply.body.startswith(b'{"jobs":'):
-            return _decoded(JobsToldView, reply)
-        return JobsToldView(jobs=[_decoded(JobView, reply)], total=1, changed=1)
+    def _order(self, word: asks.Order, jobs: str, signal: str | int = "") -> JobsToldView:
+        told = self._ask(asks.order(word, jobs, signal))
+        if told is not None:
+            return told
+        now = self.members(jobs)
+        return JobsToldView(jobs=now.jobs, total=now.total, changed=now.total)
 
-    def _ask(self, shape: type[View], method: str, path: str, body: msgspec.Struct | None = None) -> View:
-        data = None if body is None else msgspec.json.encode(body)
-        return _decoded(shape, self._transport.ask(method, API_PREFIX + path, data))
+    def _ask(self, ask: Ask[Answer]) -> Answer:
+        return ask.read(self._transport.send(ask.request))
 
+    def _one(self, todo: Steps, kind: type[Answer]) -> Answer:
+        return next(self._each(todo, kind))
 
-def _query(query: msgspec.Struct | None) -> str:
-    """Only what differs from the defaults travels, so that a newer client can ask an older server."""
-    if query is None:
-        return ""
-    fields = msgspec.structs.fields(query)
-    given = {field.encode_name: getattr(query, field.name) for field in fields}
-    defaults = {field.encode_name: field.default for field in fields}
-    changed = {name: value for name, value in given.items() if value != defaults[name]}
-    return f"?{urlencode(changed)}" if changed else ""
-
-
-def _decoded(shape: type[View], reply: Reply) -> View:
-    try:
-        return msgspec.json.decode(reply.body, type=shape)
-    except msgspec.MsgspecError as fault:
-        raise bad_answer(reply) from fault
+    def _each(self, todo: Steps, kind: type[Answer]) -> Iterator[Answer]:
+        """Carry steps out, and yield what they give."""
+        step = next(todo, None)
+        while step is not None:
+            answer: object = None
+            if isinstance(step, Give):
+                assert isinstance(step.value, kind), f"{kind} is due, {type(step.value)} is given"
+                yield step.value
+            elif isinstance(step, Pause):
+                self._pause(step.seconds)
+            else:
+                try:
+                    answer = self._ask(step)
+                except StokerError as fault:
+                    step = steps.thrown(todo, fault)
+                    continue
+            step = steps.sent(todo, answer)

@@ -1,65 +1,50 @@
 """How does a request reach a server, and what if none is there?
 
-Standard library only, so that a command line starts quickly.
-
-Rules: C1  servers are tried in the order given; one that can't be reached is passed over, and the one that answered
-           is asked first from then on
-       C2  a request that may have reached a server is repeated only if it is a GET
-       C3  whatever the answer is, the caller gets it whole or a StokerError
+Standard library only, so that a command line starts quickly. What a lost or a bad answer leads to is in `retry`.
 """
 
 import http.client
 import select
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Callable
+from urllib.parse import SplitResult
 
-import msgspec
+from stoker.wire.pause import jittered, pause
+from stoker.wire.retry import (
+    ANSWER_BYTES_MAX,
+    ANSWER_S,
+    CONNECT_S,
+    DEFAULT_SERVER,
+    AnswerLost,
+    Reply,
+    Request,
+    Tries,
+    Unreachable,
+    answer_too_long,
+    headers_of,
+    parsed_servers,
+    preferred,
+)
 
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.wire.rest.problem import MEDIA_TYPE, Problem
-from stoker.wire.versions import USER_AGENT
-
-DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
-CONNECT_S: Final = 5.0
-ANSWER_S: Final = 60.0
-"""Longer than any answer takes that doesn't wait for a person."""
-ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A longer answer isn't one of ours."""
-
-
-_NO_HEADERS: Final[Mapping[str, str]] = {}
-
-
-class Request(NamedTuple):
-    method: str
-    target: str
-    body: bytes | None
-    headers: Mapping[str, str]
-
-
-class Reply(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: bytes
-
-
-class Unreachable(Exception):
-    """The server could not be reached: nothing was sent."""
-
-
-class AnswerLost(Exception):
-    """The request may have been received; no answer came."""
+__all__ = ["DEFAULT_SERVER", "Reply", "Request", "Transport"]
 
 
 class Transport:
-    """Keep-alive connections to one of several servers. Not for use by several threads at once."""
+    """A keep-alive connection to one of several servers. Not for use by several threads at once."""
 
-    def __init__(self, servers: str = DEFAULT_SERVER, *, answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self,
+        servers: str = DEFAULT_SERVER,
+        *,
+        answer_s: float = ANSWER_S,
+        patience_s: float = 0.0,
+        pause: Callable[[float], object] = pause,
+    ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server`."""
-        self._servers = [_parsed(text.strip()) for text in servers.split(",")]
+        self._servers = parsed_servers(servers)
         self._answer_s = answer_s
+        self._patience_s = patience_s
+        self._pause = pause
+        self._known = False
         self._connection: http.client.HTTPConnection | None = None
 
     @property
@@ -72,47 +57,64 @@ class Transport:
             self._connection.close()
             self._connection = None
 
-    def ask(
-        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
-    ) -> Reply:
-        """One request, answered with success. `headers` go beside our own.
+    def ask(self, method: str, target: str) -> Reply:
+        """A request without a body, which may be sent twice if it is a GET."""
+        return self.send(Request(method, target, repeatable=method == "GET"))
+
+    def send(self, request: Request) -> Reply:
+        """One request, answered with success.
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer` or `bad_answer`.
         """
-        faults: list[str] = []
-        for server in list(self._servers):
-            try:
-                reply = self._ask_one(server, Request(method, target, body, headers))
-            except Unreachable as fault:
-                faults.append(f"{server.netloc}: {fault}")
-                continue
-            self._prefer(server)
-            return _accepted(reply)
-        raise StokerError(_no_server(faults))
+        tries = Tries(request, self._patience_s, known=self._known, spread=jittered)
+        while True:
+            for server in self._servers:
+                reply = self._try(server, request, tries)
+                if reply is not None:
+                    self._servers = preferred(self._servers, server)
+                    return reply
+            self._pause(tries.next_pause_s())
 
-    def _ask_one(self, server: SplitResult, request: Request) -> Reply:
-        try:
-            return self._exchange(server, request)
-        except AnswerLost as fault:
-            self.close()
-            if request.method != "GET":
-                raise StokerError(_no_answer(server, request, fault)) from fault
-        try:
-            return self._exchange(server, request)
-        except AnswerLost as fault:
-            self.close()
-            raise Unreachable(str(fault)) from fault
+    def _try(self, server: SplitResult, request: Request, tries: Tries) -> Reply | None:
+        """The answer; None when another server, or this one later, should be asked."""
+        while True:
+            try:
+                reply = self._exchange(server, request)
+            except Unreachable as fault:
+                tries.unreachable(server, fault)
+                return None
+            except AnswerLost as fault:
+                self.close()
+                if tries.lost(server, fault):
+                    continue
+                return None
+            self._known = True
+            return reply if tries.accepts(reply) else None
 
     def _exchange(self, server: SplitResult, request: Request) -> Reply:
         connection = self._connected(server)
-        headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **request.headers}
-        if request.body is not None:
-            headers["Content-Type"] = "application/json"
         try:
-            connection.request(request.method, request.target, request.body, headers)
+            connection.request(request.method, request.target, request.body, headers_of(request))
+        except OSError as fault:
+            # Whoever refuses a body needn't read it: the answer may be there before the request is sent.
+            return self._early_answer(connection, fault)
+        except http.client.HTTPException as fault:
+            raise _lost(fault) from fault
+        return self._answer(connection)
+
+    def _early_answer(self, connection: http.client.HTTPConnection, fault: OSError) -> Reply:
+        if connection.sock is None or not _readable(connection):
+            raise _lost(fault) from fault
+        try:
+            return self._answer(connection)
+        finally:
+            self.close()
+
+    def _answer(self, connection: http.client.HTTPConnection) -> Reply:
+        try:
             return _read(connection.getresponse())
         except (OSError, http.client.HTTPException) as fault:
-            raise AnswerLost(str(fault) or type(fault).__name__) from fault
+            raise _lost(fault) from fault
 
     def _connected(self, server: SplitResult) -> http.client.HTTPConnection:
         kept = self._connection
@@ -129,83 +131,25 @@ class Transport:
         self._connection = made
         return made
 
-    def _prefer(self, server: SplitResult) -> None:
-        if self._servers[0] is not server:
-            self._servers.remove(server)
-            self._servers.insert(0, server)
 
-
-def _parsed(text: str) -> SplitResult:
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-            raise ValueError
-    except ValueError as fault:
-        shown = text[:80]
-        hint = f"write a scheme, a host and a port, such as {DEFAULT_SERVER}"
-        raise StokerError(refuse("bad_server", f"{shown!r} is not a server's address", hint, server=shown)) from fault
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return SplitResult(parts.scheme, f"{host}:{port}", "", "", "")
+def _lost(fault: Exception) -> AnswerLost:
+    return AnswerLost(str(fault) or type(fault).__name__)
 
 
 def _alive(connection: http.client.HTTPConnection) -> bool:
     """A quiet connection that can be read from was closed by the other side."""
-    if connection.sock is None:
-        return False
+    return connection.sock is not None and not _readable(connection)
+
+
+def _readable(connection: http.client.HTTPConnection) -> bool:
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
-    return not poll.poll(0)
+    return bool(poll.poll(0))
 
 
 def _read(response: http.client.HTTPResponse) -> Reply:
     body = response.read(ANSWER_BYTES_MAX + 1)
     if len(body) > ANSWER_BYTES_MAX:
-        raise StokerError(_bad_answer(response.status, b"longer than 64 MiB"))
+        raise answer_too_long(response.status)
     headers = {name.lower(): value for name, value in response.getheaders()}
     return Reply(response.status, headers, body)
-
-
-def _accepted(reply: Reply) -> Reply:
-    if reply.status < 300:
-        return reply
-    if reply.headers.get("content-type", "").startswith(MEDIA_TYPE):
-        try:
-            told = msgspec.json.decode(reply.body, type=Problem)
-        except msgspec.MsgspecError as fault:
-            raise StokerError(_bad_answer(reply.status, reply.body)) from fault
-        raise StokerError(Refusal(code=told.code, message=told.message, hint=told.hint, facts=told.facts))
-    raise StokerError(_bad_answer(reply.status, reply.body))
-
-
-def bad_answer(reply: Reply) -> StokerError:
-    """An answer that should have been one of ours and isn't."""
-    return StokerError(_bad_answer(reply.status, reply.body))
-
-
-def _bad_answer(status: int, body: bytes) -> Refusal:
-    shown = body[:80].decode(errors="replace")
-    return refuse(
-        "bad_answer",
-        f"what answers there is not a Stoker control plane of this version: status {status}, {shown!r}",
-        "check --server, and that client and server are of neighbouring versions",
-        status=status,
-    )
-
-
-def _no_answer(server: SplitResult, request: Request, fault: Exception) -> Refusal:
-    return refuse(
-        "no_answer",
-        f"{server.netloc} took the request {request.method} {request.target} and gave no answer: {fault}",
-        "it may have been carried out: look with `stoker list` before you repeat it",
-        server=server.netloc,
-    )
-
-
-def _no_server(faults: Sequence[str]) -> Refusal:
-    return refuse(
-        "no_server",
-        f"no control plane answers ({'; '.join(faults)})",
-        "start one with `stoker up`, or name another with --server or STOKER_SERVER",
-        tried=len(faults),
-    )

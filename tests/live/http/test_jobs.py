@@ -295,32 +295,37 @@ async def test_an_unknown_tenant_is_refused(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize("field", ["name", "command", "workdir", "gpu_model", "user", "image", "script"])
-async def test_ten_megabytes_in_any_text_are_refused_by_the_name_of_the_field(plane: Plane, field: str) -> None:
-    text = "/" + "x" * 10_000_000
+async def test_seven_megabytes_in_any_text_are_refused_by_the_name_of_the_field(plane: Plane, field: str) -> None:
+    text = "/" + "x" * 7_000_000
     body = {"command": "true", field: text} if field != "script" else {"script": text}
     reply = await plane.ask("POST", JOBS, body)
     assert (reply.status, reply.json["code"]) == (413, "text_too_long")
-    assert reply.json["facts"]["bytes"] > 10_000_000
+    assert reply.json["facts"]["bytes"] > 7_000_000
     assert len(reply.body) < 2_000
 
 
-async def test_ten_megabytes_in_the_environment_are_refused(plane: Plane) -> None:
-    for env in ({"A": "x" * 10_000_000}, {"x" * 10_000_000: "A"}):
+async def test_seven_megabytes_in_the_environment_are_refused(plane: Plane) -> None:
+    for env in ({"A": "x" * 7_000_000}, {"x" * 7_000_000: "A"}):
         reply = await plane.ask("POST", JOBS, {"command": "true", "env": env})
         assert (reply.status, reply.json["code"]) == (413, "text_too_long")
 
 
 @pytest.mark.parametrize("field", ["priority", "class", "time_limit", "tenant", "zzz"])
-async def test_ten_megabytes_where_a_word_belongs_are_refused_shortly(plane: Plane, field: str) -> None:
-    reply = await plane.ask("POST", JOBS, {"command": "true", field: "9" * 10_000_000})
+async def test_seven_megabytes_where_a_word_belongs_are_refused_shortly(plane: Plane, field: str) -> None:
+    reply = await plane.ask("POST", JOBS, {"command": "true", field: "9" * 7_000_000})
     assert 400 <= reply.status < 500
     assert len(reply.body) < 3_000
 
 
+async def test_ten_megabytes_are_refused_with_the_bound(plane: Plane) -> None:
+    reply = await plane.ask("POST", JOBS, {"command": "x" * 10_000_000})
+    assert (reply.status, reply.json["code"], reply.json["facts"]["limit_bytes"]) == (413, "body_too_large", 8 << 20)
+
+
 async def test_a_body_beyond_the_bound_is_refused_whether_it_says_its_length_or_not(plane: Plane) -> None:
-    declared = await plane.ask("POST", JOBS, b"{}", {"content-length": str(17 << 20)})
+    declared = await plane.ask("POST", JOBS, b"{}", {"content-length": str(9 << 20)})
     assert (declared.status, declared.json["code"]) == (413, "body_too_large")
-    silent = await plane.ask("POST", JOBS, b" " * (17 << 20), {"content-length": "chunked"})
+    silent = await plane.ask("POST", JOBS, b" " * (9 << 20), {"content-length": "chunked"})
     assert (silent.status, silent.json["code"]) == (413, "body_too_large")
 
 

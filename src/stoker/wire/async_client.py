@@ -1,0 +1,192 @@
+"""How does a Python program with an event loop ask a control plane?
+
+    async with AsyncClient("http://127.0.0.1:8080") as client:
+        job = await client.submit(JobBody(command=["python", "train.py"], gpu_count=4))
+        job = await client.wait(job.id)
+
+The methods, what they answer and what they raise are those of `client.Client`, and many tasks may call them at once.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from msgspec import structs
+
+from stoker.brain.domain.errors import StokerError
+from stoker.wire import asks, steps
+from stoker.wire.asks import Ask, LogPart
+from stoker.wire.async_transport import AsyncTransport
+from stoker.wire.pause import pause_async
+from stoker.wire.rest.cluster import ClusterView, HealthView
+from stoker.wire.rest.gpu import GpuListView
+from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
+from stoker.wire.rest.log import LogQuery
+from stoker.wire.rest.node import NodeView
+from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
+from stoker.wire.rest.submit import JobBody
+from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
+from stoker.wire.retry import DEFAULT_SERVER, PATIENCE_S
+from stoker.wire.steps import Give, Pause, Steps
+
+__all__ = ["DEFAULT_SERVER", "AsyncClient", "JobBody", "JobListQuery", "LogPart", "LogQuery", "StokerError"]
+
+Answer = TypeVar("Answer")
+
+
+class AsyncClient:
+    """One user's way to one cluster, for any number of tasks of one event loop."""
+
+    def __init__(self, servers: str = DEFAULT_SERVER, *, patience_s: float = PATIENCE_S) -> None:
+        """As `Client`. Raises: StokerError `bad_server`."""
+        self._transport = AsyncTransport(servers, patience_s=patience_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    @property
+    def server(self) -> str:
+        return self._transport.server
+
+    async def submit(self, job: JobBody, *, key: str = "") -> JobView:
+        return await self._ask(asks.submit(job, key))
+
+    async def submit_many(self, jobs: Sequence[JobBody], *, key: str = "") -> list[JobView]:
+        return await self._ask(asks.submit_many(jobs, key))
+
+    async def submit_array(self, job: JobBody, members: str, *, key: str = "") -> JobView:
+        return await self._ask(asks.submit(structs.replace(job, array=members), key))
+
+    async def job(self, job_id: str) -> JobView:
+        return await self._ask(asks.job(job_id))
+
+    async def members(self, jobs: str) -> JobsView:
+        return await self._ask(asks.members(jobs))
+
+    async def jobs(self, query: JobListQuery | None = None) -> JobListView:
+        return await self._ask(asks.jobs(query))
+
+    def each_job(self, query: JobListQuery | None = None) -> AsyncIterator[JobView]:
+        return self._each(steps.each_job(query), JobView)
+
+    async def cancel(self, jobs: str) -> JobsToldView:
+        return await self._order("cancel", jobs)
+
+    cancel_all = cancel
+
+    async def hold(self, jobs: str) -> JobsToldView:
+        return await self._order("hold", jobs)
+
+    async def release(self, jobs: str) -> JobsToldView:
+        return await self._order("release", jobs)
+
+    async def requeue(self, jobs: str) -> JobsToldView:
+        return await self._order("requeue", jobs)
+
+    async def signal(self, jobs: str, signal: str | int) -> JobsToldView:
+        return await self._order("signal", jobs, signal)
+
+    async def why(self, job_id: str) -> WhyView:
+        return await self._ask(asks.why(job_id))
+
+    async def wait(self, job_id: str, *, at_most_s: float = float("inf")) -> JobView:
+        return await self._one(steps.wait(job_id, at_most_s), JobView)
+
+    async def wait_all(self, job_ids: Sequence[str]) -> list[JobView]:
+        return [await self.wait(job_id) for job_id in job_ids]
+
+    async def logs(self, job_id: str, query: LogQuery | None = None) -> LogPart:
+        return await self._ask(asks.logs(job_id, query))
+
+    def follow_logs(self, job_id: str, query: LogQuery | None = None) -> AsyncIterator[LogPart]:
+        return self._each(steps.follow(job_id, query or LogQuery()), LogPart)
+
+    async def task(self, task_id: str) -> TaskView:
+        return await self._ask(asks.task(task_id))
+
+    async def tasks(self, query: TaskListQuery | None = None) -> TaskListView:
+        return await self._ask(asks.tasks(query))
+
+    async def nodes(self) -> list[NodeView]:
+        return await self._ask(asks.nodes())
+
+    async def node(self, name: str) -> NodeView:
+        return await self._ask(asks.node(name))
+
+    async def drain(self, name: str, reason: str = "") -> NodeView:
+        return await self._ask(asks.drain(name, reason))
+
+    async def resume(self, name: str) -> NodeView:
+        return await self._ask(asks.resume(name))
+
+    async def forget(self, name: str, *, force: bool = False) -> NodeView:
+        return await self._ask(asks.forget(name, force=force))
+
+    async def label(self, name: str, labels: Mapping[str, str], remove: Sequence[str] = ()) -> NodeView:
+        return await self._ask(asks.label(name, labels, remove))
+
+    async def taint(self, name: str, taints: Sequence[str], remove: Sequence[str] = ()) -> NodeView:
+        return await self._ask(asks.taint(name, taints, remove))
+
+    async def partitions(self) -> list[PartitionView]:
+        return await self._ask(asks.partitions())
+
+    async def partition(self, name: str) -> PartitionView:
+        return await self._ask(asks.partition(name))
+
+    async def create_partition(self, partition: NewPartitionBody) -> PartitionView:
+        return await self._ask(asks.create_partition(partition))
+
+    async def put_partition(self, name: str, partition: PartitionBody) -> PartitionView:
+        return await self._ask(asks.put_partition(name, partition))
+
+    async def delete_partition(self, name: str) -> PartitionView:
+        return await self._ask(asks.delete_partition(name))
+
+    async def gpus(self) -> GpuListView:
+        return await self._ask(asks.gpus())
+
+    async def status(self) -> ClusterView:
+        return await self._ask(asks.cluster())
+
+    async def health(self) -> HealthView:
+        return await self._ask(asks.health())
+
+    async def _order(self, word: asks.Order, jobs: str, signal: str | int = "") -> JobsToldView:
+        told = await self._ask(asks.order(word, jobs, signal))
+        if told is not None:
+            return told
+        now = await self.members(jobs)
+        return JobsToldView(jobs=now.jobs, total=now.total, changed=now.total)
+
+    async def _ask(self, ask: Ask[Answer]) -> Answer:
+        return ask.read(await self._transport.send(ask.request))
+
+    async def _one(self, todo: Steps, kind: type[Answer]) -> Answer:
+        return await anext(self._each(todo, kind))
+
+    async def _each(self, todo: Steps, kind: type[Answer]) -> AsyncIterator[Answer]:
+        """Carry steps out, and yield what they give."""
+        step = next(todo, None)
+        while step is not None:
+            answer: object = None
+            if isinstance(step, Give):
+                assert isinstance(step.value, kind), f"{kind} is due, {type(step.value)} is given"
+                yield step.value
+            elif isinstance(step, Pause):
+                await pause_async(step.seconds)
+            else:
+                try:
+                    answer = await self._ask(step)
+                except StokerError as fault:
+                    step = steps.thrown(todo, fault)
+                    continue
+            step = steps.sent(todo, answer)

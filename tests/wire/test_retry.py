@@ -1,0 +1,157 @@
+"""When a request is sent again, and when its fault is told."""
+
+import json
+
+import pytest
+
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.wire import asks
+from stoker.wire.asks import Order
+from stoker.wire.rest.partition import NewPartitionBody, PartitionBody
+from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
+from stoker.wire.rest.submit import JobBody
+from stoker.wire.retry import PAUSE_FIRST_S, PAUSE_MAX_S, Reply, Request, Tries, parsed_servers
+
+(SERVER,) = parsed_servers("http://127.0.0.1:1")
+READ = Request("GET", "/x", repeatable=True)
+SUBMIT = Request("POST", "/x", b"{}", repeatable=True)
+ONCE = Request("POST", "/x")
+OSERROR = OSError("broken")
+
+
+def tries(request: Request, patience_s: float = 10.0, *, known: bool = True) -> Tries:
+    return Tries(request, patience_s, known=known, spread=lambda seconds: seconds)
+
+
+def said(code: str, status: int = 503, **headers: str) -> Reply:
+    problem = problem_of(refuse(code, "m", "h"))
+    body = json.dumps({name: getattr(problem, name) for name in problem.__struct_fields__}).encode()
+    return Reply(status, {"content-type": MEDIA_TYPE, **headers}, body)
+
+
+def raised(call: object) -> Refusal:
+    assert callable(call)
+    with pytest.raises(StokerError) as caught:
+        call()
+    return caught.value.refusal
+
+
+def pauses(found: Tries) -> tuple[list[float], str]:
+    """Every pause until patience is over, and with which code."""
+    waited: list[float] = []
+    while True:
+        try:
+            waited.append(found.next_pause_s())
+        except StokerError as fault:
+            return waited, fault.refusal.code
+
+
+def test_a_request_that_may_not_come_twice_is_given_up_when_its_answer_is_lost() -> None:
+    refusal = raised(lambda: tries(ONCE).lost(SERVER, OSERROR))
+    assert refusal.code == "no_answer"
+    assert "stoker list" in refusal.hint
+
+
+def test_a_repeatable_one_is_sent_again_once_at_once_and_then_after_pauses() -> None:
+    found = tries(SUBMIT)
+    assert found.lost(SERVER, OSERROR)
+    assert not found.lost(SERVER, OSERROR)
+    assert found.next_pause_s() == PAUSE_FIRST_S
+
+
+def test_pauses_grow_to_their_most_and_together_last_no_longer_than_patience() -> None:
+    found = tries(SUBMIT, 20.0)
+    found.lost(SERVER, OSERROR)
+    waited, code = pauses(found)
+    assert waited == sorted(waited)
+    assert max(waited) == PAUSE_MAX_S
+    assert 20.0 - PAUSE_MAX_S < sum(waited) <= 20.0
+    assert code == "no_answer"
+    assert pauses(found) == ([], "no_answer"), "once over it stays over"
+
+
+def test_a_read_whose_answers_got_lost_says_that_no_server_answers() -> None:
+    """It did nothing that a person would have to look for."""
+    found = tries(READ)
+    found.lost(SERVER, OSERROR)
+    assert pauses(found)[1] == "no_server"
+
+
+def test_without_patience_nothing_is_waited_for() -> None:
+    found = tries(READ, 0.0)
+    assert found.lost(SERVER, OSERROR)
+    assert pauses(found) == ([], "no_server")
+
+
+def test_a_server_that_never_answered_is_told_at_once_and_one_that_did_is_waited_for() -> None:
+    fresh, known = tries(READ, known=False), tries(READ)
+    for each in (fresh, known):
+        each.unreachable(SERVER, OSERROR)
+    assert pauses(fresh) == ([], "no_server")
+    assert pauses(known)[0]
+
+
+@pytest.mark.parametrize("code", ["overloaded", "stopping", "too_many_connections", "request_too_slow"])
+@pytest.mark.parametrize("request_", [READ, SUBMIT, ONCE], ids=["read", "submit", "once"])
+def test_a_refusal_that_says_that_nothing_was_done_is_waited_out_for_any_request(code: str, request_: Request) -> None:
+    found = tries(request_, known=False)
+    assert not found.accepts(said(code))
+    assert pauses(found)[1] == code
+
+
+def test_a_failed_log_is_waited_out_only_where_the_request_may_come_twice() -> None:
+    """What was asked may be on disk."""
+    assert not tries(SUBMIT).accepts(said("log_failed"))
+    assert raised(lambda: tries(ONCE).accepts(said("log_failed"))).code == "log_failed"
+
+
+@pytest.mark.parametrize("code", ["job_unknown", "queue_full", "bad_field", "internal_error", "job_ended"])
+def test_any_other_refusal_is_told_at_once(code: str) -> None:
+    assert raised(lambda: tries(SUBMIT).accepts(said(code, 400))).code == code
+
+
+def test_the_time_that_a_server_asks_for_is_waited() -> None:
+    found = tries(READ)
+    assert not found.accepts(said("overloaded", **{"retry-after": "2"}))
+    assert found.next_pause_s() == 2.0
+    assert not found.accepts(said("overloaded", **{"retry-after": "soon"}))
+    assert found.next_pause_s() < 1.0
+
+
+def test_a_repeat_that_finds_its_work_done_is_an_answer_and_a_first_try_is_not() -> None:
+    request = asks.order("cancel", "7").request
+    first, repeat = tries(request), tries(request)
+    assert raised(lambda: first.accepts(said("job_ended", 409))).code == "job_ended"
+    repeat.lost(SERVER, OSERROR)
+    assert repeat.accepts(said("job_ended", 409))
+    assert asks.order("cancel", "7").read(said("job_ended", 409)) is None
+
+
+@pytest.mark.parametrize("word", ["cancel", "hold", "release", "requeue", "signal"])
+def test_orders_that_would_be_felt_twice_are_not_repeatable(word: Order) -> None:
+    assert asks.order(word, "7").request.repeatable == (word not in ("requeue", "signal"))
+
+
+def test_what_a_second_one_would_refuse_or_undo_is_not_repeatable_and_the_rest_is() -> None:
+    once = (asks.forget("n", force=True), asks.create_partition(NewPartitionBody(name="p")), asks.delete_partition("p"))
+    assert not any(each.request.repeatable for each in once)
+    often = (
+        *(asks.job("1"), asks.jobs(None), asks.logs("1", None), asks.nodes(), asks.cluster(), asks.why("1")),
+        *(asks.drain("n", ""), asks.resume("n"), asks.label("n", {}, ()), asks.taint("n", (), ())),
+        *(asks.put_partition("p", PartitionBody()), asks.submit(JobBody(), ""), asks.submit_many([], "")),
+    )
+    assert all(each.request.repeatable for each in often)
+
+
+def test_every_submit_draws_a_key_of_its_own_unless_it_is_given_one() -> None:
+    keys = [asks.submit(JobBody(), "").request.headers["Idempotency-Key"] for _ in range(100)]
+    assert len(set(keys)) == 100
+    assert asks.submit(JobBody(), "mine").request.headers["Idempotency-Key"] == "mine"
+
+
+@pytest.mark.parametrize("path", ["a/b c", "7_[0-4,9]", "?x=1", "#", "..", "ü", "a\r\nHost: x"])
+def test_a_word_of_a_path_stays_one_word(path: str) -> None:
+    target = asks.node(path).request.target
+    assert target.isascii()
+    assert target.count("/") == 4
+    assert not set("?# \r\n") & set(target)
