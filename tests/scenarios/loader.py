@@ -3,10 +3,14 @@
 A file is prose with blocks in it. A block begins with one of the words below and a colon at the start of a line; its
 lines are indented. Blocks act in the order in which they stand:
 
-    cluster:    nodes that register (or change): `a: gpus=4 cpus=32`, `b: models=A100,V100 unreachable`
-    jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already)
+    cluster:    nodes that register (or change): `a: gpus=4 cpus=32`, `b: models=A100,V100 unreachable`,
+                `c: gpus=8 labels=zone=a,disk=ssd taints=big:NoSchedule`
+    partitions: `long: where="zone=a" tolerate=big`
+    jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
+                `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
+                members have the ids 11 to 20), `5: waited_h=20`
     policy:     numbers that differ from the default: `budget=3 port_min=20000`
-    end:        jobs that end: `1 2`
+    end:        jobs that end: `1 2 10_4`
     plan:       what the engine answers now; it is carried out before the next block
 
 `pytest tests/scenarios --rewrite` writes the answers into the files, for review.
@@ -18,24 +22,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from stoker.brain.domain.array import member_id, spans_of, spans_text
 from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.ids import JobId, PartitionName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node
-from stoker.brain.domain.plan import Place, Plan
+from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import describe
+from stoker.brain.domain.where import Where, make_where
 from tests.builders import A100, H100, V100, Cluster, cluster, job, node, running_on, where
 
 FOLDER: Final = Path(__file__).parent
 _MODELS: Final = {"A100": A100, "V100": V100, "H100": H100}
-_BLOCK: Final = re.compile(r"(cluster|jobs|policy|end|plan):(.*)")
+_BLOCK: Final = re.compile(r"(cluster|partitions|jobs|policy|end|plan):(.*)")
 _NODE_WORDS: Final = frozenset(
     {"gpus", "models", "gpu_memory_mb", "cpus", "memory_mb", "address", "unreachable", "drained", "forgotten"}
+    | {"labels", "taints"}
 )
-_JOB_WORDS: Final = frozenset(
-    {"gpus", "tasks", "model", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "on"}
+_WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
+_JOB_NUMBERS: Final = frozenset(
+    {"gpus", "tasks", "tasks_per_node", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "waited_h"}
 )
-_POLICY_WORDS: Final = frozenset({"budget", "port_min", "port_max"})
+_JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array"}
+_POLICY_WORDS: Final = frozenset({"budget", "port_min", "port_max", "aging_per_hour", "aging_max"})
 _WIDTH: Final = 110
 
 
@@ -68,8 +79,10 @@ class _Story:
             self.cluster = self.cluster.plus(_read_node(text))
         elif word == "jobs":
             self.cluster = self.cluster.plus(*_read_jobs(text))
+        elif word == "partitions":
+            self.cluster = self.cluster.plus(_read_partition(text))
         elif word == "end":
-            self.cluster = self.cluster.without(*(int(id_) for id_ in text.split()))
+            self.cluster = self.cluster.without(*(_id_of(self.cluster, label) for label in text.split()))
         else:
             self.policy.update({key: int(value) for key, value in _settings(text, _POLICY_WORDS).items()})
             self.budget = self.policy.pop("budget", self.budget)
@@ -134,6 +147,8 @@ def _read_node(text: str) -> Node:
         reachable="unreachable" not in said,
         drain="by hand" if "drained" in said else None,
         forgotten="forgotten" in said,
+        labels=dict(word.split("=") for word in _words(said, "labels")),
+        taints=_words(said, "taints"),
     )
 
 
@@ -141,22 +156,41 @@ def _read_jobs(text: str) -> list[Job]:
     ids, _, rest = text.partition(":")
     first, _, last = ids.strip().partition("-")
     said = _settings(rest, _JOB_WORDS)
-    numbers = {key: int(value) for key, value in said.items() if key not in ("model", "on")}
+    numbers = {key: int(value) for key, value in said.items() if key in _JOB_NUMBERS}
     made = [
         job(
             id_,
-            gpus=numbers.get("gpus", 0),
-            tasks=numbers.get("tasks", 1),
+            **numbers,  # type: ignore[arg-type]  # each word is the name of a field
             model=said.get("model", ""),
-            gpu_memory_mb=numbers.get("gpu_memory_mb", 0),
-            cpus=numbers.get("cpus", 1),
-            memory_mb=numbers.get("memory_mb", 0),
-            priority=numbers.get("priority", 500),
-            tries=numbers.get("tries", 0),
+            where=_read_where(said),
+            partition=said.get("partition", ""),
+            array=said.get("array", ""),
         )
         for id_ in range(int(first), int(last or first) + 1)
     ]
     return [running_on(one, *_read_places(said["on"])) for one in made] if "on" in said else made
+
+
+def _read_where(said: dict[str, str]) -> Where:
+    return make_where(said.get("where", ""), said.get("exclude", "").split(","), _words(said, "tolerate"))
+
+
+def _words(said: dict[str, str], key: str) -> list[str]:
+    return [word for word in said.get(key, "").split(",") if word]
+
+
+def _read_partition(text: str) -> Partition:
+    name, _, rest = text.partition(":")
+    return Partition(name=PartitionName(name.strip()), where=_read_where(_settings(rest, _WHERE_WORDS)))
+
+
+def _id_of(here: Cluster, label: str) -> int:
+    """`7`, or `7_2` for a member."""
+    array, _, index = label.partition("_")
+    if not index:
+        return int(label)
+    id_ = JobId(int(array))
+    return member_id(id_, here.job(id_).as_array[0], int(index))
 
 
 def _read_places(text: str) -> list[tuple[str, list[int]]]:
@@ -169,39 +203,40 @@ def _read_places(text: str) -> list[tuple[str, list[int]]]:
 
 
 def _answer(here: Cluster, plan: Plan) -> list[str]:
-    lines = [f"  {_placed(place, ranks)}" for place, ranks in zip(plan.actions, where(plan).values(), strict=True)]
-    lines += _waits(here.after(plan), plan)
+    after = here.after(plan)
+    lines = []
+    for place, ranks in zip(plan.actions, where(plan).values(), strict=True):
+        told = " ".join(f"{name}[{','.join(str(index) for index in indexes)}]" for name, indexes in ranks)
+        attempt = f" (attempt {place.attempt})" if place.attempt > 1 else ""
+        meet = f" meet at {place.master_addr}:{place.master_port}" if place.master_port else ""
+        lines.append(f"  {after.job(place.job).label}{attempt} -> {told}{meet}")
+    lines += _waits(after, plan)
     if plan.more:
         lines.append("  the next pass goes on")
     return lines or ["  nothing to do"]
 
 
 def _waits(after: Cluster, plan: Plan) -> Iterator[str]:
-    """Whoever waits, by the first of each shape."""
-    by_shape: dict[Shape, list[int]] = {}
+    """Whoever waits, by the first of each shape; then what arrays hold back themselves."""
+    by_shape: dict[Shape, list[Job]] = {}
     for each in after.waiting():
-        by_shape.setdefault(each.spec.shape, []).append(each.id)
-    for shape, ids in by_shape.items():
-        yield f"  {_ranges(ids)} waits, {plan.reasons[shape].code}:"
+        by_shape.setdefault(each.spec.shape, []).append(each)
+    for shape, jobs in by_shape.items():
+        yield f"  {_labels(jobs)} waits, {plan.reasons[shape].code}:"
         yield from _wrapped(describe(plan.reasons[shape]))
+    for array in after.jobs.values():
+        if array.members is not None and array.members.lazy and after.room(array.id) == 0:
+            yield f"  {array.id}_[{spans_text(array.members.lazy)}] waits for others of its array to end"
 
 
-def _placed(place: Place, ranks: list[tuple[str, list[int]]]) -> str:
-    told = " ".join(f"{name}[{','.join(str(index) for index in indexes)}]" for name, indexes in ranks)
-    attempt = f" (attempt {place.attempt})" if place.attempt > 1 else ""
-    meet = f" meet at {place.master_addr}:{place.master_port}" if place.master_port else ""
-    return f"{place.job}{attempt} -> {told}{meet}"
-
-
-def _ranges(ids: list[int]) -> str:
-    """`1-3,7` for 1, 2, 3 and 7."""
-    runs: list[tuple[int, int]] = []
-    for id_ in ids:
-        if runs and id_ == runs[-1][1] + 1:
-            runs[-1] = runs[-1][0], id_
-        else:
-            runs.append((id_, id_))
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+def _labels(jobs: list[Job]) -> str:
+    """`1-3,7,9_[0-4]`."""
+    said = spans_text(spans_of([each.id for each in jobs if not each.array_of]))
+    parts = [said] if said else []
+    for array in dict.fromkeys(each.array_of for each in jobs if each.array_of):
+        indexes = [each.array_index for each in jobs if each.array_of == array]
+        parts.append(f"{array}_[{spans_text(spans_of(sorted(indexes)))}]")
+    return ",".join(parts)
 
 
 def _wrapped(sentence: str) -> list[str]:

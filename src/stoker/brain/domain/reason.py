@@ -76,8 +76,8 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "it starts when running jobs end; fewer GPUs per task would fit sooner",
     ),
     ReasonCode.INSUFFICIENT_NODES: (
-        "at most {per_node} of its {tasks} task(s) may share a node; so spread, there is room for {room} beside what "
-        "runs",
+        "at most {per_node} of its {tasks} task(s) may share a node; spread so, the free GPUs have room for {room} of "
+        "them",
         "it starts when GPUs of other nodes come free; a higher `--tasks-per-node` would fit sooner",
     ),
     ReasonCode.INSUFFICIENT_CPUS: (

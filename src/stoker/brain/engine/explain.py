@@ -22,6 +22,7 @@ from stoker.brain.state.view import View
 
 _ASKED_MAX: Final = 400
 """Characters of a selection that a reason repeats."""
+_UNTAINTED: Final = "nodes without taints"
 
 
 def no_free_port(address: str, policy: Policy) -> Reason:
@@ -36,11 +37,12 @@ def none_selected(view: View, shape: Shape) -> Reason:
     """X1"""
     if not view.nodes:
         return Reason(ReasonCode.NO_NODES)
-    asked = [where_text(shape.where) or "nodes without taints"]
+    asked = [where_text(shape.where)]
     partition = view.partitions.get(shape.partition)
     if partition is not None:
-        asked.append(f"in partition {partition.name}: {where_text(partition.where) or 'nodes without taints'}")
-    return Reason(ReasonCode.NO_SELECTED_NODE, {"nodes": len(view.nodes), "asked": ", ".join(asked)[:_ASKED_MAX]})
+        asked.append(f"partition {partition.name} ({where_text(partition.where) or _UNTAINTED})")
+    words = ", ".join(filter(None, asked)) or _UNTAINTED
+    return Reason(ReasonCode.NO_SELECTED_NODE, {"nodes": len(view.nodes), "asked": words[:_ASKED_MAX]})
 
 
 class Waiting:
