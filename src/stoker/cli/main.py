@@ -28,6 +28,7 @@ from stoker.cli.commands import (
     partition,
     status,
     submit,
+    top,
     up,
     version,
     wait,
@@ -43,7 +44,7 @@ UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 """How a write to a file that can hold no more ends."""
 _SECTIONS: Final = (
     ("Try it", (demo.demo, up.up)),
-    ("Jobs", (submit.submit, listing.list_jobs, status.status, logs.logs, why.why, wait.wait)),
+    ("Jobs", (submit.submit, listing.list_jobs, top.top, status.status, logs.logs, why.why, wait.wait)),
     ("Orders to jobs", (orders.cancel, orders.hold, orders.release, orders.requeue, orders.signal)),
     ("Nodes", (node.node, gpu.gpu, partition.partition)),
     ("Operation", (daemon.control, daemon.agent, doctor.doctor, completion.completion, version.version)),

@@ -60,9 +60,18 @@ def connect() -> "Client":
     return ctx.with_resource(client_of(ctx))
 
 
+def servers_of(ctx: click.Context) -> str:
+    """The addresses that were chosen, with commas between them."""
+    from stoker.wire.retry import DEFAULT_SERVER
+
+    servers: str = ctx.meta.get(_KEY, DEFAULT_SERVER)
+    return servers
+
+
 def client_of(ctx: click.Context) -> "Client":
     """The same for whoever closes it."""
     quick_msgspec()
-    from stoker.wire.client import DEFAULT_SERVER, Client
+    from stoker.wire.client import Client
 
-    return Client(ctx.meta.get(_KEY, DEFAULT_SERVER))
+    # A person sees at once that nobody answers; what is worth repeating, commands repeat themselves.
+    return Client(servers_of(ctx), patience_s=0.0)
