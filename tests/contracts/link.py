@@ -14,13 +14,13 @@ from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
-from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
+from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, JobSpec, TaskEnd
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Beat, LogChunk, Registration, Started, TaskFinished, TaskInventory
 from stoker.brain.domain.units import Instant
-from stoker.brain.state.commands import Cancel, Submit
+from stoker.brain.state.commands import Cancel, SignalJob, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.live.control import ControlPlane
 from stoker.live.log_tails import LogPlace
@@ -125,6 +125,19 @@ async def a_stop_is_pushed_without_waiting_for_a_heartbeat(bench: Bench) -> None
     stop = await first(instructions)
     assert isinstance(stop, Stop)
     assert stop.key == key
+    await session.close()
+
+
+async def a_signal_is_pushed_once_for_each_wish(bench: Bench) -> None:
+    session = await opened(bench)
+    instructions, key = await started(bench, session)
+    await until(lambda: bench.control.committer.state.jobs[key.job].state is JobState.RUNNING)
+    for number in (10, 12):
+        await bench.control.committer.ask(SignalJob(by=ALICE, target=JobRef(key.job), signal=number))
+    await bench.control.committer.ask(Cancel(by=ALICE, target=JobRef(key.job)))
+    told = [await first(instructions) for _ in range(3)]
+    assert told[:2] == [Signal(key=key, epoch=session.epoch, signal=number) for number in (10, 12)]
+    assert isinstance(told[2], Stop)
     await session.close()
 
 
@@ -265,6 +278,23 @@ async def output_is_read_through_the_stream_byte_for_byte(bench: Bench) -> None:
     await session.close()
 
 
+async def reads_that_wait_do_not_wait_for_each_other(bench: Bench) -> None:
+    """The first is answered last."""
+    session = await opened(bench)
+    _, key = await started(bench, session)
+    place, read = LogPlace(NODE, key), bench.control.sessions.read_log
+    reads = [asyncio.ensure_future(read(place, offset, 4_096, 20_000)) for offset in (1, 2, 3)]
+    requests = [await first(session.log_requests()) for _ in reads]
+    assert [(request.offset, request.wait_ms) for request in requests] == [(1, 20_000), (2, 20_000), (3, 20_000)]
+    for request, asked in reversed(list(zip(requests, reads, strict=True))):
+        assert not asked.done()
+        chunk = LogChunk(request=request.request, offset=request.offset, data=b"x", size=9, ended=False)
+        await session.send_log(chunk)
+        async with asyncio.timeout(WAIT_S_MAX):
+            assert (await asked).offset == request.offset
+    await session.close()
+
+
 async def broken(call: Awaitable[object]) -> None:
     """It ends soon, with LinkDown (or, for a stream of messages, by ending)."""
     with pytest.raises((LinkDown, StopAsyncIteration)):
@@ -276,6 +306,7 @@ RULES: Final[tuple[Callable[[Bench], Awaitable[None]], ...]] = (
     a_session_tells_the_epoch_and_the_heartbeat_of_its_control_plane,
     a_start_arrives_whole_and_only_after_the_inventory,
     a_stop_is_pushed_without_waiting_for_a_heartbeat,
+    a_signal_is_pushed_once_for_each_wish,
     what_is_sent_arrives_in_order,
     the_answer_to_an_end_means_that_it_is_durable,
     a_repeated_end_is_answered_like_the_first,
@@ -288,4 +319,5 @@ RULES: Final[tuple[Callable[[Bench], Awaitable[None]], ...]] = (
     after_close_every_call_says_that_it_is_down,
     closing_while_an_end_is_under_way_is_no_cancellation_of_who_waits,
     output_is_read_through_the_stream_byte_for_byte,
+    reads_that_wait_do_not_wait_for_each_other,
 )
