@@ -69,7 +69,8 @@ class LogTails:
         self._tails: dict[LogPlace, _Tail] = {}
         """Those without news for longest first."""
         self._readers: set[asyncio.Task[None]] = set()
-        self._bytes = 0
+        self.held_bytes = 0
+        """Of all tails together."""
         self._followers = 0
         self._closing = asyncio.Event()
 
@@ -137,7 +138,7 @@ class LogTails:
         try:
             while await tail.is_wanted():
                 chunk = await self._read(place, tail.end, CREDIT_BYTES, ASK_WAIT_MS)
-                self._bytes += tail.take(chunk)
+                self.held_bytes += tail.take(chunk)
                 self._tails[place] = self._tails.pop(place)
                 self._make_room()
                 if len(chunk.data) < CREDIT_BYTES:
@@ -146,14 +147,14 @@ class LogTails:
             tail.fail(fault.refusal)
         finally:
             del self._tails[place]
-            self._bytes -= tail.forget()
+            self.held_bytes -= tail.forget()
             tail.close()
 
     def _make_room(self) -> None:
         for tail in self._tails.values():
-            if self._bytes <= TAILS_BYTES_MAX:
+            if self.held_bytes <= TAILS_BYTES_MAX:
                 return
-            self._bytes -= tail.forget()
+            self.held_bytes -= tail.forget()
 
     def _may_pass(self, refusal: Refusal, place: LogPlace) -> bool:
         return refusal.code in _PASSING or (refusal.code == _PASSING_AT_FIRST and not self.is_over(place.key))

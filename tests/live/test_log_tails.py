@@ -1,0 +1,351 @@
+"""Many followers of one output: T1 to T5 of `live.log_tails`, on virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.report import LogChunk
+from stoker.live import log_tails
+from stoker.live.log_tails import LogPlace, LogTails
+from tests.live.stage import virtual
+from tests.rig.world import SimClock
+
+LINE = b"%099d\n"
+KIB = 1_024
+
+
+def place(job: int = 1) -> LogPlace:
+    return LogPlace(NodeName("n1"), TaskKey(JobId(job), 1, 0))
+
+
+class Node:
+    """Keeps one output, which every place shares, and answers as an agent does."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.kept_from = 0
+        self.ended = False
+        self.refusal = ""
+        self.is_over = False
+        self.asked: list[tuple[int, int]] = []
+        """Offset, and milliseconds to wait, of each read."""
+        self.waiting = 0
+        self._news = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+        self._tell()
+
+    def drop(self, to: int) -> None:
+        self.kept_from = to
+
+    def end(self) -> None:
+        self.ended = True
+        self._tell()
+
+    def refuse(self, code: str) -> None:
+        """From now on, and whoever waits is told too."""
+        self.refusal = code
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def read(self, place: LogPlace, offset: int, limit: int, wait_ms: int) -> LogChunk:
+        self.asked.append((offset, wait_ms))
+        await asyncio.sleep(0.005)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1_000):
+                while wait_ms and not (self.refusal or self.ended or len(self.written) > offset):
+                    self.waiting += 1
+                    try:
+                        await self._news.wait()
+                    finally:
+                        self.waiting -= 1
+        if self.refusal:
+            raise StokerError(refuse(self.refusal, "it can't", "wait"))
+        size = len(self.written)
+        begin = max(self.kept_from, max(0, size + offset) if offset < 0 else min(offset, size))
+        return LogChunk(
+            request=0, offset=begin, data=bytes(self.written[begin : begin + limit]), size=size, ended=self.ended
+        )
+
+
+@asynccontextmanager
+async def followed() -> AsyncIterator[tuple[Node, LogTails]]:
+    node = Node()
+    tails = LogTails(node.read, lambda key: node.is_over, SimClock())
+    try:
+        yield node, tails
+    finally:
+        tails.close()
+
+
+class Follower:
+    """Reads on and on, with a pause between, and notes what it is given."""
+
+    def __init__(self, tails: LogTails, *, pause_s: float = 0.0, limit: int = 64 * KIB, job: int = 1) -> None:
+        self.got = bytearray()
+        self.gaps: list[tuple[int, int]] = []
+        self._tails, self._pause_s, self._limit, self._place = tails, pause_s, limit, place(job)
+        self.reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        offset = 0
+        while True:
+            chunk = await self._tails.read(self._place, offset, self._limit, 20.0)
+            assert chunk.offset >= offset, "nothing comes twice"
+            if chunk.offset > offset:
+                self.gaps.append((offset, chunk.offset))
+            self.got += chunk.data
+            offset = chunk.offset + len(chunk.data)
+            if chunk.ended and offset >= chunk.size:
+                return
+            await asyncio.sleep(self._pause_s)
+
+
+async def write_for(node: Node, seconds: float, bytes_per_s: int) -> None:
+    for number in range(round(seconds / 0.05)):
+        node.write((LINE % number) * (bytes_per_s // 20 // 100))
+        await asyncio.sleep(0.05)
+
+
+@virtual
+async def test_twenty_followers_get_every_byte_once_and_the_node_is_read_once() -> None:
+    async with followed() as (node, tails):
+        followers = [Follower(tails) for _ in range(20)]
+        await write_for(node, 10, 1_000_000)
+        node.end()
+        await asyncio.wait([each.reading for each in followers], timeout=5)
+        assert all(each.got == node.written for each in followers)
+        alone = [offset for offset, wait_ms in node.asked if not wait_ms]
+        assert len(alone) <= 40, "each comes to the end by itself"
+        assert len(node.asked) < 40 + 10 / log_tails.GATHER_S + 5
+
+
+@virtual
+async def test_nothing_is_asked_of_the_node_while_nobody_waits_for_it() -> None:
+    async with followed() as (node, tails):
+        node.write(b"one\n")
+        assert (await tails.read(place(), 0, KIB, 20)).data == b"one\n"
+        waiting = asyncio.ensure_future(tails.read(place(), 4, KIB, 20))
+        await asyncio.sleep(1)
+        node.write(b"two\n")
+        assert (await waiting).data == b"two\n"
+        asked = len(node.asked)
+        await write_for(node, 60, 10_000)
+        assert len(node.asked) == asked
+        assert node.waiting == 0
+
+
+@virtual
+async def test_a_follower_who_hangs_up_is_forgotten_and_so_is_its_wait() -> None:
+    async with followed() as (node, tails):
+        waiting = asyncio.ensure_future(tails.read(place(), 0, KIB, 20))
+        await asyncio.sleep(1)
+        assert node.waiting == 1
+        waiting.cancel()
+        await asyncio.sleep(log_tails.ASK_WAIT_MS / 1_000 + log_tails.LINGER_S + 1)
+        assert node.waiting == 0
+        asked = len(node.asked)
+        await asyncio.sleep(100)
+        assert len(node.asked) == asked
+
+
+@virtual
+async def test_a_slow_follower_reads_by_itself_and_holds_nobody() -> None:
+    """It takes 100 KB a second of the million that are written."""
+    async with followed() as (node, tails):
+        quick = Follower(tails)
+        slow = Follower(tails, pause_s=0.5, limit=50 * KIB)
+        behind_s = []
+        for number in range(100):
+            node.write((LINE % number) * 500)
+            await asyncio.sleep(0.05)
+            behind_s.append((len(node.written) - len(quick.got)) / 1_000_000)
+        assert sorted(behind_s)[95] <= log_tails.GATHER_S + 0.06
+        assert len(slow.got) < len(node.written) - log_tails.TAIL_BYTES_MAX
+        assert slow.got == node.written[: len(slow.got)]
+        node.end()
+        await slow.reading
+        assert slow.got == quick.got == node.written
+
+
+@virtual
+async def test_a_follower_who_stalls_for_long_goes_on_where_it_was() -> None:
+    async with followed() as (node, tails):
+        other = Follower(tails)
+        stalls = Follower(tails, pause_s=30)
+        await write_for(node, 20, 1_000_000)
+        node.end()
+        await stalls.reading
+        assert stalls.got == other.got == node.written
+
+
+@virtual
+async def test_what_the_node_dropped_is_skipped_and_shows_in_the_offset() -> None:
+    async with followed() as (node, tails):
+        follower = Follower(tails)
+        node.write(b"a" * 1_000)
+        await asyncio.sleep(1)
+        node.write(b"b" * 100_000)
+        node.drop(90_000)
+        await asyncio.sleep(1)
+        node.write(b"c" * 10)
+        node.end()
+        await follower.reading
+        assert follower.gaps == [(1_000, 90_000)]
+        assert follower.got == b"a" * 1_000 + b"b" * 11_000 + b"c" * 10
+
+
+@virtual
+async def test_a_read_from_the_end_waits_for_what_comes_after_it() -> None:
+    async with followed() as (node, tails):
+        waiting = asyncio.ensure_future(tails.read(place(), -100, KIB, 20))
+        await asyncio.sleep(3)
+        node.write(b"first\n")
+        chunk = await waiting
+        assert (chunk.offset, chunk.data) == (0, b"first\n")
+        assert (await tails.read(place(), -3, KIB, 20)).data == b"st\n"
+
+
+@virtual
+async def test_a_wait_ends_in_time_with_an_empty_answer_at_its_offset() -> None:
+    async with followed() as (node, tails):
+        node.write(b"one\n")
+        began = SimClock().mono()
+        chunk = await tails.read(place(), 4, KIB, 20)
+        assert (chunk.offset, chunk.data, chunk.size, chunk.ended) == (4, b"", 4, False)
+        assert 20 <= SimClock().mono() - began < 20.5
+
+
+@virtual
+async def test_an_end_reaches_all_who_wait_at_once() -> None:
+    async with followed() as (node, tails):
+        waiting = [asyncio.ensure_future(tails.read(place(), 0, KIB, 20)) for _ in range(20)]
+        await asyncio.sleep(5)
+        node.end()
+        await asyncio.wait(waiting, timeout=1)
+        assert all(each.result().ended and not each.result().data for each in waiting)
+
+
+@virtual
+async def test_an_offset_beyond_all_that_was_written_is_given_nothing_that_lies_before_it() -> None:
+    async with followed() as (node, tails):
+        node.write(b"one\n")
+        waiting = asyncio.ensure_future(tails.read(place(), 1_000, KIB, 20))
+        await asyncio.sleep(1)
+        node.write(b"two\n")
+        assert (await waiting).data == b""
+
+
+# --- a node that can't answer ------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_follower_waits_through_a_restart_and_gets_what_was_written_meanwhile() -> None:
+    async with followed() as (node, tails):
+        followers = [Follower(tails) for _ in range(5)]
+        node.write(b"before\n")
+        await asyncio.sleep(1)
+        node.refuse("node_unreachable")
+        await asyncio.sleep(5)
+        node.write(b"meanwhile\n")
+        node.refuse("")
+        await asyncio.sleep(1)
+        node.write(b"after\n")
+        node.end()
+        await asyncio.wait([each.reading for each in followers], timeout=5)
+        assert all(each.got == b"before\nmeanwhile\nafter\n" for each in followers)
+
+
+@pytest.mark.parametrize("code", ["node_unreachable", "too_many_streams", "log_unavailable"])
+def test_a_node_that_stays_away_is_told_when_the_wait_is_over(code: str) -> None:
+    @virtual
+    async def story() -> None:
+        async with followed() as (node, tails):
+            node.refuse(code)
+            began = SimClock().mono()
+            with pytest.raises(StokerError) as refused:
+                await tails.read(place(), 0, KIB, 20)
+            assert refused.value.refusal.code == code
+            assert 20 <= SimClock().mono() - began < 20.5
+            assert len(node.asked) <= 1 + 20 / log_tails.RETRY_S
+
+    story()
+
+
+@virtual
+async def test_output_that_an_ended_attempt_does_not_have_is_refused_at_once() -> None:
+    async with followed() as (node, tails):
+        node.refuse("log_unavailable")
+        node.is_over = True
+        began = SimClock().mono()
+        with pytest.raises(StokerError):
+            await tails.read(place(), 0, KIB, 20)
+        assert SimClock().mono() - began < 0.1
+
+
+@virtual
+async def test_a_read_that_does_not_wait_is_refused_at_once() -> None:
+    async with followed() as (node, tails):
+        node.refuse("node_unreachable")
+        began = SimClock().mono()
+        with pytest.raises(StokerError):
+            await tails.read(place(), 0, KIB, 0)
+        assert SimClock().mono() - began < 0.1
+
+
+# --- bounds ------------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_followers_beyond_the_bound_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_tails, "FOLLOWERS_MAX", 3)
+    async with followed() as (node, tails):
+        waiting = [asyncio.ensure_future(tails.read(place(), 0, KIB, 20)) for _ in range(3)]
+        await asyncio.sleep(1)
+        with pytest.raises(StokerError) as refused:
+            await tails.read(place(), 0, KIB, 20)
+        assert refused.value.refusal.code == "too_many_streams"
+        node.end()
+        await asyncio.wait(waiting, timeout=1)
+        assert (await tails.read(place(), 0, KIB, 20)).ended, "there is room again"
+
+
+@virtual
+async def test_what_is_held_of_all_outputs_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve outputs are followed, two MiB may be held: nobody loses anything by it."""
+    monkeypatch.setattr(log_tails, "TAILS_BYTES_MAX", 2 << 20)
+    async with followed() as (node, tails):
+        followers = [Follower(tails, job=job, pause_s=0.3) for job in range(12)]
+        held = []
+        for number in range(80):
+            node.write((LINE % number) * 500)
+            await asyncio.sleep(0.05)
+            held.append(tails.held_bytes)
+        node.end()
+        await asyncio.wait([each.reading for each in followers], timeout=30)
+        assert max(held) <= (2 << 20) + log_tails.CREDIT_BYTES
+        assert all(each.got == node.written for each in followers)
+
+
+@virtual
+async def test_after_the_close_everybody_is_answered_with_what_there_is() -> None:
+    async with followed() as (node, tails):
+        node.write(b"one\n")
+        waiting = [asyncio.ensure_future(tails.read(place(), 4, KIB, 20)) for _ in range(5)]
+        other = asyncio.ensure_future(tails.read(place(2), 4, KIB, 20))
+        await asyncio.sleep(1)
+        tails.close()
+        await asyncio.wait([*waiting, other], timeout=0.1)
+        assert all(each.result().data == b"" and not each.result().ended for each in [*waiting, other])
+        began = SimClock().mono()
+        assert (await tails.read(place(), 4, KIB, 20)).data == b""
+        assert SimClock().mono() - began < 0.1
