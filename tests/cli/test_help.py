@@ -15,10 +15,23 @@ def every_command() -> Iterator[tuple[str, ...]]:
     def below(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[str, ...]]:
         yield path
         if isinstance(command, click.Group):
-            for name, child in command.commands.items():
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                child = command.get_command(context, name)
+                assert child is not None, name
                 yield from below((*path, name), child)
 
     yield from below((), root)
+
+
+def command_at(path: tuple[str, ...]) -> click.Command:
+    command: click.Command = root
+    for name in path:
+        assert isinstance(command, click.Group)
+        child = command.get_command(click.Context(command), name)
+        assert child is not None, path
+        command = child
+    return command
 
 
 @pytest.mark.parametrize("path", list(every_command()), ids=" ".join)
@@ -32,15 +45,22 @@ def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
 
 def test_every_command_is_in_the_table_that_help_shows() -> None:
     said = CliRunner().invoke(root, ["--help"]).output
-    assert all(f"\n  {name}" in said for name in root.commands if name != "ps")
+    assert all(f"\n  {name}" in said for name in root.list_commands(click.Context(root)))
+
+
+def test_ps_is_another_word_for_list() -> None:
+    assert command_at(("ps",)) is command_at(("list",))
+
+
+def test_a_command_that_is_not_there_is_a_usage_error_that_names_the_nearest() -> None:
+    said = CliRunner().invoke(root, ["lits"])
+    assert said.exit_code == 2
+    assert "list" in said.output
 
 
 def test_every_option_says_what_it_is() -> None:
     for path in every_command():
-        command: click.Command = root
-        for name in path:
-            assert isinstance(command, click.Group)
-            command = command.commands[name]
+        command = command_at(path)
         silent = [each.name for each in command.params if isinstance(each, click.Option) and not each.help]
         hidden = [each.name for each in command.params if isinstance(each, click.Option) and each.hidden]
         assert set(silent) <= set(hidden), path

@@ -12,7 +12,7 @@ from stoker.cli.job_story import job_pairs
 from stoker.cli.main import root
 from stoker.cli.output import pair_lines, show_lines, show_pairs, show_rows, show_value
 from stoker.cli.table import table_lines
-from tests.cli.test_help import every_command
+from tests.cli.test_help import command_at, every_command
 from tests.cli.views import attempt, job, task, why
 
 SILENT = {("completion",), ("demo",), ("up",), ("control",), ("agent",), ("logs",), ("top",)}
@@ -21,9 +21,7 @@ SILENT = {("completion",), ("demo",), ("up",), ("control",), ("agent",), ("logs"
 
 def test_every_command_that_answers_takes_each_form() -> None:
     for path in every_command():
-        command = root
-        for name in path:
-            command = command.commands[name]  # type: ignore[assignment]  # a group's child
+        command = command_at(path)
         if path and not hasattr(command, "commands") and path not in SILENT:
             forms = [each for each in command.params if each.name == "form"]
             assert {flag for each in forms for flag in each.opts} == {"-o", "--format", "--json"}, path

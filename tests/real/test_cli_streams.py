@@ -38,15 +38,16 @@ def test_bytes_that_are_not_utf_8_are_a_usage_error_wherever_they_stand(words: s
     assert (done.returncode, b"UTF-8" in done.stderr, b"Traceback" in done.stderr) == (2, True, False)
 
 
-def test_ctrl_c_while_the_program_is_still_importing_is_no_traceback() -> None:
+@pytest.mark.parametrize(("module", "status"), [("stoker.cli.problem", -signal.SIGINT), ("stoker.cli.table", 130)])
+def test_ctrl_c_while_the_program_is_still_importing_is_no_traceback(module: str, status: int) -> None:
     """The signal is sent by the import itself, so that it always comes in the middle."""
     program = (
         "import os, runpy, signal, sys\n"
         "class Late:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'stoker.cli.table': os.kill(os.getpid(), signal.SIGINT)\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Late())\n"
         "runpy.run_module('stoker', run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", program, "list"], capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+    assert (done.returncode, done.stderr) == (status, b"")
