@@ -75,7 +75,7 @@ class _Root(click.Group):
 
             near = get_close_matches(args[0], [*_HOMES, *_ALIASES], n=1)
             if near and not args[0].startswith("-"):
-                fault.message += f" Did you mean {near[0]!r}?"
+                raise click.UsageError(f"{fault.format_message()} Did you mean {near[0]!r}?", ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
