@@ -1,9 +1,10 @@
 """Rules D1 to D7 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
 
+import msgspec
 import pytest
 
 from stoker.brain.domain.reason import ReasonCode
-from tests.builders import A100, V100, cluster, job, node, running_on, where
+from tests.builders import A100, V100, cluster, job, member, node, running_on, started_members, where
 
 
 def test_a_blocked_large_job_does_not_hold_up_a_small_one_behind_it() -> None:
@@ -106,6 +107,74 @@ def test_dashes_in_a_node_name_change_nothing(name: str) -> None:
 def test_a_model_that_was_asked_for_is_found_behind_tighter_nodes_of_another() -> None:
     here = cluster(node("a", models=[A100]), node("b", models=[V100] * 4), job(1, gpus=1, model="v100"))
     assert where(here.plan()) == {1: [("b", [0])]}
+
+
+# -- D6: arrays ----------------------------------------------------------------------------------------------------
+
+
+def test_an_array_starts_no_more_members_than_its_limit_lets() -> None:
+    here = cluster(node("a", gpus=8), job(1, gpus=1, array="0-9%3"))
+    plan = here.plan()
+    assert list(where(plan)) == [2, 3, 4]
+    assert {place.array for place in plan.actions} == {1}
+    assert not plan.more
+    here = here.after(plan)
+    assert not here.plan().actions
+    assert list(where(here.without(3, 4).plan())) == [5, 6]
+
+
+def test_a_throttled_array_has_no_reason_that_blames_the_cluster() -> None:
+    """What keeps its members waiting is its own limit, and who shows reasons says so."""
+    assert cluster(node("a", gpus=8), job(1, gpus=1, array="0-9%3")).plan().reasons == {}
+
+
+def test_members_that_are_records_count_against_the_limit_as_they_start() -> None:
+    """Members 0 and 2 wait for another try; with them and member 1 the limit is reached."""
+    whole = job(1, gpus=1, array="0-9%3")
+    here = cluster(node("a", gpus=8), started_members(whole, 0, 2), member(whole, 0), member(whole, 2))
+    plan = here.plan()
+    assert list(where(plan)) == [2, 3, 4]
+    assert [(place.array, place.attempt) for place in plan.actions] == [(0, 2), (1, 1), (0, 2)]
+
+
+def test_records_of_a_full_array_wait_although_there_is_room_for_others_of_their_shape() -> None:
+    whole = job(1, gpus=1, array="0-3%1")
+    running = running_on(member(whole, 0, tries=0), ("a", [0]))
+    here = cluster(node("a", gpus=8), started_members(whole, 0, 1), running, member(whole, 1), job(9, gpus=1))
+    plan = here.plan()
+    assert list(where(plan)) == [9]
+    assert plan.reasons == {}
+
+
+def test_limits_of_several_arrays_are_counted_apart() -> None:
+    here = cluster(
+        node("a", gpus=8),
+        job(1, gpus=1, array="0-9%2", priority=100),
+        job(20, gpus=1, array="0-9%3", priority=900),
+        job(40, gpus=1, array="0-1"),
+    )
+    assert list(where(here.plan())) == [21, 22, 23, 41, 42, 2, 3]
+
+
+def test_members_at_two_priorities_share_one_limit() -> None:
+    """A member that a person moved up leaves one fewer for the rest."""
+    whole = job(1, gpus=1, array="0-9%2", priority=100)
+    moved = msgspec.structs.replace(member(whole, 5), spec=job(1, gpus=1, array="0-9%2", priority=900).spec)
+    here = cluster(node("a", gpus=8), started_members(whole, 5), moved, job(50, gpus=1, cpus=2))
+    assert list(where(here.plan())) == [7, 50, 2]
+
+
+def test_a_member_that_does_not_fit_blocks_its_shape_and_counts_for_nothing() -> None:
+    here = cluster(node("a", gpus=3), job(1, gpus=2, array="0-9%5"), job(20, gpus=1))
+    plan = here.plan()
+    assert list(where(plan)) == [2, 20]
+    assert [reason.code for reason in plan.reasons.values()] == [ReasonCode.INSUFFICIENT_GPUS]
+
+
+def test_a_budget_that_ends_on_a_full_array_leaves_no_more() -> None:
+    plan = cluster(node("a", gpus=8), job(1, gpus=1, array="0-9%2")).plan(budget=2)
+    assert len(plan.actions) == 2
+    assert not plan.more
 
 
 def test_the_budget_bounds_a_pass_and_the_plan_says_that_there_is_more() -> None:

@@ -1,7 +1,10 @@
-"""Rules X1 to X5 of `engine/explain.py`: every wait has a reason, and its numbers are true."""
+"""Rules X1 to X6 of `engine/explain.py`: every wait has a reason, and its numbers are true."""
 
+from stoker.brain.domain.ids import PartitionName
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.reason import Reason, ReasonCode, describe
+from stoker.brain.domain.where import make_where
 from tests.builders import H100, V100, Cluster, cluster, job, node, running_on
 
 
@@ -17,6 +20,108 @@ def _full(name: str, gpus: int, cpus: int = 1) -> Job:
 
 def test_before_any_node_registered_the_reason_is_no_nodes() -> None:
     assert _why(cluster(job(1, gpus=1))).code is ReasonCode.NO_NODES
+
+
+def test_a_selection_that_no_node_answers_to_is_told_in_words() -> None:
+    wish = make_where("zone=c", exclude=["a"], tolerate=["old"])
+    reason = _why(cluster(node("a", gpus=1), node("b", gpus=1), job(1, gpus=1, where=wish)))
+    assert reason.code is ReasonCode.NO_SELECTED_NODE
+    assert reason.facts == {"nodes": 2, "asked": "zone=c; not a; tolerates old"}
+
+
+def test_a_partition_without_nodes_is_named_with_what_it_selects() -> None:
+    empty = Partition(name=PartitionName("p"), where=make_where("zone=c"))
+    reason = _why(cluster(node("a", gpus=1), empty, job(1, gpus=1, partition="p")))
+    assert reason.facts["asked"] == "partition p (zone=c)"
+    reason = _why(cluster(node("a", gpus=1), empty, job(1, gpus=1, partition="p", where=make_where("x"))))
+    assert reason.facts["asked"] == "x, partition p (zone=c)"
+
+
+def test_a_job_that_selects_nothing_is_kept_away_by_taints_alone() -> None:
+    reason = _why(cluster(node("a", gpus=1, taints=["x:NoSchedule"]), job(1, gpus=1)))
+    assert reason.code is ReasonCode.NO_SELECTED_NODE
+    assert reason.facts["asked"] == "nodes without taints"
+
+
+def test_a_long_selection_is_cut_short_in_a_reason() -> None:
+    wish = make_where(f"zone in ({','.join(f'z{i:04}' for i in range(300))})")
+    assert len(str(_why(cluster(node("a", gpus=1), job(1, gpus=1, where=wish))).facts["asked"])) == 400
+
+
+def test_without_nodes_the_reason_is_no_nodes_whatever_is_selected() -> None:
+    assert _why(cluster(job(1, gpus=1, where=make_where("zone=a")))).code is ReasonCode.NO_NODES
+
+
+def test_only_selected_nodes_count_as_large_enough_or_available() -> None:
+    zones = cluster(
+        node("a", gpus=2, labels={"zone": "a"}),
+        node("b", gpus=8, labels={"zone": "b"}, drain="disk"),
+        node("c", gpus=8),
+        running_on(job(100, gpus=1), ("a", [0])),
+    )
+    told = [
+        _why(zones.plus(job(1, gpus=gpus, where=make_where(wish))))
+        for gpus, wish in ((4, "zone=a"), (4, "zone=b"), (2, "zone=a"))
+    ]
+    assert [reason.code for reason in told] == [
+        ReasonCode.NO_FITTING_NODE,
+        ReasonCode.NODES_UNAVAILABLE,
+        ReasonCode.INSUFFICIENT_GPUS,
+    ]
+    assert str(told[0].facts["largest"]).startswith("2 GPU(s)")
+    assert told[1].facts == {"fitting": 1, "unreachable": 0, "draining": 1, "forgotten": 0}
+    assert (told[2].facts["free"], told[2].facts["best"]) == (1, 1)
+
+
+def test_free_gpus_that_tasks_may_not_share_are_not_called_missing() -> None:
+    here = cluster(
+        node("a", gpus=8), node("b", gpus=8), running_on(job(100, gpus=8), ("b", [*range(8)])),
+        job(1, gpus=2, tasks=4, tasks_per_node=2),
+    )  # fmt: skip
+    reason = _why(here)
+    assert reason.code is ReasonCode.INSUFFICIENT_NODES
+    assert reason.facts == {"tasks": 4, "per_node": 2, "room": 2}
+
+
+def test_gpus_are_named_before_nodes_to_spread_over() -> None:
+    here = cluster(
+        node("a", gpus=2), node("b", gpus=2), running_on(job(100, gpus=2), ("b", [0, 1])),
+        job(1, gpus=1, tasks=3, tasks_per_node=2),
+    )  # fmt: skip
+    assert _why(here).code is ReasonCode.INSUFFICIENT_GPUS
+
+
+def test_nodes_to_spread_over_are_named_before_cpus() -> None:
+    here = cluster(
+        node("a", gpus=8, cpus=8), node("b", gpus=8, cpus=8), running_on(job(100, gpus=8), ("b", [*range(8)])),
+        job(1, gpus=1, cpus=8, tasks=2, tasks_per_node=1), running_on(job(101, cpus=7), ("a", [])),
+    )  # fmt: skip
+    assert _why(here).code is ReasonCode.INSUFFICIENT_NODES
+
+
+def test_cpus_of_nodes_over_which_tasks_are_spread_may_be_short() -> None:
+    """Each node has GPUs for eight tasks and CPUs for three; spread one by one, `b` has too few."""
+    here = cluster(
+        node("a", gpus=8, cpus=6), node("b", gpus=8, cpus=6), running_on(job(100, cpus=5), ("b", [])),
+        job(1, gpus=1, cpus=2, tasks=2, tasks_per_node=1),
+    )  # fmt: skip
+    reason = _why(here)
+    assert reason.code is ReasonCode.INSUFFICIENT_CPUS
+    assert reason.facts == {"needed": 2, "best": 6, "tasks": 2, "room": 1}
+
+
+def test_more_nodes_than_there_are_is_never_and_says_how_many_may_share_one() -> None:
+    reason = _why(cluster(node("a", gpus=4), node("b", gpus=4), job(1, gpus=1, tasks=5, tasks_per_node=2)))
+    assert reason.code is ReasonCode.NO_FITTING_NODE
+    assert reason.facts["largest"] == (
+        "room for 2 of its 5 task(s) (at most 2 may share a node), all nodes together for 4"
+    )
+
+
+def test_numbers_are_those_at_the_end_of_the_pass() -> None:
+    """Job 1 is looked at first, while four GPUs are free; job 2 behind it takes three of them."""
+    here = cluster(node("a", gpus=8), running_on(job(100, gpus=4), ("a", [0, 1, 2, 3])), job(1, gpus=8), job(2, gpus=3))
+    assert _why(here).facts["free"] == 1
 
 
 def test_a_node_that_registered_once_and_is_forgotten_is_not_no_nodes() -> None:

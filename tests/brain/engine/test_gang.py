@@ -102,6 +102,35 @@ def test_fifty_gangs_of_four_on_sixteen_gpus_all_get_their_turn() -> None:
     assert started == list(range(1, 51))
 
 
+def test_no_more_tasks_share_a_node_than_the_job_lets() -> None:
+    here = cluster(node("a", gpus=8), node("b", gpus=8), node("c", gpus=8), job(1, gpus=1, tasks=3, tasks_per_node=2))
+    assert [name for name, _ in where(here.plan())[1]] == ["a", "a", "b"]
+
+
+def test_one_task_per_node_needs_as_many_nodes_as_tasks() -> None:
+    here = cluster(node("a", gpus=8), node("b", gpus=8), job(1, gpus=1, tasks=3, tasks_per_node=1))
+    assert not here.plan().actions
+    assert where(here.plus(node("c", gpus=1)).plan()) == {1: [("a", [0]), ("b", [0]), ("c", [0])]}
+
+
+def test_the_rest_of_a_bounded_gang_still_goes_to_its_tightest_fit() -> None:
+    """Two on `a`, two on `b`, and the fifth doesn't break up `c` since `d` is enough."""
+    nodes = [node(name, gpus=8) for name in "abc"]
+    here = cluster(*nodes, node("d", gpus=1), job(1, gpus=1, tasks=5, tasks_per_node=2))
+    assert [name for name, _ in where(here.plan())[1]] == ["a", "a", "b", "b", "d"]
+
+
+def test_a_bound_above_the_number_of_tasks_bounds_nothing() -> None:
+    here = cluster(node("a", gpus=8), node("b", gpus=8), job(1, gpus=1, tasks=4, tasks_per_node=9))
+    assert [name for name, _ in where(here.plan())[1]] == ["a"] * 4
+
+
+def test_tasks_without_gpus_are_bounded_per_node_too() -> None:
+    here = cluster(node("a", cpus=64), node("b", cpus=64), job(1, tasks=4, tasks_per_node=2))
+    assert [name for name, _ in where(here.plan())[1]] == ["a", "a", "b", "b"]
+    assert not here.plus(job(1, tasks=5, tasks_per_node=2)).plan().actions
+
+
 def test_a_gang_fits_round_what_runs() -> None:
     here = cluster(node("a", gpus=4), running_on(job(1, gpus=2), ("a", [0, 2])), job(2, gpus=1, tasks=2))
     assert where(here.plan()) == {2: [("a", [1]), ("a", [3])]}

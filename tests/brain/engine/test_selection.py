@@ -1,0 +1,169 @@
+"""Rule D7 of `engine/decide.py`: jobs run only where they are let; and what `engine/pool.py` keeps of it."""
+
+from random import Random
+
+import pytest
+
+from stoker.brain.domain.ids import NodeName, PartitionName
+from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.where import ANYWHERE, Where, make_where
+from stoker.brain.engine.draft import Draft
+from stoker.brain.engine.lane import Lane
+from stoker.brain.engine.pool import NO_SUCH_GPU, ByFree, Pool
+from tests.builders import A100, H100, V100, Cluster, cluster, job, node, placement, running_on, where
+
+
+def _two_zones() -> Cluster:
+    return cluster(
+        node("a", gpus=2, labels={"zone": "a"}),
+        node("b", gpus=8, labels={"zone": "b"}),
+        node("t", gpus=2, taints=["test:NoSchedule"]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wish", "there"),
+    [
+        (ANYWHERE, "a"),
+        (make_where("zone=b"), "b"),
+        (make_where("zone!=a", tolerate=["test"]), "t"),
+        (make_where("!zone", tolerate=["*"]), "t"),
+        (make_where(exclude=["a"]), "b"),
+        (make_where("stoker.io/hostname=b"), "b"),
+        (make_where("stoker.io/hostname notin (a)"), "b"),
+        (make_where("stoker.io/hostname in (b,t),zone"), "b"),
+        (make_where("stoker.io/gpu-model=NVIDIA-A100-SXM4-80GB,zone=b"), "b"),
+    ],
+    ids=lambda value: str(value.require or value.exclude) if isinstance(value, Where) else value,
+)
+def test_a_job_goes_where_its_selection_lets_it(wish: Where, there: str) -> None:
+    assert where(_two_zones().plus(job(1, gpus=1, where=wish)).plan()) == {1: [(there, [0])]}
+
+
+@pytest.mark.parametrize("wish", [ANYWHERE, make_where("zone!=a"), make_where(exclude=["a", "b"])], ids=repr)
+def test_a_taint_keeps_away_whoever_does_not_tolerate_it(wish: Where) -> None:
+    here = _two_zones().plus(
+        running_on(job(90, gpus=2), ("a", [0, 1])), running_on(job(91, gpus=8), ("b", [*range(8)]))
+    )
+    assert not here.plus(job(1, gpus=1, where=wish)).plan().actions
+
+
+def test_a_gang_is_spread_over_selected_nodes_only() -> None:
+    here = cluster(
+        node("a", gpus=2, labels={"zone": "a"}),
+        node("b", gpus=8),
+        node("c", gpus=2, labels={"zone": "a"}),
+        job(1, gpus=1, tasks=4, where=make_where("zone=a")),
+    )
+    assert {name for name, _ in where(here.plan())[1]} == {"a", "c"}
+
+
+def test_a_partition_and_the_job_must_both_admit_a_node() -> None:
+    here = cluster(
+        node("a", gpus=1, labels={"zone": "a"}),
+        node("b", gpus=1, labels={"zone": "a", "new": ""}),
+        node("c", gpus=1, labels={"new": ""}),
+        Partition(name=PartitionName("p"), where=make_where("zone=a")),
+        job(1, gpus=1, partition="p", where=make_where("new")),
+    )
+    assert where(here.plan()) == {1: [("b", [0])]}
+
+
+def test_what_a_partition_tolerates_its_jobs_tolerate() -> None:
+    here = cluster(
+        node("a", gpus=1, taints=["p:NoSchedule", "q:NoSchedule"]),
+        Partition(name=PartitionName("p"), where=make_where(tolerate=["p"])),
+    )
+    assert not here.plus(job(1, gpus=1, partition="p")).plan().actions
+    assert here.plus(job(1, gpus=1, partition="p", where=make_where(tolerate=["q"]))).plan().actions
+
+
+def test_a_partition_that_is_gone_adds_nothing() -> None:
+    assert cluster(node("a", gpus=1), job(1, gpus=1, partition="gone")).plan().actions
+
+
+def test_one_wish_in_two_partitions_has_two_verdicts() -> None:
+    here = cluster(
+        node("a", gpus=1, labels={"zone": "a"}),
+        *(Partition(name=PartitionName(zone), where=make_where(f"zone={zone}")) for zone in "ab"),
+        job(1, gpus=1, partition="b"),
+        job(2, gpus=1, partition="a"),
+    )
+    plan = here.plan()
+    assert list(where(plan)) == [2]
+    assert [reason.code for reason in plan.reasons.values()] == [ReasonCode.NO_SELECTED_NODE]
+
+
+def test_placements_of_other_selections_are_seen() -> None:
+    """Job 1 may go anywhere and takes the only node of job 2."""
+    choosy = job(2, gpus=1, where=make_where("zone=a"))
+    here = cluster(node("a", gpus=1, labels={"zone": "a"}), node("b", gpus=8), job(1, gpus=1), choosy)
+    plan = here.plan()
+    assert list(where(plan)) == [1]
+    assert [reason.code for reason in plan.reasons.values()] == [ReasonCode.INSUFFICIENT_GPUS]
+
+
+def test_gpus_outside_a_selection_leave_the_no_as_cheap_as_without_them() -> None:
+    """However many nodes are idle outside, the lane of a selective shape knows that it has no GPU."""
+    here = cluster(
+        node("a", gpus=8, labels={"zone": "a"}),
+        running_on(job(1, gpus=8), ("a", [*range(8)])),
+        *(node(f"n{i}", gpus=8) for i in range(20)),
+    )
+    pool = Pool(Draft(here), here.admitted(make_where("zone=a")))
+    assert Lane(pool, job(2, gpus=1).spec.demand, mixed=False).at_most == 0
+
+
+# -- pools ---------------------------------------------------------------------------------------------------------
+
+
+def _frozen(by_free: ByFree) -> dict[object, dict[int, list[NodeName]]]:
+    return {kinds: {count: list(names) for count, names in by.items()} for kinds, by in by_free.items()}
+
+
+def test_a_pool_follows_what_is_taken_and_given_back() -> None:
+    dice = Random(3)
+    here = cluster(
+        *(node(f"n{i}", models=[(A100, V100)[i % 2]] * 4, labels={"zone": "ab"[i % 3 == 0]}) for i in range(12))
+    )
+    draft, wish = Draft(here), make_where("zone=a")
+    pool = Pool(draft, here.admitted(wish))
+    for turn in range(60):
+        mark = draft.checkpoint()
+        for _ in range(dice.randrange(4)):
+            name = f"n{dice.randrange(12)}"
+            free = draft.free[NodeName(name)].gpus
+            if free:
+                kinds = tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in here.nodes[NodeName(name)].inventory.gpus}))
+                draft.take(kinds, placement(0, job(1, gpus=1, cpus=0), name, [free[0].index]))
+        if dice.random() < 0.7:
+            draft.rollback(mark)
+        if turn % 2:  # it may be looked at seldom
+            fresh = Pool(draft, here.admitted(wish))
+            assert _frozen(pool.by_free()) == _frozen(fresh.by_free())
+
+
+def test_a_pool_of_every_node_is_the_draft_itself() -> None:
+    here = cluster(node("a", gpus=1))
+    draft = Draft(here)
+    assert Pool(draft, here.admitted(ANYWHERE)).by_free() is draft.buckets
+
+
+def test_a_pool_leaves_out_nodes_that_take_no_work() -> None:
+    here = cluster(node("a", gpus=1, drain="disk", labels={"x": "1"}), node("b", gpus=1, labels={"x": "1"}), node("c"))
+    assert _names(Pool(Draft(here), here.admitted(make_where("x")))) == ["b"]
+
+
+def _names(pool: Pool) -> list[str]:
+    return [name for by_count in pool.by_free().values() for names in by_count.values() for name in names]
+
+
+def test_wishes_for_gpu_memory_that_the_same_gpus_serve_are_the_same() -> None:
+    here = cluster(node("a", models=[A100]), node("b", models=[V100, H100]))
+    pool = Pool(Draft(here), here.admitted(ANYWHERE))
+    assert [pool.gpu_memory("", wish) for wish in (0, 1, 32_768, 32_769, 81_560, 81_921)] == [
+        0, 32_768, 32_768, 81_559, 81_920, NO_SUCH_GPU,
+    ]  # fmt: skip
+    assert pool.gpu_memory("A100", 1) == 81_920
+    assert pool.gpu_memory("B200", 1) == NO_SUCH_GPU
