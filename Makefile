@@ -59,7 +59,7 @@ coverage: setup-dev
 	@$(PY) -m pytest -q -n $(WORKERS) --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 ## make bench      measures what users wait for, each figure beside its floor (BENCHES="start_latency" for one)
-BENCHES ?= start_latency throughput idle_agents append decide
+BENCHES ?= start_latency throughput submissions idle_agents append decide
 bench: setup-dev
 	@for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || exit 1; done
 
@@ -72,6 +72,10 @@ docs: reference
 	@./tools/setup.sh docs
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
+
+## make images     one image for control plane and agent (BASE=, IMAGE=, DOCKER=podman); needs Docker or Podman
+images: setup
+	@./deploy/images/build.sh
 
 ## make lock       renews the three locks from pyproject.toml
 LOCK := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11

@@ -22,8 +22,8 @@ from stoker.wire.rest.decode import decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A longer body is refused with `body_too_large` before it is read. Room for as many jobs as one request may hold, of 800
-bytes each."""
+"""A longer body is refused with `body_too_large` before it is read. There is room for as many jobs as one request may
+hold, of 800 bytes each."""
 
 ANYONE: Final = Principal("user:local")
 """Who asks, until tokens name people: the listener is loopback-only, and whoever reaches it has an account here."""
