@@ -2,6 +2,7 @@
 
 import pytest
 
+from stoker.live.http.answers import Bodies
 from tests.live.http.plane import Plane
 
 JOBS = "/api/v1/jobs"
@@ -327,6 +328,18 @@ async def test_a_body_beyond_the_bound_is_refused_whether_it_says_its_length_or_
     assert (declared.status, declared.json["code"]) == (413, "body_too_large")
     silent = await plane.ask("POST", JOBS, b" " * (9 << 20), {"content-length": "chunked"})
     assert (silent.status, silent.json["code"]) == (413, "body_too_large")
+
+
+async def test_bodies_that_are_on_their_way_are_bounded_together_and_what_is_over_gives_its_room_back(
+    plane: Plane,
+) -> None:
+    plane.app.state.bodies = bodies = Bodies(1_000)
+    bodies.take(900)
+    reply = await plane.ask("POST", JOBS, {"command": "x" * 200})
+    assert (reply.status, reply.json["code"], reply.headers["retry-after"]) == (503, "overloaded", "1")
+    assert bodies.held == 900
+    assert (await plane.ask("POST", JOBS, {"command": "x"})).status == 201
+    assert bodies.held == 900
 
 
 @pytest.mark.parametrize("field", ["name", "workdir", "user", "image", "command"])

@@ -25,6 +25,10 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """A longer body is refused with `body_too_large` before it is read. There is room for as many jobs as one request may
 hold, of 800 bytes each."""
 
+BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all bodies together that are still on their way; what goes beyond it is refused with `overloaded`."""
+_MIB: Final = 1024 * 1024
+
 ANYONE: Final = Principal("user:local")
 """Who asks, until tokens name people: the listener is loopback-only, and whoever reaches it has an account here."""
 
@@ -52,23 +56,49 @@ def query_of(request: Request, shape: type[Query]) -> Query:
     return decode_query(shape, request.query_params.multi_items())
 
 
+class Bodies:
+    """How much of bodies the process holds that aren't whole yet: whoever sends slowly holds it for long."""
+
+    def __init__(self, bytes_max: int = BODIES_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Raises: StokerError `overloaded`."""
+        if self.held + size > self.bytes_max:
+            raise StokerError(
+                refuse(
+                    "overloaded",
+                    f"{self.held // _MIB} MiB of requests are on their way, of at most {self.bytes_max // _MIB} MiB",
+                    "try again in a second, or send less at once",
+                    bytes_max=self.bytes_max,
+                )
+            )
+        self.held += size
+
+
 async def body_of(request: Request) -> bytes:
-    """The whole body. Raises: StokerError `body_too_large`."""
+    """The whole body. Raises: StokerError `body_too_large` or `overloaded`."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise _too_large()
+    bodies: Bodies = request.app.state.bodies
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > BODY_BYTES_MAX:
-            raise _too_large()
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            if size + len(chunk) > BODY_BYTES_MAX:
+                raise _too_large()
+            bodies.take(len(chunk))
+            size += len(chunk)
+            chunks.append(chunk)
+    finally:
+        bodies.held -= size
     return b"".join(chunks)
 
 
 def _too_large() -> StokerError:
-    limit_mib = BODY_BYTES_MAX // (1024 * 1024)
+    limit_mib = BODY_BYTES_MAX // _MIB
     return StokerError(
         refuse(
             "body_too_large",

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 
 from stoker.live.control import ControlPlane
 from stoker.live.http import cluster, events, gpus, health, jobs, labels, logs, nodes, orders, partitions, tasks, why
+from stoker.live.http.answers import Bodies
 from stoker.live.http.guard import Guard
 from stoker.live.http.openapi import document_of
 from stoker.live.http.problems import add_problems
@@ -22,6 +23,7 @@ def create_app(control: ControlPlane) -> FastAPI:
     """The REST application over one control plane. It starts nothing and owns nothing."""
     # The documentation pages of the framework load scripts from elsewhere, which a cluster may not reach.
     app = FastAPI(title="Stoker", version=PRODUCT, description=_ABOUT, docs_url=None, redoc_url=None)
+    app.state.bodies = Bodies()
     for noun in _NOUNS:
         # Extended rather than included: an included router is looked up anew in each request.
         app.router.routes.extend(noun.routes(control).routes)
