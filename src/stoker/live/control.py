@@ -57,7 +57,7 @@ async def recover_control(settings: ControlSettings, log: EventLog, history: His
     recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
     state = recovered.state
     committer = Committer(state, log, world, recent=recovered.recent)
-    recovered.history.follow(committer)
+    await recovered.history.follow(committer)
     outbox = Outbox(committer)
     liveness = Liveness(committer, world, unreachable_after_s=settings.agents.unreachable_after_s)
     heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)

@@ -158,10 +158,15 @@ class Recorder:
             self._failed(fault)
         self._met = False
 
-    def follow(self, committer: Committer) -> None:
+    async def follow(self, committer: Committer) -> None:
         """From now on facts come from this writer, and are durable when it says so."""
         self._committer = committer
         committer.watch(self.note)
+        try:
+            async with self._turn:
+                await self._meet()
+        except HistoryFailed as fault:
+            self._failed(fault)
         self._news.set()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -201,9 +206,8 @@ class Recorder:
             async with self._turn:
                 await self._meet()
                 through = self._durable if position is None else position
-                while self._notes_through(through) or self._mark.position < (position or 0):
-                    await self._write_batch(through)
-                    await self._meet()
+                while self._gap or self._notes_through(through) or self._mark.position < (position or 0):
+                    await (self._refill() if self._gap else self._write_batch(through))
         except HistoryFailed as fault:
             self._failed(fault)
             return False
@@ -245,23 +249,22 @@ class Recorder:
                 del self._ended[note.job.id]
 
     async def _meet(self) -> None:
-        """Find out what the store has, once and after each failure; R3 to R5."""
-        if not self._met:
-            mark = await self.store.open()
-            if mark.cluster_id not in ("", self._state.cluster_id):
-                raise HistoryFailed(
-                    f"the history is that of cluster {mark.cluster_id}, and this one is {self._state.cluster_id}. "
-                    "To recover: move history.db away, or restore the data folder as a whole"
-                )
-            if mark.position > self._durable:
-                self._telemetry.warn("history_put_back", ahead=mark.position, position=self._durable)
-                mark = HistoryMark(cluster_id=self._state.cluster_id, position=self._durable)
-                await self.store.rewind(mark)
-            self._drop_known(mark)
-            self._pruned = max(self._pruned, await self._newest_forgotten())
-            self._pruned_known = True
-        if self._gap:
-            await self._refill()
+        """Find out what the store has, once and after each failure. R5."""
+        if self._met:
+            return
+        mark = await self.store.open()
+        if mark.cluster_id not in ("", self._state.cluster_id):
+            raise HistoryFailed(
+                f"the history is that of cluster {mark.cluster_id}, and this one is {self._state.cluster_id}. "
+                "To recover: move history.db away, or restore the data folder as a whole"
+            )
+        if mark.position > self._durable:
+            self._telemetry.warn("history_put_back", ahead=mark.position, position=self._durable)
+            mark = HistoryMark(cluster_id=self._state.cluster_id, position=self._durable)
+            await self.store.rewind(mark)
+        self._drop_known(mark)
+        self._pruned = max(self._pruned, await self._newest_forgotten())
+        self._pruned_known = True
 
     def _drop_known(self, mark: HistoryMark) -> None:
         while self._notes and self._notes[0].position <= mark.position:
@@ -319,6 +322,13 @@ class Recorder:
     def ended(self) -> dict[JobId, Job]:
         """Jobs that ended and aren't in the store yet. Look here after the state and before the store."""
         return dict(self._ended)
+
+    async def recall(self, job: JobId) -> Job | None:
+        """A job that ended, whether or not the state remembers it. Raises: HistoryFailed."""
+        found = self._ended.get(job)
+        if found is not None:
+            return found
+        return next(iter(await self.store.jobs((job,))), None)
 
     def holdings(self) -> tuple[Position, list[Holding]]:
         """What ended after the store's mark, and that mark."""

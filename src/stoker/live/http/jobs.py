@@ -9,16 +9,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.brain.domain.array import count_of, parse_job_ref
+from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.lifecycle import states_named
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import body_of, job_at, json_answer, names_several, query_of, raw_json
-from stoker.live.http.contract import BODY, CHANGE, JOB, KEYED, SUBMIT, json_content, keyed, one_of, route
-from stoker.live.http.listing import Wanted, page_of, select, states_of
+from stoker.live.http.answers import body_of, json_answer, names_several, query_of, raw_json
+from stoker.live.http.contract import BODY, CHANGE, KEYED, LIST, RECALLED, SUBMIT, json_content, keyed, one_of, route
+from stoker.live.http.listing import page_of, select, states_of
+from stoker.live.http.recall import job_recalled
 from stoker.live.http.rows import Rows, drawn
 from stoker.live.http.shown import members_named, seen, shown
 from stoker.live.http.submit import Key, Submitted, key_of, submitted
+from stoker.wire.moment import parse_moment
 from stoker.wire.rest.decode import bad_value, decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
     ForgottenJobView,
@@ -64,18 +69,18 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.get(
         "/jobs",
-        **route(json_content(JobListView), query=JobListQuery, refusals=("unknown_state", "bad_job_id")),
+        **route(json_content(JobListView), query=JobListQuery, refusals=LIST),
     )
     async def list_jobs(request: Request) -> Response:
         """List jobs, newest first."""
         return await _page(control, rows, query_of(request, JobListQuery))
 
-    @router.get("/jobs/{job_id}", **route(one_of(JobView, JobsView), path="job_id", refusals=JOB))
+    @router.get("/jobs/{job_id}", **route(one_of(JobView, JobsView), path="job_id", refusals=RECALLED))
     async def show(request: Request) -> Response:
         """Show one job, or several members of an array."""
         ref = parse_job_ref(request.path_params["job_id"])
         if not names_several(ref):
-            return json_answer(job_view(shown(control, job_at(request, control.committer.state))))
+            return json_answer(job_view(shown(control, await job_recalled(request, control))))
         members = seen(control, members_named(control.committer.state, ref))
         content = b",".join(await drawn(control, members))
         return raw_json(b'{"jobs":[%b],"total":%d}' % (content, count_of(ref.members or ())))
@@ -102,11 +107,11 @@ async def _many(control: ControlPlane, specs: Sequence[JobSpec], key: Key) -> Re
 
 
 async def _page(control: ControlPlane, rows: Rows, query: JobListQuery) -> Response:
-    page = page_of(query.limit, query.offset, query.after)
-    states = states_of(query.state, states_named)
-    found = await select(control.committer.state, states, _wanted(query), page, control.clock)
+    wanted = _wanted(query, control.committer.now())
+    page = await page_of(control, query.limit, query.offset, query.after)
+    found = await select(control, wanted, page)
     content = b",".join(await rows.of(seen(control, found.jobs)))
-    following = b'"%d"' % found.jobs[-1].id if found.more else b"null"
+    following = b"null" if found.last is None else b'"%d"' % found.last
     members = (content, found.total, page.limit, following)
     return raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
 
@@ -133,18 +138,16 @@ def _of_index(refusal: Refusal, index: int) -> Refusal:
     return msgspec.structs.replace(refusal, message=message, facts={**refusal.facts, "index": index})
 
 
-def _wanted(query: JobListQuery) -> Wanted | None:
+def _wanted(query: JobListQuery, now: Instant) -> JobFilter:
     if query.tenant and query.tenant_id and query.tenant != query.tenant_id:
         raise bad_value("tenant_id", wanted="left out beside `tenant`", got="another tenant", kind="parameter")
-    tenant = query.tenant or query.tenant_id
-    tests: list[Wanted] = []
-    if tenant:
-        tests.append(lambda job: job.spec.tenant == tenant)
-    if query.job_class:
-        tests.append(lambda job: job.spec.job_class == query.job_class)
-    if query.user:
-        # The account it runs as, else who submitted it: the same that lists show.
-        tests.append(lambda job: (job.spec.user or job.by.removeprefix("user:")) == query.user)
-    if query.name:
-        tests.append(lambda job: job.spec.name == query.name)
-    return (lambda job: all(test(job) for test in tests)) if tests else None
+    return JobFilter(
+        states=states_of(query.state, states_named),
+        tenant=query.tenant or query.tenant_id,
+        job_class=JobClass(query.job_class) if query.job_class else None,
+        user=query.user,
+        name=query.name,
+        since=Instant(parse_moment(query.since, now)) if query.since else NEVER,
+        until=Instant(parse_moment(query.until, now)) if query.until else NEVER,
+        members=query.members,
+    )

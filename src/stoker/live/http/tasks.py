@@ -7,13 +7,15 @@ from starlette.responses import Response
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import JobRef, parse_job_ref
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.commands import Cancel
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE, body_of, job_at, json_answer, query_of
-from stoker.live.http.contract import BODY, CHANGE, JOB, KEYED, SUBMIT, json_content, keyed, route
-from stoker.live.http.listing import Wanted, page_of, select, states_of
+from stoker.live.http.answers import ANYONE, body_of, json_answer, query_of
+from stoker.live.http.contract import BODY, CHANGE, JOB, KEYED, LISTED, RECALLED, SUBMIT, json_content, keyed, route
+from stoker.live.http.listing import page_of, select, states_of
 from stoker.live.http.orders import ToldMany, tell
+from stoker.live.http.recall import job_recalled
 from stoker.live.http.shown import shown
 from stoker.live.http.submit import key_of, submitted
 from stoker.wire.rest.decode import decode_body
@@ -59,19 +61,24 @@ def routes(control: ControlPlane) -> APIRouter:
             return json_answer(task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, answer.headers)
         return json_answer(task_submitted_view(shown(control, answer.seen.jobs[0])), 201, answer.headers)
 
-    @router.get("/tasks", **route(json_content(TaskListView), query=TaskListQuery, refusals=("unknown_state",)))
+    @router.get(
+        "/tasks",
+        **route(json_content(TaskListView), query=TaskListQuery, refusals=LISTED),
+    )
     async def list_tasks(request: Request) -> Response:
         """List tasks, newest first."""
         query = query_of(request, TaskListQuery)
-        states = states_of(query.status, task_states_named)
-        page = page_of(query.limit, 0, "")
-        found = await select(control.committer.state, states, _wanted(query), page, control.clock)
+        wanted = JobFilter(
+            states=states_of(query.status, task_states_named),
+            job_class=CLASS_OF[query.priority] if query.priority else None,
+        )
+        found = await select(control, wanted, await page_of(control, query.limit))
         return json_answer(TaskListView(tasks=[_shown(control, job) for job in found.jobs], total=found.total))
 
-    @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=JOB))
+    @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=RECALLED))
     async def show_task(request: Request) -> Response:
         """Show one task."""
-        return json_answer(_shown(control, job_at(request, control.committer.state)))
+        return json_answer(_shown(control, await job_recalled(request, control)))
 
     @router.delete(
         "/tasks/{job_id}", **route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))
@@ -89,13 +96,6 @@ def _said(told: Shown | ToldMany, target: JobRef) -> str:
         return f"{told.changed} of the {told.total} tasks {target} are cancelled or being stopped"
     stopping = "is being stopped; its GPUs are free once its processes are gone"
     return f"task {told.job.label} {'is cancelled' if told.job.is_final else stopping}"
-
-
-def _wanted(query: TaskListQuery) -> Wanted | None:
-    if not query.priority:
-        return None
-    wanted = CLASS_OF[query.priority]
-    return lambda job: job.spec.job_class is wanted
 
 
 def _shown(control: ControlPlane, job: Job) -> TaskView:

@@ -14,8 +14,9 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.facade import ClusterView
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import job_at, json_answer
-from stoker.live.http.contract import JOB, json_content, route
+from stoker.live.http.answers import json_answer
+from stoker.live.http.contract import RECALLED, json_content, route
+from stoker.live.http.recall import job_recalled
 from stoker.live.http.shown import shown
 from stoker.wire.rest.job import QueuePlace, WhyView, why_view
 from stoker.wire.versions import API_PREFIX
@@ -24,11 +25,11 @@ from stoker.wire.versions import API_PREFIX
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
 
-    @router.get("/jobs/{job_id}/why", **route(json_content(WhyView), path="job_id", refusals=JOB))
+    @router.get("/jobs/{job_id}/why", **route(json_content(WhyView), path="job_id", refusals=RECALLED))
     async def why(request: Request) -> Response:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state
-        job = job_at(request, state)
+        job = await job_recalled(request, control)
         return json_answer(why_view(shown(control, job), queue_place(state, job)))
 
     return router

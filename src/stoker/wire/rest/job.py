@@ -208,6 +208,12 @@ class JobListQuery(
 
     state: str = ""
     """Words of any dialect, with commas between several."""
+    since: str = ""
+    """Only jobs that hadn't ended before this moment: `now`, `7d` ago, a date or a time."""
+    until: str = ""
+    """Only jobs that were submitted before this moment."""
+    members: bool = False
+    """True: one row for each member of an array instead of one for the array."""
     tenant: str = ""
     tenant_id: str = ""
     job_class: Literal["", "online", "batch"] = ""
@@ -220,7 +226,8 @@ class JobListQuery(
 
 
 class JobListView(msgspec.Struct, frozen=True, kw_only=True):
-    """One page. `total` counts every match; `next` is the `after` of the next page, or null at the end."""
+    """One page. `next` is the `after` of the next page, or null at the end. `total` counts every match among the jobs
+    that are remembered; pages go on beyond it, into the history of those that ended long ago."""
 
     jobs: list[JobView]
     total: int
