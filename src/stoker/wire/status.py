@@ -76,6 +76,7 @@ STATUSES: Final[dict[str, Status]] = {
     "unknown_parameter": _malformed("A query parameter is not known"),
     "body_too_large": _malformed("The body is too large", 413),
     "head_too_large": _malformed("The head of the request is too large", 431),
+    "request_too_slow": _unavailable("The request came too slowly", 408),
     "unknown_state": _mistyped("No dialect knows this state"),
     "bad_job_id": _mistyped("Not a job id"),
     "several_jobs": _mistyped("Several jobs where one is wanted"),

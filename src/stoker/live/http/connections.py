@@ -3,11 +3,14 @@
 uvicorn waits for them without end, and keeps whatever they send before a request is whole. This is its protocol of one
 connection, with bounds.
 
-Rules: N1  who owes us something for QUIET_S - a whole request, or room for more of an answer - is closed
+Rules: N1  who owes us something for QUIET_S - a whole request, or room for more of an answer - is closed, and told why
+           if it still can be
        N2  at `connections_max` a new client takes the place of the one who has owed us something for longest; none is
            closed while we owe it an answer, and if we owe one to all, the new one is turned away
        N3  the head of a request, up to its body, is bounded
-       N4  an answer can be broken off: what was sent arrives, and the reader sees that it isn't whole
+       N4  what still comes of a request that was answered already (its body was too large) is thrown away, up to a
+           bound, so that the client comes to read the answer
+       N5  an answer can be broken off: what was sent arrives, and the reader sees that it isn't whole
 """
 
 import asyncio
@@ -32,6 +35,8 @@ QUIET_S: Final = 80.0
 time at 200 KiB a second; of an answer 64 KiB must be taken in it."""
 SWEEP_S: Final = 1.0
 HEAD_BYTES_MAX: Final = 64 * 1024
+DROPPED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""N4. Beyond it the connection is closed, which may take the answer with it."""
 CONNECTIONS_MAX: Final = 10_000
 """Or half of the files that this process may open, if that is less: the rest is for agents and the store."""
 _CONNECTIONS_MIN: Final = 16
@@ -53,7 +58,7 @@ def connections_max() -> int:
 
 
 def break_off(scope: Scope) -> None:
-    """N4. Raises: ConnectionAbortedError where the connection is none of these."""
+    """N5. Raises: ConnectionAbortedError where the connection is none of these."""
     broken: Callable[[], None] | None = scope.get("extensions", {}).get(_BREAK)
     if broken is None:
         raise ConnectionAbortedError("the answer can't go on")
@@ -76,7 +81,8 @@ class Connections:
             oldest = next(iter(self._owing), None)
             if oldest is None:
                 return False
-            self._abort(oldest)
+            self.remove(oldest)
+            oldest.transport.abort()
         self._open.add(connection)
         return True
 
@@ -99,13 +105,10 @@ class Connections:
         """N1."""
         late = loop.time() - QUIET_S
         while self._owing and next(iter(self._owing.values())) <= late:
-            self._abort(next(iter(self._owing)))
+            connection = next(iter(self._owing))
+            self.remove(connection)
+            connection.dismiss()
         self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if self._owing else None
-
-    def _abort(self, connection: "Connection") -> None:
-        # Not closed: that would first wait for what it doesn't take.
-        connection.transport.abort()
-        self.remove(connection)
 
 
 class Connection(HttpToolsProtocol):
@@ -123,6 +126,7 @@ class Connection(HttpToolsProtocol):
         self._all = connections
         self._in_head = True
         self._head_bytes = 0
+        self._dropped_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -142,6 +146,10 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._turn_away(_head_too_large())
+        elif not self._in_head and self.cycle.response_complete:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > DROPPED_BYTES_MAX:
+                self.transport.abort()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -149,7 +157,7 @@ class Connection(HttpToolsProtocol):
         self._weigh()
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._head_bytes, self._dropped_bytes = False, 0, 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -168,6 +176,21 @@ class Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._weigh()
+
+    def dismiss(self) -> None:
+        """N1."""
+        may_speak = not _is_answering(self.cycle) and not self.flow.write_paused and not self.transport.is_closing()
+        if self._has_begun and may_speak:
+            self._turn_away(_too_slow())
+            self.loop.call_later(SWEEP_S, self.transport.abort)
+        else:
+            # Not closed: that would first wait for what it doesn't take.
+            self.transport.abort()
+
+    @property
+    def _has_begun(self) -> bool:
+        """Is part of a request there?"""
+        return self._head_bytes > 0 or not self._in_head
 
     def _weigh(self) -> None:
         """Whose turn is it?"""
@@ -188,6 +211,10 @@ def _waits_for_us(cycle: RequestResponseCycle | None) -> bool:
     return cycle is not None and not cycle.more_body and not cycle.response_complete
 
 
+def _is_answering(cycle: RequestResponseCycle | None) -> bool:
+    return cycle is not None and cycle.response_started and not cycle.response_complete
+
+
 def _keep_alive(transport: asyncio.Transport) -> None:
     connection = transport.get_extra_info("socket")
     if connection is not None:
@@ -202,6 +229,11 @@ def _too_many(limit: int) -> Refusal:
         "try again in a second; the limit is half of the files that the control plane may open (`ulimit -n`)",
         connections_max=limit,
     )
+
+
+def _too_slow() -> Refusal:
+    message = f"the request wasn't whole {QUIET_S:.0f} s after it began"
+    return refuse("request_too_slow", message, "send it in one go, and large inputs as files", quiet_s=int(QUIET_S))
 
 
 def _head_too_large() -> Refusal:
