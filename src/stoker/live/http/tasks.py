@@ -68,11 +68,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def list_tasks(request: Request) -> Response:
         """List tasks, newest first."""
         query = query_of(request, TaskListQuery)
-        wanted = JobFilter(
-            states=states_of(query.status, task_states_named),
-            job_class=CLASS_OF[query.priority] if query.priority else None,
-        )
-        found = await select(control, wanted, await page_of(control, query.limit))
+        found = await select(control, _wanted(query), await page_of(control, query.limit))
         return json_answer(TaskListView(tasks=[_shown(control, job) for job in found.jobs], total=found.total))
 
     @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=RECALLED))
@@ -96,6 +92,13 @@ def _said(told: Shown | ToldMany, target: JobRef) -> str:
         return f"{told.changed} of the {told.total} tasks {target} are cancelled or being stopped"
     stopping = "is being stopped; its GPUs are free once its processes are gone"
     return f"task {told.job.label} {'is cancelled' if told.job.is_final else stopping}"
+
+
+def _wanted(query: TaskListQuery) -> JobFilter:
+    return JobFilter(
+        states=states_of(query.status, task_states_named),
+        job_class=CLASS_OF[query.priority] if query.priority else None,
+    )
 
 
 def _shown(control: ControlPlane, job: Job) -> TaskView:
