@@ -6,7 +6,7 @@ import pytest
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.cli.job_end import EXIT_OF_STATE, exit_of
-from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
+from stoker.wire.rest.job import AttemptView, JobView, MembersView, TaskRunView
 from tests.cli.views import attempt, job, task
 
 
@@ -50,3 +50,10 @@ def test_a_job_that_never_ran_has_a_status_too() -> None:
 def test_every_final_state_has_a_status_and_only_success_is_0() -> None:
     assert set(EXIT_OF_STATE) == {state.value for state in FINAL}
     assert [state for state, status in EXIT_OF_STATE.items() if status == 0] == ["succeeded"]
+
+
+def test_an_array_of_which_a_member_failed_has_failed() -> None:
+    counts = dict.fromkeys(("pending", "held", "starting", "running", "stopping", "cancelled"), 0)
+    members = MembersView(total=2, succeeded=1, failed=1, **counts)
+    assert exit_of(job(state=JobState.FAILED, members=members, exit_code=None)) == 1
+    assert exit_of(job(state=JobState.SUCCEEDED, members=members, exit_code=None)) == 0

@@ -7,7 +7,6 @@ import pty
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,10 @@ import yaml
 from click.testing import CliRunner
 
 from stoker.cli.main import root
-from stoker.wire.client import Client
 from tests.real.say import Say
 from tests.real.up_process import UpProcess, environment, stoker, until
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    with UpProcess(
-        tmp_path_factory.mktemp("up"), "--nodes", "2", "--gpus-per-node", "2", "--stop-grace", "1"
-    ) as cluster:
-        with Client(cluster.url) as client:
-            until(lambda: client.status().online_nodes == 2, what="two nodes")
-        yield cluster
-
-
-@pytest.fixture
-def say(up: UpProcess) -> Say:
-    return Say(up.url)
 
 
 def test_submit_prints_the_id_and_nothing_else(say: Say) -> None:

@@ -1,31 +1,14 @@
 """What a task wrote reaches the person who asks: whole, as it was, and to its end."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stoker.wire.client import Client
 from tests.real.say import Say
-from tests.real.up_process import UpProcess, environment, stoker, until
+from tests.real.up_process import UpProcess, environment, stoker
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    with UpProcess(
-        tmp_path_factory.mktemp("up"), "--nodes", "2", "--gpus-per-node", "2", "--stop-grace", "1"
-    ) as cluster:
-        with Client(cluster.url) as client:
-            until(lambda: client.status().online_nodes == 2, what="two nodes")
-        yield cluster
-
-
-@pytest.fixture
-def say(up: UpProcess) -> Say:
-    return Say(up.url)
 
 
 def test_logs_are_the_bytes_that_were_written(say: Say) -> None:

@@ -22,12 +22,16 @@ EXIT_OF_STATE: Final = {
     "cancelled": 143,  # 128 + SIGTERM, which is how we end it
 }
 """For a job that ended with neither an exit code other than 0 nor a signal of its own."""
+EXIT_MEMBER_FAILED: Final = 1
+"""For an array: its members have statuses of their own."""
 _OWN: Final = frozenset({"failed", "succeeded"})
 """States that the job's own doing decides; in the others a signal was our way to end it."""
 
 
 def exit_of(job: "JobView") -> int:
     """The exit status for a job that is final."""
+    if job.members is not None and job.state == "failed":
+        return EXIT_MEMBER_FAILED
     if job.state in _OWN:
         if job.exit_code:
             return job.exit_code

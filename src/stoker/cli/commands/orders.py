@@ -128,7 +128,8 @@ def give(ctx: click.Context, form: str, job_ids: Sequence[str], order: Order) ->
         try:
             answered = order(job_id)
         except refused() as fault:
-            worst = worst or show_problem(fault)
+            status = show_problem(fault)
+            worst = worst or status
             continue
         done += answered.jobs
         if for_people(form):

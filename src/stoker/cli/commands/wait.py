@@ -17,8 +17,9 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
     """Wait until jobs have ended, and exit as they did.
 
     The exit status is the job's own: its exit code, or 128 + the signal that killed it; 124 for a time-out, 125 when
-    its node was lost, 126 when it could not start, 137 for out of memory, 143 when it was cancelled. Of several jobs
-    the first that isn't 0 counts, in the order given. Ctrl-C stops waiting (130); the jobs go on.
+    its node was lost, 126 when it could not start, 137 for out of memory, 143 when it was cancelled; 1 for an array of
+    which a member failed. Of several jobs the first that isn't 0 counts, in the order given. Ctrl-C stops waiting
+    (130); the jobs go on.
 
     \b
     Examples:
