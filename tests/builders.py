@@ -215,8 +215,8 @@ class Cluster:
     def ports_in_use(self, address: str) -> frozenset[int]:
         return frozenset(a.master_port for a in self.live_attempts() if a.master_port and a.master_addr == address)
 
-    def plan(self, *, policy: Policy | None = None, budget: int = 1_024, seed: int = 0) -> Plan:
-        return decide(self, policy or Policy(), NOW, seed, budget)
+    def plan(self, *, policy: Policy | None = None, budget: int = 1_024, seed: int = 0, now: Instant = NOW) -> Plan:
+        return decide(self, policy or Policy(), now, seed, budget)
 
     def after(self, plan: Plan) -> "Cluster":
         """The cluster in which all that was planned runs."""

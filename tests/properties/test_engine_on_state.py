@@ -3,45 +3,110 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.ids import NodeName, PartitionName
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.label import parse_taint
 from stoker.brain.domain.lifecycle import LIVE
+from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import HOUR_MS
+from stoker.brain.domain.where import ANYWHERE, make_where
 from stoker.brain.engine.decide import decide
-from stoker.brain.state.commands import Submit
+from stoker.brain.state.commands import LabelNode, PutPartition, Submit, TaintNode
 from stoker.brain.state.facade import ClusterView
 from tests.brain.state.story import ANNA, Story, settle_all
 from tests.builders import Cluster
 
 _NODES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6)), min_size=1, max_size=4)
-_DEMANDS = st.lists(
+_CHANGES = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["zone=x", "zone=y", "zone-", "old:NoSchedule", "old-"])), max_size=4
+)
+"""What people say of which node."""
+_SPECS = st.lists(
     st.builds(
-        Demand,
-        gpu_count=st.integers(0, 4),
-        tasks=st.sampled_from([1, 1, 2, 3]),
-        cpus=st.integers(1, 3),
-        gpu_model=st.sampled_from(["", "h100"]),
+        JobSpec,
+        name=st.just("j"),
+        command=st.just("true"),
+        time_limit_ms=st.just(0),
+        demand=st.builds(
+            Demand,
+            gpu_count=st.integers(0, 4),
+            tasks=st.sampled_from([1, 1, 2, 3]),
+            tasks_per_node=st.sampled_from([0, 0, 1, 2]),
+            cpus=st.integers(1, 3),
+            gpu_model=st.sampled_from(["", "h100"]),
+        ),
+        priority=st.sampled_from([500, 500, 510]),
+        where=st.sampled_from([ANYWHERE, ANYWHERE, make_where("zone=x"), make_where("zone!=x", ["n0"], ["old"])]),
+        partition=st.sampled_from(["", "", "p"]).map(PartitionName),
+        array=st.sampled_from([None, None, "0-4", "0-4%2", "1,3,7-9%1"]).map(lambda text: text and parse_array(text)),
     ),
     min_size=1,
-    max_size=8,
+    max_size=6,
 )
-_REFUSED = ("demand_unsatisfiable", "gpu_wish_without_gpus")
+_REFUSED = ("demand_unsatisfiable", "gpu_wish_without_gpus", "unknown_node")
 
 
-@given(_NODES, _DEMANDS, _DEMANDS)
+@given(_NODES, st.lists(st.tuples(_CHANGES, _SPECS), min_size=1, max_size=3))
 def test_a_plan_on_live_state_is_accepted_whole_and_equals_the_plan_on_a_slow_view(
-    nodes: list[tuple[int, int]], early: list[Demand], late: list[Demand]
+    nodes: list[tuple[int, int]], turns: list[tuple[list[tuple[int, str]], list[JobSpec]]]
 ) -> None:
-    story = Story()
+    story = Story(Policy(ended_jobs_max=1))
     for number, (gpus, cpus) in enumerate(nodes):
         story.node(f"n{number}", gpus, cpus=cpus)
-    for demands in (early, late):
-        for demand in demands:
-            spec = JobSpec(name="j", demand=demand, command="true", priority=500, time_limit_ms=0)
+    partition = Partition(name=PartitionName("p"), where=make_where("zone=x"))
+    story.do(PutPartition(by=ANNA, partition=partition, create=True))
+    for changes, specs in turns:
+        _change(story, changes)
+        for spec in specs:
             answer = story.ask(Submit(by=ANNA, specs=(spec,)))
             assert not isinstance(answer, Refusal) or answer.code in _REFUSED
-        plan = decide(ClusterView(story.state), Policy(), story.now, 0, 1_024)
-        assert plan == Cluster(story.state.nodes.values(), story.state.jobs.values()).plan()
-        settle_all(story, plan)
-        assert all(story.job(place.job).state in LIVE for place in plan.actions)
+        for _ in range(2):
+            plan = decide(ClusterView(story.state), Policy(), story.now, 0, 1_024)
+            assert plan == _slowly(story)
+            settle_all(story, plan)
+            assert all(story.job(place.job).state in LIVE for place in plan.actions)
+            _check_limits(story)
+            _end_some(story)
+            story.wait(HOUR_MS)
+
+
+def _slowly(story: Story) -> Plan:
+    state = story.state
+    return Cluster(state.nodes.values(), state.jobs.values(), state.partitions.values()).plan(now=story.now)
+
+
+def _change(story: Story, changes: list[tuple[int, str]]) -> None:
+    for number, word in changes:
+        name = NodeName(f"n{number}")
+        if name not in story.state.nodes:
+            continue
+        if word.startswith("zone="):
+            story.do(LabelNode(by=ANNA, node=name, labels={"zone": word[5:]}))
+        elif word == "zone-":
+            story.ask(LabelNode(by=ANNA, node=name, labels={}, remove=("zone",)))
+        elif word == "old-":
+            story.ask(TaintNode(by=ANNA, node=name, taints=(), remove=("old",)))
+        else:
+            story.do(TaintNode(by=ANNA, node=name, taints=(parse_taint(word),)))
+
+
+def _check_limits(story: Story) -> None:
+    for array in story.state.jobs.values():
+        most = array.spec.array.running_max if array.spec.array and array.members is not None else 0
+        live = sum(each.array_of == array.id and each.state in LIVE for each in story.state.jobs.values())
+        assert not most or live <= most
+
+
+def _end_some(story: Story) -> None:
+    """Every third that is live, by id."""
+    live = [job.id for job in story.state.jobs.values() if job.state in LIVE]
+    for job in live[::3]:
+        story.started(job)
+        for rank in range(len(story.job(job).attempts[-1].tasks)):
+            story.end(job, rank)
+    story.all_due()
