@@ -18,6 +18,7 @@ Promises: O1  an acknowledged job is never lost
           O11 the log adds up to the state, byte for byte, from its beginning and from its newest snapshot
           O12 no job starts before what it waits for has happened, or before its time to begin
           O13 once a job or a whole array was told to end, durably, none of it starts unless somebody asks once more
+          O14 no task is placed on a node that its job doesn't select
 What ran on a node that a person forgot by force is exempt from O4 and O5 (ADR 3): they were told so.
 """
 
@@ -29,9 +30,11 @@ from stoker.brain.domain.dependency import DependencyKind
 from stoker.brain.domain.ids import GpuUuid, JobId, Position
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import EndCause, Job, Task
+from stoker.brain.domain.label import labels_of, taints_of
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import AWAITING_PASS
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.where import admits
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, decode_fact, load_snapshot, snapshot_chunks
@@ -89,6 +92,7 @@ class Oracle:
             self.broken += [fault for job in fact.event.jobs for fault in _unmet(state, state.jobs[job])]
         elif isinstance(fact.event, JobPlaced):
             self._must_be_due(state.jobs[fact.event.job], fact.at)
+            self._must_be_wanted_there(state, fact.event)
         for machine in self._known_machines():
             for process in machine.live():
                 job = state.jobs.get(process.key.job)
@@ -102,6 +106,14 @@ class Oracle:
             self.broken.append(f"O13 placed although it was cancelled: {job.story()}")
         if job.blocked or job.spec.begin > at:
             self.broken.append(f"O12 placed at {at} before it might begin: {job.story()}")
+
+    def _must_be_wanted_there(self, state: ClusterState, placed: JobPlaced) -> None:
+        """O14."""
+        where = state.jobs[placed.job].spec.where
+        for task in placed.tasks:
+            node = state.nodes[task.node]
+            if not admits(where, node.name, labels_of(node), taints_of(node)):
+                self.broken.append(f"O14 placed on {node.name}, which it doesn't select: job {placed.job}, {where}")
 
     def _must_be_gone(self, key: TaskKey, cause: EndCause) -> None:
         for machine in self._known_machines():

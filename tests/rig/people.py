@@ -8,17 +8,21 @@ from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.label import Taint
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.where import make_where
 from stoker.brain.state.commands import (
     Cancel,
     Command,
     DrainNode,
     ForgetNode,
     Hold,
+    LabelNode,
     Release,
     Requeue,
     ResumeNode,
     Submit,
+    TaintNode,
 )
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.union import Event
@@ -38,8 +42,10 @@ def act(cluster: Cluster) -> None:
         target = any_target(cluster)
         order = cluster.dice.choice([Cancel, Cancel, Cancel, Hold, Release, Requeue])
         cluster.ask(tell(cluster, order(by=BOB, target=target), cluster.dice.choice([1, 1, 2, 3])))
-    else:
+    elif roll < 0.96:
         cluster.ask(drain_or_resume(cluster))
+    else:
+        cluster.ask(label_or_taint(cluster))
 
 
 def any_spec(cluster: Cluster) -> JobSpec:
@@ -58,6 +64,7 @@ def any_spec(cluster: Cluster) -> JobSpec:
         requeue=dice.random() < 0.9,
         array=dice.choice([*(None,) * 9, *map(parse_array, ("0-3", "1,5,9%1", "0-20:5%2"))]),
         after=any_dependencies(cluster),
+        where=make_where(*dice.choice([*(("",),) * 12, ("zone=a",), ("zone!=b",), ("", ("n1",)), ("", (), ("x",))])),
         hold=dice.random() < 0.03,
         begin=Instant(cluster.clock.now() + 20_000) if dice.random() < 0.05 else NEVER,
     )
@@ -117,6 +124,22 @@ async def drain_or_resume(cluster: Cluster) -> None:
     else:
         cluster.drained[node] = None
         await _ask(cluster, DrainNode(by=BOB, node=node, reason="to look at a fan"))
+
+
+async def label_or_taint(cluster: Cluster) -> None:
+    node, dice = cluster.dice.choice(cluster.agents).node, cluster.dice
+    if dice.random() < 0.6:
+        await _ask(cluster, LabelNode(by=BOB, node=node, labels={"zone": dice.choice(["a", "b"])}))
+    else:
+        await _ask(cluster, TaintNode(by=BOB, node=node, taints=(Taint("x", "y"),)))
+
+
+async def no_wish_unmet(cluster: Cluster) -> None:
+    """What people still do once the faults have ended: nothing waits for a person or for a node of another kind."""
+    await release_all(cluster)
+    for agent in cluster.agents:
+        await _ask(cluster, LabelNode(by=BOB, node=agent.node, labels={"zone": "a"}))
+        await _ask(cluster, TaintNode(by=BOB, node=agent.node, taints=(), remove=("x",)))
 
 
 async def resume_all(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from stoker.brain.state.codec import Fact
 from stoker.live import committer
 from tests.rig.cluster import Cluster
 from tests.rig.faults import one_fault
-from tests.rig.people import act, forget_any, release_all, resume_all
+from tests.rig.people import act, forget_any, no_wish_unmet, resume_all
 from tests.rig.virtual_loop import run_virtual
 
 
@@ -50,7 +50,7 @@ async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool) -> Repo
                 if forgetting and dice.random() < 0.1:
                     await forget_any(cluster)
             await resume_all(cluster)
-            await cluster.peace(release_all)
+            await cluster.peace(no_wish_unmet)
             await cluster.reckon()
         return _report(seed, cluster)
     finally:

@@ -26,10 +26,11 @@ from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.report import TaskFinished, TaskInventory
 from stoker.brain.domain.units import NEVER
-from stoker.brain.state import dependencies, indexes
+from stoker.brain.state import dependencies, indexes, makes
 from stoker.brain.state.admit import job as admit_job
 from stoker.brain.state.admit import node as admit_node
 from stoker.brain.state.admit import orders
+from stoker.brain.state.admit import plan as admit_plan
 from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Cancel, NodeSilent, ReportEnding
@@ -235,6 +236,11 @@ def a_job_begins_when_it_likes(patch: Patch) -> None:
     patch.setattr(Agenda, "due", lambda agenda, now: [job for _, job in agenda.entries])
 
 
+def any_node_will_do(patch: Patch) -> None:
+    patch.setattr(admit_plan, "selects", lambda where, node: True)
+    patch.setattr(makes, "admits", lambda where, name, labels, taints: True)
+
+
 MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
     (starts_are_sent_again_and_no_record_is_looked_at, "O2 "),
     (instructions_leave_before_the_inventory_was_compared, "before it was compared"),
@@ -255,6 +261,7 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
     (an_array_ends_with_its_first_member, "O6 "),
     (a_cancelled_array_goes_on, "O13 "),
     (a_job_begins_when_it_likes, "O12 "),
+    (any_node_will_do, "O14 "),
 )
 
 
