@@ -115,6 +115,7 @@ async def test_ranks_that_name_one_file_share_it_line_by_line(node: RealNode, ag
             marks=pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root"),
         ),
         ("a" * 300, "File name too long (ENAMETOOLONG)"),
+        ("a\0b", "can't be a file's name"),
     ],
 )
 @pytest.mark.parametrize("stream", ["output", "error"])

@@ -5,6 +5,7 @@ Concerns faults.md family 3 and row 93.
 
 import asyncio
 import os
+import shlex
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import pytest
 from stoker.agent.ports import RunnerGone, TaskEnding
 from stoker.agent.runner.journal import Journal
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.job import Command, EndCause
 from tests.contracts.runner import LONG_S, Listener, agent_on, key
 from tests.real.runner_node import TREE_MODES, RealNode, lives, node_in, wait_until
 
@@ -147,12 +148,19 @@ async def test_a_signal_reaches_every_process_of_the_tree(node: RealNode, agent:
     assert node.lives(key(1))
 
 
-async def test_a_shell_around_a_line_does_not_die_of_a_signal_that_only_its_program_knows(
-    node: RealNode, agent: Listener
+@pytest.mark.parametrize("as_argv", [False, True], ids=["a line", "a script"])
+async def test_a_shell_does_not_die_of_a_signal_that_only_its_program_knows(
+    node: RealNode, agent: Listener, *, as_argv: bool
 ) -> None:
-    """Else the checkpoint signal would end every job that was submitted as a shell line."""
-    program = "trap 'echo saved; exit 7' USR1; echo ready; while :; do sleep 0.02; done"
-    await agent.runner.start(node.shell(key(1), f'bash -c "{program}"; echo its program exited with $?'))
+    """Else the checkpoint signal would end every job that was submitted as a shell line or script."""
+    program = (
+        "import signal, sys, time; "
+        "signal.signal(signal.SIGUSR1, lambda *_: (print('saved', flush=True), sys.exit(7))); "
+        "print('ready', flush=True); time.sleep(300)"
+    )
+    line = f"python3 -c {shlex.quote(program)}; echo its program exited with $?"
+    command: Command = ("bash", "-c", f"bash -c {shlex.quote(line)}; true") if as_argv else line
+    await agent.runner.start(node.command(key(1), command, {}))
     await _output_has(agent, b"ready")
     await agent.runner.signal(key(1), signal.SIGUSR1)
     assert (await agent.end(key(1))).clean

@@ -127,8 +127,8 @@ class Runner(Protocol):
            R4  an end is kept for 24 h or until newer than `ends_max` others, also after `settle`
            R5  after a kill of the runner the next one sweeps and reports `runner_lost` for what it finds open
            R6  a call raises OSError when the runner has died; RunnerGone follows on the report stream
-           R7  a signal goes to every process of a task's tree. Spared is the shell that the runner itself put around a
-               shell line, from SIGUSR1 and SIGUSR2 that it doesn't catch: it would die of them, and the task with it
+           R7  a signal goes to every process of a task's tree. Shells are spared SIGUSR1 and SIGUSR2 unless they catch
+               them: they would die of them, and with them the program that they wait for, which may know them
     """
 
     async def connect(self) -> None:

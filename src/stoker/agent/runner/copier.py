@@ -238,8 +238,9 @@ def _open_all(targets: Iterable[Target]) -> bytes:
     for target in targets:
         try:
             target.open()
-        except OSError as error:
-            return f"cannot write its {target.name} to {target.path}: {_said(error)}".encode("utf-8", "surrogateescape")
+        except (OSError, ValueError) as error:  # ValueError: a NUL, or what no encoding has
+            why = _said(error) if isinstance(error, OSError) else f"that can't be a file's name: {error}"
+            return f"cannot write its {target.name} to {target.path}: {why}".encode("utf-8", "replace")
     return b""
 
 

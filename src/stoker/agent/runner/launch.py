@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from stoker.agent.runner.protocol import StartOrder
 
-SHELL: Final = "/bin/sh"
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Searched when the job's environment has no PATH."""
 _REASON_BYTES_MAX: Final = 4096
@@ -56,7 +55,7 @@ class Launch:
         """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
         env = {mark[0]: mark[1], **order["env"]}
         env[mark[0]] = mark[1]
-        words = [SHELL, "-c", order["shell"]] if order["shell"] else order["argv"]
+        words = ["/bin/sh", "-c", order["shell"]] if order["shell"] else order["argv"]
         if not words or not words[0]:
             raise CannotStart("the command is empty")
         self.argv = [_bytes(word, "an argument") for word in words]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MARK_NAME: Final = "STOKER_TASK_MARK"
 """Environment variable of every task: `JOB.ATTEMPT.RANK.RANDOM`."""
+_SHELLS: Final = ("sh", "dash", "bash", "busybox", "ash", "zsh", "ksh", "mksh", "ksh93", "csh", "tcsh", "fish")
 _ENVIRON_BYTES_MAX: Final = 4 * 1024 * 1024
 """Linux keeps arguments and environment together below a quarter of the stack limit, 2 MiB by default."""
 _LISTS_MAX: Final = 16
@@ -132,10 +133,10 @@ def catches(pid: int, number: int) -> bool:
     return False
 
 
-def runs(pid: int, program: str) -> bool:
-    """Is that its program now? A shell may have become the last command of its line."""
+def is_shell(pid: int) -> bool:
+    """By the name of its program, whatever it is called by."""
     try:
-        return os.path.samefile(f"/proc/{pid}/exe", program)
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS
     except OSError:
         return False
 

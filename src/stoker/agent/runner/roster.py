@@ -8,7 +8,6 @@ leader's end -> `advance` until its tree is gone -> `over` -> (journal durable) 
 from __future__ import annotations
 
 import os
-import signal
 from collections import deque
 
 from stoker.agent.runner import clock, ending, procfs, spool
@@ -38,8 +37,6 @@ _DRAIN_BYTES_MAX: Final = 16 * 1024 * 1024
 """Read after a tree is gone: what the pipe held. A stranger who holds it can't keep us longer."""
 _READ_BYTES: Final = 64 * 1024
 _SIGNALS: Final = range(1, 65)
-_SPARING: Final = (signal.SIGUSR1, signal.SIGUSR2)
-"""Mean only what a program takes them for; one that doesn't know them dies."""
 
 
 class Roster:
@@ -115,7 +112,7 @@ class Roster:
         if task.answer >= 0:
             self.hear_answer(task)
         if task.answer < 0:
-            self._trees.forward(task.tree, number, spare_leader=task.wrapped and number in _SPARING)
+            self._trees.forward(task.tree, number)
 
     def settle(self, key: str) -> None:
         self._journal.settle(key)
@@ -190,7 +187,6 @@ class Roster:
         if obstacle:
             raise CannotStart(obstacle, "port_taken")
         workdir = order["workdir"] or self.shelf.workdir(task.key)
-        task.wrapped = bool(order["shell"])
         if not self._copies.opened(task, order, workdir):
             return  # it comes again
         launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir)

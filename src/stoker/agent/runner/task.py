@@ -50,7 +50,6 @@ class Task:
         "step",
         "step_until_s",
         "tree",
-        "wrapped",
     )
 
     def __init__(self, key: str, mark: str, gpus: list[str], group: Group | None) -> None:
@@ -80,8 +79,6 @@ class Task:
         self.check_s = 0.0
         """When to look again whether the tree is gone."""
         self.recheck_s = 0.0
-        self.wrapped = False
-        """Its leader is, or was at first, the shell that we put around a line."""
 
     def end_fields(self, at: int) -> EndFields:
         exit_code, number = None, 0

@@ -20,7 +20,6 @@ import signal
 from contextlib import suppress
 
 from stoker.agent.runner import procfs
-from stoker.agent.runner.launch import SHELL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 _KILL_ROUNDS_MAX: Final = 8
 """Rounds of search and kill in one go, against trees that fork meanwhile; the next check goes on."""
+_SPARING: Final = (signal.SIGUSR1, signal.SIGUSR2)
+"""Mean only what a program takes them for; one that doesn't know them dies."""
 _ORPHANS_MAX: Final = 65_536
 """Attributions kept; at the bound all are found anew."""
 
@@ -128,12 +129,11 @@ class Trees:
             for number in numbers:
                 _send(proc, number)
 
-    def forward(self, tree: Tree, number: int, *, spare_leader: bool) -> None:
-        """A person's signal to every process of it; a leader to spare gets it only if it is a shell no more or catches
-        it."""
+    def forward(self, tree: Tree, number: int) -> None:
+        """A person's signal to every process of it, but for shells that would only die of it."""
         for proc in self.members(tree):
-            spared = spare_leader and proc.pid == tree.pid and procfs.runs(proc.pid, SHELL)
-            if not spared or procfs.catches(proc.pid, number):
+            spared = number in _SPARING and procfs.is_shell(proc.pid) and not procfs.catches(proc.pid, number)
+            if not spared:
                 _send(proc, number)
 
     def kill(self, tree: Tree) -> None:
