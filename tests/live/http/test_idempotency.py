@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -102,23 +104,49 @@ async def test_keys_survive_a_restart(tmp_path: Path) -> None:
         assert (await submit(plane, {"command": "false"})).json["code"] == "idempotency_key_reused"
 
 
-async def test_a_repeat_after_the_record_is_gone_is_answered_with_the_id(tmp_path: Path) -> None:
+async def test_a_repeat_after_the_jobs_were_forgotten_is_answered_from_the_history(tmp_path: Path) -> None:
+    async with forgetful(tmp_path) as plane:
+        many = (await submit(plane, MANY)).json
+        assert ([job["id"] for job in many["jobs"]], many["total"], "forgotten" in many) == (["1", "2"], 2, False)
+        one = await submit(plane, {"command": "true"}, {"idempotency-key": "one"})
+        assert (one.status, one.json["id"], one.json["state"]) == (201, "3", "cancelled")
+        task = await submit(plane, TASK, {"idempotency-key": "task"}, TASKS)
+        assert (task.status, task.json["task_id"], task.json["status"]) == (201, "4", "failed")
+
+
+async def test_what_the_history_has_lost_too_is_answered_by_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with forgetful(tmp_path) as plane:
+
+        async def nothing(*_: object) -> None:
+            return None
+
+        monkeypatch.setattr(type(plane.control.history), "recall", nothing)
+        many = (await submit(plane, MANY)).json
+        assert ([job["id"] for job in many["jobs"]], many["forgotten"], many["total"]) == (["2"], ["1"], 2)
+        one = await submit(plane, {"command": "true"}, {"idempotency-key": "one"})
+        assert (one.status, one.json["id"], one.json["forgotten"]) == (201, "3", True)
+        task = await submit(plane, TASK, {"idempotency-key": "task"}, TASKS)
+        assert (task.status, task.json["task_id"], task.json["status"]) == (201, "4", "forgotten")
+
+
+MANY = {"jobs": [{"command": "true"}, {"command": "false"}]}
+
+
+@asynccontextmanager
+async def forgetful(folder: Path) -> AsyncIterator[Plane]:
+    """Jobs 1, 3 and 4 were submitted under keys, have ended and are forgotten."""
     settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
-    async with plane_in(tmp_path, settings) as plane:
-        body = {"jobs": [{"command": "true"}, {"command": "false"}]}
-        await submit(plane, body)
+    async with plane_in(folder, settings) as plane:
+        await submit(plane, MANY)
         await submit(plane, {"command": "true"}, {"idempotency-key": "one"})
         await submit(plane, TASK, {"idempotency-key": "task"}, TASKS)
         await submit(plane, {"command": "true"}, {})
         for job in (1, 3, 4, 5):
             await plane.ask("DELETE", f"{JOBS}/{job}")
         await plane.until(lambda: list(plane.control.committer.state.jobs) == [2, 5])
-        many = (await submit(plane, body)).json
-        assert ([job["id"] for job in many["jobs"]], many["forgotten"], many["total"]) == (["2"], ["1"], 2)
-        one = await submit(plane, {"command": "true"}, {"idempotency-key": "one"})
-        assert (one.status, one.json["id"], one.json["forgotten"]) == (201, "3", True)
-        task = await submit(plane, TASK, {"idempotency-key": "task"}, TASKS)
-        assert (task.status, task.json["task_id"], task.json["status"]) == (201, "4", "forgotten")
+        yield plane
 
 
 @pytest.mark.parametrize("key", ["", "a\tb", "\x7f", "x" * 256, "\xe9" * 128])

@@ -14,7 +14,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import Reason
 from stoker.brain.state.admit.job import find_job
-from stoker.brain.state.arrays import member_counts
+from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
 from stoker.live.control import ControlPlane
 from stoker.wire.rest.job import LIST_MAX, Shown, members_view
@@ -30,15 +30,25 @@ class Seen(NamedTuple):
 
 
 def shown(control: ControlPlane, job: Job) -> Shown:
-    """`job` is as the state has it now."""
+    """`job` is as the state has it now or, if that has forgotten it, the history."""
     state = control.committer.state
-    tally = None if job.members is None else state.indexes.arrays.get(job.id)
-    if tally is None:
+    if job.members is None:
         return Shown(job, job.state, _reason_of(control, job))
+    tally = state.indexes.arrays.get(job.id)
+    if tally is None:
+        return _forgotten(job)
     counts = member_counts(job, tally)
     waits = any(counts.get(each) for each in _WAITING)
     reason = control.loop.reason_for(job) if waits and not job.is_final else job.reason
     return Shown(job, state.shown_state(job), reason, members_view(counts))
+
+
+def _forgotten(array: Job) -> Shown:
+    """An array that only the history knows. What it says of the members may be older than their being forgotten."""
+    counts = member_counts(array, Tally())
+    spec, _ = array.as_array
+    whole = sum(counts.values()) == spec.count
+    return Shown(array, array.state, array.reason, members_view(counts) if whole else None)
 
 
 def seen(control: ControlPlane, jobs: Sequence[Job]) -> Seen:

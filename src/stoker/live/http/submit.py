@@ -5,7 +5,7 @@ Rules: I1  a repeat under the key of an earlier submit, with the very same body,
            know, and needn't
        I2  the same key with another body, or on the path of the other dialect, is refused
        I3  a repeat waits until what it repeats is durable
-       I4  a repeat after the jobs' records are gone is answered with their ids
+       I4  what the state has forgotten is looked for in the history; of what isn't there either the id is answered
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from stoker.brain.state.commands import Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import ANYONE
+from stoker.live.http.recall import record_of
 from stoker.live.http.shown import Seen, seen
 from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
 
@@ -67,25 +68,26 @@ async def submitted(control: ControlPlane, specs: Sequence[JobSpec], key: Key) -
     committer = control.committer
     committer.check_room()
     events = committer.tell(Submit(by=ANYONE, specs=tuple(specs), key=key.key, digest=key.digest))
+    if not events:
+        return await _repeated(control, key)
     # Taken now: by the time they are durable a short job may have ended and, on a busy cluster, been forgotten.
-    if events:
-        state = committer.state
-        jobs = [state.jobs[event.job] for event in events if isinstance(event, JobSubmitted)]
-        answer = Submitted(seen(control, jobs))
-    else:
-        answer = _repeated(control, key)
-    await committer.settled()  # I3
+    jobs = [committer.state.jobs[event.job] for event in events if isinstance(event, JobSubmitted)]
+    answer = Submitted(seen(control, jobs))
+    await committer.settled()
     return answer
 
 
-def _repeated(control: ControlPlane, key: Key) -> Submitted:
-    state = control.committer.state
-    first = state.submitted_under(ANYONE, key.key)
+async def _repeated(control: ControlPlane, key: Key) -> Submitted:
+    first = control.committer.state.submitted_under(ANYONE, key.key)
     assert first is not None, "a submit without events repeats one that is known"
+    await control.committer.settled()  # I3
     jobs: list[Job] = []
     forgotten: list[JobId] = []
     for job_id in first.jobs:
-        job = state.jobs.get(job_id)
+        try:
+            job = await record_of(control, job_id)
+        except StokerError:  # the history can't be read now: I4
+            job = None
         if job is None:
             forgotten.append(job_id)
         else:
