@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from random import Random
+from unittest.mock import patch
 
 import msgspec
 from hypothesis import given
@@ -21,9 +22,10 @@ from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.reason import ReasonCode, describe
+from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.where import ANYWHERE, Where, admits, make_where
+from stoker.brain.engine import decide, lane
 from tests.builders import NOW, Cluster, cluster, job, node
 
 _MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB")
@@ -297,6 +299,19 @@ def test_the_plan_does_not_depend_on_the_order_in_which_things_came(
     dice.shuffle(nodes)
     dice.shuffle(jobs)
     assert plan() == expected
+
+
+@given(_nodes(), _jobs(), st.integers(1, 4))
+def test_tables_of_what_is_free_only_save_time(nodes: list[Node], jobs: list[Job], budget: int) -> None:
+    """They are made where many shapes, or many searches in vain, are expected; the plan is the same without them."""
+    here = _here(nodes, jobs)
+    expected = here.plan(budget=budget)
+    with patch.object(decide, "_NODES_PER_SHAPE", 0), patch.object(lane, "_MISSES_MAX", 1_000_000):
+        without = here.plan(budget=budget)
+    assert without.actions == expected.actions
+    # Who was sifted out by a table is told why; without one the budget may end before he is looked at.
+    for shape, reason in without.reasons.items():
+        assert reason in (expected.reasons[shape], Reason(ReasonCode.BUDGET_SPENT, {"placed": budget}))
 
 
 @given(_nodes(), _jobs(), st.integers(1, 3))

@@ -13,16 +13,20 @@ _ROOT = Path(__file__).parents[2]
 _DECIDE = """
 import hashlib, random
 import msgspec
+from stoker.brain.domain.where import ANYWHERE, make_where
 from tests.builders import A100, H100, V100, cluster, job, node
 from tests.scenarios.loader import FOLDER, answered
 
 told = [answered(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.txt"))]
 dice = random.Random(7)
 things = [node(f"n{i}", models=[dice.choice((A100, V100, H100)) for _ in range(dice.randrange(9))],
-               cpus=dice.randrange(33), reachable=i % 7 != 0) for i in range(60)]
+               cpus=dice.randrange(33), reachable=i % 7 != 0, labels={"zone": "abc"[i % 3], f"k{i % 5}": ""},
+               taints=["t:NoSchedule"] * (i % 11 == 0)) for i in range(60)]
+wheres = [ANYWHERE, ANYWHERE, make_where("zone in (a,b),!k3"), make_where("k1", ["n1", "n31"], ["t"])]
 things += [job(i, gpus=dice.randrange(6), tasks=dice.choice((1, 1, 2, 5)), cpus=dice.randrange(1, 9),
-               model=dice.choice(("", "", "V100", "A100")), priority=dice.choice((100, 500)))
-           for i in range(1, 301)]
+               model=dice.choice(("", "", "V100", "A100")), priority=dice.choice((100, 500)),
+               where=dice.choice(wheres), tasks_per_node=dice.choice((0, 0, 2)), waited_h=dice.randrange(30),
+               array=dice.choice(("", "", "", "0-7%2", "1,5-9"))) for i in range(10, 3_010, 10)]
 here = cluster(*things)
 for _ in range(3):
     plan = here.plan(budget=20)
