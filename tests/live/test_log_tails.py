@@ -349,3 +349,15 @@ async def test_after_the_close_everybody_is_answered_with_what_there_is() -> Non
         began = SimClock().mono()
         assert (await tails.read(place(), 4, KIB, 20)).data == b""
         assert SimClock().mono() - began < 0.1
+
+
+@virtual
+async def test_a_close_while_a_follower_looks_for_the_end_leaves_nobody_waiting() -> None:
+    async with followed() as (node, tails):
+        node.write(b"one\n")
+        looking = asyncio.ensure_future(tails.read(place(), 4, KIB, 20))
+        await asyncio.sleep(0.001)
+        assert node.asked
+        tails.close()
+        await asyncio.wait({looking}, timeout=0.1)
+        assert looking.result().data == b""

@@ -113,7 +113,7 @@ class LogTails:
             tail = self._tails.get(place)
             if tail is None or not 0 <= tail.begin <= offset:
                 chunk = await self._read(place, offset, limit, 0)
-                if chunk.data or chunk.ended:
+                if chunk.data or chunk.ended or self._closing.is_set():
                     return chunk
                 tail = self._tail_at(place, chunk.offset)
                 offset = max(offset, chunk.offset)

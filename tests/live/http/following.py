@@ -1,4 +1,4 @@
-"""Followers and their node for the tests of output over HTTP: a node that waits when asked to, readers who go or stall."""
+"""A node that keeps output and waits when asked to, and readers who follow, stall or go: for tests of output."""
 
 import asyncio
 from collections.abc import AsyncIterator
