@@ -1,0 +1,91 @@
+"""Hundreds of clients who send or read slowly: whoever is quick doesn't notice them.
+
+The listener keeps 128 connections here (half of 256 files), so that a few hundred are as bad for it as ten thousand.
+"""
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.real.agent_process import rss_mb
+from tests.real.control_process import ControlProcess
+
+pytestmark = pytest.mark.timeout(120)
+
+FILES = 256
+SLOW = 400
+LIST = b"GET /api/v1/jobs?limit=1000 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+BEGINNINGS = (
+    b"",
+    b"GET /api/v1/jo",
+    b"POST /api/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000\r\n\r\n" + b"x" * 1_000,
+    LIST * 20,
+    b"GET /api/v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
+)
+"""Nothing, half a head, a bit of a body, many long answers and none of them read, a stream that isn't read."""
+
+
+@contextmanager
+def files_at_most(most: int) -> Iterator[None]:
+    """For processes that are started meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[ControlProcess]:
+    control = ControlProcess(tmp_path / "control")
+    with files_at_most(FILES):
+        control.start()
+    try:
+        yield control
+    finally:
+        control.kill()
+
+
+def slow_client(control: ControlProcess, beginning: bytes) -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.connect(("127.0.0.1", control.http_port))
+    client.setblocking(False)
+    client.send(beginning)
+    return client
+
+
+def dribble(clients: list[socket.socket]) -> None:
+    """A byte more from each that is still there."""
+    for client in clients:
+        try:
+            client.send(b"x")
+        except OSError:
+            continue
+
+
+def test_quick_clients_are_served_beside_hundreds_who_are_slow(control: ControlProcess) -> None:
+    for _ in range(20):
+        assert control.ask("POST", "/api/v1/jobs", {"jobs": [{"command": "x" * 1_000}] * 20})[0] == 201
+    rss_before_mb = rss_mb(control.pid)
+    took_s = []
+    with ExitStack() as open_sockets:
+        slow: list[socket.socket] = []
+        for number in range(SLOW):
+            slow.append(open_sockets.enter_context(slow_client(control, BEGINNINGS[number % len(BEGINNINGS)])))
+            if number % 10 == 0:
+                dribble(slow)
+                began = time.monotonic()
+                status, answer = control.ask("POST", "/api/v1/jobs", {"command": "x"})
+                assert (status, control.ask("GET", f"/api/v1/jobs/{answer['id']}")[0]) == (201, 200)
+                took_s.append(time.monotonic() - began)
+        assert rss_mb(control.pid) < rss_before_mb + 150
+    assert sorted(took_s)[len(took_s) // 2] < 0.5
+    assert max(took_s) < 5
+    assert control.ask("GET", "/ready")[0] == 200
