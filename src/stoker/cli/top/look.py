@@ -18,6 +18,8 @@ from stoker.wire.rest.node import NodeView
 
 SHOWN_MAX: Final = 200
 """Jobs of each kind."""
+OFFSET_MAX: Final = 100_000
+"""A server skips no more."""
 LOG_LINES: Final = 200
 _LIVE: Final = "running,starting,stopping"
 _WAITING: Final = "pending,held"
@@ -49,7 +51,7 @@ async def take_look(client: AsyncClient, *, ended: bool) -> Look:
     waiting = await client.jobs(JobListQuery(state=_WAITING, limit=SHOWN_MAX))
     if waiting.total > len(waiting.jobs):
         # A list is newest first, and those that wait longest are at its end.
-        skipped = waiting.total - SHOWN_MAX
+        skipped = min(waiting.total - SHOWN_MAX, OFFSET_MAX)
         waiting = await client.jobs(JobListQuery(state=_WAITING, limit=SHOWN_MAX, offset=skipped))
     done = (await client.jobs(JobListQuery(state=_ENDED, limit=SHOWN_MAX))).jobs if ended else []
     in_line = sorted(waiting.jobs, key=lambda job: (job.state != "pending", -job.priority, int(job.id.split("_")[0])))
