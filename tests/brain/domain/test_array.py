@@ -102,6 +102,10 @@ def test_ids_of_members_follow_the_arrays_and_lead_back_to_their_index(spans: li
     ids = [array.member_id(JobId(10), spec, index) for index in array.indexes_of(spec.indexes)]
     assert ids == list(range(11, 11 + spec.count))
     assert [array.index_of(JobId(10), spec, each) for each in ids] == list(array.indexes_of(spec.indexes))
+    assert spec.count == len(ids)
+    for left in (spec.indexes, array.spans_of(list(array.indexes_of(spec.indexes))[1::2])):
+        each = [array.member_id(JobId(10), spec, index) for index in array.indexes_of(left)]
+        assert list(array.member_ids(JobId(10), spec, left)) == each
     assert array.ids_taken(spec) == 1 + spec.count
 
 

@@ -12,7 +12,8 @@ Rules: S1  a span is (first, last, step) with first <= last, and last is a membe
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Final
 
 import msgspec
@@ -34,7 +35,7 @@ _PART: Final = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12})(?::([0-9]{1,12}))?)?"
 _REF: Final = re.compile(r"([0-9]+)_(?:([0-9]{1,12})|\[([^\]]*)\])", re.ASCII)
 
 
-class ArraySpec(msgspec.Struct, frozen=True, kw_only=True):
+class ArraySpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Which members an array has, and how many of them may be live at once."""
 
     indexes: Spans
@@ -43,7 +44,12 @@ class ArraySpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        return count_of(self.indexes)
+        return self.places[-1] + count_of(self.indexes[-1:])
+
+    @cached_property
+    def places(self) -> list[int]:
+        """How many members come before each span. Kept, since an array may have as many spans as members."""
+        return list(accumulate((count_of((span,)) for span in self.indexes[:-1]), initial=0))
 
 
 class CancelledMembers(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,23 +234,29 @@ def array_text(spec: ArraySpec) -> str:
 
 def member_id(array: JobId, spec: ArraySpec, index: int) -> JobId:
     """S3. `index` must be one of the array's."""
-    before = 0
-    for first, last, step in spec.indexes:
-        if first <= index <= last and (index - first) % step == 0:
-            return JobId(array + 1 + before + (index - first) // step)
-        before += (last - first) // step + 1
-    raise AssertionError(f"array {array} has no member {index}")
+    at = _span_with(spec.indexes, index)
+    assert at is not None, f"array {array} has no member {index}"
+    first, _, step = spec.indexes[at]
+    return JobId(array + 1 + spec.places[at] + (index - first) // step)
+
+
+def member_ids(array: JobId, spec: ArraySpec, members: Spans) -> Iterator[JobId]:
+    """S3, of one after the other: they ascend, so each is looked for where the last one was found."""
+    at = 0
+    for index in indexes_of(members):
+        while index > spec.indexes[at][1]:
+            at += 1
+        first, _, step = spec.indexes[at]
+        yield JobId(array + 1 + spec.places[at] + (index - first) // step)
 
 
 def index_of(array: JobId, spec: ArraySpec, member: JobId) -> int:
     """The inverse of `member_id`."""
     place = member - array - 1
-    for first, last, step in spec.indexes:
-        here = (last - first) // step + 1
-        if place < here:
-            return first + place * step
-        place -= here
-    raise AssertionError(f"{member} is no member of array {array}")
+    assert 0 <= place < spec.count, f"{member} is no member of array {array}"
+    at = bisect_right(spec.places, place) - 1
+    first, _, step = spec.indexes[at]
+    return first + (place - spec.places[at]) * step
 
 
 def ids_taken(spec: ArraySpec | None) -> int:

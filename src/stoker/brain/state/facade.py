@@ -6,7 +6,7 @@ make; a reader that changed them would be a bug.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from stoker.brain.domain.array import indexes_of, member_id
+from stoker.brain.domain.array import member_ids
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Node
@@ -43,8 +43,7 @@ class ClusterView:
 
     def members(self, array: JobId) -> Iterator[JobId]:
         spec, members = self._state.jobs[array].as_array
-        for index in indexes_of(members.lazy):
-            yield member_id(array, spec, index)
+        return member_ids(array, spec, members.lazy)
 
     def room(self, array: JobId) -> int | None:
         job = self._state.jobs.get(array)
