@@ -29,3 +29,10 @@ class LocalZone(tzinfo):
 
 def now() -> datetime:
     return datetime.now(LocalZone())
+
+
+def moment(text: str) -> str:
+    """What to send for a moment that somebody looks back to. Raises: StokerError `bad_moment`."""
+    from stoker.wire.moment import moment_text
+
+    return moment_text(text, LocalZone())

@@ -41,6 +41,7 @@ _SECTIONS: Final = {
         "control": "daemon:control",
         "agent": "daemon:agent",
         "doctor": "doctor:doctor",
+        "usage": "usage:usage",
         "completion": "completion:completion",
         "version": "version:version",
     },

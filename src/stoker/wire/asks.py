@@ -25,11 +25,12 @@ from stoker.wire.rest.job import (
     SignalBody,
     WhyView,
 )
-from stoker.wire.rest.log import ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
+from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
 from stoker.wire.rest.node import DrainBody, LabelsBody, NodeListView, NodeView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView
 from stoker.wire.rest.submit import JobBody, JobsBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
+from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import Reply, Request, bad_answer
 from stoker.wire.versions import API_PREFIX
 
@@ -54,6 +55,8 @@ class LogPart(NamedTuple):
     """Bytes ever written."""
     ended: bool
     """No more will be written."""
+    attempt: int = 0
+    """Which attempt wrote it. 0 = the server doesn't say."""
 
     @property
     def end(self) -> int:
@@ -150,9 +153,10 @@ def _log_part(reply: Reply) -> LogPart:
     try:
         offset, size = (int(reply.headers[name.lower()]) for name in (OFFSET_HEADER, SIZE_HEADER))
         ended = reply.headers[ENDED_HEADER.lower()] == "true"
+        attempt = int(reply.headers.get(ATTEMPT_HEADER.lower(), "0"))
     except (KeyError, ValueError) as fault:
         raise bad_answer(reply) from fault
-    return LogPart(reply.body, offset, size, ended)
+    return LogPart(reply.body, offset, size, ended, attempt)
 
 
 def task(task_id: str) -> Ask[TaskView]:
@@ -218,6 +222,10 @@ def delete_partition(name: str) -> Ask[PartitionView]:
 
 def gpus() -> Ask[GpuListView]:
     return _read(GpuListView, "/gpus")
+
+
+def usage(query: UsageAsked | None) -> Ask[UsageView]:
+    return _read(UsageView, "/usage" + _query(query))
 
 
 def cluster() -> Ask[ClusterView]:

@@ -26,6 +26,7 @@ from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
+from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import DEFAULT_SERVER, PATIENCE_S
 from stoker.wire.steps import Give, Pause, Steps
 
@@ -153,6 +154,9 @@ class AsyncClient:
 
     async def gpus(self) -> GpuListView:
         return await self._ask(asks.gpus())
+
+    async def usage(self, query: UsageAsked | None = None) -> UsageView:
+        return await self._ask(asks.usage(query))
 
     async def status(self) -> ClusterView:
         return await self._ask(asks.cluster())

@@ -27,6 +27,7 @@ from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
+from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import PATIENCE_S
 from stoker.wire.steps import Give, Pause, Steps
 from stoker.wire.transport import DEFAULT_SERVER, Transport
@@ -237,6 +238,10 @@ class Client:
     def gpus(self) -> GpuListView:
         """List the GPUs of every node, and who holds them."""
         return self._ask(asks.gpus())
+
+    def usage(self, query: UsageAsked | None = None) -> UsageView:
+        """Sum up what was used, by tenant, user, job or node; the last seven days unless the query says otherwise."""
+        return self._ask(asks.usage(query))
 
     def status(self) -> ClusterView:
         """Show the cluster in numbers."""

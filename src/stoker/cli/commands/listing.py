@@ -26,6 +26,9 @@ LIMIT_MAX: Final = 1_000_000
 @click.option("--user", help="Only jobs of this user.")
 @click.option("--tenant", help="Only jobs of this tenant.")
 @click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Only jobs of this class.")
+@click.option("--since", metavar="MOMENT", help="Only jobs that hadn't ended before: `7d` ago, a date or a time.")
+@click.option("--until", metavar="MOMENT", help="Only jobs that were submitted before.")
+@click.option("--members", is_flag=True, help="A row for each member of an array, instead of one for the array.")
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=50, show_default=True, help="At most this many.")
 @click.option("--all", "every", is_flag=True, help="Every job that matches, however many.")
 @click.option(
@@ -50,14 +53,23 @@ def list_jobs(form: str, every: bool, limit: int, watch_s: float | None, **given
       stoker list --watch --state running
     """
     client = connect()
-    wanted = {name: value for name, value in given.items() if value}
+    wanted = _wanted(given)
     most = None if every else limit
     if watch_s is not None:
         watch(lambda: _lines(client, wanted, most, form), watch_s, _title(wanted))
     page = gather(client, wanted, most)
     show_rows(form, job_columns(_now_ms(form)), page.jobs, page)
-    if page.total > len(page.jobs) and for_people(form):
+    if page.next is not None and for_people(form):
         click.echo(_left_out(page.total - len(page.jobs)), err=True)
+
+
+def _wanted(given: dict[str, Any]) -> dict[str, Any]:
+    wanted = {name: value for name, value in given.items() if value}
+    for name in wanted.keys() & {"since", "until"}:
+        from stoker.cli.local_zone import moment
+
+        wanted[name] = moment(wanted[name])
+    return wanted
 
 
 def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str) -> "Sequence[str]":
@@ -72,7 +84,7 @@ def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str
 
 
 def _left_out(count: int) -> str:
-    return f"{count} more; --all shows them"
+    return f"{count} more; --all shows them" if count > 0 else "more of those that ended long ago; --all shows them"
 
 
 def _title(wanted: dict[str, Any]) -> str:

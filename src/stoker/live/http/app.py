@@ -5,14 +5,28 @@ from typing import Final
 from fastapi import FastAPI
 
 from stoker.live.control import ControlPlane
-from stoker.live.http import cluster, events, gpus, health, jobs, labels, logs, nodes, orders, partitions, tasks, why
+from stoker.live.http import (
+    cluster,
+    events,
+    gpus,
+    health,
+    jobs,
+    labels,
+    logs,
+    nodes,
+    orders,
+    partitions,
+    tasks,
+    usage,
+    why,
+)
 from stoker.live.http.answers import Bodies
 from stoker.live.http.guard import Guard
 from stoker.live.http.openapi import document_of
 from stoker.live.http.problems import add_problems
 from stoker.wire.versions import PRODUCT
 
-_NOUNS: Final = (jobs, orders, why, logs, tasks, gpus, nodes, labels, partitions, cluster, events, health)
+_NOUNS: Final = (jobs, orders, why, logs, tasks, gpus, nodes, labels, partitions, usage, cluster, events, health)
 _ABOUT: Final = (
     "Jobs, nodes and GPUs of one cluster. Ids are text. Errors are problems (RFC 9457) with `code`, `message`, `hint` "
     "and `facts`."

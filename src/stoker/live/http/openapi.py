@@ -30,6 +30,7 @@ from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, Partitio
 from stoker.wire.rest.problem import Problem
 from stoker.wire.rest.submit import JobsBody
 from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskListView, TaskSubmittedView
+from stoker.wire.rest.usage import UsageAsked, UsageView
 
 SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(JobsBody, JobsSubmittedView, ForgottenJobView, JobsView, JobsToldView, SignalBody),
@@ -37,6 +38,7 @@ SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(TaskBody, TaskSubmittedView, TaskListQuery, TaskListView, MessageView),
     *(GpuListView, NodeListView, DrainBody, ForgetQuery, LabelsBody, TaintsBody),
     *(PartitionListView, NewPartitionBody, PartitionBody),
+    *(UsageAsked, UsageView),
     *(ClusterView, HealthView, ReadyView, EventView, Problem),
 )
 """Those that they hold come along."""

@@ -1,0 +1,104 @@
+"""What may a report of usage be asked for, and how is it shown?
+
+Sums are whole milliseconds (`_ms`), exact; hours stand beside them for people, rounded.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from stoker.brain.domain.units import HOUR_MS
+from stoker.brain.domain.usage import UsageBy, UsageSum
+from stoker.wire.rest.decode import bad_value
+
+FROM_DEFAULT: Final = "7d"
+TO_DEFAULT: Final = "now"
+_DIGITS: Final = 3
+_By = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [each.value for each in UsageBy]})]
+
+
+class UsageAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"since": "from"}):
+    """A span and what to have a line for. Moments are `now`, `7d` ago, a date, or ISO 8601 (UTC without a zone)."""
+
+    since: str = FROM_DEFAULT
+    to: str = TO_DEFAULT
+    by: _By = UsageBy.TENANT.value
+    tenant: str = ""
+    user: str = ""
+
+    @property
+    def what(self) -> UsageBy:
+        """Raises: StokerError `bad_parameter`."""
+        try:
+            return UsageBy(self.by)
+        except ValueError as fault:
+            wanted = "one of " + ", ".join(each.value for each in UsageBy)
+            raise bad_value("by", wanted=wanted, got=repr(self.by[:80]), kind="parameter") from fault
+
+
+class UsageLineView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tenant, user, job (an array is one) or node used. `jobs` are those that held something."""
+
+    key: str
+    jobs: int
+    gpu_ms: int
+    cpu_ms: int
+    gpu_hours: float
+    cpu_hours: float
+
+
+class ClusterUsageView(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU time of the whole cluster, whatever the lines were narrowed to: what there was to be used, what jobs held,
+    what nobody did. `used_percent` is null where there was nothing."""
+
+    capacity_gpu_ms: int
+    allocated_gpu_ms: int
+    idle_gpu_ms: int
+    capacity_gpu_hours: float
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    used_percent: float | None
+
+
+class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"since": "from"}):
+    """A report. What still runs counts up to `to`. The largest lines come first; `more` says that smaller ones were
+    left out, and `total` is of all."""
+
+    since: str
+    to: str
+    by: UsageBy
+    tenant: str
+    user: str
+    lines: list[UsageLineView]
+    more: bool
+    total: UsageLineView
+    cluster: ClusterUsageView
+
+
+def line_view(line: UsageSum) -> UsageLineView:
+    return UsageLineView(
+        key=line.key,
+        jobs=line.jobs,
+        gpu_ms=line.gpu_ms,
+        cpu_ms=line.cpu_ms,
+        gpu_hours=hours(line.gpu_ms),
+        cpu_hours=hours(line.cpu_ms),
+    )
+
+
+def cluster_usage_view(capacity_ms: int, allocated_ms: int) -> ClusterUsageView:
+    idle_ms = capacity_ms - allocated_ms
+    return ClusterUsageView(
+        capacity_gpu_ms=capacity_ms,
+        allocated_gpu_ms=allocated_ms,
+        idle_gpu_ms=idle_ms,
+        capacity_gpu_hours=hours(capacity_ms),
+        allocated_gpu_hours=hours(allocated_ms),
+        idle_gpu_hours=hours(idle_ms),
+        used_percent=round(100 * allocated_ms / capacity_ms, _DIGITS) if capacity_ms else None,
+    )
+
+
+def hours(ms: int) -> float:
+    """For people: the milliseconds beside it are exact."""
+    return round(ms / HOUR_MS, _DIGITS)
