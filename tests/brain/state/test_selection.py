@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import JobRef
+from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import GpuUuid, PartitionName
 from stoker.brain.domain.job import JobSpec
@@ -275,3 +276,16 @@ def test_a_plan_made_before_a_node_was_tainted_or_relabelled_is_stale() -> None:
     assert admit_place(story.state, place) is None
     taint(story, "gpu=old:NoSchedule")
     assert admit_place(story.state, place) is not None
+
+
+def test_a_gang_that_may_not_share_nodes_is_refused_where_there_are_too_few_of_them() -> None:
+    story = Story()
+    for name, zone in (("n1", "a"), ("n2", "a"), ("n3", "b")):
+        story.register(name, replace(inventory(name), labels={"zone": zone}))
+    demand = Demand(gpu_count=1, tasks=3, tasks_per_node=1)
+    wide = replace(spec(), demand=demand, where=make_where("zone=a"))
+    refusal = story.refused(Submit(by=ANNA, specs=(wide,)))
+    assert (refusal.code, refusal.facts["tasks_max"]) == ("demand_unsatisfiable", 2)
+    assert "--tasks-per-node" in refusal.hint
+    story.submit(replace(wide, where=ANYWHERE))
+    story.submit(replace(wide, demand=replace(demand, tasks_per_node=2)))

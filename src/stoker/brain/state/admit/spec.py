@@ -4,6 +4,7 @@ All bounds come from the policy, and a refusal names the value, the bound and, i
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -18,6 +19,8 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
 from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
 from stoker.brain.state.cluster import ClusterState
+
+_SHARE: Final = ", or let more of them share a node (`--tasks-per-node`)"
 
 
 def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> list[JobSpec] | Refusal:
@@ -307,7 +310,7 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
         return refuse(
             "demand_unsatisfiable",
             f"the gang needs {demand.tasks} tasks of {asked(demand)}; all nodes{which} hold {room} of them together",
-            f"ask for at most {room} tasks",
+            f"ask for at most {room} tasks" + (_SHARE if demand.tasks_per_node else ""),
             tasks=demand.tasks,
             tasks_max=room,
         )

@@ -11,6 +11,8 @@ Rules: E1  a partition that isn't there is refused, with the nearest name
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NodeName, PartitionName
 from stoker.brain.domain.job import JobSpec
@@ -20,7 +22,7 @@ from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import human_duration
-from stoker.brain.domain.where import Where, both, names_and_labels_admit, where_text, why_not
+from stoker.brain.domain.where import Toleration, Where, both, where_text, why_not
 from stoker.brain.state.cluster import ClusterState
 
 
@@ -106,10 +108,10 @@ def selection(state: ClusterState, where: Where, partition: PartitionName) -> Wh
 def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) -> Iterator[Node]:
     """Of all nodes that ever registered, those that a job may ever run on (E5), one by one: who has seen enough may
     stop."""
-    wanted = selection(state, where, partition)
-    for node in state.nodes.values():
-        if names_and_labels_admit(wanted, node):
-            yield node
+    wanted = replace(selection(state, where, partition), tolerate=(Toleration(),))
+    for alike in state.indexes.makes.admitted(wanted).alike:
+        for name in alike.names:
+            yield state.nodes[name]
 
 
 def none_selected(state: ClusterState, where: Where, partition: PartitionName) -> Refusal:
