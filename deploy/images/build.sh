@@ -32,7 +32,7 @@ image=${IMAGE:-stoker:$version}
 
 rm -rf "$context"
 mkdir -p "$context/wheels"
-cp deploy/images/Dockerfile requirements.txt "$context/"
+cp deploy/images/Dockerfile "$context/"
 "$python" -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary=:all: \
     --implementation cp --python-version 3.11 --platform "manylinux_2_28_$machine" --platform "manylinux_2_17_$machine" \
     --platform "manylinux2014_$machine" --dest "$context/wheels" -r requirements.txt ||
