@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.dependency import DependencyKind
 from stoker.brain.domain.ids import GpuUuid, JobId, Position
-from stoker.brain.domain.instruction import Instruction, Start, TaskKey
+from stoker.brain.domain.instruction import Instruction, Signal, Start, TaskKey
 from stoker.brain.domain.job import EndCause, Job, Task
 from stoker.brain.domain.label import labels_of, taints_of
 from stoker.brain.domain.lifecycle import JobState
@@ -137,7 +137,7 @@ class Oracle:
     def instructed(self, instruction: Instruction) -> None:
         """O10. A stop without a cause is for a stray, which no ledger placed."""
         attempt = (instruction.key.job, instruction.key.attempt)
-        if isinstance(instruction, Start):
+        if isinstance(instruction, Start) or isinstance(instruction, Signal):
             durable = attempt in self._placed
         else:
             durable = instruction.cause is None or attempt in self._stopped

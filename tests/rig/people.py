@@ -21,6 +21,7 @@ from stoker.brain.state.commands import (
     Release,
     Requeue,
     ResumeNode,
+    SignalJob,
     Submit,
     TaintNode,
 )
@@ -40,8 +41,11 @@ def act(cluster: Cluster) -> None:
         cluster.ask(submit(cluster, any_spec(cluster), cluster.dice.choice([1, 1, 3])))
     elif roll < 0.92:
         target = any_target(cluster)
-        order = cluster.dice.choice([Cancel, Cancel, Cancel, Hold, Release, Requeue])
-        cluster.ask(tell(cluster, order(by=BOB, target=target), cluster.dice.choice([1, 1, 2, 3])))
+        order = cluster.dice.choice([Cancel, Cancel, Cancel, Hold, Release, Requeue, None])
+        if order is None:
+            cluster.ask(tell(cluster, SignalJob(by=BOB, target=target, signal=10)))
+        else:
+            cluster.ask(tell(cluster, order(by=BOB, target=target), cluster.dice.choice([1, 1, 2, 3])))
     elif roll < 0.96:
         cluster.ask(drain_or_resume(cluster))
     else:

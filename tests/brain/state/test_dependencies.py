@@ -325,3 +325,34 @@ def test_a_requeue_runs_what_has_ended_once_more_with_its_history() -> None:
     _run_to(story, job, 0)
     assert story.job(job).state is JobState.SUCCEEDED
     assert story.refused(Requeue(by=ANNA, target=JobRef(story.submit()))).code == "job_waits"
+
+
+def test_a_requeue_does_not_bring_a_job_before_its_time() -> None:
+    story = Story()
+    story.node("n1", 1)
+    job = story.submit(spec(begin=story.now + 60_000))
+    story.cancel(job)
+    story.tell(Requeue, str(job))
+    assert story.decide() == []
+    story.wait(60_000).all_due()
+    assert story.decide() == [str(job)]
+
+
+def test_a_requeue_of_what_waits_for_a_member_that_never_was_is_refused() -> None:
+    """Its record isn't merely gone: to take it for ended would run the job."""
+    story = Story()
+    array = story.submit(spec(array=parse_array("0-3")))
+    job = story.submit(spec(after=_after(ANY, array, 9)))
+    assert story.refused(Requeue(by=ANNA, target=JobRef(job))).code == "dependency_never_satisfied"
+
+
+def test_what_fell_with_a_failed_job_runs_once_that_one_has_gone_well() -> None:
+    story = Story()
+    story.node("n1", 1)
+    first = story.submit()
+    second = story.submit(spec(0, after=_after(OK, first)))
+    _run_to(story, first, 1)
+    story.tell(Requeue, str(first))
+    story.tell(Requeue, str(second))
+    _run_to(story, first, 0)
+    assert story.decide() == [str(second)]

@@ -14,6 +14,7 @@ from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
+from stoker.brain.state.admit.dependency import never_was
 from stoker.brain.state.admit.job import find_job
 from stoker.brain.state.admit.where import partition_fault
 from stoker.brain.state.cluster import ClusterState
@@ -130,6 +131,9 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
         gone = partition_fault(state, job.spec.partition)
         if gone:
             return gone
+        lost = never_was(state, job.id, job.spec, ()) if job.blocked else None
+        if lost is not None:
+            return _can_never_be(job, lost)
     events: list[JobEvent] = [*_uncancelled(target)]
     for job in again:
         events.extend(_once_more(job))
@@ -242,6 +246,16 @@ def _uncancelled(target: _Target) -> Iterator[JobEvent]:
             if contains(gone.indexes, index):
                 yield MemberMade(array=array.id, index=index)
                 yield JobReturned(job=member_id(array.id, array.spec.array, index))
+
+
+def _can_never_be(job: Job, lost: JobFinished) -> Refusal:
+    facts = lost.reason.facts if lost.reason else {}
+    return refuse(
+        "dependency_never_satisfied",
+        f"job {job.label} waits for {facts['dependency']}, and {facts['why']}",
+        "submit it again without that dependency",
+        job_id=job.label,
+    )
 
 
 def _once_more(job: Job) -> Iterator[JobEvent]:

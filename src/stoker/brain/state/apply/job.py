@@ -71,7 +71,7 @@ def apply_job(state: ClusterState, event: JobEvent, at: Instant, by: Principal) 
             for each in event.jobs:
                 state.put_job(replace(state.jobs[each], blocked=False))
         case JobReturned():
-            state.put_job(_returned(state.jobs[event.job], by))
+            state.put_job(_returned(state.jobs[event.job], at, by))
         case JobSignalled():
             pass  # history only
         case MemberMade() | MembersCancelled():
@@ -90,12 +90,18 @@ def _submitted(event: JobSubmitted, at: Instant, by: Principal) -> Job:
     job = Job(id=event.job, uid=event.uid, spec=spec, by=by, submitted_at=at, blocked=bool(spec.after))
     if spec.hold:
         job = replace(job, state=JobState.HELD)
-    if spec.begin > at:
-        begin = Reason(ReasonCode.BEGIN_TIME, {"begin": utc_text(spec.begin), "begin_ms": spec.begin})
-        job = replace(job, not_before=spec.begin, reason=begin)
+    job = _not_before_its_time(job, at)
     if spec.array is not None:
         job = replace(job, members=Members(lazy=spec.array.indexes, waiting=spec.array.count))
     return job
+
+
+def _not_before_its_time(job: Job, at: Instant) -> Job:
+    begin = job.spec.begin
+    if begin <= at:
+        return job
+    reason = Reason(ReasonCode.BEGIN_TIME, {"begin": utc_text(begin), "begin_ms": begin})
+    return replace(job, not_before=begin, reason=reason)
 
 
 def _apply_members(state: ClusterState, event: MemberMade | MembersCancelled, at: Instant, by: Principal) -> None:
@@ -147,8 +153,8 @@ def _prune(state: ClusterState, job: JobId) -> None:
     state.put_job(replace(array, members=members))
 
 
-def _returned(job: Job, by: Principal) -> Job:
-    return replace(
+def _returned(job: Job, at: Instant, by: Principal) -> Job:
+    again = replace(
         job,
         state=_moved(job, JobState.PENDING),
         reason=Reason(ReasonCode.REQUEUED, {"by": by}),
@@ -158,6 +164,7 @@ def _returned(job: Job, by: Principal) -> Job:
         requeues_used=0,
         port_retries_used=0,
     )
+    return _not_before_its_time(again, at)
 
 
 def _moved(job: Job, new: JobState) -> JobState:
