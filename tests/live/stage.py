@@ -198,7 +198,11 @@ def spec(*, gpus: int = 1, tasks: int = 1, **fields: object) -> JobSpec:
 
 @asynccontextmanager
 async def stage(
-    disk: SimDisk | None = None, *, fails: bool = False, clock: SimClock | None = None
+    disk: SimDisk | None = None,
+    *,
+    fails: bool = False,
+    clock: SimClock | None = None,
+    settings: ControlSettings | None = None,
 ) -> AsyncIterator[Stage]:
     """Active from entry to a clean stop at exit; with `fails`, to the end of a writer that must have failed."""
     disk = disk or SimDisk()
@@ -207,7 +211,7 @@ async def stage(
     log = GatedLog(disk, clock, entropy)
     await log.open()
     world = World(clock=clock, entropy=entropy, telemetry=notes)
-    control = await recover_control(ControlSettings(), log, SimHistory(disk.archive, clock), world)
+    control = await recover_control(settings or ControlSettings(), log, SimHistory(disk.archive, clock), world)
     with pytest.raises(LogFailed) if fails else nullcontext():
         async with active(control) as duties:
             yield Stage(control, log, disk, duties, notes)

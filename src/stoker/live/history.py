@@ -29,6 +29,7 @@ from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobFinished, JobRequeued, JobsPruned, TaskEnded
 from stoker.brain.state.events.node import NodeEvent
 from stoker.live.committer import Committer
+from stoker.live.feed import Entry
 from stoker.live.settings import HistorySettings
 from stoker.live.world import World
 from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark
@@ -111,27 +112,26 @@ class Recorder:
         elif isinstance(event, TaskEnded):
             job = state.jobs[event.job]
             task = job.attempts[event.attempt - 1].tasks[event.rank]
-            self._add(position, held_by(job, event.attempt, task, fact.at, position))
+            self._add(held_by(job, event.attempt, task, fact.at, position))
         elif isinstance(event, JobFinished):
             job = state.jobs[event.job]
             self._ended[job.id] = job
-            self._add(position, _EndedJob(position, job))
+            self._add(_EndedJob(position, job))
         elif isinstance(event, JobRequeued):
-            self._add(position, _EndedAttempt(position, event.job, state.jobs[event.job].attempts[-1]))
+            self._add(_EndedAttempt(position, event.job, state.jobs[event.job].attempts[-1]))
         elif isinstance(event, NodeEvent):
             gpus = gpus_offered(state, event.node)
             if self._offered.get(event.node) != gpus:
                 self._offered[event.node] = gpus
-                self._add(position, Offer(node=event.node, at=fact.at, gpus=gpus, position=position))
+                self._add(Offer(node=event.node, at=fact.at, gpus=gpus, position=position))
 
-    def _add(self, position: Position, note: _Note) -> None:
+    def _add(self, note: _Note) -> None:
         if len(self._notes) >= self._notes_max:
             self._give_up()
         if self._gap:
             self._dropped += 1
             return
         self._notes.append(note)
-        self._news.set()
 
     def _give_up(self) -> None:
         """R3."""
@@ -162,12 +162,17 @@ class Recorder:
         """From now on facts come from this writer, and are durable when it says so."""
         self._committer = committer
         committer.watch(self.note)
+        committer.listen(self._durable_now)
         try:
             async with self._turn:
                 await self._meet()
         except HistoryFailed as fault:
             self._failed(fault)
         self._news.set()
+
+    def _durable_now(self, entries: Sequence[Entry]) -> None:
+        if self._notes or self._gap:
+            self._news.set()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,455 @@
+"""What becomes history, when, and what if it can't: R1 to R5 of `live.history`, N3 of `live.snapshots`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stoker.brain.domain.array import JobRef, parse_array
+from stoker.brain.domain.ids import JobId, NodeName, Position
+from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.units import DAY_MS, HOUR_MS
+from stoker.brain.state.commands import DrainNode, ForgetNode, Requeue, ResumeNode
+from stoker.live import snapshots
+from stoker.live.settings import ControlSettings, HistorySettings
+from stoker.live.settings_policy import PolicySettings
+from stoker.ports import HistoryMark
+from tests.live.stage import ANNA, Player, Stage, running, stage, virtual
+from tests.rig.sim_history import SimArchive
+from tests.rig.sim_log import SimDisk
+
+FORGETFUL = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
+FULL = "no space left on device"
+
+
+@asynccontextmanager
+async def worker(s: Stage) -> AsyncIterator[Player]:
+    """A node with one GPU that stays in touch."""
+    player = await s.join("n1", 1)
+    beating = asyncio.ensure_future(player.keep_beating())
+    try:
+        yield player
+    finally:
+        beating.cancel()
+
+
+async def run_one(s: Stage, player: Player, seconds: float = 10.0, **fields: object) -> JobId:
+    """A job from its submit to its end."""
+    already = len(player.starts)
+    job = await s.submit(**fields)
+    start = await player.next_start(already + 1)
+    await player.say_started(start.key)
+    await s.pause(seconds)
+    await player.end(start.key)
+    return job
+
+
+async def crash(s: Stage) -> None:
+    """No snapshot on the way out. What had become durable a second ago was written."""
+    await s.pause()
+    s.control.snapshots._saved = s.state.position
+
+
+def archive_of(s: Stage) -> SimArchive:
+    return s.disk.archive
+
+
+@virtual
+async def test_r1_nothing_is_written_before_it_is_durable() -> None:
+    async with stage() as s:
+        job = await s.submit()
+        await s.pause()
+        s.log.gate.clear()
+        cancelling = asyncio.ensure_future(s.cancel(job))
+        await s.pause(5)
+        assert s.job(job).state is JobState.CANCELLED
+        assert not archive_of(s).jobs
+        s.log.gate.set()
+        await cancelling
+        await s.pause()
+        assert archive_of(s).jobs[job][1] == s.job(job)
+        assert archive_of(s).mark.position <= s.committer.durable
+
+
+@virtual
+async def test_a_job_that_ran_is_written_with_its_attempts_and_exactly_what_it_held() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        job = await run_one(s, player, 10.0, gpus=2)
+        await s.pause()
+        archive, record = archive_of(s), s.job(job)
+        assert archive.jobs[job][1] == record
+        assert archive.attempts[job, 1][1].outcome is Outcome.SUCCEEDED
+        holding = archive.holdings[job, 1, 0]
+        assert (holding.since, holding.until) == (record.attempts[0].placed_at, record.attempts[0].ended_at)
+        assert (holding.node, len(holding.gpus), holding.cpus, holding.user) == ("n1", 2, 1, "anna")
+
+
+@virtual
+async def test_a_rank_of_a_gang_holds_until_its_own_end_was_told_and_not_when_its_node_says_it_was() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 2)
+        job = await s.submit(tasks=2)
+        start = await player.next_start()
+        await player.say_started(start.key)
+        other = await player.next_start(2)
+        await player.say_started(other.key)
+        await s.pause(10)
+        await player.end(start.key)
+        told = s.state.last_at
+        await s.pause(10)
+        await player.end(other.key)
+        await s.pause()
+        holdings = [archive_of(s).holdings[job, 1, rank] for rank in (start.key.rank, other.key.rank)]
+        assert holdings[0].until == told
+        assert holdings[1].until - holdings[0].until >= 10_000
+
+
+@virtual
+async def test_an_attempt_that_was_requeued_is_written_before_its_job_ends() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        job = await s.submit()
+        start = await player.next_start()
+        await player.say_started(start.key)
+        await s.committer.ask(Requeue(by=ANNA, target=JobRef(job)))
+        await player.end(start.key)
+        await s.pause()
+        assert job not in archive_of(s).jobs
+        assert archive_of(s).attempts[job, 1][1].outcome is Outcome.REQUEUED
+        assert (job, 1, 0) in archive_of(s).holdings
+
+
+@virtual
+async def test_a_job_that_ran_once_more_after_its_end_replaces_what_was_written() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        job = await run_one(s, player)
+        await s.pause()
+        await s.committer.ask(Requeue(by=ANNA, target=JobRef(job)))
+        again = await player.next_start(2)
+        await player.say_started(again.key)
+        await player.end(again.key, exit_code=3)
+        await s.pause()
+        assert archive_of(s).jobs[job][1].state is JobState.FAILED
+        assert sorted(archive_of(s).attempts) == [(job, 1), (job, 2)]
+        assert sorted(archive_of(s).holdings) == [(job, 1, 0), (job, 2, 0)]
+
+
+@virtual
+async def test_what_nodes_offer_is_written_when_it_changes() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        node = NodeName("n1")
+        await s.pause()
+        await s.committer.ask(DrainNode(by=ANNA, node=node, reason="fans"))
+        await s.pause()
+        await s.committer.ask(ResumeNode(by=ANNA, node=node))
+        await s.pause()
+        player.leave()
+        await s.pause(60)
+        await s.committer.ask(ForgetNode(by=ANNA, node=node, force=True))
+        await s.pause()
+        offers = [archive_of(s).offers[place].gpus for place in sorted(archive_of(s).offers, key=lambda each: each[1])]
+        # Registered but not yet compared, ready, drained, ready, silent. That it is forgotten then changes nothing.
+        assert offers == [0, 4, 0, 4, 0]
+
+
+@virtual
+async def test_gpus_of_strays_are_not_offered() -> None:
+    async with stage() as s:
+        start = await (await s.join("n1", 4)).next_start() if await s.submit(gpus=2) else None
+        assert start is not None
+        await s.committer.ask(ForgetNode(by=ANNA, node=NodeName("n1"), force=True))
+        await s.join("n1", 4, running(start.key, *start.gpus))
+        await s.pause()
+        newest = max(archive_of(s).offers, key=lambda place: place[1])
+        assert archive_of(s).offers[newest].gpus == 2
+
+
+@virtual
+async def test_r2_a_history_that_cannot_be_written_stops_nothing_and_is_told_counted_and_tried_again() -> None:
+    async with stage() as s, worker(s) as player:
+        await s.pause()
+        archive_of(s).fault = FULL
+        jobs = [await run_one(s, player) for _ in range(5)]
+        await s.pause(100)
+        assert all(s.job(job).state is JobState.SUCCEEDED for job in jobs)
+        assert FULL in s.control.history.fault
+        assert (s.notes.gauges["history_ok"], s.notes.gauges["history_waiting"]) == (0, 10)
+        assert 5 < s.notes.counts["history_failed"] < 20
+        archive_of(s).fault = ""
+        await s.pause(70)
+        assert list(archive_of(s).jobs) == jobs
+        assert (s.notes.gauges["history_ok"], s.control.history.fault) == (1, "")
+        assert any("history_back" in line for line in s.notes.lines)
+        assert "history_gap" not in s.notes.counts
+
+
+@virtual
+async def test_n3_a_snapshot_waits_for_a_broken_history_and_the_next_start_writes_what_was_missing() -> None:
+    async with stage() as s, worker(s) as player:
+        disk = s.disk
+        await s.pause(40)
+        kept = disk.snapshots[-1].position
+        disk.archive.fault = FULL
+        job = await run_one(s, player)
+        await s.pause(600)
+        assert disk.snapshots[-1].position == kept
+        assert s.notes.counts["snapshot_held"] > 10
+    disk.archive.fault = ""
+    async with stage(disk, settings=FORGETFUL) as s:
+        await s.pause(40)
+        assert disk.archive.jobs[job][1].state is JobState.SUCCEEDED
+        assert (job, 1, 0) in disk.archive.holdings
+        assert "history_gap" not in s.notes.counts
+        assert disk.snapshots[-1].position > kept
+
+
+@virtual
+async def test_n3_it_waits_an_hour_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage() as s, worker(s) as player:
+        await s.pause(40)
+        kept = s.disk.snapshots[-1].position
+        archive_of(s).fault = FULL
+        await run_one(s, player)
+        await s.pause(3_500)
+        assert s.disk.snapshots[-1].position == kept
+        await s.pause(200)
+        assert s.disk.snapshots[-1].position > kept
+        assert s.notes.counts["snapshot_without_history"] == 1
+        monkeypatch.setattr(snapshots, "HELD_FACTS_MAX", 3)
+        kept = s.disk.snapshots[-1].position
+        await run_one(s, player)
+        await s.pause(40)
+        assert s.disk.snapshots[-1].position > kept
+
+
+@virtual
+async def test_n3_while_the_history_can_be_written_it_is_never_behind_the_newest_snapshot() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        for _ in range(20):
+            await run_one(s, player, 7)
+            snapshot = s.disk.snapshots[-1].position if s.disk.snapshots else 0
+            assert archive_of(s).mark.position >= snapshot
+    assert s.disk.archive.mark.position >= s.disk.snapshots[-1].position
+
+
+@virtual
+async def test_r3_what_no_longer_fits_is_filled_in_from_the_state_and_a_gap_is_told() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        await s.pause()
+        s.control.history._notes_max = 6
+        archive_of(s).fault = FULL
+        jobs = [await run_one(s, player) for _ in range(5)]
+        live = await s.submit(tasks=1)
+        start = await player.next_start(6)
+        archive_of(s).fault = ""
+        await s.pause(70)
+        assert list(archive_of(s).jobs) == jobs
+        assert [archive_of(s).holdings[job, 1, 0].until for job in jobs] == [s.job(job).ended_at for job in jobs]
+        assert s.notes.counts["history_gap"] == 1
+        await player.end(start.key)
+        await s.pause()
+        assert list(archive_of(s).jobs) == [*jobs, live]
+        assert s.notes.counts["history_gap"] == 1
+
+
+@virtual
+async def test_r3_what_the_state_has_forgotten_by_then_is_missing_and_all_else_is_there() -> None:
+    async with stage(settings=FORGETFUL) as s:
+        player = await s.join("n1", 1)
+        await s.pause()
+        s.control.history._notes_max = 4
+        archive_of(s).fault = FULL
+        jobs = [await run_one(s, player) for _ in range(5)]
+        archive_of(s).fault = ""
+        await s.pause(70)
+        assert list(archive_of(s).jobs) == jobs[-1:]
+        assert s.notes.counts["history_gap"] == 1
+
+
+@virtual
+async def test_r4_a_history_that_is_older_than_the_snapshot_is_filled_from_it() -> None:
+    async with stage() as s:
+        disk, player = s.disk, await s.join("n1", 1)
+        jobs = [await run_one(s, player) for _ in range(3)]
+    whole = disk.archive
+    disk.archive = SimArchive()
+    async with stage(disk) as s:
+        await s.pause()
+        assert disk.archive.jobs == {job: (disk.archive.jobs[job][0], s.job(job)) for job in jobs}
+        assert [holding.until for holding in disk.archive.holdings.values()] == [
+            holding.until for holding in whole.holdings.values()
+        ]
+        assert "history_gap" not in s.notes.counts  # a first history has no gap: nothing was promised
+        assert len(disk.archive.offers) == 1
+
+
+@virtual
+async def test_a_history_that_was_deleted_is_written_anew_from_a_log_that_reaches_back_to_its_beginning() -> None:
+    async with stage() as s:
+        disk, player = s.disk, await s.join("n1", 1)
+        for _ in range(12):
+            await run_one(s, player, 1)
+        await crash(s)
+    whole, disk.archive = disk.archive, SimArchive()
+    disk.snapshots = []
+    async with stage(disk, settings=FORGETFUL) as s:
+        await s.pause()
+        assert {job: kept[1] for job, kept in disk.archive.jobs.items()} == {
+            job: kept[1] for job, kept in whole.jobs.items()
+        }
+        assert disk.archive.holdings == whole.holdings
+        assert disk.archive.offers == whole.offers
+
+
+@virtual
+async def test_a_long_replay_is_written_as_it_goes_though_its_notes_would_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as s:
+        disk, player = s.disk, await s.join("n1", 1)
+        for _ in range(30):
+            await run_one(s, player, 1)
+        await crash(s)
+    whole, disk.archive = disk.archive, SimArchive()
+    disk.snapshots = []
+    monkeypatch.setattr(snapshots, "RELIEF_EVERY", 4)
+    monkeypatch.setattr("stoker.live.history.Recorder.__init__.__kwdefaults__", {"notes_max": 12})
+    async with stage(disk) as s:
+        await s.pause()
+        assert list(disk.archive.jobs) == list(whole.jobs)
+        assert disk.archive.holdings == whole.holdings
+        assert "history_gap" not in s.notes.counts
+
+
+@virtual
+async def test_a_death_between_the_history_and_the_snapshot_writes_nothing_twice() -> None:
+    async with stage() as s, worker(s) as player:
+        disk = s.disk
+        await s.pause(40)
+        jobs = [await run_one(s, player, 1) for _ in range(5)]
+        await crash(s)
+    before = (dict(disk.archive.jobs), dict(disk.archive.holdings), dict(disk.archive.offers))
+    assert list(before[0]) == jobs
+    assert disk.archive.mark.position > disk.snapshots[-1].position
+    async with stage(disk) as s:
+        assert s.control.history.ended() == {}
+        await s.pause(1)
+        assert (disk.archive.jobs, disk.archive.holdings, disk.archive.offers) == before
+
+
+@virtual
+async def test_r5_a_history_of_another_cluster_is_left_alone() -> None:
+    disk = SimDisk()
+    other = HistoryMark(cluster_id="another", position=Position(1))
+    disk.archive.mark = other
+    async with stage(disk) as s:
+        player = await s.join("n1", 1)
+        await run_one(s, player)
+        await s.pause(10)
+        assert "another" in s.control.history.fault
+        assert "To recover" in s.control.history.fault
+        assert (disk.archive.mark, disk.archive.jobs) == (other, {})
+        disk.archive.mark = HistoryMark()  # moved away by a person
+        await s.pause(70)
+        assert s.control.history.fault == ""
+        assert len(disk.archive.jobs) == 1
+
+
+@virtual
+async def test_r5_a_history_ahead_of_a_log_that_was_put_back_is_put_back_too() -> None:
+    async with stage() as s:
+        disk, player = s.disk, await s.join("n1", 1)
+        kept = await run_one(s, player)
+        await s.pause()
+        backup = SimDisk(records=list(disk.records), epochs=list(disk.epochs))
+        lost = await run_one(s, player)
+        await s.pause()
+        assert list(disk.archive.jobs) == [kept, lost]
+    backup.archive = disk.archive
+    async with stage(backup) as s:
+        await s.pause()
+        assert list(backup.archive.jobs) == [kept]
+        assert s.notes.counts["history_put_back"] == 1
+        assert await s.submit() == lost
+
+
+@virtual
+async def test_what_is_older_than_the_days_kept_and_beyond_the_rows_kept_goes() -> None:
+    settings = ControlSettings(history=HistorySettings(keep_days=2, rows_max=3))
+    async with stage(settings=settings) as s:
+        player = await s.join("n1", 1)
+        jobs = [await run_one(s, player) for _ in range(5)]
+        await s.pause(600)
+        assert list(archive_of(s).jobs) == jobs[2:]
+        await s.pause(3 * DAY_MS / 1_000)
+        assert archive_of(s).jobs == {}
+        assert archive_of(s).holdings == {}
+        assert any("history_trimmed jobs=2" in line for line in s.notes.lines)
+
+
+@virtual
+async def test_a_trim_that_fails_is_told_and_ends_nothing() -> None:
+    async with stage() as s:
+        await s.pause()
+        archive_of(s).fault = FULL
+        await s.pause(1_300)
+        assert s.notes.counts["history_not_trimmed"] == 2
+        job = await s.submit()
+        archive_of(s).fault = ""
+        await s.cancel(job)
+        await s.pause(70)
+        assert job in archive_of(s).jobs
+
+
+@virtual
+async def test_a_quiet_cluster_writes_nothing() -> None:
+    async with stage() as s:
+        await s.pause(40)
+        batches = archive_of(s).batches
+        await s.pause(HOUR_MS / 1_000)
+        assert archive_of(s).batches == batches
+
+
+@virtual
+async def test_the_newest_job_that_was_forgotten_is_known_also_after_a_restart() -> None:
+    async with stage(settings=FORGETFUL) as s:
+        disk, player = s.disk, await s.join("n1", 1)
+        jobs = [await run_one(s, player, 1) for _ in range(5)]
+        await s.until(lambda: len(s.state.jobs) == 1)
+        assert s.control.history.newest_pruned == jobs[-2]
+    async with stage(disk, settings=FORGETFUL) as s:
+        assert s.control.history.newest_pruned == jobs[-2]
+    async with stage() as s:
+        assert s.control.history.newest_pruned == 0
+
+
+@virtual
+async def test_a_recorder_that_never_met_its_store_knows_of_no_job_that_it_was_not_forgotten() -> None:
+    async with stage() as s:
+        disk = s.disk
+        await s.submit()
+    disk.archive.fault = FULL
+    async with stage(disk) as s:
+        assert s.control.history.newest_pruned > 1 << 50
+
+
+@virtual
+async def test_an_array_is_written_whole_once_all_its_members_have_ended() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        job = await s.submit(array=parse_array("0-1"))
+        for count in (1, 2):
+            start = await player.next_start(count)
+            await player.say_started(start.key)
+            await player.end(start.key)
+        await s.until(lambda: s.job(job).is_final)
+        await s.pause()
+        archive = archive_of(s)
+        assert sorted(archive.jobs) == [job, job + 1, job + 2]
+        assert {holding.array for holding in archive.holdings.values()} == {job}
