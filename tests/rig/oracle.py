@@ -137,7 +137,7 @@ class Oracle:
     def instructed(self, instruction: Instruction) -> None:
         """O10. A stop without a cause is for a stray, which no ledger placed."""
         attempt = (instruction.key.job, instruction.key.attempt)
-        if isinstance(instruction, Start) or isinstance(instruction, Signal):
+        if isinstance(instruction, Start | Signal):
             durable = attempt in self._placed
         else:
             durable = instruction.cause is None or attempt in self._stopped
