@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.reference.commands import commands
+from tools.reference.rest import rest
 from tools.reference.settings import settings
 from tools.reference.telemetry import telemetry
 from tools.reference.words import error_codes, reasons, states
@@ -20,6 +21,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "error-codes.md": error_codes,
     "settings.md": settings,
     "commands.md": commands,
+    "rest.md": rest,
     "telemetry.md": telemetry,
 }
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tools import gen_reference
+from tools.reference import rest, settings
 from tools.reference.commands import every
-from tools.reference.settings import undocumented
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -21,7 +21,11 @@ def test_the_generated_reference_is_what_the_code_says() -> None:
 
 
 def test_every_setting_has_its_sentence() -> None:
-    assert undocumented() == []
+    assert settings.undocumented() == []
+
+
+def test_everything_that_a_program_may_send_has_its_sentence() -> None:
+    assert rest.undocumented() == []
 
 
 def test_every_command_says_what_it_does() -> None:

@@ -63,8 +63,8 @@ def _rows(cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
 def _sentences(cls: type) -> dict[str, str]:
     """Field name -> the docstring that stands under it, with the range where the section has a table of them."""
     if cls is not PolicySettings:
-        return _written(cls)
-    told = _written(Policy)
+        return written(cls)
+    told = written(Policy)
     keys = {field.name: policy_field(field.name) for field in fields(PolicySettings)}  # type: ignore[arg-type]  # drawn
     return {key: f"{told[name]} {_range(key, *RANGES[name])}" for key, name in keys.items() if name in told}
 
@@ -73,7 +73,8 @@ def _range(key: str, least: int, most: int) -> str:
     return f"{least} to {most}{' seconds' if key.endswith('_s') else ''}."
 
 
-def _written(cls: type) -> dict[str, str]:
+def written(cls: type) -> dict[str, str]:
+    """Field name -> the docstring that stands under it in the source."""
     module = inspect.getmodule(cls)
     assert module is not None, f"{cls!r} has no module"
     tree = ast.parse(inspect.getsource(module))

@@ -215,13 +215,19 @@ class JobListQuery(
     members: bool = False
     """True: one row for each member of an array instead of one for the array."""
     tenant: str = ""
+    """Only jobs of this tenant."""
     tenant_id: str = ""
+    """The same as `tenant`."""
     job_class: Literal["", "online", "batch"] = ""
+    """Only jobs of this class."""
     user: str = ""
+    """Only jobs of this user."""
     name: str = ""
+    """Only jobs of exactly this name."""
     limit: Limit = LIST_DEFAULT
     """At most 1000; a higher one is read as 1000."""
     offset: Count = 0
+    """Rows to leave out. Jobs that come or go meanwhile move the pages; `after` doesn't."""
     after: str = ""
 
 

@@ -34,9 +34,11 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     job."""
 
     rank: Count = 0
+    """Which task of the gang."""
     attempt: Count = 0
     offset: int = 0
     limit: Count = LOG_LIMIT_DEFAULT
+    """Bytes of one answer at most."""
     tail: Count = 0
     wait_s: Count = 0
     follow: bool = False

@@ -71,7 +71,9 @@ class LabelsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Labels to set, and keys of those to take off. The others stay as they are."""
 
     labels: Annotated[dict[str, str], msgspec.Meta(max_length=CHANGES_MAX)] = {}
+    """To set."""
     remove: Annotated[list[str], msgspec.Meta(max_length=CHANGES_MAX)] = []
+    """Keys to take off."""
 
 
 class TaintsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,6 +82,7 @@ class TaintsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     taints: Annotated[list[str], msgspec.Meta(max_length=CHANGES_MAX)] = []
     """Each as `KEY=VALUE:NoSchedule` or `KEY:NoSchedule`."""
     remove: Annotated[list[str], msgspec.Meta(max_length=CHANGES_MAX)] = []
+    """Keys to take off."""
 
 
 class NodeListView(msgspec.Struct, frozen=True, kw_only=True):

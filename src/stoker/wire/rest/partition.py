@@ -24,12 +24,14 @@ class PartitionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     time_max: str | int | None = None
     """The longest that a job may ask for. Null = the cluster's."""
     comment: str | None = None
+    """For people."""
 
 
 class NewPartitionBody(PartitionBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A partition to make."""
 
     name: str
+    """A word such as `a100` or `long-runs`."""
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,22 +42,35 @@ class JobBody(
     """One job. Units: `_mb` are MiB, `gpu_memory_mb` is per GPU, `gpu_count` is per task."""
 
     name: str | None = None
+    """For people. Left out = the program's."""
     tenant: str | None = None
+    """Whose quota it draws on. Left out = `default`."""
     tenant_id: str | None = None
+    """The same as `tenant`."""
     user: str | None = None
+    """Account to run as. Refused while agents run jobs as their own account."""
     job_class: JobClass | None = None
+    """Its pool. Left out = `batch`."""
     priority: int | str | None = None
     """A whole number, or low (100), normal (500, the default), high (1000), urgent (2000)."""
     gpu_count: Count = 0
+    """Of each task."""
     gpu_memory_mb: Count = 0
+    """Least memory of each GPU."""
     gpu_model: str | None = None
+    """Only such GPUs: `V100` is found in `Tesla V100-SXM2-32GB`."""
     cpus: Count | None = None
+    """Of each task. Left out = 1."""
     cpu_cores: Count | None = None
+    """The same as `cpus`."""
     memory_mb: Count = 0
+    """Host memory of each task; 0 = no limit."""
     tasks: Count = 1
+    """Members of the gang, placed all or nothing."""
     gang_scheduling: bool | None = None
     """Tasks of one job are always placed all or nothing."""
     image: str | None = None
+    """Container image to run it in. Refused while no node can run containers."""
     command: str | list[str] | None = None
     """Text is a line for the shell, a list is an argv."""
     args: list[str] | None = None
@@ -65,14 +78,21 @@ class JobBody(
     script: str | None = None
     """Lines for the shell, instead of `command`."""
     env: dict[str, str] | None = None
+    """Variables of its own."""
     environment: dict[str, str] | None = None
+    """The same as `env`."""
     workdir: str | None = None
+    """Where it runs, an absolute path on the node. Left out = a folder of its own."""
     max_runtime_minutes: Count | None = None
+    """`time_limit` in minutes, as the MVP's clients send it."""
     time_limit: str | int | None = None
     """`30` (minutes), `2h`, `1-12:00:00` and the other forms of Slurm."""
     retries: Count = 0
+    """Tries after a non-zero exit or a failed start."""
     requeue: bool = True
+    """Whether it starts again when its node is lost."""
     visible: Visible = Visible.UUID
+    """How `CUDA_VISIBLE_DEVICES` names its GPUs."""
     array: str | None = None
     """Its members: `0-9`, `1,3,7`, `0-98:2`, with `%3` behind them for at most 3 at once."""
     after: str | list[str] | None = None
@@ -82,6 +102,7 @@ class JobBody(
     begin: str | None = None
     """Not before: ISO 8601 (UTC where it names no zone), or from now on, such as `now+2h`."""
     comment: str | None = None
+    """For people."""
     output: str | None = None
     """File on the node for what it writes; `%j` job, `%A` array, `%a` index, `%x` name, `%N` node, `%t` rank."""
     error: str | None = None
@@ -93,6 +114,7 @@ class JobBody(
     tolerate: str | list[str] | None = None
     """Taints that don't keep it away: `KEY`, `KEY=VALUE` or `*`."""
     partition: str | None = None
+    """A named part of the cluster, with its own limits."""
     tasks_per_node: Count = 0
     """At most so many tasks on one node; 0 = no bound."""
 
@@ -101,6 +123,7 @@ class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Many jobs, accepted all or none."""
 
     jobs: list[JobBody]
+    """In this order. An error names the place: `jobs[3]`."""
 
 
 def spec_of(body: JobBody, now: Instant, at: str = "") -> JobSpec:

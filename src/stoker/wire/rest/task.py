@@ -32,10 +32,15 @@ class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A submit in the dgpu dialect."""
 
     priority: TaskPriority
+    """`high` is class online with priority 1000, `low` is batch with 100."""
     gpu_count: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
+    """At least 1."""
     command: str
+    """A line for the shell."""
     gpu_model: str | None = None
+    """Only such GPUs: `V100` is found in `Tesla V100-SXM2-32GB`."""
     env: dict[str, str] | None = None
+    """Variables of its own."""
 
 
 class TaskSubmittedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +69,11 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     status: str = ""
+    """`pending`, `running`, `success` or `failed`; words of other dialects are read too."""
     priority: Literal["", "high", "low"] = ""
+    """`high` = class online, `low` = batch."""
     limit: Limit = LIST_DEFAULT
+    """At most 1000; a higher one is read as 1000."""
 
 
 class TaskListView(msgspec.Struct, frozen=True, kw_only=True):

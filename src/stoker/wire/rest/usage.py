@@ -21,10 +21,15 @@ class UsageAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A span and what to have a line for. Moments are `now`, `7d` ago, a date, or ISO 8601 (UTC without a zone)."""
 
     since: str = FROM_DEFAULT
+    """Where the span begins: `7d` ago, a date, a time."""
     to: str = TO_DEFAULT
+    """Where it ends."""
     by: _By = UsageBy.TENANT.value
+    """What to have a line for."""
     tenant: str = ""
+    """Only what this tenant used."""
     user: str = ""
+    """Only what this user used."""
 
     @property
     def what(self) -> UsageBy:
