@@ -92,13 +92,10 @@ class LogTails:
                 try:
                     return await self._wait(place, offset, limit, until_s)
                 except StokerError as fault:
-                    if (
-                        self._closing.is_set()
-                        or not self._may_pass(fault.refusal, place)
-                        or self._clock.mono() >= until_s
-                    ):
+                    left_s = until_s - self._clock.mono()
+                    if self._closing.is_set() or left_s <= 0 or not self._may_pass(fault.refusal, place):
                         raise
-                await self._pause(min(RETRY_S, until_s - self._clock.mono()))  # T4
+                await self._pause(min(RETRY_S, left_s))  # T4
 
     def close(self) -> None:
         """T5."""
@@ -111,7 +108,7 @@ class LogTails:
     async def _wait(self, place: LogPlace, offset: int, limit: int, until_s: float) -> LogChunk:
         while True:
             tail = self._tails.get(place)
-            if tail is None or not 0 <= tail.begin <= offset:
+            if tail is None or offset < tail.begin:
                 chunk = await self._read(place, offset, limit, 0)
                 if chunk.data or chunk.ended or self._closing.is_set():
                     return chunk
