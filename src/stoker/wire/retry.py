@@ -37,7 +37,9 @@ PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 3.0
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-_NOTHING_DONE: Final = frozenset({"overloaded", "stopping", "too_many_connections", "request_too_slow"})
+_NOTHING_DONE: Final = frozenset(
+    {"overloaded", "stopping", "too_many_connections", "too_many_streams", "request_too_slow"}
+)
 """C3"""
 _PERHAPS_DONE: Final = frozenset({"log_failed"})
 

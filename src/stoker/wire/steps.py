@@ -7,6 +7,7 @@ Rules: F1  following begins with the attempt asked for, else with the job's firs
            with those that come after it until the job ends
        F2  what time may lift while the attempt goes on (its node doesn't answer, nothing is there yet) is waited for
        F3  every byte is given once, in order; what the node has dropped shows as a part that begins later
+       F4  the server is asked to wait for bytes; one that can't is asked again after pauses
 """
 
 from collections.abc import Generator
@@ -19,7 +20,7 @@ from stoker.brain.domain.lifecycle import FINAL
 from stoker.wire import asks
 from stoker.wire.asks import Ask, LogPart
 from stoker.wire.rest.job import LIST_MAX, JobListQuery, JobListView, JobView
-from stoker.wire.rest.log import LOG_LIMIT_MAX, LogQuery
+from stoker.wire.rest.log import LOG_LIMIT_MAX, LOG_WAIT_MAX_S, LogQuery
 
 POLL_FIRST_S: Final = 0.05
 POLL_MAX_S: Final = 2.0
@@ -113,7 +114,7 @@ def _attempted(job_id: str, number: int) -> Generator[Step, object, JobView]:
 
 
 def _follow_attempt(job_id: str, query: LogQuery) -> Steps:
-    polls, asked = _Polls(LOG_POLL_MAX_S), query
+    polls, asked = _Polls(LOG_POLL_MAX_S), msgspec.structs.replace(query, wait_s=LOG_WAIT_MAX_S)
     while True:
         try:
             part = yield asks.logs(job_id, asked)
@@ -134,7 +135,7 @@ def _follow_attempt(job_id: str, query: LogQuery) -> Steps:
             return
         if not part.data:
             yield polls.again()
-        asked = msgspec.structs.replace(query, tail=0, offset=part.end, limit=LOG_LIMIT_MAX)
+        asked = msgspec.structs.replace(asked, tail=0, offset=part.end, limit=LOG_LIMIT_MAX)
 
 
 def sent(todo: Steps, answer: object) -> Step | None:
