@@ -366,7 +366,7 @@ async def test_outputs_beyond_the_bound_are_not_followed(monkeypatch: pytest.Mon
 
 @virtual
 async def test_an_output_without_news_for_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_tails, "TAILS_BYTES_MAX", 3_000)
+    monkeypatch.setattr(log_tails, "TAILS_BYTES_MAX", 4_000)
     async with followed() as (node, tails):
         first = asyncio.ensure_future(tails.read(place(1), 0, KIB, 60))
         await asyncio.sleep(1)
@@ -375,7 +375,7 @@ async def test_an_output_without_news_for_longest_is_forgotten_first(monkeypatch
         first = asyncio.ensure_future(tails.read(place(1), 1_000, KIB, 60))
         await asyncio.sleep(1)
         second = asyncio.ensure_future(tails.read(place(2), 1_000, KIB, 60))
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(1)
         node.write(b"b" * 1_000)
         await asyncio.wait({first, second})
         first = asyncio.ensure_future(tails.read(place(1), 2_000, KIB, 60))
