@@ -5,7 +5,7 @@ Rules: R1  only cells that changed are drawn again
        R3  the titles stay where they are while rows scroll
 """
 
-from collections.abc import Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import ClassVar, Final
 
@@ -65,8 +65,6 @@ class Rows(ScrollView, can_focus=True):
         """`empty` is said where there is no row."""
         super().__init__(id=id)
         self._sheet = Sheet("", [])
-        self._lines: list[Text] = []
-        self._head = Text()
         self._empty = empty
         self._chosen = 0
         self._title = ""
@@ -98,36 +96,32 @@ class Rows(ScrollView, can_focus=True):
         self._sheet, self._empty = sheet, empty or self._empty
         keys = [each for each, _ in sheet.rows]
         self._chosen = keys.index(key) if key in keys else max(0, min(self._chosen, len(keys) - 1))
-        old = {text: line for (_, text), line in zip(before.rows, self._lines, strict=True)}
-        previous, self._lines = self._lines, [old.get(text) or Text.from_ansi(text) for _, text in sheet.rows]
-        if len(previous) != len(self._lines) or before.head != sheet.head or not self._lines:
-            self._head = Text.from_ansi(sheet.head)
-            self.virtual_size = Size(self.size.width, len(self._lines) + 1)
+        if len(before.rows) != len(keys) or before.head != sheet.head or not keys or key != self.key:
+            self.virtual_size = Size(self.size.width, len(keys) + 1)
             self.refresh()
-            self._keep_in_sight()
-            return
-        self._refresh_changed(previous, key)
+        else:
+            self._refresh_changed(before)
+        self._keep_in_sight()
 
-    def _refresh_changed(self, previous: Sequence[Text], key: str | None) -> None:
+    def _refresh_changed(self, before: Sheet) -> None:
         """R1."""
         top = self.scroll_offset.y
-        for at, (was, now) in enumerate(zip(previous, self._lines, strict=True)):
-            if was is not now and top <= at < top + self._room:
-                first, last = _difference(was, now)
-                self.refresh(Region(first, at - top + 1, last - first, 1))
-        if key != self.key:
-            self.refresh()
-        self._keep_in_sight()
+        seen = slice(top, top + self._room)
+        for at, ((_, was), (_, now)) in enumerate(zip(before.rows[seen], self._sheet.rows[seen], strict=True)):
+            if was != now:
+                first, last = _difference(_text(was), _text(now))
+                self.refresh(Region(first, at + 1, last - first, 1))
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y == 0:
-            return self._strip(self._head, width, _HEAD)
+            return self._strip(_text(self._sheet.head), width, _HEAD)
         at = self.scroll_offset.y + y - 1
-        if at >= len(self._lines):
-            return self._strip(Text(f" {self._empty}" if y == 1 and not self._lines else ""), width, Style(dim=True))
+        rows = self._sheet.rows
+        if at >= len(rows):
+            return self._strip(Text(f" {self._empty}" if y == 1 and not rows else ""), width, Style(dim=True))
         chosen = _CHOSEN if self.has_focus else _CHOSEN_ELSEWHERE
-        return self._strip(self._lines[at], width, chosen if at == self._chosen else Style())
+        return self._strip(_text(rows[at][1]), width, chosen if at == self._chosen else Style())
 
     def _strip(self, text: Text, width: int, over: Style) -> Strip:
         """One line of exactly `width` cells; `over` lies over its own colours."""
@@ -139,7 +133,7 @@ class Rows(ScrollView, can_focus=True):
         return Strip(segments).adjust_cell_length(width, over)
 
     def action_move(self, by: int) -> None:
-        chosen = max(0, min(self._chosen + by, len(self._lines) - 1))
+        chosen = max(0, min(self._chosen + by, len(self._sheet.rows) - 1))
         top = self.scroll_offset.y
         for at in (self._chosen, chosen):
             self.refresh(Region(0, at - top + 1, self.size.width, 1))
@@ -157,12 +151,12 @@ class Rows(ScrollView, can_focus=True):
     def _keep_in_sight(self) -> None:
         top = self.scroll_offset.y
         wanted = min(max(top, self._chosen - self._room + 1), self._chosen)
-        wanted = max(0, min(wanted, len(self._lines) - self._room))
+        wanted = max(0, min(wanted, len(self._sheet.rows) - self._room))
         if wanted != top:
             self.scroll_to(y=wanted, animate=False, force=True, immediate=True)
 
     def on_resize(self) -> None:
-        self.virtual_size = Size(self.size.width, len(self._lines) + 1)
+        self.virtual_size = Size(self.size.width, len(self._sheet.rows) + 1)
         self._keep_in_sight()
 
     def on_focus(self) -> None:
@@ -170,6 +164,12 @@ class Rows(ScrollView, can_focus=True):
 
     def on_blur(self) -> None:
         self.refresh()
+
+
+@lru_cache(maxsize=1_024)
+def _text(line: str) -> Text:
+    """A line with its colours. Only those in sight are taken apart."""
+    return Text.from_ansi(line)
 
 
 def _difference(was: Text, now: Text) -> tuple[int, int]:
