@@ -21,7 +21,7 @@ def test_cancel_of_a_part_is_exact_and_the_rest_runs_to_the_end_beside_other_job
         array = client.submit(JobBody(command=["true"], array=f"0-{MEMBERS - 1}%20", name="sweep")).id
         until(lambda: _members(client, array).get("succeeded", 0) > 50, what="the first members")
         others = [client.submit(JobBody(command=["true"], gpu_count=1)).id for _ in range(20)]
-        told = client.cancel_all(f"{array}_[{KEPT}-{MEMBERS - 1}]")
+        told = client.cancel(f"{array}_[{KEPT}-{MEMBERS - 1}]")
         assert told.total == MEMBERS - KEPT
         now = _members(client, array)
         assert now["cancelled"] + now.get("stopping", 0) == MEMBERS - KEPT, "none of those had started"

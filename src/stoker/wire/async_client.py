@@ -81,8 +81,6 @@ class AsyncClient:
     async def cancel(self, jobs: str) -> JobsToldView:
         return await self._order("cancel", jobs)
 
-    cancel_all = cancel
-
     async def hold(self, jobs: str) -> JobsToldView:
         return await self._order("hold", jobs)
 

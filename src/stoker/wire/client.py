@@ -121,8 +121,6 @@ class Client:
         """
         return self._order("cancel", jobs)
 
-    cancel_all = cancel
-
     def hold(self, jobs: str) -> JobsToldView:
         """Keep what waits from starting, until it is released.
 

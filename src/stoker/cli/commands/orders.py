@@ -49,7 +49,7 @@ def cancel(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
       stoker cancel 7
       stoker cancel 7 8 '9_[0-499]'
     """
-    give(ctx, form, job_ids, connect().cancel_all)
+    give(ctx, form, job_ids, connect().cancel)
 
 
 @click.command()
