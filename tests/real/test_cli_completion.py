@@ -58,7 +58,7 @@ def test_tab_completes_a_command_an_option_and_an_id(up: UpProcess, tmp_path: Pa
         terminal.type(f"{job.id[:-1]}\t\n")
         terminal.until('"rank": 0')
     with Client(up.url) as client:
-        assert client.wait(job.id, time.sleep, at_most_s=20).state == "cancelled"
+        assert client.wait(job.id, at_most_s=20).state == "cancelled"
 
 
 def test_ids_that_are_on_the_line_already_are_not_offered_again(up: UpProcess, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_the_first_command_it_suggests_works_as_printed(tmp_path: Path) -> None:
         done = subprocess.run(
             ["sh", "-c", shell], env=environment(tmp_path), capture_output=True, text=True, check=True, timeout=60
         )
-        job = client.wait(done.stdout.strip(), lambda _: until(lambda: True))
+        job = client.wait(done.stdout.strip())
         assert client.logs(job.id).data.startswith(b"I see GPU-")
 
 
