@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_end import EXIT_OF_STATE, goes_on
 from stoker.cli.pause import mono_s, pause
 from stoker.cli.problem import refused
@@ -42,14 +43,15 @@ _GATEWAY_STATUSES: Final = (502, 503, 504)
 _NO_NODE: Final = "node_unreachable"
 _YET_TO_COME: Final = frozenset({"log_unavailable", _NO_NODE})
 """Refusals that time may lift, while the attempt isn't over."""
-_YET_TO_BEGIN: Final = frozenset({"not_started", "attempt_unknown"})
+_UNBORN: Final = "not_started"
+_YET_TO_BEGIN: Final = frozenset({_UNBORN, "attempt_unknown"})
 FINAL_WORDS: Final = frozenset(EXIT_OF_STATE)
 
 Answer = TypeVar("Answer")
 
 
 @click.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", type=ANY_JOB)
 @click.option("-f", "--follow", is_flag=True, help="Go on as the task writes, until the job ends.")
 @click.option("--tail", type=click.IntRange(0, 1_000_000), help="Begin with the last N lines.", metavar="N")
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Which task of the gang.")
@@ -99,6 +101,16 @@ class LogReader:
             if attempt is not None:
                 return
             number, first = number + 1, False
+        if first:
+            self._say_why_not(number)
+
+    def _say_why_not(self, attempt: int) -> None:
+        """A job that ended unborn has nothing to show; any other reason is a refusal."""
+        try:
+            self._client.logs(self._job_id, self._query(attempt, limit=1))
+        except refused() as fault:
+            if fault.refusal.code != _UNBORN:
+                raise
 
     def _first_attempt(self, *, newest: bool) -> int:
         """With a tail the newest: earlier attempts lie before it."""
