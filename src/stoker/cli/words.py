@@ -58,5 +58,6 @@ def waited(job: "JobView", now_ms: int) -> str | None:
 
 
 def ran(job: "JobView", now_ms: int) -> str | None:
-    """From its first start to its end."""
-    return duration(span_ms(job.started_at, job.ended_at, now_ms))
+    """From its first start to its end; of a job that waits once more, to the end of its last attempt."""
+    end = job.ended_at or (job.attempts[-1].ended_at if job.attempts else None)
+    return duration(span_ms(job.started_at, end, now_ms))
