@@ -52,5 +52,15 @@ def test_what_a_submit_is_refused_with_is_in_the_table() -> None:
     assert set(SUBMIT_CODES) <= STATUSES.keys()
 
 
+def test_whatever_the_brain_refuses_a_submit_with_is_named_so() -> None:
+    """The OpenAPI document and the reference are drawn from it."""
+    brain = SOURCE / "brain"
+    judges = [brain / "state" / "admit" / f"{name}.py" for name in ("spec", "dependency", "where")]
+    judges += [brain / "domain" / f"{name}.py" for name in ("output", "where")]
+    said = {code for path in judges for code in re.findall(r"\brefuse\(\s*\"([a-z_]+)\"", path.read_text())}
+    assert len(said) > 20
+    assert sorted(said - set(SUBMIT_CODES)) == []
+
+
 def test_an_unlisted_code_shows_as_a_defect_of_ours() -> None:
     assert http_status("no_such_code") == 500

@@ -236,5 +236,14 @@ SUBMIT_CODES: Final = (
     "too_many_terms",
     "unknown_partition",
     "unknown_node",
+    "bad_array",
+    "array_too_large",
+    "bad_dependency",
+    "too_many_dependencies",
+    "dependency_cycle",
+    "begin_too_late",
+    "bad_output",
+    "gpu_wish_without_gpus",
+    "ids_spent",
 )
 """What the brain may refuse a submit with."""
