@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.say import Say
-from tests.real.up_process import UpProcess, environment, stoker
+from tests.real.up_process import UpProcess, environment, stoker, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -70,3 +70,29 @@ def test_a_reader_who_goes_away_ends_it_without_a_word(up: UpProcess, say: Say, 
     assert reader.wait(20) == 141
     assert reader.stderr.read() == b""
     reader.stderr.close()
+
+
+def test_a_member_of_an_array_is_followed_by_its_id_and_an_array_says_so(say: Say) -> None:
+    array = say.submit("--array", "0-2", "--", "echo begin $STOKER_ARRAY_INDEX; sleep 0.5; echo end")
+    done = say("logs", "-f", f"{array}_1")
+    assert (done.exit_code, done.stdout) == (0, "begin 1\nend\n")
+    whole = say("logs", "-f", array)
+    assert (whole.exit_code, whole.stdout) == (2, "")
+    assert f"name one of them, such as `{array}_0`" in whole.stderr
+    assert say("logs", "-f", "--attempt", "2", f"{array}_1").exit_code == 3
+
+
+def test_following_waits_for_a_job_that_has_yet_to_begin_and_ends_with_one_that_never_does(say: Say) -> None:
+    first = say.submit("--", "sleep 1; exit 1")
+    waits = say.submit("--after", f"any:{first}", "--", "echo at last")
+    never = say.submit("--after", f"ok:{first}", "--", "echo never")
+    assert say("logs", "-f", waits).stdout == "at last\n"
+    done = say("logs", "-f", never)
+    assert (done.exit_code, done.stdout) == (0, "")
+
+
+def test_following_may_begin_at_the_end_or_near_it(say: Say) -> None:
+    job_id = say.submit("--", "seq 1 100 ; sleep 1.5; echo more")
+    until(lambda: say("logs", job_id).stdout.endswith("100\n"), what="a hundred lines")
+    assert say("logs", "-f", "--tail", "2", job_id).stdout == "99\n100\nmore\n"
+    assert say("logs", "-f", "--tail", "0", job_id).stdout == ""
