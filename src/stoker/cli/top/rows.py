@@ -22,7 +22,7 @@ from textual.widgets import Static
 from stoker.cli.top.picture import Sheet
 
 _CHOSEN: Final = Style(reverse=True)
-_CHOSEN_ELSEWHERE: Final = Style(underline=True)
+_CHOSEN_ELSEWHERE: Final = Style(bold=True)
 _HEAD: Final = Style(bold=True, dim=True)
 
 
