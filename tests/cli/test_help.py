@@ -80,7 +80,9 @@ def test_help_brings_no_server_and_no_wire_with_it() -> None:
     assert not heavy & set(loaded)
 
 
-@pytest.mark.parametrize("words", [("status",), ("why",), ("cancel", "7"), ("hold",), ("wait",), ("logs",), ("node", "show")])
+@pytest.mark.parametrize(
+    "words", [("status",), ("why",), ("cancel", "7"), ("hold",), ("wait",), ("logs",), ("node", "show")]
+)
 def test_a_variable_that_was_empty_names_nothing_and_asks_nobody(words: tuple[str, ...]) -> None:
     """`stoker status "$id"` without an id would have shown the cluster, and a script would have gone on."""
     said = CliRunner().invoke(root, [*words, "", "--server", "http://127.0.0.1:1"])

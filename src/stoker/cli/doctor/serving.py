@@ -190,9 +190,7 @@ def addresses(rows: Sequence[NodeRow]) -> Iterator[Said]:
     local = [row.name for row in known if row.address == "localhost" or row.address.startswith(("127.", "::1"))]
     if len(known) > 1 and local:
         words = f"{_names(local)} joined with a loopback address: ranks of a gang on other nodes can't meet there"
-        yield doubtful(
-            words, "set node.address of each to the name or IP under which the others reach it"
-        )
+        yield doubtful(words, "set node.address of each to the name or IP under which the others reach it")
     else:
         yield fine("no node of several is known by a loopback address")
 
