@@ -5,6 +5,8 @@ Rules: G1  every indented block of a page is a piece of one shell script, run fr
        G2  a command that fails ends the script, unless the page itself says `|| true`
        G3  what needs a machine of one's own (root, systemd, a second terminal) stands below `<!-- not run: why -->`,
            which holds for the block that follows, or for the page when it is the first line
+       G4  a page that speaks of `stoker up --nodes 3` gets three nodes
+       G5  every YAML file that a page shows is one that `stoker doctor` takes
 """
 
 import os
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from stoker.wire.client import Client
-from tests.real.up_process import UpProcess, environment, until
+from tests.real.up_process import UpProcess, environment, run, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -67,8 +69,9 @@ def test_a_page_can_be_followed_line_by_line(page: Path, tmp_path: Path) -> None
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m stoker "$@"\n')
     command.chmod(0o755)
-    with UpProcess(tmp_path) as up, Client(up.url) as client:
-        until(lambda: client.status().online_nodes == 2, what="two nodes")
+    nodes = next(iter(re.findall(r"`stoker up --nodes (\d+)`", page.read_text(encoding="utf-8"))), "2")
+    with UpProcess(tmp_path, "--nodes", nodes) as up, Client(up.url) as client:
+        until(lambda: client.status().online_nodes == int(nodes), what=f"{nodes} nodes")
         # People type the address that a plain `stoker up` has.
         script = re.sub(r"http://127\.0\.0\.1:8080", up.url, script)
         path = f"{command.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -82,3 +85,18 @@ def test_a_page_can_be_followed_line_by_line(page: Path, tmp_path: Path) -> None
             check=False,
         )
     assert done.returncode == 0, f"{script}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
+
+
+SETTINGS = [
+    (page.name, block)
+    for page in PAGES
+    for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("page", "block"), SETTINGS, ids=[f"{page}-{i}" for i, (page, _) in enumerate(SETTINGS)])
+def test_settings_that_a_page_shows_are_accepted(page: str, block: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(block, encoding="utf-8")
+    done = run(tmp_path, "doctor", "--settings", "-c", str(file))
+    assert done.returncode == 0, (page, done.stderr)
