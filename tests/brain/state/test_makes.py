@@ -1,5 +1,7 @@
 """`state/makes.py`: nodes that are alike are asked once, and the answer is that of asking each."""
 
+from unittest.mock import patch
+
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -7,8 +9,9 @@ from msgspec.structs import replace
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.where import ANYWHERE, Where, make_where, selects
+from stoker.brain.state import makes as module
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.makes import SELECTIONS_MAX, Makes
+from stoker.brain.state.makes import Makes
 from stoker.brain.state.view import Admitted
 from tests.builders import A100, V100, node
 
@@ -97,12 +100,24 @@ def test_a_node_that_is_dropped_is_admitted_nowhere() -> None:
     assert state.indexes.makes == state.rebuilt_indexes().makes
 
 
-def test_no_more_selections_are_remembered_than_the_bound() -> None:
+def test_no_more_is_remembered_than_the_bound() -> None:
     makes = Makes()
     makes.node_changed(None, node("a"))
     first = makes.admitted(ANYWHERE)
-    for number in range(SELECTIONS_MAX - 1):
-        makes.admitted(make_where(f"k{number}"))
-    assert makes.admitted(ANYWHERE) is first
-    makes.admitted(make_where("one-more"))
-    assert makes.admitted(ANYWHERE) is not first
+    with patch.object(module, "REMEMBERED_MAX", 40):
+        for number in range(19):
+            makes.admitted(make_where(f"!k{number}"))
+        assert makes.admitted(ANYWHERE) is first
+        makes.admitted(make_where("!one"))
+        makes.admitted(make_where("!more"))
+        assert makes.admitted(ANYWHERE) is not first
+
+
+def test_selections_share_what_they_admit_whole() -> None:
+    """So that what is known of it is found once for all of them."""
+    makes = Makes()
+    for name, zone in (("a", "x"), ("b", "x"), ("c", "y")):
+        makes.node_changed(None, node(name, labels={"zone": zone}))
+    (of_x,) = makes.admitted(make_where("zone=x")).alike
+    assert makes.admitted(make_where(exclude=["c"])).alike == [of_x]
+    assert makes.admitted(make_where(exclude=["b"])).alike[0] is not of_x

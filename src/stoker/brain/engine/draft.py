@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Free
-from stoker.brain.state.view import GpuKinds, View
+from stoker.brain.state.view import Alike, GpuKinds, View
 
 Buckets = dict[GpuKinds, dict[int, Sequence[NodeName]]]
 
@@ -35,7 +35,18 @@ class Draft:
     `free` and `buckets` may be read by anyone and are changed here alone.
     """
 
-    __slots__ = ("_journal", "_own", "_ports", "_view", "buckets", "free", "moved", "version")
+    __slots__ = (
+        "_counted",
+        "_counted_at",
+        "_journal",
+        "_own",
+        "_ports",
+        "_view",
+        "buckets",
+        "free",
+        "moved",
+        "version",
+    )
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -49,6 +60,8 @@ class Draft:
         """Another number whenever something else is free."""
         self.moved: list[NodeName] = []
         """Each node whose number of free GPUs changed, each time; it only grows."""
+        self._counted: dict[Alike, list[int]] = {}
+        self._counted_at = 0
 
     def take(self, kinds: GpuKinds, placement: TaskPlacement) -> None:
         """Give `placement` what it holds; its node must be of `kinds`."""
@@ -65,6 +78,17 @@ class Draft:
     def ports_in_use(self, address: str) -> tuple[Set[int], Set[int]]:
         """Held by live attempts, and promised in this pass."""
         return self._view.ports_in_use(address), self._ports.get(address, set())
+
+    def free_gpus(self, alike: Alike) -> Sequence[int]:
+        """How many GPUs are free on each of these nodes that takes work. Selections share the answer."""
+        if self._counted_at < len(self.moved):
+            self._counted_at = len(self.moved)
+            self._counted.clear()
+        found = self._counted.get(alike)
+        if found is None:
+            free_on = self.free
+            found = self._counted[alike] = [len(free_on[name].gpus) for name in alike.names if name in free_on]
+        return found
 
     def checkpoint(self) -> int:
         """A mark to roll back to."""

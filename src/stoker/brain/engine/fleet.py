@@ -23,15 +23,27 @@ _READY, _UNREACHABLE, _DRAINING, _FORGOTTEN = "ready", "unreachable", "draining"
 
 
 class Census:
-    """How many nodes of those that are alike take work, and why the others don't. One for a pass."""
+    """What is known of nodes that are alike. One for a pass: selections share it."""
 
-    __slots__ = ("_of", "_view")
+    __slots__ = ("_of", "_slots", "_view")
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._of: dict[Alike, dict[str, int]] = {}
+        self._slots: dict[tuple[Alike, str, int, int], int] = {}
+
+    def slots(self, alike: Alike, demand: Demand) -> int:
+        """Tasks that the GPUs of each serve."""
+        if not demand.gpu_count:
+            return UNBOUNDED
+        wish = alike, demand.gpu_model, demand.gpu_memory_mb, demand.gpu_count
+        slots = self._slots.get(wish)
+        if slots is None:
+            slots = self._slots[wish] = slots_ever(alike.inventory.gpus, demand)
+        return slots
 
     def of(self, alike: Alike) -> Mapping[str, int]:
+        """How many take work, and why the others don't."""
         count = self._of.get(alike)
         if count is None:
             count = self._of[alike] = _tally()
@@ -108,7 +120,7 @@ class Fleet:
         for alike in self._lane.pool.admitted.alike:
             ready = self._census.of(alike)[_READY]
             has = alike.inventory
-            slots = min(slots_ever(has.gpus, sample) if sample.gpu_count else UNBOUNDED, per_node)
+            slots = min(self._census.slots(alike, sample), per_node)
             if ready and slots:
                 row = _Row(slots, has.cpus, has.memory_mb, ready)
                 self._rows.append(row)

@@ -9,14 +9,14 @@ Rules: L1  a GPU serves when its model matches and its memory suffices (`domain.
        L3  no node takes more tasks of a gang than `tasks_per_node` lets it
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.fit import one_model_slots, suitable_gpus, suits
-from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import GpuUuid, NodeName
+from stoker.brain.domain.fit import one_model_slots, suitable_gpus
+from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.node import Free
 from stoker.brain.engine.pool import Pool
 from stoker.brain.engine.room import UNBOUNDED, GpuRoom, Room, Row
@@ -50,18 +50,24 @@ class Lane:
         self.mixed = mixed
         self.gpu_count = sample.gpu_count
         self.per_node = sample.tasks_per_node or UNBOUNDED
-        judged = {kinds: judge(kinds, sample, mixed=mixed) for kinds in pool.by_free()}
+        judged = {kinds: judge(kinds, sample, mixed=mixed) for kinds in pool.kinds}
         self.by_count = {kinds: how is Judged.BY_COUNT for kinds, how in judged.items() if how is not Judged.NEVER}
         """Kinds that may serve, and whether counting their free GPUs is enough."""
-        self.at_most = UNBOUNDED
+        self.at_most = self._most()
         """No gang of more tasks finds GPUs."""
         self._misses = 0
         self._room: Room | None = None
-        self.may_hold(UNBOUNDED)
 
     def slots(self, gpus: int) -> int:
         """Tasks that so many suitable GPUs of one model serve."""
         return gpus // self.gpu_count if self.gpu_count else UNBOUNDED
+
+    def _most(self) -> int:
+        counts, found = self.pool.counts(), 0
+        for kinds in self.by_count:
+            for count, nodes in counts[kinds].items():
+                found += min(self.slots(count), self.per_node) * nodes
+        return found
 
     def may_hold(self, tasks: int) -> bool:
         """A cheap no for most blocked shapes: are there enough free GPUs, if all of them suited?"""
@@ -78,8 +84,8 @@ class Lane:
 
     def nodes(self) -> int:
         """How many take work and may serve."""
-        by_free = self.pool.by_free()
-        return sum(len(names) for kinds in self.by_count for names in by_free[kinds].values())
+        counts = self.pool.counts()
+        return sum(nodes for kinds in self.by_count for nodes in counts[kinds].values())
 
     def foresees_no(self, demand: Demand) -> bool:
         """Does a table of what is free beside the GPUs already say no? Only where searches failed before."""
@@ -99,29 +105,34 @@ class Lane:
 
     def _gpu_room(self) -> GpuRoom:
         slots = spread = free = best = 0
-        for gpus, serves, names in self._alike():
-            here = len(names)
-            slots, free, best = slots + serves * here, free + gpus * here, max(best, gpus)
-            spread += min(serves, self.per_node) * here
+        for gpus, serves, nodes in self._serving():
+            slots, free, best = slots + serves * nodes, free + gpus * nodes, max(best, gpus)
+            spread += min(serves, self.per_node) * nodes
         return GpuRoom(slots, spread, free, best)
 
+    def _serving(self) -> Iterator[tuple[int, int, int]]:
+        """Suitable GPUs, the tasks that they serve, and the number of nodes of which that is true."""
+        counts = self.pool.counts()
+        for kinds, by_count in self.by_count.items():
+            if by_count:
+                yield from ((count, self.slots(count), nodes) for count, nodes in counts[kinds].items())
+            else:
+                yield from ((*self.gpus_of(free), 1) for free in self._frees(kinds))
+
     def _rows(self) -> list[Row]:
-        free_on, rows = self.pool.draft.free, list[Row]()
-        for _, serves, names in self._alike():
-            if serves:
-                here = min(serves, self.per_node)
-                rows += [(here, (free := free_on[name]).cpus, free.memory_mb) for name in names]
+        rows: list[Row] = []
+        for kinds, by_count in self.by_count.items():
+            for free in self._frees(kinds):
+                serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free)[1]
+                if serves:
+                    rows.append((min(serves, self.per_node), free.cpus, free.memory_mb))
         return rows
 
-    def _alike(self) -> Iterator[tuple[int, int, Sequence[NodeName]]]:
-        """Suitable GPUs, the tasks that they serve, and the nodes of which that is true."""
-        by_free, free_on = self.pool.by_free(), self.pool.draft.free
-        for kinds, by_count in self.by_count.items():
-            for count, names in by_free[kinds].items():
-                if by_count:
-                    yield count, self.slots(count), names
-                else:
-                    yield from ((*self.gpus_of(free_on[name]), (name,)) for name in names)
+    def _frees(self, kinds: GpuKinds) -> Iterator[Free]:
+        """What is free on each node of a kind."""
+        free_on = self.pool.draft.free
+        for names in self.pool.by_free()[kinds].values():
+            yield from map(free_on.__getitem__, names)
 
     def gpus_of(self, free: Free) -> tuple[int, int]:
         """Suitable GPUs, and the tasks that they alone would serve."""
@@ -135,20 +146,21 @@ def judge(kinds: GpuKinds, demand: Demand, *, mixed: bool) -> Judged:
     """How to count the GPUs of a node of `kinds` for `demand`."""
     if not demand.gpu_count:
         return Judged.BY_COUNT
-    suiting = [model for model, memory_mb in kinds if suits(_sample(model, memory_mb), demand)]
+    return _judged(kinds, demand.gpu_model, demand.gpu_memory_mb, mixed or demand.gpu_count == 1)
+
+
+# A cluster has few kinds of node and its users few wishes, and the engine asks for each pair of them in each pass.
+@lru_cache(maxsize=4_096)
+def _judged(kinds: GpuKinds, wanted: str, at_least_mb: int, any_model: bool) -> Judged:
+    suiting = [model for model, memory_mb in kinds if memory_mb >= at_least_mb and model_matches(wanted, model)]
     if not suiting:
         return Judged.NEVER
     whole = len(suiting) == len(kinds)
-    one_model = mixed or demand.gpu_count == 1 or len(set(suiting)) == 1
-    return Judged.BY_COUNT if whole and one_model else Judged.BY_GPU
+    return Judged.BY_COUNT if whole and (any_model or len(set(suiting)) == 1) else Judged.BY_GPU
 
 
 def mixing_helps(pool: Pool, demand: Demand) -> bool:
     """Could tasks of several models each (L2) fit where tasks of one model don't? Nobody who named a model is asked."""
     if demand.gpu_model or demand.gpu_count < 2:
         return False
-    return any(len({model for model, _ in kinds}) > 1 for kinds in pool.by_free())
-
-
-def _sample(model: str, memory_mb: int) -> Gpu:
-    return Gpu(uuid=GpuUuid(""), index=0, model=model, memory_mb=memory_mb)
+    return any(len({model for model, _ in kinds}) > 1 for kinds in pool.kinds)

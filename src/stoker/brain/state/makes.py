@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.label import HOSTNAME, Taint, labels_of, taints_of
 from stoker.brain.domain.node import Node
-from stoker.brain.domain.where import Operator, Requirement, Where, admits
+from stoker.brain.domain.where import ANYWHERE, Operator, Requirement, Where, admits
 from stoker.brain.state.view import Admitted, Alike, GpuKinds
 
-SELECTIONS_MAX: Final = 4_096
-"""Selections remembered; with one more all are forgotten, and found anew when they are asked for."""
+REMEMBERED_MAX: Final = 1 << 20
+"""Names and groups in all selections remembered; with more all are forgotten, and found anew when they are asked
+for."""
 
 
 class _Likeness(NamedTuple):
@@ -38,14 +39,13 @@ class _Likeness(NamedTuple):
 class _Group:
     """Nodes of one likeness."""
 
-    __slots__ = ("inventory", "kinds", "labels", "likeness", "names")
+    __slots__ = ("alike", "labels", "likeness", "names")
 
     def __init__(self, likeness: _Likeness, node: Node) -> None:
         self.likeness = likeness
         self.labels = dict(likeness.labels)
-        self.inventory = node.inventory
-        self.kinds = kinds_of(node)
         self.names: list[NodeName] = []
+        self.alike = Alike(kinds_of(node), node.inventory, self.names)
 
 
 class Makes:
@@ -55,6 +55,7 @@ class Makes:
         self._groups: dict[_Likeness, _Group] = {}
         self._group_of: dict[NodeName, _Group] = {}
         self._admitted: dict[Where, Admitted] = {}
+        self._remembered = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Makes) and self._names() == other._names()
@@ -81,7 +82,7 @@ class Makes:
 
     def node_dropped(self, name: NodeName) -> None:
         """Follow one node that is no longer known at all."""
-        self._admitted.clear()
+        self._forget()
         group = self._group_of.pop(name, None)
         if group is not None:
             del group.names[bisect_left(group.names, name)]
@@ -92,10 +93,14 @@ class Makes:
         """The nodes on which a job that selects `where` may run. Good until the next change."""
         found = self._admitted.get(where)
         if found is None:
-            if len(self._admitted) >= SELECTIONS_MAX:
-                self._admitted.clear()
+            if self._remembered > REMEMBERED_MAX:
+                self._forget()
             found = self._admitted[where] = self._select(where)
         return found
+
+    def _forget(self) -> None:
+        self._admitted.clear()
+        self._remembered = 0
 
     def _select(self, where: Where) -> Admitted:
         by_name = Where(require=tuple(filter(_of_name, where.require)), exclude=where.exclude)
@@ -103,10 +108,14 @@ class Makes:
         alike = []
         for group, names in self._named(by_name.require):
             if admits(by_group, NodeName(""), group.labels, group.likeness.taints):
-                if by_name.terms:
-                    names = [name for name in names if admits(by_name, name, {HOSTNAME: name}, ())]
-                if names:
-                    alike.append(Alike(group.kinds, group.inventory, names))
+                if by_name != ANYWHERE:
+                    names = _admitted_by_name(by_name, names)
+                if len(names) == len(group.names):
+                    alike.append(group.alike)
+                elif names:
+                    alike.append(Alike(group.alike.kinds, group.alike.inventory, names))
+                    self._remembered += len(names)
+        self._remembered += 1 + len(alike)
         everywhere = sum(len(each.names) for each in alike) == len(self._group_of)
         return Admitted(sorted(alike, key=_first_name), everywhere=everywhere)
 
@@ -125,6 +134,13 @@ class Makes:
 
 def kinds_of(node: Node) -> GpuKinds:
     return tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in node.inventory.gpus}))
+
+
+def _admitted_by_name(where: Where, names: Sequence[NodeName]) -> Sequence[NodeName]:
+    if not where.require:
+        excluded = dict.fromkeys(where.exclude)
+        return [name for name in names if name not in excluded]
+    return [name for name in names if admits(where, name, {HOSTNAME: name}, ())]
 
 
 def _of_name(requirement: Requirement) -> bool:
