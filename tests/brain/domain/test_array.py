@@ -1,5 +1,7 @@
 """Which members does a text name, and how are they counted without being written out?"""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,38 @@ def test_common_and_difference_are_those_of_sets(one: list[int], other: list[int
     a, b = array.spans_of(one), array.spans_of(other)
     assert list(array.indexes_of(array.common(a, b))) == sorted(set(one) & set(other))
     assert list(array.indexes_of(array.difference(a, b))) == sorted(set(one) - set(other))
+
+
+stepped = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 6)), max_size=4)
+"""Gap before it, further members, step."""
+
+
+def spans_with(parts: list[tuple[int, int, int]]) -> array.Spans:
+    spans: list[array.Span] = []
+    at = 0
+    for gap, more, step in parts:
+        spans.append((at + gap, at + gap + more * step, step))
+        at = spans[-1][1] + 1
+    return tuple(spans)
+
+
+@given(stepped, stepped)
+def test_common_and_difference_are_those_of_sets_for_every_step(
+    one: list[tuple[int, int, int]], other: list[tuple[int, int, int]]
+) -> None:
+    a, b = spans_with(one), spans_with(other)
+    in_a, in_b = set(array.indexes_of(a)), set(array.indexes_of(b))
+    for found, wanted in ((array.common(a, b), in_a & in_b), (array.difference(a, b), in_a - in_b)):
+        assert list(array.indexes_of(found)) == sorted(wanted)
+        assert all(first <= last for first, last, _ in found), "S1"
+        assert all(before[1] < after[0] for before, after in pairwise(found)), "S2"
+
+
+def test_half_of_a_large_array_is_a_matter_of_spans_and_not_of_indexes() -> None:
+    whole = parse_array("0-99999999").indexes
+    assert array.difference(whole, ((0, 49_999_999, 1),)) == ((50_000_000, 99_999_999, 1),)
+    assert array.difference(whole, ((0, 99_999_998, 2),)) == ((1, 99_999_999, 2),)
+    assert array.common(((1, 99_999_999, 2),), ((0, 99_999_999, 3),)) == ((3, 99_999_999, 6),)
 
 
 @given(indexes)
