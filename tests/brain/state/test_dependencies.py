@@ -10,6 +10,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, Submit
+from stoker.brain.state.events.job import JobFinished
 from tests.brain.state.story import ANNA, Story, spec
 
 OK, ANY, NOT_OK, AFTER = DependencyKind.OK, DependencyKind.ANY, DependencyKind.NOT_OK, DependencyKind.AFTER
@@ -356,3 +357,36 @@ def test_what_fell_with_a_failed_job_runs_once_that_one_has_gone_well() -> None:
     story.tell(Requeue, str(second))
     _run_to(story, first, 0)
     assert story.decide() == [str(second)]
+
+
+def test_a_requeue_does_not_make_a_circle_with_a_job_that_was_not_there_before() -> None:
+    story = Story()
+    first = story.submit(spec(after=_after(ANY, 2)))
+    story.wait(1)
+    second = story.submit(spec(after=_after(ANY, first)))
+    assert second == 2
+    assert story.refused(Requeue(by=ANNA, target=JobRef(first))).code == "dependency_never_satisfied"
+
+
+def test_a_member_that_was_cancelled_gets_past_no_dependency_by_being_requeued() -> None:
+    story = Story()
+    story.node("n1", 8)
+    first = story.submit()
+    array = story.submit(spec(after=_after(OK, first), array=parse_array("0-3")))
+    story.tell(Cancel, f"{array}_1")
+    story.tell(Requeue, f"{array}_1")
+    assert story.decide() == [str(first)]
+    story.started(first)
+    story.end(first)
+    story.all_due()
+    assert len(story.decide()) == 4
+
+
+def test_an_array_that_was_cancelled_and_can_never_run_ends_once() -> None:
+    story = Story()
+    first = story.submit()
+    array = story.submit(spec(after=_after(OK, first), array=parse_array("0-3")))
+    story.cancel(first)
+    story.cancel(array)
+    ends = [event for event in story.deadlines() if isinstance(event, JobFinished)]
+    assert [end.job for end in ends] == [array]

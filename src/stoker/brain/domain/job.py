@@ -265,8 +265,9 @@ def lazy_member(array: Job, index: int) -> Job | None:
     for gone in members.cancelled:
         if contains(gone.indexes, index):
             reason = Reason(ReasonCode.CANCELLED, {"by": gone.by})
+            # It stays blocked as its array is: a person who runs it once more must not get it past a dependency.
             return msgspec.structs.replace(
-                as_array, state=JobState.CANCELLED, reason=reason, not_before=NEVER, blocked=False, ended_at=gone.at
+                as_array, state=JobState.CANCELLED, reason=reason, not_before=NEVER, ended_at=gone.at
             )
     return None
 

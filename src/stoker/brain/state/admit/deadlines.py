@@ -40,7 +40,8 @@ def run(state: ClusterState, now: Instant) -> tuple[JobEvent, ...]:
     if eligible:
         events.append(JobsEligible(jobs=tuple(eligible)))
     decided = _dependencies(state)
-    over = [_array_over(state, state.jobs[array]) for array in sorted(indexes.over)[:DUE_MAX]]
+    never = {event.job for event in decided if isinstance(event, JobFinished)}  # nothing ends twice
+    over = [_array_over(state, state.jobs[array]) for array in sorted(indexes.over)[:DUE_MAX] if array not in never]
     events.extend((*decided, *over))
     surplus = len(indexes.ended) - state.policy.ended_jobs_max
     if surplus > 0 and not decided and not over:  # R3

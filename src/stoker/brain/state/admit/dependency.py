@@ -48,7 +48,9 @@ def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId])
 
 
 def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Sequence[JobId]) -> JobFinished | None:
-    """C2: the end of a job that waits for what doesn't exist."""
+    """C2: the end of a job that waits for what doesn't exist, or didn't when it was submitted: an id that was given away
+    later may be that of a job which waits for this one."""
+    old = state.jobs.get(job)
     for each in spec.after:
         if each.job in ids:
             continue
@@ -56,6 +58,8 @@ def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Sequence[JobI
         why = ""
         if each.job >= state.next_job_id:
             why = f"there is no job {each.job}"
+        elif old and known and known.id > job and known.submitted_at > old.submitted_at:
+            why = f"there was no job {each.job} when it was submitted"
         elif each.index is not None and known is not None:
             array = known.spec.array
             if array is None or known.array_of or not contains(array.indexes, each.index):
