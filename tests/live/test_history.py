@@ -16,7 +16,7 @@ from stoker.live.settings import ControlSettings, HistorySettings
 from stoker.live.settings_policy import PolicySettings
 from stoker.ports import HistoryMark
 from tests.live.stage import ANNA, Player, Stage, running, stage, virtual
-from tests.rig.sim_history import SimArchive
+from tests.rig.sim_history import SimArchive, SimHistory
 from tests.rig.sim_log import SimDisk
 
 FORGETFUL = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
@@ -70,6 +70,21 @@ async def test_r1_nothing_is_written_before_it_is_durable() -> None:
         await s.pause()
         assert archive_of(s).jobs[job][1] == s.job(job)
         assert archive_of(s).mark.position <= s.committer.durable
+
+
+@virtual
+async def test_r1_of_two_ends_only_the_one_that_is_durable_is_written() -> None:
+    async with stage() as s:
+        first, second = await s.submit(), await s.submit()
+        await s.pause()
+        await s.cancel(first)
+        s.log.gate.clear()
+        cancelling = asyncio.ensure_future(s.cancel(second))
+        await s.pause(5)
+        assert list(archive_of(s).jobs) == [first]
+        assert list(s.control.history.ended()) == [second]
+        s.log.gate.set()
+        await cancelling
 
 
 @virtual
@@ -256,6 +271,58 @@ async def test_r3_what_no_longer_fits_is_filled_in_from_the_state_and_a_gap_is_t
         await s.pause()
         assert list(archive_of(s).jobs) == [*jobs, live]
         assert s.notes.counts["history_gap"] == 1
+
+
+@virtual
+async def test_r3_a_history_that_is_filled_anew_holds_nothing_that_is_not_durable() -> None:
+    async with stage() as s:
+        jobs = [await s.submit() for _ in range(6)]
+        await s.pause()
+        s.control.history._notes_max = 2
+        archive_of(s).fault = FULL
+        for job in jobs[:5]:
+            await s.cancel(job)
+        s.log.gate.clear()
+        cancelling = asyncio.ensure_future(s.cancel(jobs[5]))
+        await s.pause()
+        archive_of(s).fault = ""
+        await s.pause(100)
+        assert archive_of(s).jobs == {}
+        s.log.gate.set()
+        await cancelling
+        await s.pause(10)
+        assert list(archive_of(s).jobs) == jobs
+
+
+@virtual
+async def test_r3_notes_that_are_given_up_while_a_batch_is_written_are_filled_in_from_the_state() -> None:
+    async with stage() as s:
+        store = s.control.history.store
+        assert isinstance(store, SimHistory)
+        jobs = [await s.submit() for _ in range(8)]
+        await s.pause()
+        s.control.history._notes_max = 4
+        store._took_s = 3.0
+        for job in jobs:
+            await s.cancel(job)
+            await s.pause(0.5)
+        await s.pause(30)
+        assert sorted(archive_of(s).jobs) == jobs
+        assert s.notes.counts["history_gap"] >= 1
+
+
+@virtual
+async def test_a_store_that_was_taken_away_is_filled_anew_from_the_state() -> None:
+    async with stage() as s, worker(s) as player:
+        jobs = [await run_one(s, player) for _ in range(3)]
+        await s.pause()
+        archive_of(s).fault = "file is not a database"
+        jobs.append(await run_one(s, player))
+        await s.pause(10)
+        archive_of(s).jobs.clear()
+        archive_of(s).mark, archive_of(s).fault = HistoryMark(), ""
+        await s.pause(70)
+        assert list(archive_of(s).jobs) == jobs
 
 
 @virtual

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,6 +14,8 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery, UsageSum
 from stoker.brain.state.commands import DrainNode, Requeue, ResumeNode
 from stoker.live import usage
+from stoker.live.settings import ControlSettings
+from stoker.live.settings_policy import PolicySettings
 from stoker.live.usage import UsageReport, usage_report
 from tests.live.stage import ANNA, Player, Stage, stage, virtual
 
@@ -269,3 +271,72 @@ async def test_only_the_largest_lines_are_answered_and_the_total_is_of_all(monke
             assert [line.key for line in found.lines] == [str(job) for job in (small[4], small[0], small[1])]
             assert found.lines[0].gpu_ms > 105_000
             assert (found.more, found.total.jobs) == (True, 5)
+
+
+def written_after_the_cut(s: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything noted becomes part of the store after the report took its cut and before it asks the store."""
+    store = s.control.history.store
+    for name in ("charged", "usage", "offers", "held"):
+        asked = getattr(store, name)
+
+        async def after_a_write(*args: object, asked: Callable[..., Awaitable[object]] = asked) -> object:
+            assert await s.control.history.flush(None)
+            return await asked(*args)
+
+        monkeypatch.setattr(store, name, after_a_write)
+
+
+@virtual
+async def test_r1_what_is_written_while_a_report_is_made_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        async with beating(player):
+            job = await start_one(s, player, gpus=1)
+            await s.pause(10)
+            begin = s.committer.now()
+            written_after_the_cut(s, monkeypatch)
+            await player.end(player.starts[0].key)
+            for _ in range(3):
+                await s.committer.ask(DrainNode(by=ANNA, node=NODE, reason="fans"))
+                await s.committer.ask(ResumeNode(by=ANNA, node=NODE))
+            assert len(s.control.history.offers()) >= 6
+            found = await report(s, UsageBy.JOB)
+            record = s.job(job)
+            assert gpu_ms(found) == {str(job): record.ended_at - record.attempts[0].placed_at}
+            assert jobs(found) == {str(job): 1}
+            assert s.control.history.holdings()[1] == []
+            span = s.committer.now() - begin
+            assert (await report(s, since=begin)).capacity_gpu_ms <= 4 * span
+
+
+@virtual
+async def test_r2_a_job_that_the_state_has_forgotten_and_the_store_has_in_part_is_one() -> None:
+    async with stage(settings=ControlSettings(policy=PolicySettings(ended_jobs_max=1))) as s:
+        player = await s.join("n1", 4)
+        async with beating(player):
+            await start_one(s, player)
+            await s.committer.ask(Requeue(by=ANNA, target=JobRef(JobId(1))))
+            await player.end(player.starts[0].key, cause=EndCause.STOPPED)
+            again = await player.next_start(2)
+            await player.say_started(again.key)
+            await s.pause(5)
+            s.disk.archive.fault = "no space left on device"
+            await player.end(again.key)
+            for _ in range(2):
+                await s.cancel(await s.submit(hold=True))
+            await s.until(lambda: JobId(1) not in s.state.jobs)
+            s.disk.archive.fault = ""
+            assert len(s.control.history.holdings()[1]) == 1
+            assert jobs(await report(s)) == {"default": 1}
+
+
+@virtual
+async def test_r3_nothing_is_ever_more_than_used_up_whatever_is_known_of_nodes_that_are_gone() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        async with beating(player):
+            await start_one(s, player)
+            await s.pause(5)
+            s.disk.archive.offers.clear()
+            found = await report(s)
+            assert found.capacity_gpu_ms == found.allocated_gpu_ms > 0
