@@ -1,4 +1,4 @@
-"""An array of ten thousand on a small cluster, throttled, half of it cancelled on the way, while other jobs come and go."""
+"""An array of ten thousand on a small cluster, throttled, half of it cancelled while other jobs come and go."""
 
 from pathlib import Path
 

@@ -45,10 +45,8 @@ def test_a_watched_list_is_cut_to_the_window_and_never_folded(tmp_path: Path) ->
     with ControlProcess(tmp_path / "data") as control:
         submitted(control, *("x" * 200 for _ in range(30)))
         with Terminal(watching(control), environment(tmp_path), columns=60, lines=10) as terminal:
-            seen = terminal.until("more")
-            assert len(seen.splitlines()) == 10
-            rows = [line for line in seen.splitlines() if "pending" in line]
-            assert len(rows) == 7
+            until(lambda: sum("pending" in line for line in terminal.lines) == 7, what="a picture of seven rows")
+            assert len(terminal.until("more").splitlines()) == 10
             terminal.resize(60, 20)
             until(lambda: sum("pending" in line for line in terminal.lines) == 17, what="the window to be filled")
             terminal.kill(signal.SIGTERM)

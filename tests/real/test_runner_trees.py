@@ -120,8 +120,8 @@ def _name_in_the_journal(node: RealNode, old: int, new: int) -> None:
 async def test_the_terminate_signal_reaches_a_program_wrapped_by_a_shell(node: RealNode, agent: Listener) -> None:
     """Fault 93: the checkpoint that a program writes on SIGTERM must not be lost because bash started it."""
     program = (
-        "import signal, sys, time; "
-        "signal.signal(signal.SIGTERM, lambda *a: (print('saved', flush=True), sys.exit(0))); "
+        "import os, signal, sys, time; "
+        "signal.signal(signal.SIGTERM, lambda *a: (os.write(1, b'saved\\n'), sys.exit(0))); "
         "print('ready', flush=True); time.sleep(300)"
     )
     await agent.runner.start(node.shell(key(1), f'bash -c "python3 -u -c \\"{program}\\"; true"'))
@@ -154,8 +154,8 @@ async def test_a_shell_does_not_die_of_a_signal_that_only_its_program_knows(
 ) -> None:
     """Else the checkpoint signal would end every job that was submitted as a shell line or script."""
     program = (
-        "import signal, sys, time; "
-        "signal.signal(signal.SIGUSR1, lambda *_: (print('saved', flush=True), sys.exit(7))); "
+        "import os, signal, sys, time; "
+        "signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'saved\\n'), sys.exit(7))); "
         "print('ready', flush=True); time.sleep(300)"
     )
     line = f"python3 -c {shlex.quote(program)}; echo its program exited with $?"
