@@ -8,7 +8,7 @@ Limits: per bucket of equally free nodes at most CANDIDATES_MAX that fit are com
         best in GPUs, and only good in CPUs and memory. Nodes that don't fit are all looked at before it says no.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
@@ -59,19 +59,23 @@ class Search:
                     continue
                 if by_count and best is not None and count - gpus > best[0][0]:
                     break
-                found = self._tightest_in(kinds, count, tasks, besides)
+                found = self._tightest_of(buckets[count], kinds, count, tasks, besides)
                 if found is not None and (best is None or found < best[0]):
                     best = found, kinds
                 if found is not None and by_count:
                     break
         return Seat(best[0][-1], best[1], tasks) if best is not None else None
 
-    def _tightest_in(self, kinds: GpuKinds, count: int, tasks: int, besides: Container[NodeName]) -> _Tightness | None:
-        gpus, cpus, memory_mb = (n * tasks for n in (self.demand.gpu_count, self.demand.cpus, self.demand.memory_mb))
+    def _tightest_of(
+        self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Container[NodeName]
+    ) -> _Tightness | None:
+        """Of the nodes of one kind that have `count` GPUs free."""
+        demand = self.demand
+        gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
         by_count, free_on, barred = self.lane.by_count[kinds], self._draft.free, self._barred
         best: _Tightness | None = None
         compared = 0
-        for name in self.lane.pool.by_free()[kinds][count]:
+        for name in names:
             free = free_on[name]
             if free.cpus < cpus or free.memory_mb < memory_mb or name in besides or name in barred:
                 continue

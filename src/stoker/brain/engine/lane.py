@@ -73,10 +73,12 @@ class Lane:
         """A cheap no for most blocked shapes: are there enough free GPUs, if all of them suited?"""
         if tasks > self.at_most:
             return False
+        per_task, per_node = self.gpu_count, self.per_node
         found, by_free = 0, self.pool.by_free()
         for kinds in self.by_count:
             for count, names in by_free[kinds].items():
-                found += min(self.slots(count), self.per_node) * len(names)
+                slots = count // per_task if per_task else UNBOUNDED
+                found += (slots if slots < per_node else per_node) * len(names)
                 if found >= tasks:
                     return True
         self.at_most = found
