@@ -294,19 +294,22 @@ async def test_r1_what_is_written_while_a_report_is_made_is_counted_once(monkeyp
             job = await start_one(s, player, gpus=1)
             await s.pause(10)
             begin = s.committer.now()
+            await s.pause(10)
             written_after_the_cut(s, monkeypatch)
             await player.end(player.starts[0].key)
             for _ in range(3):
                 await s.committer.ask(DrainNode(by=ANNA, node=NODE, reason="fans"))
                 await s.committer.ask(ResumeNode(by=ANNA, node=NODE))
             assert len(s.control.history.offers()) >= 6
+            span = s.committer.now() - begin
+            found = await report(s, UsageBy.JOB, since=begin)
+            assert s.control.history.offers() == []
+            assert 3 * span < found.capacity_gpu_ms <= 4 * span
             found = await report(s, UsageBy.JOB)
             record = s.job(job)
             assert gpu_ms(found) == {str(job): record.ended_at - record.attempts[0].placed_at}
             assert jobs(found) == {str(job): 1}
             assert s.control.history.holdings()[1] == []
-            span = s.committer.now() - begin
-            assert (await report(s, since=begin)).capacity_gpu_ms <= 4 * span
 
 
 @virtual
