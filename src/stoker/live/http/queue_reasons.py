@@ -30,6 +30,7 @@ WAITING: Final = (
     ReasonCode.NO_FITTING_NODE,
     ReasonCode.NO_SELECTED_NODE,
     ReasonCode.INSUFFICIENT_GPUS,
+    ReasonCode.INSUFFICIENT_NODES,
     ReasonCode.INSUFFICIENT_CPUS,
     ReasonCode.INSUFFICIENT_MEMORY,
     ReasonCode.NO_FREE_PORT,
