@@ -20,6 +20,7 @@ def states() -> str:
             ),
         ),
         "## Legal moves of a job",
+        "Out of a final state leads only an order to run once more, `stoker requeue`.",
         table(("from", "to"), ((code(state), _moves(state)) for state in JobState)),
         "## Outcomes of one attempt",
         "An attempt's outcome is shown in the job's history; "
