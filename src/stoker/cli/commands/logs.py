@@ -18,6 +18,7 @@ from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_end import EXIT_OF_STATE, goes_on
 from stoker.cli.pause import mono_s, pause
 from stoker.cli.problem import refused
+from stoker.cli.safe_text import visible
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class LogReader:
             except refused() as fault:
                 self._check_heals(fault, attempt, mono_s() - began_s)
             else:
-                self._answered, self._said_away = True, False
+                self._answered = True
                 return answer
             delay_s = _pause(delay_s)
 
@@ -173,14 +174,20 @@ class LogReader:
         if code in _AWAY or fault.refusal.facts.get("status") in _GATEWAY_STATUSES:
             if not self._answered or waited_s > AWAY_S_MAX:
                 raise fault
-            if not self._said_away:
-                click.echo("(the control plane doesn't answer; waiting for it)", err=True)
-                self._said_away = True
+            self._say_away("the control plane doesn't answer; waiting for it")
         elif code in _BUSY:
             if waited_s > AWAY_S_MAX:
                 raise fault
         elif code not in _YET_TO_COME or self._is_lost(code, attempt, waited_s):
             raise fault
+        elif code == _NO_NODE:
+            self._say_away(f"{fault.refusal.message}; waiting for it")
+
+    def _say_away(self, words: str) -> None:
+        """Once, until it is back."""
+        if not self._said_away:
+            click.echo(f"({visible(words)})", err=True)
+            self._said_away = True
 
     def _is_lost(self, code: str, attempt: int, waited_s: float) -> bool:
         return self._is_over(attempt) and (code != _NO_NODE or waited_s > UNREACHABLE_S_MAX)
@@ -211,6 +218,7 @@ class LogReader:
         return LogQuery(rank=self._rank, attempt=attempt, offset=offset, limit=limit, tail=tail, wait_s=wait_s)
 
     def _write(self, part: "LogPart") -> "LogPart":
+        self._said_away = False
         self._out.write(part.data)
         self._out.flush()
         return part
