@@ -9,7 +9,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.array import parse_job_ref
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.idempotency import KEY_HEADER
 from stoker.wire.pause import fresh_key
 from stoker.wire.rest.cluster import ClusterView, HealthView
@@ -40,6 +41,8 @@ Order = Literal["cancel", "hold", "release", "requeue", "signal"]
 
 _DONE_CODES: Final[Mapping[Order, str]] = {"cancel": "job_ended", "release": "not_held"}
 """A repeat of these that is refused so was carried out the first time."""
+_LIST: Final = b'{"jobs":'
+"""So the answer begins where an id named several members."""
 _ONCE: Final[tuple[Order, ...]] = ("requeue", "signal")
 """Orders that may not come twice."""
 
@@ -107,7 +110,22 @@ def _forgotten(ids: Sequence[str], message: str) -> StokerError:
 
 
 def job(job_id: str) -> Ask[JobView]:
-    return _read(JobView, f"/jobs/{_word(job_id)}")
+    """Its answer raises `several_jobs` where the id names several members, which the server shows as a list."""
+    read = _decoded(JobView)
+
+    def one(reply: Reply) -> JobView:
+        if reply.body.startswith(_LIST):
+            raise StokerError(_several(job_id))
+        return read(reply)
+
+    return Ask(_get(f"/jobs/{_word(job_id)}"), one)
+
+
+def _several(job_id: str) -> Refusal:
+    ref = parse_job_ref(job_id)
+    first = ref.members[0][0] if ref.members else 0
+    hint = f"name one of them, such as `{ref.job}_{first}`, or all: `{ref.job}`"
+    return refuse("several_jobs", f"{job_id[:80]} names several members, and one is wanted", hint)
 
 
 def members(jobs: str) -> Ask[JobsView]:
@@ -115,7 +133,7 @@ def members(jobs: str) -> Ask[JobsView]:
 
 
 def _shown_jobs(reply: Reply) -> JobsView:
-    if reply.body.startswith(b'{"jobs":'):
+    if reply.body.startswith(_LIST):
         return _decoded(JobsView)(reply)
     return JobsView(jobs=[_decoded(JobView)(reply)], total=1)
 
@@ -136,7 +154,7 @@ def order(word: Order, jobs: str, signal: str | int = "") -> Ask[JobsToldView | 
 def _told(reply: Reply) -> JobsToldView | None:
     if reply.status >= 300:
         return None
-    if reply.body.startswith(b'{"jobs":'):
+    if reply.body.startswith(_LIST):
         return _decoded(JobsToldView)(reply)
     return JobsToldView(jobs=[_decoded(JobView)(reply)], total=1, changed=1)
 

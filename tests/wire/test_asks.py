@@ -1,0 +1,16 @@
+"""What does an answer mean that isn't the one that was asked for?"""
+
+import pytest
+
+from stoker.brain.domain.errors import StokerError
+from stoker.wire import asks
+from stoker.wire.retry import Reply
+
+
+def test_several_members_are_no_job() -> None:
+    """The server shows a list where several are named; one job was asked for, and nothing is wrong with the server."""
+    with pytest.raises(StokerError) as caught:
+        asks.job("72_[0-3]").read(Reply(200, {}, b'{"jobs":[],"total":4}'))
+    assert caught.value.refusal.code == "several_jobs"
+    assert "72_[0-3] names several members" in caught.value.refusal.message
+    assert "`72_0`" in caught.value.refusal.hint
