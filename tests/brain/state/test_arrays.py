@@ -344,3 +344,40 @@ def test_a_member_begins_when_its_array_may() -> None:
     assert story.decide() == []
     story.wait(60_000).all_due()
     assert story.decide() == ["1_0", "1_1"]
+
+
+def test_an_order_that_would_make_too_many_members_records_is_refused() -> None:
+    story = Story()
+    array = story.submit(spec(array=parse_array("0-19999")))
+    half = parse_job_ref(f"{array}_[0-10000]")
+    assert story.refused(Hold(by=ANNA, target=half)).code == "too_many_jobs"
+    story.tell(Hold, str(array))
+    assert story.refused(Release(by=ANNA, target=half)).code == "too_many_jobs"
+    story.tell(Cancel, str(half))
+    assert story.refused(Requeue(by=ANNA, target=half)).code == "too_many_jobs"
+
+
+def test_members_that_were_cancelled_one_by_one_are_each_found_with_their_time() -> None:
+    story = Story()
+    array = story.submit(spec(array=parse_array("0-9")))
+    for index in (7, 2, 5):
+        story.wait(10).tell(Cancel, f"{array}_{index}")
+    story.wait(10).tell(Cancel, f"{array}_[0-8:4]")  # between the others
+    ends = {story.named(f"{array}_{index}").ended_at - 1_000_000: index for index in (7, 2, 5)}
+    assert ends == {10: 7, 20: 2, 30: 5}
+    assert story.named(f"{array}_4").ended_at == story.now
+    assert story.named(f"{array}_9").state is JobState.PENDING
+
+
+def test_the_id_of_a_member_leads_to_its_array_among_many() -> None:
+    story = Story(Policy(ended_jobs_max=0))
+    plain = story.submit()
+    arrays = [story.submit(spec(array=parse_array("0-2"))) for _ in range(3)]
+    last = story.submit()
+    for array in arrays:
+        assert [str(story.state.locate(JobId(array + at))) for at in (1, 3)] == [f"{array}_0", f"{array}_2"]
+    for job in (plain, arrays[0]):
+        story.cancel(job)
+        story.all_due()
+    gone = (plain, JobId(arrays[0] + 1), last, JobId(last + 1))
+    assert [story.state.locate(job).members for job in gone] == [None] * 4

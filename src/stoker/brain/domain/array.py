@@ -61,7 +61,7 @@ class CancelledMembers(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
 
-class Members(msgspec.Struct, frozen=True, kw_only=True):
+class Members(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How far an array has come, beside the records of its members."""
 
     lazy: Spans
@@ -75,6 +75,24 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
     """Members that ended otherwise, whose records are gone."""
     pruned_cancelled: int = 0
     """Those of `pruned_bad` that were cancelled."""
+
+    def cancelled_with(self, index: int) -> CancelledMembers | None:
+        """With which others a member was cancelled before it was a record; None = it wasn't."""
+        spans, gone = self._cancelled_spans
+        if gone:
+            at = _span_with(spans, index)
+            return None if at is None else gone[at]
+        return next((each for each in self.cancelled if contains(each.indexes, index)), None)
+
+    @cached_property
+    def _cancelled_spans(self) -> tuple[Spans, list[CancelledMembers]]:
+        """All spans in order, and to which of `cancelled` each belongs: who cancels members one by one may leave
+        thousands. Nothing where spans interleave (S2)."""
+        pairs = sorted(((span, each) for each in self.cancelled for span in each.indexes), key=_first_of_pair)
+        spans = tuple(span for span, _ in pairs)
+        if any(after[0] <= before[1] for before, after in pairwise(spans)):
+            return (), []
+        return spans, [each for _, each in pairs]
 
 
 class JobRef(msgspec.Struct, frozen=True):
@@ -183,6 +201,10 @@ def _span_with(spans: Spans, index: int) -> int | None:
 
 def _first(span: Span) -> int:
     return span[0]
+
+
+def _first_of_pair(pair: tuple[Span, CancelledMembers]) -> int:
+    return pair[0][0]
 
 
 def spans_of(indexes: Sequence[int]) -> Spans:

@@ -262,14 +262,14 @@ def lazy_member(array: Job, index: int) -> Job | None:
     )
     if contains(members.lazy, index):
         return as_array
-    for gone in members.cancelled:
-        if contains(gone.indexes, index):
-            reason = Reason(ReasonCode.CANCELLED, {"by": gone.by})
-            # It stays blocked as its array is: a person who runs it once more must not get it past a dependency.
-            return msgspec.structs.replace(
-                as_array, state=JobState.CANCELLED, reason=reason, not_before=NEVER, ended_at=gone.at
-            )
-    return None
+    gone = members.cancelled_with(index)
+    if gone is None:
+        return None
+    reason = Reason(ReasonCode.CANCELLED, {"by": gone.by})
+    # It stays blocked as its array is: a person who runs it once more must not get it past a dependency.
+    return msgspec.structs.replace(
+        as_array, state=JobState.CANCELLED, reason=reason, not_before=NEVER, ended_at=gone.at
+    )
 
 
 def tasks_on(job: Job, node: NodeName) -> tuple[Task, ...]:

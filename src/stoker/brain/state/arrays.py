@@ -3,6 +3,7 @@
 Derived from the records of arrays and of their members.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 
 import msgspec
@@ -32,20 +33,29 @@ class Tallies(dict[JobId, Tally]):
     def __init__(self, jobs: Mapping[JobId, Job]) -> None:
         super().__init__()
         self._jobs = jobs
+        self._ascending: list[JobId] = []
+        """The keys, so that the array with the id of some member is found without a look at all of them."""
 
     def job_changed(self, old: Job | None, new: Job | None) -> None:
         changed = new or old
         assert changed is not None, "a change has a before or an after"
         if changed.array_of:
-            tally = self.setdefault(changed.array_of, Tally())
+            tally = self._tally(changed.array_of)
             if old:
                 self._count(tally, old, -1)
             if new:
                 self._count(tally, new, 1)
             self._drop_empty(changed.array_of)
         elif changed.members is not None:
-            self.setdefault(changed.id, Tally())
+            self._tally(changed.id)
             self._drop_empty(changed.id)
+
+    def _tally(self, array: JobId) -> Tally:
+        tally = self.get(array)
+        if tally is None:
+            tally = self[array] = Tally()
+            insort(self._ascending, array)
+        return tally
 
     def _count(self, tally: Tally, member: Job, by: int) -> None:
         count = tally.states.get(member.state, 0) + by
@@ -67,6 +77,12 @@ class Tallies(dict[JobId, Tally]):
     def _drop_empty(self, array: JobId) -> None:
         if array not in self._jobs and self[array] == Tally():
             del self[array]
+            del self._ascending[bisect_left(self._ascending, array)]
+
+    def below(self, job: JobId) -> JobId | None:
+        """The newest array that is older than this id. If the id is that of a member, then of this array."""
+        at = bisect_left(self._ascending, job)
+        return self._ascending[at - 1] if at else None
 
     def room(self, array: Job) -> int | None:
         """Members that its own limit lets start now. None = it has no limit."""

@@ -93,12 +93,11 @@ class ClusterState:
     def locate(self, job: JobId) -> JobRef:
         """Where a job's record is. The id of a member that is no record leads to its array."""
         if job not in self.jobs and job < self.next_job_id:
-            for array_id in self.indexes.arrays:
-                array = self.jobs.get(array_id)
-                spec = array.spec.array if array else None
-                if spec is not None and array_id < job <= array_id + spec.count:
-                    index = index_of(array_id, spec, job)
-                    return JobRef(array_id, ((index, index, 1),))
+            array = self.jobs.get(self.indexes.arrays.below(job) or job)
+            spec = array.spec.array if array else None
+            if array is not None and spec is not None and job <= array.id + spec.count:
+                index = index_of(array.id, spec, job)
+                return JobRef(array.id, ((index, index, 1),))
         return JobRef(job)
 
     def shown_state(self, job: Job) -> JobState:

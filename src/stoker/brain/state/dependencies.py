@@ -7,7 +7,7 @@ Rules: D1  a job whose record is gone has ended: `any` and `after` are met, how 
            requeued later
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from stoker.brain.domain.array import contains, member_id
@@ -69,14 +69,18 @@ def never_because(job: Job, jobs: Jobs) -> tuple[Dependency, str]:
 
 
 class Dependents:
-    """An index: who waits for whom, and for whom it is decided."""
+    """An index: who waits for whom, and for whom it is decided.
+
+    Each change of a job costs as many verdicts as jobs wait for that very job or member, and only changes that may
+    turn a verdict cost any: ten thousand jobs may each wait for another member of one array.
+    """
 
     __slots__ = ("_jobs", "decided", "waiting")
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self.waiting: dict[JobId, dict[JobId, None]] = {}
-        """Blocked jobs, by the job or array that they wait for."""
+        self.waiting: dict[JobId, dict[int | None, dict[JobId, None]]] = {}
+        """Blocked jobs, by the job or array that they wait for, and the index of the member. None = all of it."""
         self.decided: dict[JobId, Verdict] = {}
         """Blocked jobs that needn't wait any longer."""
 
@@ -91,15 +95,21 @@ class Dependents:
             self._leave(old)
         if is_now and not was and new is not None:
             for each in new.spec.after:
-                self.waiting.setdefault(each.job, {})[new.id] = None
+                self.waiting.setdefault(each.job, {}).setdefault(each.index, {})[new.id] = None
             self._judge(new)
-        if not self.waiting:
-            return
-        changed = new or old
-        assert changed is not None, "a change has a before or an after"
-        for target in (changed.id, changed.array_of):
-            for dependent in self.waiting.get(target, ()):
-                self._judge(self._jobs[dependent])
+        if self.waiting and _turns_verdicts(old, new):
+            changed = new or old
+            assert changed is not None, "a change has a before or an after"
+            for index, dependents in self.waiting.get(changed.id, {}).items():
+                # Of its members those that are no records are as their array has them.
+                if index is None or changed.members is not None:
+                    self._judge_all(dependents)
+            if changed.array_of:
+                self._judge_all(self.waiting.get(changed.array_of, {}).get(changed.array_index, {}))
+
+    def _judge_all(self, dependents: Iterable[JobId]) -> None:
+        for dependent in dependents:
+            self._judge(self._jobs[dependent])
 
     def _judge(self, job: Job) -> None:
         found = verdict_of(job, self._jobs)
@@ -111,12 +121,22 @@ class Dependents:
     def _leave(self, job: Job) -> None:
         self.decided.pop(job.id, None)
         for each in job.spec.after:
-            dependents = self.waiting.get(each.job)
-            if dependents is not None and job.id in dependents:
+            by_index = self.waiting.get(each.job, {})
+            dependents = by_index.get(each.index, {})
+            if job.id in dependents:
                 del dependents[job.id]
                 if not dependents:
+                    del by_index[each.index]
+                if not by_index:
                     del self.waiting[each.job]
 
 
 def _blocked(job: Job | None) -> bool:
     return job is not None and job.blocked and not job.is_final
+
+
+def _turns_verdicts(old: Job | None, new: Job | None) -> bool:
+    """May a condition that speaks of this job be met now that wasn't, or the other way round?"""
+    if old is None or new is None or old.state is not new.state or old.started_at != new.started_at:
+        return True
+    return old.members is not None and new.members is not None and old.members.cancelled != new.members.cancelled

@@ -57,19 +57,19 @@ def routes(control: ControlPlane) -> APIRouter:
         """Cancel a job, an array or members of one. A job is final once its processes are proved gone."""
         return await answered(request, lambda target: Cancel(by=ANYONE, target=target))
 
-    @router.post("/jobs/{job_id}/hold", **_order(shapes, "job_ended", "job_live"))
+    @router.post("/jobs/{job_id}/hold", **_order(shapes, "job_ended", "job_live", "too_many_jobs"))
     async def hold(request: Request) -> Response:
         """Keep what waits from starting, until it is released."""
         await _no_body(request)
         return await answered(request, lambda target: Hold(by=ANYONE, target=target))
 
-    @router.post("/jobs/{job_id}/release", **_order(shapes, "not_held"))
+    @router.post("/jobs/{job_id}/release", **_order(shapes, "not_held", "too_many_jobs"))
     async def release(request: Request) -> Response:
         """Let what is held wait for its turn again."""
         await _no_body(request)
         return await answered(request, lambda target: Release(by=ANYONE, target=target))
 
-    @router.post("/jobs/{job_id}/requeue", **_order(shapes, "nothing_failed", "job_waits"))
+    @router.post("/jobs/{job_id}/requeue", **_order(shapes, "nothing_failed", "job_waits", "too_many_jobs"))
     async def requeue(request: Request) -> Response:
         """Run it once more: what is live is stopped first. Of a whole array the members that failed."""
         await _no_body(request)

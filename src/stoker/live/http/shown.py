@@ -69,7 +69,7 @@ def members_named(state: ClusterState, ref: JobRef) -> list[Job]:
     Raises: StokerError `job_unknown`, `job_forgotten`, `not_an_array` or `member_unknown`.
     """
     array = state.jobs.get(ref.job)
-    spec = array.spec.array if array is not None else None
+    spec = array.spec.array if array is not None and array.members is not None else None
     unknown = difference(ref.members or (), spec.indexes) if spec is not None else ref.members
     if unknown:
         refusal = find_job(state, JobRef(ref.job, unknown))

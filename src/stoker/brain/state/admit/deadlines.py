@@ -26,8 +26,8 @@ from stoker.brain.state.events.job import (
     JobsPruned,
 )
 
-DUE_MAX: Final = 1_000
-"""Jobs of each kind handled by one command; the rest are still due and come with the next."""
+DUE_MAX: Final = 250
+"""Jobs of each kind handled by one command: about ten milliseconds. The rest are still due and come with the next."""
 
 
 def run(state: ClusterState, now: Instant) -> tuple[JobEvent, ...]:

@@ -48,8 +48,8 @@ def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId])
 
 
 def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Sequence[JobId]) -> JobFinished | None:
-    """C2: the end of a job that waits for what doesn't exist, or didn't when it was submitted: an id that was given away
-    later may be that of a job which waits for this one."""
+    """C2: the end of a job that waits for what doesn't exist, or didn't when it was submitted: an id that was given
+    away later may be that of a job which waits for this one."""
     old = state.jobs.get(job)
     for each in spec.after:
         if each.job in ids:

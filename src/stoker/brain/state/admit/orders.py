@@ -5,10 +5,21 @@ it concerns none of them it is refused, with what stands in the way.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
-from stoker.brain.domain.array import JobRef, Spans, common, contains, difference, indexes_of, member_id, spans_text
+from stoker.brain.domain.array import (
+    JobRef,
+    Spans,
+    common,
+    contains,
+    count_of,
+    difference,
+    indexes_of,
+    member_id,
+    spans_text,
+)
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import LIVE, JobState
@@ -33,6 +44,10 @@ from stoker.brain.state.events.job import (
 
 Answer = tuple[JobEvent, ...] | Refusal
 WAITING = (JobState.PENDING, JobState.HELD)
+MADE_MAX: Final = 10_000
+"""Members that one order may make records: some tenths of a second, in which others wait."""
+FEW: Final = 1_000
+"""So many members are looked for one by one; of more all records of the array are looked at, which costs less."""
 FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
 
 
@@ -86,7 +101,11 @@ def hold(state: ClusterState, command: Hold) -> Answer:
             return _ended(target, "`stoker requeue ID` runs what failed once more")
         own = (JobHeld(job=target.array.id),) if target.array.state is JobState.PENDING else ()
         return (*own, *(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING))
-    events: list[JobEvent] = [*_made(target, held=True)] if _lazy_state(target) is JobState.PENDING else []
+    made = target.lazy if _lazy_state(target) is JobState.PENDING else ()
+    large = _too_many(target, count_of(made))
+    if large:
+        return large
+    events: list[JobEvent] = [*_made(target, held=True)] if made else []
     events.extend(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING)
     held = _lazy_state(target) is JobState.HELD or any(job.state is JobState.HELD for job in target.records)
     if events or held:
@@ -109,6 +128,9 @@ def release(state: ClusterState, command: Release) -> Answer:
     if target.whole and target.array and target.array.state is JobState.HELD:
         events.append(JobReleased(job=target.array.id))
     elif not target.whole and _lazy_state(target) is JobState.HELD:
+        large = _too_many(target, count_of(target.lazy))
+        if large:
+            return large
         events.extend(_made(target, held=False))
     events.extend(JobReleased(job=job.id) for job in target.records if job.state is JobState.HELD)
     waits = target.lazy or any(job.state is JobState.PENDING for job in target.records)
@@ -134,7 +156,11 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
         lost = never_was(state, job.id, job.spec, ()) if job.blocked else None
         if lost is not None:
             return _can_never_be(job, lost)
-    events: list[JobEvent] = [*_uncancelled(target)]
+    uncancelled = _uncancelled(target)
+    large = _too_many(target, sum(map(count_of, uncancelled)))
+    if large:
+        return large
+    events: list[JobEvent] = [*_unmade(target, uncancelled)]
     for job in again:
         events.extend(_once_more(job))
     array = target.array
@@ -219,11 +245,27 @@ def _target(state: ClusterState, ref: JobRef) -> _Target | Refusal:
 def _records(state: ClusterState, array: Job, indexes: Spans) -> tuple[Job, ...]:
     spec = array.spec.array
     assert spec is not None, f"no array: {array.story()}"
-    if indexes == spec.indexes:
-        ids: Iterable[int] = range(array.id + 1, array.id + 1 + spec.count)
-    else:
+    few = count_of(indexes) < min(spec.count, FEW)
+    ids: Iterable[int] = range(array.id + 1, array.id + 1 + spec.count)
+    if few:
         ids = (member_id(array.id, spec, index) for index in indexes_of(indexes))
-    return tuple(job for job in map(state.jobs.get, ids) if job is not None)  # type: ignore[arg-type]  # ints are ids
+    records = [job for job in map(state.jobs.get, ids) if job is not None]  # type: ignore[arg-type]  # ints are ids
+    whole = few or indexes == spec.indexes
+    return tuple(records if whole else [job for job in records if contains(indexes, job.array_index)])
+
+
+def _too_many(target: _Target, made: int) -> Refusal | None:
+    """What holds for a list of jobs holds for members that become jobs of their own."""
+    if made <= MADE_MAX:
+        return None
+    return refuse(
+        "too_many_jobs",
+        f"{made} members of array {target.ref.job} would become jobs of their own at once; at most {MADE_MAX} may",
+        "name fewer at a time, or the array as a whole",
+        job_id=str(target.ref.job),
+        jobs=made,
+        jobs_max=MADE_MAX,
+    )
 
 
 def _lazy_state(target: _Target) -> JobState | None:
@@ -236,16 +278,23 @@ def _made(target: _Target, *, held: bool) -> Iterator[MemberMade]:
         yield MemberMade(array=target.array.id, index=index, held=held)
 
 
-def _uncancelled(target: _Target) -> Iterator[JobEvent]:
+def _uncancelled(target: _Target) -> list[Spans]:
     """Members that were named and were cancelled before they were records."""
     array, named = target.array, target.ref.members
-    if array is None or array.members is None or named is None or array.spec.array is None:
-        return
-    for gone in array.members.cancelled:
-        for index in indexes_of(named):
-            if contains(gone.indexes, index):
-                yield MemberMade(array=array.id, index=index)
-                yield JobReturned(job=member_id(array.id, array.spec.array, index))
+    if array is None or array.members is None or named is None:
+        return []
+    if count_of(named) > 1:
+        return [common(named, gone.indexes) for gone in array.members.cancelled]
+    return [named] if array.members.cancelled_with(named[0][0]) else []
+
+
+def _unmade(target: _Target, uncancelled: Iterable[Spans]) -> Iterator[JobEvent]:
+    for spans in uncancelled:
+        for index in indexes_of(spans):
+            assert target.array is not None, "only arrays have members"
+            spec, _ = target.array.as_array
+            yield MemberMade(array=target.array.id, index=index)
+            yield JobReturned(job=member_id(target.array.id, spec, index))
 
 
 def _can_never_be(job: Job, lost: JobFinished) -> Refusal:
