@@ -5,7 +5,7 @@ shown is how the order left them, taken at that very instant: a moment later som
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -38,6 +38,7 @@ from stoker.wire.signals import parse_signal
 from stoker.wire.versions import API_PREFIX
 
 Order = Cancel | Hold | Release | Requeue | SignalJob
+_REQUEUE: Final = ("nothing_failed", "job_waits", "too_many_jobs", "dependency_never_satisfied", "unknown_partition")
 _CHANGES = (AttemptStopping, JobFinished, JobHeld, JobReleased, JobReturned, JobSignalled)
 
 
