@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.brain.domain.array import JobRef, parse_array
+from stoker.brain.domain.array import JobRef, parse_array, parse_job_ref
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import JobSpec
@@ -366,6 +366,14 @@ def test_a_requeue_does_not_make_a_circle_with_a_job_that_was_not_there_before()
     second = story.submit(spec(after=_after(ANY, first)))
     assert second == 2
     assert story.refused(Requeue(by=ANNA, target=JobRef(first))).code == "dependency_never_satisfied"
+
+
+def test_a_requeue_does_not_let_an_array_wait_for_a_member_of_its_own() -> None:
+    story = Story()
+    array = story.submit(spec(after=_after(ANY, 3), array=parse_array("0-3")))
+    for label in (f"{array}", f"{array}_2"):
+        refused = story.refused(Requeue(by=ANNA, target=parse_job_ref(label)))
+        assert refused.code in ("dependency_never_satisfied", "job_waits")
 
 
 def test_a_member_that_was_cancelled_gets_past_no_dependency_by_being_requeued() -> None:

@@ -9,11 +9,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.array import JobRef, contains
+from stoker.brain.domain.array import JobRef, contains, ids_taken
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JobId
-from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.state.cluster import ClusterState
@@ -58,6 +58,8 @@ def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Sequence[JobI
         why = ""
         if each.job >= state.next_job_id:
             why = f"there is no job {each.job}"
+        elif old and _is_of(each.job, old):
+            why = f"{each.job} is an id of its own"
         elif old and known and known.id > job and known.submitted_at > old.submitted_at:
             why = f"there was no job {each.job} when it was submitted"
         elif each.index is not None and known is not None:
@@ -68,6 +70,12 @@ def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Sequence[JobI
             reason = Reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, {"dependency": str(each), "why": why})
             return JobFinished(job=job, state=JobState.FAILED, reason=reason)
     return None
+
+
+def _is_of(other: JobId, job: Job) -> bool:
+    """Is this the id of the job, or of a member of the array that it is or is a member of?"""
+    array = job.array_of or job.id
+    return array <= other < array + ids_taken(job.spec.array)
 
 
 def _located(state: ClusterState, dependency: Dependency) -> Dependency:
