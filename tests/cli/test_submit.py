@@ -4,9 +4,11 @@ import time
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.commands.submit import job_body
+from stoker.cli.main import root
 from stoker.wire.client import JobBody
 
 ENVIRON = {"PATH": "/bin", "LANG": "C.UTF-8", "SECRET": "x", "BASH_FUNC_f%%": "() { :; }", "BROKEN": "\udcff"}
@@ -130,3 +132,12 @@ def test_a_time_that_is_none_is_refused_with_the_forms_that_work() -> None:
         body("true", begin="25:99")
     assert refused.value.refusal.code == "bad_begin"
     assert "`now+2h`" in refused.value.refusal.hint
+
+
+def test_an_array_is_not_followed_and_nothing_is_submitted_then() -> None:
+    """Refused before a server is asked: a status of 2 with a job in the queue would be a lie."""
+    nowhere = ("--server", "http://127.0.0.1:1")
+    done = CliRunner().invoke(root, ["submit", *nowhere, "--follow", "--array", "0-3", "--", "true"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--wait" in done.stderr
+    assert CliRunner().invoke(root, ["submit", *nowhere, "--wait", "--array", "0-3", "--", "true"]).exit_code == 5

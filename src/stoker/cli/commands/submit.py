@@ -121,6 +121,10 @@ def submit(
     from stoker.cli.pause import pause
     from stoker.cli.submit_key import new_key, submit_once
 
+    if follow and given.get("array"):
+        raise click.UsageError(
+            "--follow follows one job, and each member of an array writes: use --wait, or `stoker logs -f ID_INDEX`"
+        )
     job = submit_once(connect(), job_body(given, os.environ, _here), new_key(), pause)
     plain = for_people(form)
     if plain:
