@@ -49,13 +49,14 @@ class Control:
 
 
 @contextlib.contextmanager
-def control_on_core_0(folder: Path) -> Iterator[Control]:
-    """A `stoker control` of its own; ended afterwards."""
+def control_on_core_0(folder: Path, *settings_more: str) -> Iterator[Control]:
+    """A `stoker control` of its own; ended afterwards. `settings_more` are KEY=VALUE."""
     port = free_port()
     settings = {"data_dir": folder, "http.port": port, "grpc.port": free_port(), "log.level": "warning"}
     # Jobs pile up where no node takes them.
     settings |= {"policy.tenant_pending_jobs_max": 1_000_000}
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    given = [*(f"{key}={value}" for key, value in settings.items()), *settings_more]
+    words = [word for each in given for word in ("--set", each)]
     pin = ["taskset", "-c", "0"] if shutil.which("taskset") else []
     command = [*pin, sys.executable, "-m", "stoker", "control", *words]
     log = folder.parent / "control.log"
