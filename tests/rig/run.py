@@ -1,6 +1,7 @@
 """One seeded run of a whole cluster: random commands, faults of every kind, then peace, then the reckoning."""
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,17 +30,21 @@ class Report:
     faults: int
 
 
-def simulate(seed: int, *, nodes: int = 3, steps: int = 30, forgetting: bool = False) -> Report:
+def simulate(
+    seed: int, *, nodes: int = 3, steps: int = 30, forgetting: bool = False, history_fails: bool = False
+) -> Report:
     """Run one seed; raises AssertionError with the story when a promise is broken."""
-    return run_virtual(lambda: _simulate(seed, nodes, steps, forgetting))
+    return run_virtual(lambda: _simulate(seed, nodes, steps, forgetting, history_fails))
 
 
-async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool) -> Report:
+async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool, history_fails: bool) -> Report:
     cluster = Cluster(seed, nodes)
     dice = cluster.dice
     try:
         with watched(cluster):
             await cluster.start()
+            if history_fails:
+                cluster.later(_break_history(cluster, random.Random(seed)))
             for _ in range(steps):
                 for _ in range(dice.choice([0, 1, 1, 4])):
                     act(cluster)
@@ -49,12 +54,22 @@ async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool) -> Repo
                     await one_fault(cluster)
                 if forgetting and dice.random() < 0.1:
                     await forget_any(cluster)
+            cluster.disk.archive.fault = ""
             await resume_all(cluster)
             await cluster.peace(no_wish_unmet)
             await cluster.reckon()
         return _report(seed, cluster)
     finally:
         await cluster.close()
+
+
+async def _break_history(cluster: Cluster, dice: random.Random) -> None:
+    """Its store fails and works by turns, and sometimes there is room for a few notes only."""
+    while True:
+        await cluster.clock.sleep(dice.choice([0.01, 0.2, 2.0, 20.0]))
+        cluster.disk.archive.fault = dice.choice(["", "", "no space left on device"])
+        if cluster.control.state is not None:
+            cluster.control.parts.history._notes_max = dice.choice([3, 1_000])
 
 
 @contextmanager
