@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,3 +103,11 @@ def test_an_answer_on_a_kept_connection_does_not_wait_for_the_other_sides_acknow
         client.jobs(JobListQuery(limit=50))
         took.append(time.monotonic() - began)
     assert sorted(took)[len(took) // 2] < 0.03
+
+
+def test_the_client_loads_no_library_but_msgspec_and_no_event_loop() -> None:
+    program = "import sys; before = set(sys.modules); import stoker.wire.client; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded - sys.stdlib_module_names == {"stoker", "msgspec", "typing_extensions"} & loaded
+    assert "asyncio" not in loaded
