@@ -168,9 +168,9 @@ class Cluster:
 
     def waiting(self) -> list[Job]:
         """Whoever may be placed, in order of ids: jobs, and members that are records or not."""
-        found = [job for job in self.jobs.values() if job.state is JobState.PENDING and job.members is None]
+        found = [job for job in self.jobs.values() if _may_start(job) and job.members is None]
         for array in self.jobs.values():
-            if array.members is not None and self.room(array.id) != 0:
+            if array.members is not None and _may_start(array) and self.room(array.id) != 0:
                 lazy = (lazy_member(array, index) for index in indexes_of(array.members.lazy))
                 found += [each for each in lazy if each is not None]
         return sorted(found, key=lambda job: job.id)
@@ -180,7 +180,7 @@ class Cluster:
         for id_ in sorted(self.jobs):
             job = self.jobs[id_]
             lazy = job.members is not None and bool(job.members.lazy) and self.room(id_) != 0
-            if job.state is JobState.PENDING and (lazy or job.members is None):
+            if _may_start(job) and (lazy or job.members is None):
                 begin = job.spec.begin if job.spec.begin > job.submitted_at else NEVER
                 key = job.spec.priority, job.spec.shape, begin
                 jobs, arrays = buckets.setdefault(key, ([], []))
@@ -247,6 +247,10 @@ def cluster(*things: Node | Job | Partition) -> Cluster:
         [thing for thing in things if isinstance(thing, Job)],
         [thing for thing in things if isinstance(thing, Partition)],
     )
+
+
+def _may_start(job: Job) -> bool:
+    return job.state is JobState.PENDING and job.not_before == NEVER and not job.blocked
 
 
 def _kinds(node: Node) -> GpuKinds:

@@ -13,7 +13,7 @@ from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import HOUR_MS
+from stoker.brain.domain.units import HOUR_MS, Instant
 from stoker.brain.domain.where import ANYWHERE, make_where
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.commands import LabelNode, PutPartition, Submit, TaintNode
@@ -43,6 +43,7 @@ _SPECS = st.lists(
         priority=st.sampled_from([500, 500, 510]),
         where=st.sampled_from([ANYWHERE, ANYWHERE, make_where("zone=x"), make_where("zone!=x", ["n0"], ["old"])]),
         partition=st.sampled_from(["", "", "p"]).map(PartitionName),
+        begin=st.sampled_from([0, 0, 3, 4]).map(lambda hours: Instant(hours * HOUR_MS)),
         array=st.sampled_from([None, None, "0-4", "0-4%2", "1,3,7-9%1"]).map(lambda text: text and parse_array(text)),
     ),
     min_size=1,

@@ -109,6 +109,18 @@ def test_a_model_that_was_asked_for_is_found_behind_tighter_nodes_of_another() -
     assert where(here.plan()) == {1: [("b", [0])]}
 
 
+def test_shapes_that_differ_only_in_how_many_tasks_may_share_a_node_are_judged_apart() -> None:
+    here = cluster(node("a", gpus=4), job(1, gpus=1, tasks=2), job(2, gpus=1, tasks=2, tasks_per_node=1))
+    assert list(where(here.plan())) == [1]
+
+
+def test_shapes_that_differ_only_in_the_model_are_judged_apart() -> None:
+    here = cluster(node("a", models=[A100]), job(1, gpus=1, model="A100"), job(2, gpus=1, model="V100"))
+    plan = here.plan()
+    assert list(where(plan)) == [1]
+    assert [reason.code for reason in plan.reasons.values()] == [ReasonCode.NO_FITTING_NODE]
+
+
 # -- D6: arrays ----------------------------------------------------------------------------------------------------
 
 

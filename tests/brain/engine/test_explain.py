@@ -143,6 +143,21 @@ def test_a_gang_larger_than_all_nodes_together_is_told_how_many_fit() -> None:
     assert reason.facts["largest"] == "room for 2 of its 4 task(s), all nodes together for 3"
 
 
+def test_a_gang_for_which_only_some_nodes_have_the_cpus_beside_their_gpus_is_never() -> None:
+    """There are four GPUs, but `a` has CPUs for one task of two."""
+    small, large = node("a", gpus=2, cpus=2), node("b", gpus=2, cpus=64)
+    for first, second in ((small, large), (node("a", gpus=2, cpus=64), node("b", gpus=2, cpus=2))):
+        reason = _why(cluster(first, second, job(1, gpus=1, cpus=2, tasks=4)))
+        assert reason.code is ReasonCode.NO_FITTING_NODE
+
+
+def test_the_same_of_memory_is_never_too() -> None:
+    for one, other in ((10, 1_000), (1_000, 10)):
+        nodes = node("a", gpus=2, memory_mb=one), node("b", gpus=2, memory_mb=other)
+        reason = _why(cluster(*nodes, job(1, gpus=1, memory_mb=10, tasks=4)))
+        assert reason.code is ReasonCode.NO_FITTING_NODE
+
+
 def test_a_cpu_wish_that_no_node_meets_is_never_called_a_lack_of_gpus() -> None:
     assert _why(cluster(node("a", gpus=4, cpus=8), _full("a", 4), job(1, gpus=1, cpus=9))).code is (
         ReasonCode.NO_FITTING_NODE

@@ -120,6 +120,12 @@ def test_the_rest_of_a_bounded_gang_still_goes_to_its_tightest_fit() -> None:
     assert [name for name, _ in where(here.plan())[1]] == ["a", "a", "b", "b", "d"]
 
 
+def test_a_bounded_gang_goes_where_it_leaves_the_fewest_gpus_over() -> None:
+    nodes = [*(node(name, gpus=3) for name in "abcd"), *(node(name, gpus=2) for name in "yz")]
+    here = cluster(*nodes, job(1, gpus=1, tasks=4, tasks_per_node=1))
+    assert [name for name, _ in where(here.plan())[1]] == ["a", "b", "y", "z"]
+
+
 def test_a_bound_above_the_number_of_tasks_bounds_nothing() -> None:
     here = cluster(node("a", gpus=8), node("b", gpus=8), job(1, gpus=1, tasks=4, tasks_per_node=9))
     assert [name for name, _ in where(here.plan())[1]] == ["a"] * 4

@@ -7,6 +7,8 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import HOUR_MS, Instant
 from stoker.brain.engine.order import Candidate, in_order
+from stoker.brain.state.facade import ClusterView
+from tests.brain.state.story import Story, spec
 from tests.builders import NOW, cluster, job, member, node, running_on, started_members, where
 
 
@@ -107,6 +109,17 @@ def test_who_begins_late_does_not_hold_up_older_ones_of_its_shape() -> None:
     """Job 1 was submitted first, but has waited for an hour only."""
     late = job(1, waited_h=100, begin=Instant(NOW - HOUR_MS))
     assert _in_line(late, job(2, waited_h=50), job(3, gpus=1, priority=800)) == [2, 3, 1]
+
+
+def test_live_state_keeps_those_apart_who_were_told_to_begin_late() -> None:
+    story = Story()
+    late = story.submit(spec(begin=Instant(story.now + 50 * HOUR_MS)))
+    old, other = story.submit(spec()), story.submit(spec(2, priority=800))
+    story.wait(51 * HOUR_MS).all_due()
+    view = ClusterView(story.state)
+    assert _ids(in_order(view.pending(), view, Policy(), story.now, ())) == [other, old, late]
+    young = story.submit(spec(2, priority=899))
+    assert _ids(in_order(view.pending(), view, Policy(), story.now, ())) == [other, old, young, late]
 
 
 def test_a_clock_that_was_set_back_makes_nobody_younger_than_new() -> None:

@@ -90,6 +90,19 @@ def test_a_selection_is_remembered_until_a_node_changes_in_what_may_be_selected(
     assert _names(makes.admitted(zone)) == ["a"]
 
 
+def test_whatever_people_say_of_a_node_is_noticed() -> None:
+    makes, now = Makes(), node("a", taints=["old:NoSchedule"])
+    makes.node_changed(None, now)
+    assert _names(makes.admitted(ANYWHERE)) == []
+    for said, there in (
+        ({"taints_off": ("old",)}, ["a"]),
+        ({"taints": ("new:NoSchedule",)}, []),
+        ({"taints": ()}, ["a"]),
+    ):
+        makes.node_changed(now, now := replace(now, **said))
+        assert _names(makes.admitted(ANYWHERE)) == there
+
+
 def test_a_node_that_is_dropped_is_admitted_nowhere() -> None:
     state = ClusterState()
     for name in ("a", "b"):
