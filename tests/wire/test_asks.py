@@ -4,6 +4,7 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError
 from stoker.wire import asks
+from stoker.wire.rest.submit import JobBody
 from stoker.wire.retry import Reply
 
 
@@ -14,3 +15,10 @@ def test_several_members_are_no_job() -> None:
     assert caught.value.refusal.code == "several_jobs"
     assert "72_[0-3] names several members" in caught.value.refusal.message
     assert "`72_0`" in caught.value.refusal.hint
+
+
+@pytest.mark.parametrize("key", ["a\nX-Other: 1", "a\r", "ключ", "\x7f"])
+def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(key: str) -> None:
+    with pytest.raises(StokerError) as caught:
+        asks.submit(JobBody(command="true"), key)
+    assert caught.value.refusal.code == "bad_idempotency_key"

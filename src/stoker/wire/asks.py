@@ -85,6 +85,10 @@ def submit_many(jobs: Sequence[JobBody], key: str) -> Ask[list[JobView]]:
 
 
 def _submit(body: bytes, key: str) -> Request:
+    """Raises: StokerError `bad_idempotency_key`: a header has no other letters, and no line break above all."""
+    if not (key.isascii() and (key.isprintable() or not key)):
+        why = f"the key {key[:80]!r} has letters that no header can carry"
+        raise StokerError(refuse("bad_idempotency_key", why, "use a fresh UUID for each submit"))
     return Request("POST", f"{API_PREFIX}/jobs", body, {KEY_HEADER: key or fresh_key()}, repeatable=True)
 
 

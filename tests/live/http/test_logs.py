@@ -77,6 +77,15 @@ async def test_a_limit_above_the_bound_is_read_as_the_bound(plane: Plane) -> Non
         assert len((await plane.get(f"{LOGS}?limit=999999999")).body) == 1 << 20
 
 
+@pytest.mark.parametrize("offset", [2**53, 2**63, -(2**63) - 1, 10**30])
+async def test_an_offset_that_no_message_could_carry_is_refused(plane: Plane, offset: int) -> None:
+    """It would end the stream to the node, and with it everything that is asked there."""
+    async with written(plane, b"x"):
+        answer = await plane.get(f"{LOGS}?offset={offset}")
+        assert (answer.status, answer.json["code"]) == (400, "bad_parameter")
+        assert (await plane.get(LOGS)).body == b"x"
+
+
 async def test_a_job_that_has_not_started_has_no_output(plane: Plane) -> None:
     await plane.ask("POST", "/api/v1/jobs", {"command": "x"})
     reply = await plane.get(LOGS)

@@ -3,7 +3,8 @@
 Rules: P1  `%j` job id (of a member: its own, `123_4`), `%A` id of the array or job, `%a` index in the array, `%x` name,
            `%N` node, `%t` rank, `%%` a percent sign: Slurm's letters; any other is refused
        P2  the pattern names a file: it doesn't end in a slash, and isn't `.` or `..`
-       P3  what is filled in can't lead out of the folder: a slash in a name becomes an underscore
+       P3  what is filled in can't lead out of the folder: a slash in a name becomes an underscore, and so does a name
+           that is nothing but dots
        P4  without `%t` and `%N` all ranks share one file, wherever they run: only rank 0, which goes first where ranks
            have a rendezvous, may empty it
 """
@@ -47,12 +48,17 @@ def output_path(pattern: str, job: Job, node: NodeName, rank: int) -> str:
         "j": job.label,
         "A": str(job.array_of or job.id),
         "a": str(job.array_index) if job.array_of else "0",
-        "x": job.spec.name.replace("/", "_"),
-        "N": node.replace("/", "_"),
+        "x": _part(job.spec.name),
+        "N": _part(node),
         "t": str(rank),
         "%": "%",
     }
     return _HOLE.sub(lambda found: fills[found[1]], pattern)
+
+
+def _part(name: str) -> str:
+    """P3."""
+    return name.replace("/", "_") if name.strip(".") else "_"
 
 
 def must_append(pattern: str, rank: int) -> bool:

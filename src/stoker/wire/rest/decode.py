@@ -22,6 +22,8 @@ INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 """A whole number of things. What is absurd is the policy's to say."""
+Place = Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)]
+"""A place in a row of things, counted from their end when it is negative."""
 Limit = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 """How much of a list is wanted."""
 
