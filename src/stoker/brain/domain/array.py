@@ -30,7 +30,7 @@ Spans = tuple[Span, ...]
 INDEX_MAX: Final = 99_999_999
 """The largest index that a spec may name; how many members there may be is the policy's to say."""
 _TEXT_MAX: Final = 64 * 1024
-_INTERLEAVED_MAX: Final = 1_000_000
+_INTERLEAVED_MAX: Final = 100_000
 """Of ranges that overlap, so many indexes are told apart; more isn't an array that anyone could run."""
 _PART: Final = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12})(?::([0-9]{1,12}))?)?", re.ASCII)
 _REF: Final = re.compile(r"([0-9]+)_(?:([0-9]{1,12})|\[([^\]]*)\])", re.ASCII)

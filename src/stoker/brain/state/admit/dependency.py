@@ -4,7 +4,7 @@ Rules: C1  jobs of one submit may wait for each other (`ok:#0`), but never in a 
        C2  what never was can never be met: the job is accepted and ends at once, with a reason
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -47,7 +47,7 @@ def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId])
     return resolved if circle is None else _circular(circle, ids)
 
 
-def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Sequence[JobId]) -> JobFinished | None:
+def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Container[JobId]) -> JobFinished | None:
     """C2: the end of a job that waits for what doesn't exist, or didn't when it was submitted: an id that was given
     away later may be that of a job which waits for this one."""
     old = state.jobs.get(job)

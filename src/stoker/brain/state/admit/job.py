@@ -43,8 +43,9 @@ def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[],
     events: list[Event] = []
     for job, spec in zip(numbers, resolved, strict=True):
         events.append(JobSubmitted(job=job, uid=ids(), spec=spec))
+    siblings = dict.fromkeys(numbers)
     for job, spec in zip(numbers, resolved, strict=True):
-        lost = never_was(state, job, spec, numbers) if spec.after else None
+        lost = never_was(state, job, spec, siblings) if spec.after else None
         if lost is not None:
             events.append(lost)
     if command.key:
