@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_restart_of_the_server_is_passed_over(tmp_path: Path) -> None:
     with serving(tmp_path, port):
         assert client.job(job.id).uid == job.uid, "the old connection is dead, the job isn't"
         client.close()
+
+
+def test_a_server_that_is_away_is_waited_for_and_the_same_submit_stays_one_job(tmp_path: Path) -> None:
+    port = free_port()
+    with ExitStack() as restarted:
+
+        def come_back(_: float) -> None:
+            if not came:
+                came.append(restarted.enter_context(serving(tmp_path, port)))
+
+        came: list[str] = []
+        with serving(tmp_path, port) as address:
+            client = restarted.enter_context(Client(address, pause=come_back))
+            first = client.submit(JobBody(command="true"), key="one")
+        assert client.submit(JobBody(command="true"), key="one").uid == first.uid
+        assert came == [address], "it was waited for"
 
 
 def test_curl_style_requests_of_any_http_client_work_over_sockets(server: str) -> None:
