@@ -155,3 +155,17 @@ def test_a_word_of_a_path_stays_one_word(path: str) -> None:
     assert target.isascii()
     assert target.count("/") == 4
     assert not set("?# \r\n") & set(target)
+
+
+@pytest.mark.parametrize("host", ["a b", "a..b", "a" * 64, "a.\x00", "\u200b", "ä" * 64, ".a", "a\xa0b"])
+def test_a_host_that_no_resolver_would_take_is_refused_before_one_is_asked(host: str) -> None:
+    """The resolver raises something else than an OSError for these, and http.client refuses blanks in its own way."""
+    with pytest.raises(StokerError) as caught:
+        parsed_servers(f"http://{host}:80")
+    assert caught.value.refusal.code == "bad_server"
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.b.", "[::1]", "127.0.0.1", "xn--bcher-kva.example", "bücher.example"])
+def test_other_hosts_are_asked(host: str) -> None:
+    (server,) = parsed_servers(f"http://{host}:80")
+    assert server.netloc == f"{host}:80"

@@ -26,6 +26,8 @@ from stoker.wire.rest.problem import MEDIA_TYPE, Problem
 from stoker.wire.versions import USER_AGENT
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
+LABEL_MAX: Final = 63
+"""Characters between two dots of a host's name."""
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 60.0
 """Longer than any answer takes that doesn't wait for a person."""
@@ -135,7 +137,11 @@ def _parsed(text: str) -> SplitResult:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+        if (
+            parts.scheme not in ("http", "https")
+            or parts.path not in ("", "/")
+            or not _names_host(parts.hostname or "")
+        ):
             raise ValueError
     except ValueError as fault:
         shown = text[:80]
@@ -143,6 +149,13 @@ def _parsed(text: str) -> SplitResult:
         raise StokerError(refuse("bad_server", f"{shown!r} is not a server's address", hint, server=shown)) from fault
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return SplitResult(parts.scheme, f"{host}:{port}", "", "", "")
+
+
+def _names_host(host: str) -> bool:
+    """What can't be looked up breaks in the resolver, and not as an OSError. Raises: ValueError for some that can't."""
+    name = host.encode("idna").decode() if not host.isascii() else host
+    labels = name.removesuffix(".").split(".")
+    return name.isprintable() and " " not in name and all(0 < len(label) <= LABEL_MAX for label in labels)
 
 
 def preferred(servers: Sequence[SplitResult], server: SplitResult) -> list[SplitResult]:

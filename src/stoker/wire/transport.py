@@ -133,6 +133,8 @@ class Transport:
 
 
 def _lost(fault: Exception) -> AnswerLost:
+    if isinstance(fault, http.client.BadStatusLine) and not isinstance(fault, http.client.RemoteDisconnected):
+        return AnswerLost("what answers there doesn't speak HTTP")
     return AnswerLost(str(fault) or type(fault).__name__)
 
 
