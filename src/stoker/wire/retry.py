@@ -137,18 +137,14 @@ def _parsed(text: str) -> SplitResult:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        if (
-            parts.scheme not in ("http", "https")
-            or parts.path not in ("", "/")
-            or not _names_host(parts.hostname or "")
-        ):
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or parts.path not in ("", "/") or not _names_host(host):
             raise ValueError
     except ValueError as fault:
         shown = text[:80]
         hint = f"write a scheme, a host and a port, such as {DEFAULT_SERVER}"
         raise StokerError(refuse("bad_server", f"{shown!r} is not a server's address", hint, server=shown)) from fault
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return SplitResult(parts.scheme, f"{host}:{port}", "", "", "")
+    return SplitResult(parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", "", "", "")
 
 
 def _names_host(host: str) -> bool:
