@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def node() -> None:
-    """Show nodes, label and taint them, and take them out of service or back.
+    """Show nodes, label, taint, drain and resume them.
 
     \b
     Examples:

@@ -53,7 +53,9 @@ def _columns() -> "list[Column[PartitionView]]":
 
 @click.group()
 def partition() -> None:
-    """Show partitions and define them: named selections of nodes, with times of their own.
+    """Show and define partitions: named selections of nodes.
+
+    A partition may have times of its own, and tolerate taints for its jobs.
 
     \b
     Examples:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @output_options
 @server_option
 def usage(form: str, since: str | None, to: str | None, by: str, tenant: str | None, user: str | None) -> None:
-    """Sum up GPU and CPU hours, by tenant, user, job (an array is one) or node. What still runs counts up to now.
+    """Sum up GPU and CPU hours by tenant, user, job or node.
+
+    What still runs counts up to now. An array is one job.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @output_options
 @server_option
 def version(form: str) -> None:
-    """Show the version of this program and of the control plane it would ask.
+    """Show the version of this program and of the control plane.
 
     That none answers is no failure here: it is shown.
 
