@@ -9,7 +9,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.wire import steps
 from stoker.wire.asks import Ask, LogPart
-from stoker.wire.rest.job import JobListQuery, JobListView, JobView
+from stoker.wire.rest.job import JobListQuery, JobListView, JobView, MembersView
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.steps import POLL_MAX_S, Give, Pause, Steps
 from tests.cli.views import attempt, job
@@ -166,6 +166,21 @@ def test_an_attempt_that_has_not_begun_is_waited_for() -> None:
 
 def test_a_job_that_ended_without_an_attempt_has_nothing_to_follow() -> None:
     assert play(steps.follow("7", LogQuery()), lambda *_: job(7, state=JobState.CANCELLED)) == ([], [])
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.FAILED])
+def test_an_array_has_no_output_of_its_own_to_follow_and_the_server_says_so(state: JobState) -> None:
+    """Neither an empty output, nor waiting until all members have ended."""
+    whole = MembersView(
+        total=2, pending=0, held=0, starting=0, running=1, stopping=0, succeeded=0, failed=1, cancelled=0
+    )
+
+    def answer(path: str, words: dict[str, str]) -> object:
+        return refusal("several_jobs") if path == "/jobs/7/logs" else job(7, state=state, members=whole)
+
+    with pytest.raises(StokerError) as caught:
+        play(steps.follow("7", LogQuery()), answer)
+    assert caught.value.refusal.code == "several_jobs"
 
 
 def test_what_a_node_has_dropped_shows_as_a_part_that_begins_later() -> None:

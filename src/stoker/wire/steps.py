@@ -65,6 +65,8 @@ def wait(job_id: str, at_most_s: float) -> Steps:
     while True:
         job = yield asks.job(job_id)
         assert isinstance(job, JobView), f"asked for a job, got {type(job)}"
+        if job.members is not None:
+            yield asks.logs(job_id, None)  # refused, in the server's words: each member writes
         if job.state in FINAL or waited_s >= at_most_s:
             yield Give(job)
             return
@@ -108,6 +110,8 @@ def _attempted(job_id: str, number: int) -> Generator[Step, object, JobView]:
     while True:
         job = yield asks.job(job_id)
         assert isinstance(job, JobView), f"asked for a job, got {type(job)}"
+        if job.members is not None:
+            yield asks.logs(job_id, None)  # refused, in the server's words: each member writes
         if job.state in FINAL or (job.attempts and job.attempts[-1].number >= number):
             return job
         yield polls.again()

@@ -115,9 +115,10 @@ async def test_whoever_hangs_up_waits_no_longer(plane: Plane) -> None:
 
 
 async def test_an_array_says_that_its_members_write(plane: Plane) -> None:
-    await plane.ask("POST", "/api/v1/jobs", {"command": "x", "array": "0-3"})
+    await plane.ask("POST", "/api/v1/jobs", {"command": "x", "array": "2-5"})
     reply = await plane.get(f"{LOGS}?wait_s=5")
     assert (reply.status, reply.json["code"]) == (400, "several_jobs")
+    assert "`1_2`" in reply.json["hint"], "a member that there is"
     assert (await plane.get("/api/v1/jobs/1_2/logs")).json["code"] == "not_started"
 
 

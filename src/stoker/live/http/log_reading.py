@@ -37,7 +37,8 @@ class LogReading:
         """Raises: StokerError, such as `job_forgotten`."""
         job = job_at(self._request, self._control.committer.state)
         if job.members is not None:
-            hint = f"name one of them, such as `{job.id}_0`"
+            spec, _ = job.as_array
+            hint = f"name one of them, such as `{job.id}_{spec.indexes[0][0]}`"
             raise StokerError(refuse("several_jobs", f"job {job.id} is an array: each of its members writes", hint))
         return job
 
