@@ -9,7 +9,8 @@ import click
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the script with which Tab completes words in a shell.
 
-    It knows commands, options, ids of jobs and names of nodes. Ids and names are asked of the server that STOKER_SERVER or --server names, for at most a second.
+    It knows commands, options, ids of jobs and names of nodes. Ids and names are asked of the server that
+    STOKER_SERVER or --server names, for at most a second.
 
     \b
     Examples:

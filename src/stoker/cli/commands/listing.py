@@ -21,7 +21,7 @@ LIMIT_MAX: Final = 1_000_000
 
 
 @click.command("list")
-@click.option("--state", metavar="STATE[,STATE]", help="Only these: pending, running, failed, ...; words of any dialect are read.")
+@click.option("--state", metavar="STATE[,STATE]", help="Only these, such as pending,running; any dialect is read.")
 @click.option("--name", help="Only jobs of this name.")
 @click.option("--user", help="Only jobs of this user.")
 @click.option("--tenant", help="Only jobs of this tenant.")
