@@ -31,8 +31,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Members of one array; a larger one is refused."""
     dependencies_max: int = 100
     """Conditions of one job; more are refused. A job in between can gather as many again."""
-    submit_keys_max: int = 10_000
-    """Idempotency keys remembered, newest kept; a repeat beyond them would be taken for a new submit."""
+    submit_keys_max: int = 40_000
+    """Idempotency keys remembered, newest kept; a repeat beyond them would be taken for a new submit. Clients repeat
+    for 15 s, in which a busy control plane takes nearly as many; each costs 400 bytes."""
     submit_key_bytes_max: int = 255
     """A longer idempotency key is refused; a UUID has 36."""
     begin_ahead_max_ms: int = 366 * DAY_MS

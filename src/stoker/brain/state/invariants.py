@@ -10,7 +10,7 @@ from typing import Final
 from stoker.brain.domain.array import count_of
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.lifecycle import LIVE, JobState
+from stoker.brain.domain.lifecycle import LIVE, JobState, Outcome
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
 
@@ -99,13 +99,18 @@ def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
         yield f"in partition {job.spec.partition}, which isn't there"
     if job.id >= state.next_job_id:
         yield f"an id at or beyond the next one, {state.next_job_id}"
+    # Not the policy's bounds, which may have been lowered since.
     bounds = (
-        (job.retries_used, job.spec.retries_max),
-        (job.requeues_used, state.policy.requeues_max),
-        (job.port_retries_used, state.policy.port_retries_max),
+        (job.retries_used, min(job.spec.retries_max, _ended(job, Outcome.FAILED, Outcome.START_FAILED))),
+        (job.requeues_used, _ended(job, Outcome.NODE_FAILED, Outcome.LOST)),
+        (job.port_retries_used, _ended(job, Outcome.PORT_TAKEN)),
     )
     if any(used > most for used, most in bounds):
-        yield "more tries than allowed"
+        yield "more tries used than were made"
+
+
+def _ended(job: Job, *outcomes: Outcome) -> int:
+    return sum(attempt.outcome in outcomes for attempt in job.attempts)
 
 
 def _array_faults(state: ClusterState, array: Job) -> Iterator[str]:
