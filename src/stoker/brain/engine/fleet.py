@@ -90,15 +90,17 @@ class Fleet:
         if self._within_share(demand):
             return None
         tasks, cpus, memory_mb, room = demand.tasks, demand.cpus, demand.memory_mb, 0
-        for row in self._each_row():
-            here = row.slots
-            if cpus:
-                here = min(here, row.cpus // cpus)
-            if memory_mb:
-                here = min(here, row.memory_mb // memory_mb)
-            room += here * row.nodes
+        rows, at = self._rows, 0
+        while at < len(rows) or next(self._more, None) is not None:
+            here, has_cpus, has_memory, nodes = rows[at]
+            if cpus and here * cpus > has_cpus:
+                here = has_cpus // cpus
+            if memory_mb and here * memory_mb > has_memory:
+                here = has_memory // memory_mb
+            room += here * nodes
             if room >= tasks:
                 return None
+            at += 1
         return self._why(demand)
 
     def _within_share(self, demand: Demand) -> bool:
@@ -108,13 +110,8 @@ class Fleet:
         share = self._shares[bisect_left(self._shares, demand.tasks, key=_tasks)]
         return demand.cpus <= share.cpus and demand.memory_mb <= share.memory_mb
 
-    def _each_row(self) -> Iterator[_Row]:
-        at = 0
-        while at < len(self._rows) or next(self._more, None) is not None:
-            yield self._rows[at]
-            at += 1
-
     def _make_rows(self) -> Iterator[_Row]:
+        """Makes one more with each step."""
         sample, per_node = self._lane.sample, self._lane.per_node
         all_tasks, least_cpus, least_memory = 0, UNBOUNDED, UNBOUNDED
         for alike in self._lane.pool.admitted.alike:
