@@ -168,7 +168,12 @@ def test_cancel_of_some_is_exact() -> None:
         JobState.CANCELLED,
         JobState.PENDING,
     ]
-    assert story.refused(Cancel(by=ANNA, target=parse_job_ref("1_[3-9]"))).code == "job_ended"
+    for named, said in (
+        ("1_[3-9]", "job 1_[3-9] has already ended: all of them"),
+        ("1_3", "job 1_3 has already ended: cancelled"),
+    ):
+        refused = story.refused(Cancel(by=ANNA, target=parse_job_ref(named)))
+        assert (refused.code, refused.message) == ("job_ended", said)
     assert story.refused(Cancel(by=ANNA, target=parse_job_ref("1_10000"))).code == "member_unknown"
 
 
@@ -267,7 +272,8 @@ def test_forgotten_members_still_count_towards_how_the_array_ended() -> None:
         story.all_due()
     assert story.job(array).reason.facts == {"succeeded": 5, "others": 1}  # type: ignore[union-attr]  # it has one
     assert story.state.find(parse_job_ref("1_0")) is None
-    assert story.refused(Cancel(by=ANNA, target=parse_job_ref("1_0"))).code == "job_ended"
+    gone = story.refused(Cancel(by=ANNA, target=parse_job_ref("1_0")))
+    assert (gone.code, gone.message) == ("job_ended", "job 1_0 has already ended: its record is gone")
 
 
 def test_members_are_counted_by_state_whatever_became_of_their_records() -> None:

@@ -89,7 +89,7 @@ def cancel(state: ClusterState, command: Cancel) -> Answer:
             events.append(AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.CANCELLED))
     if events or going:
         return tuple(events)
-    return _ended(target, "nothing is left to cancel")
+    return _ended(state, target, "nothing is left to cancel")
 
 
 def hold(state: ClusterState, command: Hold) -> Answer:
@@ -98,7 +98,7 @@ def hold(state: ClusterState, command: Hold) -> Answer:
         return target
     if target.whole and target.array:
         if target.array.is_final:
-            return _ended(target, "`stoker requeue ID` runs what failed once more")
+            return _ended(state, target, "`stoker requeue ID` runs what failed once more")
         own = (JobHeld(job=target.array.id),) if target.array.state is JobState.PENDING else ()
         return (*own, *(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING))
     made = target.lazy if _lazy_state(target) is JobState.PENDING else ()
@@ -117,7 +117,7 @@ def hold(state: ClusterState, command: Hold) -> Answer:
             "cancel it, or `stoker requeue ID` to stop it and let it wait again",
             job_id=str(target.ref),
         )
-    return _ended(target, "`stoker requeue ID` runs it once more")
+    return _ended(state, target, "`stoker requeue ID` runs it once more")
 
 
 def release(state: ClusterState, command: Release) -> Answer:
@@ -319,7 +319,12 @@ def _what(target: _Target) -> str:
     return f"array {target.ref}" if target.whole else f"job {target.ref}"
 
 
-def _ended(target: _Target, hint: str) -> Refusal:
-    one = target.one
-    state = one.state.value if one else "all of them" if not target.whole else "all members"
-    return refuse("job_ended", f"{_what(target)} has already ended: {state}", hint, job_id=str(target.ref), state=state)
+def _ended(state: ClusterState, target: _Target, hint: str) -> Refusal:
+    if target.whole and target.array:
+        said = "all members"
+    elif count_of(target.ref.members or ()) > 1:
+        said = "all of them"
+    else:  # a member may be no record: it was cancelled before it began, or it is forgotten
+        one = state.find(target.ref)
+        said = one.state.value if one else "its record is gone"
+    return refuse("job_ended", f"{_what(target)} has already ended: {said}", hint, job_id=str(target.ref), state=said)
