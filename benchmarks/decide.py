@@ -49,6 +49,8 @@ _GPUS_PER_NODE: Final = 8
 _BUDGET: Final = 1_024
 _NOW: Final = Instant(100 * HOUR_MS)
 _GANGS: Final = 10_000
+_COLLECTOR: Final = (10_000, 50, 100)
+"""As the control plane sets it."""
 _T = TypeVar("_T")
 _Wish = tuple[int, Demand, Where]
 """Priority, demand and selection of one job."""
@@ -173,6 +175,7 @@ def placements(nodes: int) -> None:
     bench.submit(_mixed_jobs(dice, nodes * 4), dice)
     floor_count, floor_s = _bare_loop(bench)
     setup_s = min(_timed(lambda: Draft(bench.view))[0] for _ in range(20))
+    gc.freeze()
     placed, spent, longest = bench.pass_by_pass()
     floor = floor_count / floor_s
     print(f"placements   {nodes} x 8, 1/2/4/8 GPUs: {placed} in {spent:.2f} s = {placed / spent:,.0f}/s")
@@ -213,6 +216,8 @@ class Full:
         for node in list(bench.state.nodes):
             bench.occupy(node, 8 - dice.choice(free), 128 - dice.randrange(0, 64), 2**20 - dice.randrange(2**18))
         bench.submit([wish(dice, number) for number in range(_GANGS)], dice)
+        gc.collect()
+        gc.freeze()
         first_s, first = _timed(bench.propose)
         bench.carry_out(first)
         took = []
@@ -234,9 +239,14 @@ def full_passes(repeats: int) -> None:
     full.measure("unlike in memory", some, lambda dice, n: _gang(dice, n))
     full.measure("the same, all busy", none, lambda dice, n: _gang(dice, n))
     full.measure("the same, 20 selections", some, lambda dice, n: _gang(dice, n, where=dice.choice(racks)))
+    full.measure("unlike in selection", some, lambda dice, _: _gang(dice, 0, where=_any_racks(dice)))
     full.measure("unlike in CPUs, tasks", some, lambda dice, n: _gang(dice, 0, tasks=1 + n // 100, cpus=n % 100))
     full.measure("large, unlike", some, lambda dice, n: (500, Demand(cpus=64, memory_mb=2**18 + n), ANYWHERE))
     full.measure("unlike in GPU memory", none, lambda dice, n: _gang(dice, 0, gpu_memory_mb=1 + n))
+
+
+def _any_racks(dice: random.Random) -> Where:
+    return make_where(f"rack in ({','.join(f'r{i}' for i in dice.sample(range(25), 12))})")
 
 
 def _gang(dice: random.Random, memory_mb: int, where: Where = ANYWHERE, **fields: int) -> _Wish:
@@ -290,7 +300,7 @@ def main() -> None:
     options.add_argument("--quick", action="store_true", help="a tenth of the nodes: for a smoke test")
     chosen = options.parse_args()
     nodes, repeats = (chosen.nodes // 10, 3) if chosen.quick else (chosen.nodes, 30)
-    gc.freeze()
+    gc.set_threshold(*_COLLECTOR)
     placements(nodes)
     selected(nodes)
     starved(nodes)
