@@ -62,11 +62,6 @@ class _Target(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[Job, ...]
     """The job itself, or the members that are records, in order of id."""
 
-    @property
-    def one(self) -> Job | None:
-        """The one record that it is about, if it is about nothing else."""
-        return self.records[0] if len(self.records) == 1 and not self.lazy and not self.whole else None
-
 
 def cancel(state: ClusterState, command: Cancel) -> Answer:
     target = _target(state, command.target)
