@@ -138,7 +138,7 @@ class SqliteHistory:
         return HistoryFailed(f"{self._path} can't be used: {words(fault)}{way_out}")
 
     def _way_out(self) -> str:
-        return ". Move it away, or restore it from a backup: Stoker goes on with a new one, and fills it with what it knows"
+        return ". Move it away, or restore it from a backup: Stoker then begins a new one with what it knows"
 
     def _open_writer(self) -> HistoryMark:
         self._close_writer()
