@@ -1,7 +1,8 @@
 """What is a job, an attempt at it, and a task of that attempt?
 
 All records are frozen: `apply` replaces them whole, so whoever holds one holds a consistent value, and a snapshot is
-taken by copying a dictionary of references.
+taken by copying a dictionary of references. Frozen records can't hold each other in a circle, so the garbage collector
+needn't look at them (`gc=False`): with 100,000 jobs a look took 80 ms, in which nobody was answered.
 """
 
 from enum import StrEnum
@@ -29,7 +30,7 @@ class Visible(StrEnum):
     INDEX = "index"
 
 
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a person submitted, after defaults; it never changes."""
 
     name: str
@@ -91,7 +92,7 @@ class EndCause(StrEnum):
     """Settled without proof by `node forget --force`."""
 
 
-class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
+class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of one task. `exit_code` is None when something else ended it; `signal` is 0 when none did."""
 
     cause: EndCause
@@ -114,7 +115,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
         return self.cause is EndCause.EXITED and self.exit_code == 0 and not self.oom
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One member of an attempt's gang."""
 
     placement: TaskPlacement
@@ -133,13 +134,13 @@ class StopCause(StrEnum):
     """A task of the gang failed, so the others must not hang on."""
 
 
-class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
+class StopOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cause: StopCause
     at: Instant
     by: Principal
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One try at running a job. It is live until `outcome` is set."""
 
     number: int
@@ -173,7 +174,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return all(task.started_at != NEVER for task in self.tasks)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job and its history of attempts, newest last."""
 
     id: JobId
