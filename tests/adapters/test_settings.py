@@ -300,3 +300,13 @@ def test_no_file_content_ends_in_anything_but_settings_or_a_refusal(
     file.write_bytes(content)
     with suppress(StokerError):
         assert load(Settings, file, {}, {"data_dir": "/x"}).value.data_dir == "/x"
+
+
+def test_a_section_that_is_given_a_value_names_a_key_of_it(file: Path) -> None:
+    """A file says so as well; the nearest known key would be the section itself."""
+    file.write_text("data_dir: /d\n")
+    faults = examine(Settings, file, {"STOKER__HTTP": "5"}, {"agents": "5"}).faults
+    assert faults == (
+        "STOKER__HTTP: http is a section of keys, not a value; http.host is one of them",
+        "flag agents: agents is a section of keys, not a value; agents.heartbeat_s is one of them",
+    )

@@ -153,7 +153,9 @@ class _Reading:
             if not variable.startswith(PREFIX):
                 continue
             name = variable.removeprefix(PREFIX).lower().replace("__", ".")
-            if self.known.get(name) is not False:
+            if self.known.get(name):
+                self._no_value(variable, name)
+            elif name not in self.known:
                 if not any(_knows(other, name) for other in self.others):
                     self._unknown(variable, name)
             elif name in self.given and self.given[name].origin.startswith(PREFIX):
@@ -165,10 +167,16 @@ class _Reading:
         for name, value in flags.items():
             if value is None:
                 continue
-            if self.known.get(name) is False:
+            if self.known.get(name):
+                self._no_value(f"flag {name}", name)
+            elif name in self.known:
                 self.given[name] = _Given(f"flag {name}", value)
             else:
                 self._unknown(f"flag {name}", name)
+
+    def _no_value(self, where: str, section: str) -> None:
+        key = next(key for key, is_section in self.known.items() if key.startswith(f"{section}.") and not is_section)
+        self.faults.append(f"{where}: {section} is a section of keys, not a value; {key} is one of them")
 
     def _unknown(self, where: str, name: str) -> None:
         later = _longest(self.later, name)

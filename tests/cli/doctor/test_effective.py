@@ -33,6 +33,14 @@ def test_e1_a_tie_is_settled_by_the_name_or_by_who_asks(tmp_path: Path) -> None:
     assert "--kind" in fault.value.refusal.hint
 
 
+def test_a_file_that_cannot_be_read_is_a_fault_of_its_own_and_no_question_about_daemons(tmp_path: Path) -> None:
+    for path in (tmp_path / "nope.yaml", tmp_path, file(tmp_path, "{a: [")):
+        seen = read(kind_of(path, None), path, {}, {})
+        assert seen.value is None
+        assert str(path) in seen.faults[0]
+    assert kind_of(tmp_path / "agent.yaml", None) == "agent"
+
+
 def test_every_value_is_told_with_where_it_came_from(tmp_path: Path) -> None:
     path = file(tmp_path, "data_dir: /d\nhttp:\n  port: 1\n")
     seen = read("control", path, {"STOKER__LOOP__PERIOD_S": "2"}, {"policy.aging_max": "7"})

@@ -1,6 +1,7 @@
 """Which settings hold, and where did each come from?
 
-Rules: E1  a file is of the daemon that knows more of its keys; a tie is settled by its name, else it must be said
+Rules: E1  a file is of the daemon that knows more of its keys; a tie is settled by its name, else it must be said.
+           Of a file that can't be read both would say the same
        E2  a password inside an address is never shown
 """
 
@@ -41,13 +42,13 @@ def kind_of(path: Path | None, told: str | None) -> str:
     """E1. Raises: StokerError `which_daemon`."""
     if told or path is None:
         return told or "control"
+    named = [kind for kind in KINDS if kind in path.name]
     try:
         root = read_yaml(path)
     except YamlFault:
-        root = None  # whoever reads the settings says so, with the line
+        return named[0] if len(named) == 1 else "control"  # whoever reads the settings says what is wrong with it
     given = {key.text for key, _ in root.entries} if isinstance(root, Entries) else set[str]()
     known = {kind: len(given & _sections(cls)) for kind, cls in KINDS.items()}
-    named = [kind for kind in KINDS if kind in path.name]
     if known["control"] != known["agent"]:
         return max(known, key=lambda kind: known[kind])
     if len(named) == 1:
