@@ -183,6 +183,15 @@ def test_an_array_has_no_output_of_its_own_to_follow_and_the_server_says_so(stat
     assert caught.value.refusal.code == "several_jobs"
 
 
+def test_an_array_is_waited_for_as_any_job_is_and_nobody_asks_what_it_wrote() -> None:
+    whole = MembersView(
+        total=1, pending=0, held=0, starting=0, running=0, stopping=0, succeeded=1, failed=0, cancelled=0
+    )
+    looks = {"/jobs/7": job(7, state=JobState.SUCCEEDED, members=whole)}
+    gave, _ = play(steps.wait("7", float("inf")), lambda path, _: looks[path])
+    assert gave == [looks["/jobs/7"]]
+
+
 def test_what_a_node_has_dropped_shows_as_a_part_that_begins_later() -> None:
     parts = iter([LogPart(b"head", 0, 1_000, False, 1), LogPart(b"tail", 996, 1_000, True, 1)])
 

@@ -65,8 +65,6 @@ def wait(job_id: str, at_most_s: float) -> Steps:
     while True:
         job = yield asks.job(job_id)
         assert isinstance(job, JobView), f"asked for a job, got {type(job)}"
-        if job.members is not None:
-            yield asks.logs(job_id, None)  # refused, in the server's words: each member writes
         if job.state in FINAL or waited_s >= at_most_s:
             yield Give(job)
             return
