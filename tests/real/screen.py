@@ -23,7 +23,9 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], columns: int = 80, lines: int = 24) -> None:
         self._command = list(command)
-        self._env = {"TERM": "xterm-256color", **env}
+        # Else a size that another test left in the environment would hide that of the terminal.
+        of_the_window = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
+        self._env = {"TERM": "xterm-256color", **of_the_window}
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self.written = b""
