@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.brain.domain.lifecycle import JOB_STATES, NodeState
+from stoker.brain.domain.lifecycle import JOB_STATES, JobState, NodeState
 from stoker.brain.state.cluster import ClusterState
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import json_answer, query_of
@@ -39,8 +39,9 @@ def cluster_view(control: ControlPlane) -> ClusterView:
         total_nodes=len(nodes),
         online_nodes=sum(node.reachable for node in nodes),
         total_jobs=len(state.jobs),
-        pending_jobs=sum(jobs[name] for name, word in words.items() if word == "pending"),
-        running_jobs=sum(jobs[name] for name, word in words.items() if word == "running"),
+        # Members of arrays are counted one by one, and their arrays not beside them.
+        pending_jobs=state.indexes.pending_count + jobs[JobState.STARTING],
+        running_jobs=sum(jobs[name] for name, word in words.items() if word == "running") - _running_arrays(state),
         jobs=jobs,
         nodes=count_nodes(state),
         simulated=any(node.inventory.simulated for node in nodes),
@@ -55,6 +56,10 @@ def cluster_view(control: ControlPlane) -> ClusterView:
 def count_jobs(state: ClusterState) -> dict[str, int]:
     """Jobs by state, those without any too."""
     return {name.value: len(state.indexes.by_state[name]) for name in JOB_STATES}
+
+
+def _running_arrays(state: ClusterState) -> int:
+    return sum(1 for array, tally in state.indexes.arrays.items() if tally.live and array in state.jobs)
 
 
 def count_nodes(state: ClusterState) -> dict[str, int]:
