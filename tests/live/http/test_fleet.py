@@ -77,6 +77,16 @@ async def test_the_cluster_status_has_the_mvps_names(plane: Plane) -> None:
     assert status["epoch"] == 1
 
 
+async def test_the_cluster_status_counts_members_and_not_their_array(plane: Plane) -> None:
+    agent = await plane.join("a")
+    await plane.ask("POST", "/api/v1/jobs", {"command": "x", "gpu_count": 1, "array": "0-9%2"})
+    await agent.run()
+    await agent.run()
+    await plane.until(lambda: len(plane.control.committer.state.indexes.by_state["running"]) == 3)  # type: ignore[index]  # a StrEnum
+    status = (await plane.get(STATUS)).json
+    assert (status["pending_jobs"], status["running_jobs"]) == (8, 2)
+
+
 async def test_a_node_is_drained_and_resumed(plane: Plane) -> None:
     agent = await plane.join("a")
     await plane.ask("POST", "/api/v1/jobs", {"command": "x"})
