@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli.id_types import ANY_JOB
+from stoker.cli.job_end import EXIT_OF_STATE
 from stoker.cli.job_story import job_pairs
 from stoker.cli.output import Form, output_options, show_pairs
 from stoker.cli.server import connect, server_option
@@ -33,25 +34,27 @@ def status(job_id: str | None, form: str) -> None:
 
     if job_id is None:
         cluster = connect().status()
-        show_pairs(form, _cluster_pairs(cluster), cluster)
+        show_pairs(form, cluster_pairs(cluster), cluster)
     else:
         job = connect().job(job_id)
         show_pairs(form, job_pairs(job, now_ms(), whole=form == Form.WIDE), job)
 
 
-def _cluster_pairs(cluster: "ClusterView") -> "Iterator[tuple[str, object]]":
+def cluster_pairs(cluster: "ClusterView") -> "Iterator[tuple[str, object]]":
     simulated = " (simulated)" if cluster.simulated else ""
     yield "cluster", cluster.cluster_id
     yield "version", cluster.version
-    yield "nodes", f"{cluster.online_nodes} of {cluster.total_nodes} online{_counts(cluster.nodes)}"
+    yield "nodes", f"{cluster.online_nodes} of {cluster.total_nodes} online: {_counts(cluster.nodes) or 'none'}"
     gpus = f"{cluster.busy_gpus} busy, {cluster.available_gpus} free, {cluster.offline_gpus} offline"
     yield "gpus", f"{cluster.total_gpus}{simulated}: {gpus}"
-    yield "jobs", f"{cluster.total_jobs}{_counts(cluster.jobs)}"
+    yield "jobs", f"{cluster.running_jobs} run, {cluster.pending_jobs} wait"
+    ended = _counts({state: number for state, number in cluster.jobs.items() if state in EXIT_OF_STATE})
+    if ended:
+        yield "ended", f"{ended}, as far as they are remembered"
     yield "last pass", f"{cluster.last_pass_age_s:.1f}s ago"
     yield "epoch", cluster.epoch
     yield "log position", cluster.position
 
 
 def _counts(counts: dict[str, int]) -> str:
-    shown = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
-    return f": {shown}" if shown else ""
+    return ", ".join(f"{number} {word}" for word, number in counts.items() if number)
