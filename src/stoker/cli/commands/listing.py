@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from stoker.wire.client import Client
 
+LIMIT: Final = 50
 LIMIT_MAX: Final = 1_000_000
 
 
@@ -29,7 +30,7 @@ LIMIT_MAX: Final = 1_000_000
 @click.option("--since", metavar="MOMENT", help="Only jobs that hadn't ended before: `7d` ago, a date or a time.")
 @click.option("--until", metavar="MOMENT", help="Only jobs that were submitted before.")
 @click.option("--members", is_flag=True, help="A row for each member of an array, instead of one for the array.")
-@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=50, show_default=True, help="At most this many.")
+@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), help=f"At most this many. [default: {LIMIT}]")
 @click.option("--all", "every", is_flag=True, help="Every job that matches, however many.")
 @click.option(
     "--watch",
@@ -42,7 +43,7 @@ LIMIT_MAX: Final = 1_000_000
 )
 @output_options
 @server_option
-def list_jobs(form: str, every: bool, limit: int, watch_s: float | None, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
+def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Show jobs, newest first. `ps` is the same.
 
     \b
@@ -52,9 +53,11 @@ def list_jobs(form: str, every: bool, limit: int, watch_s: float | None, **given
       stoker list --all --json
       stoker list --watch --state running
     """
+    if every and limit is not None:
+        raise click.UsageError("give --all or --limit, not both")
     client = connect()
     wanted = _wanted(given)
-    most = None if every else limit
+    most = None if every else limit or LIMIT
     if watch_s is not None:
         watch(lambda: _lines(client, wanted, most, form), watch_s, _title(wanted))
     page = gather(client, wanted, most)
