@@ -67,8 +67,8 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "`stoker node list` shows them; `stoker node resume NODE` ends a drain",
     ),
     ReasonCode.NO_FITTING_NODE: (
-        "no node that ever registered is large enough: it asks {asked} per task; the largest has {largest}",
-        "cancel it and ask for less per task, or add a larger node",
+        "no node {among} is large enough: it asks {asked} per task; the largest has {largest}",
+        "cancel it and ask for less per task, let it select other nodes or tolerate their taints, or add a larger node",
     ),
     ReasonCode.INSUFFICIENT_GPUS: (
         "it needs {needed} GPU(s) for {tasks} task(s) of {per_task}; {free} suitable GPU(s) are free now, at most "

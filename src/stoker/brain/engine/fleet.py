@@ -136,8 +136,9 @@ class Fleet:
                 room[word] += tasks * count
                 nodes[word] += count if tasks else 0
         if sum(room.values()) < demand.tasks:
+            among = "that ever registered" if self._lane.pool.admitted.everywhere else "that it selects"
             largest = self._largest(demand, sum(room.values()))
-            return Reason(ReasonCode.NO_FITTING_NODE, {"asked": asked(demand), "largest": largest})
+            return Reason(ReasonCode.NO_FITTING_NODE, {"asked": asked(demand), "among": among, "largest": largest})
         del nodes[_READY]
         return Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": sum(nodes.values()), **nodes})
 
