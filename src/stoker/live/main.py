@@ -10,6 +10,7 @@ Rules: R1  nothing is served before the log is ours, read to its end, and holds 
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -32,6 +33,9 @@ from stoker.live.world import World
 from stoker.ports import EventLog, History, LogConflict, LogDamaged, LogFailed
 from stoker.wire.versions import PRODUCT
 
+_SWITCH_S: Final = 0.0005
+"""How long a thread that has something to do waits for Python while another computes. An append takes Python a dozen
+times: with the usual 5 ms it took 90 ms beside the audit of 100,000 jobs, with this 14."""
 _GC_THRESHOLDS: Final = (10_000, 50, 100)
 """Full collections walk every job record; those that are kept for long are frozen out of their way instead."""
 
@@ -54,6 +58,7 @@ async def run_control(settings: ControlSettings, *, stop: asyncio.Event, on_read
                 "start it without -O and without PYTHONOPTIMIZE",
             )
         )
+    sys.setswitchinterval(_SWITCH_S)
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
@@ -76,7 +81,7 @@ async def _serve(
         control = await recover_control(settings, *stores, world)
         agents = RpcServer(settings.grpc, control.sessions)
         app = create_app(control)
-        _quiet_collector()
+        quiet_collector()
         async with active(control) as duties:
             http_port: int = listener.getsockname()[1]
             async with agents as grpc_port, serve_http(app, listener, duties):
@@ -125,7 +130,8 @@ def _library_logs(telemetry: StructuredTelemetry) -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
-def _quiet_collector() -> None:
+def quiet_collector() -> None:
+    """Once what is kept for long has been read: full collections needn't look at it again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
