@@ -144,12 +144,17 @@ def give(ctx: click.Context, form: str, job_ids: Sequence[str], order: Order) ->
 
 def _lines(asked: str, told: "JobsToldView") -> Iterator[str]:
     if told.total <= LINES_MAX:
-        yield from (f"job {job.id} is {job.state.value}{_members(job)}" for job in told.jobs)
+        yield from map(now, told.jobs)
         return
     untouched = told.total - told.changed
     rest = f"; to {untouched} it made no difference" if untouched else ""
     yield f"{told.changed} of the {told.total} jobs of {visible(asked)} were told{rest}"
 
 
-def _members(job: "JobView") -> str:
-    return f": {members_text(job.members)}" if job.members else ""
+def now(job: "JobView") -> str:
+    """What a job is after the order. An array is ended by the writer a moment after its last member is."""
+    members = job.members
+    if members is None:
+        return f"job {job.id} is {job.state.value}"
+    over = members.total == members.succeeded + members.failed + members.cancelled
+    return f"job {job.id}{'' if over else f' is {job.state.value}'}: {members_text(members)}"
