@@ -22,7 +22,9 @@ from stoker.brain.domain.errors import StokerError
 from stoker.live.main import run_control
 from stoker.live.settings import ControlSettings, GrpcSettings, HttpSettings
 
-async def main(folder, http_port, grpc_port, file_bytes_max):
+async def main(folder, http_port, grpc_port, file_bytes_max, files_max):
+    if files_max:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     if file_bytes_max:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
@@ -52,10 +54,13 @@ def free_port() -> int:
 class ControlProcess:
     """Started by `start`, ended by the test or on exit."""
 
-    def __init__(self, folder: Path, *, file_bytes_max: int = 0, flags: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, file_bytes_max: int = 0, files_max: int = 0, flags: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder
         self.http_port, self.grpc_port = free_port(), free_port()
         self._file_bytes_max = file_bytes_max
+        self._files_max = files_max
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self._output = folder.parent / f"{folder.name}.out"
@@ -66,7 +71,8 @@ class ControlProcess:
         return self._process.pid
 
     def start(self, *, until_ready: bool = True) -> Self:
-        words = (str(self.folder), str(self.http_port), str(self.grpc_port), str(self._file_bytes_max))
+        numbers = (self.http_port, self.grpc_port, self._file_bytes_max, self._files_max)
+        words = (str(self.folder), *map(str, numbers))
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *self._flags, "-c", _PROGRAM, *words], stdout=output, stderr=subprocess.STDOUT

@@ -3,11 +3,10 @@
 The listener keeps 128 connections here (half of 256 files), so that a few hundred are as bad for it as ten thousand.
 """
 
-import resource
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -30,22 +29,9 @@ BEGINNINGS = (
 """Nothing, half a head, a bit of a body, many long answers and none of them read, a stream that isn't read."""
 
 
-@contextmanager
-def files_at_most(most: int) -> Iterator[None]:
-    """For processes that are started meanwhile."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @pytest.fixture
 def control(tmp_path: Path) -> Iterator[ControlProcess]:
-    control = ControlProcess(tmp_path / "control")
-    with files_at_most(FILES):
-        control.start()
+    control = ControlProcess(tmp_path / "control", files_max=FILES).start()
     try:
         yield control
     finally:
