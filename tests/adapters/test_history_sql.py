@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters import history_sql
+from stoker.adapters import history_statements as sql
 from stoker.adapters.history_sql import HISTORY_NAME, SqliteHistory
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, Position
+from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
+from stoker.brain.domain.usage import UsageBy
 from stoker.ports import HistoryFailed
-from tests.contracts.history import ALL, HistoryContract, all_jobs, at, batch, ended, held, opened
+from tests.contracts.history import ALL, HistoryContract, all_jobs, at, batch, ended, held, opened, query
+
+FINE = ("INDEX", "per_job")
+"""Ways of a scan that read no more than they must: along an index, or over sums that were just made."""
 
 
 class HistoryFolder:
@@ -133,3 +139,30 @@ async def test_a_person_who_looks_into_the_store_with_a_shell_stops_nothing(stor
             assert shell.execute("SELECT count(*) FROM job").fetchone() == (1,)
             await history.record(batch(2, ended(2)))
             assert await history.ids(None, ALL, 9) == [2, 1]
+
+
+async def test_no_question_about_certain_jobs_reads_the_whole_history(store: HistoryFolder) -> None:
+    """Each is answered along an index, so that it takes as long with a million jobs as with a thousand."""
+    ids = [JobId(job) for job in range(1, 400)]
+    asked = [
+        (sql.within(sql.RECORDS, len(ids)), ids),
+        sql.ids_of(None, ALL, 50),
+        sql.ids_of(JobFilter(), ALL, 50),
+        sql.ids_of(JobFilter(user="anna"), ALL, 50),
+        sql.ids_of(JobFilter(name="train"), ALL, 50),
+        (sql.ARRAYS, (ALL, 50)),
+        sql.sums_of(query(since=5, until=9), 50, None),
+        sql.charged_of(query(by=UsageBy.JOB), ids),
+        (sql.HELD, sql.held_within("n1", Instant(5), Instant(9), Position(1))),
+        (sql.OLD_JOBS, (5, 500)),
+        (sql.OLDEST_JOBS, (500,)),
+        (sql.DROP_ATTEMPTS, (5, 500)),
+        (sql.DROP_HOLDINGS, (5, 500)),
+    ]
+    async with opened(store):
+        with closing(sqlite3.connect(store.path)) as db:
+            for statement, values in asked:
+                plan = [str(row[3]) for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+                scans = [step for step in plan if step.startswith("SCAN") and not any(word in step for word in FINE)]
+                assert not scans, (statement, plan)
+                assert any("INDEX" in step or "PRIMARY KEY" in step for step in plan), (statement, plan)
