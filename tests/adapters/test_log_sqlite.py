@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters import sqlite_journal
+from stoker.adapters import snapshot_files, sqlite_journal
 from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.snapshot_files import SnapshotFiles
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import LogConflict, LogDamaged, LogFailed
@@ -332,3 +333,29 @@ async def _limit_pages(log: SqliteLog, pages: int) -> None:
         log._opened()._db.execute(f"PRAGMA max_page_count = {pages}")
 
     await log._in(log._writer, limit)
+
+
+async def test_n1_a_death_while_an_old_snapshot_goes_leaves_no_snapshot_that_is_cut_short(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(store, 5, 1, 2)
+    monkeypatch.setattr(snapshot_files, "FREE_EVERY_BYTES", 20)
+    real = os.fsync
+
+    def dies(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().name == "snapshot-0000000000000001.tmp":
+            raise OSError("the machine lost its power")
+        real(fd)
+
+    async with opened(store) as (log, end):
+        await log.append(ONE, end, records(end + 1, 1))
+        monkeypatch.setattr(os, "fsync", dies)
+        with pytest.raises(StokerError):
+            await log.save_snapshot(Position(3), [b"at", b"3"])
+        monkeypatch.setattr(os, "fsync", real)
+    assert SnapshotFiles(store.folder).positions() == [3, 2]
+    async with opened(store) as (log, _):
+        found = await log.snapshot()
+        assert found is not None
+        assert found.position == 3
+    assert not list(store.folder.glob("*.tmp"))

@@ -145,8 +145,8 @@ async def _remembered(control: ControlPlane, wanted: JobFilter, page: Page) -> t
     if not narrows(wanted) and not state.indexes.arrays:
         newest = islice(_newest_first(ids, page.before), page.reach)
         return [state.jobs[job] for job in newest], sum(len(each) for each in ids)
-    arrays = [state.jobs[each] for each in sorted(state.indexes.arrays, reverse=True) if each in state.jobs]
-    unborn = _unborn(arrays, wanted)
+    arrays = sorted(state.indexes.arrays, reverse=True) if wanted.members else []
+    unborn = _unborn([state.jobs[each] for each in arrays if each in state.jobs], wanted)
     # The lists change while others get a turn.
     jobs, total = await _search(state, [list(each) for each in ids], wanted, page, control.clock)
     total += sum(count_of(each.spans) for each in unborn)
