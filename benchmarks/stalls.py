@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import io
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -37,7 +38,7 @@ from stoker.brain.domain.usage import UsageBy, UsageQuery
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.live.control import ControlPlane, active, recover_control
 from stoker.live.http.listing import page_of, select
-from stoker.live.main import quiet_collector
+from stoker.live.main import SWITCH_S, quiet_collector
 from stoker.live.settings import ControlSettings, SnapshotSettings
 from stoker.live.settings_policy import PolicySettings
 from stoker.live.usage import usage_report
@@ -212,6 +213,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-", dir=options.dir) as made:
         rate = fsyncs_per_second(Path(made))
         print(f"{machine()}; {rate:,.0f} fdatasync/s; {options.jobs:,} waiting jobs of {SHAPES} shapes\n")
+        sys.setswitchinterval(SWITCH_S)
         asyncio.run(measure(Path(made) / "data", options.jobs))
 
 

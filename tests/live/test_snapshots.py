@@ -11,6 +11,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Submit
+from stoker.live import snapshots
 from stoker.ports import LogDamaged
 from tests.live.stage import ANNA, spec, stage, virtual
 from tests.rig.sim_log import SimDisk
@@ -92,7 +93,7 @@ async def test_others_run_between_the_slices_of_a_snapshot(monkeypatch: pytest.M
         saving = asyncio.ensure_future(s.control.snapshots.save())
         while not saving.done():
             turns.append(1)
-            await asyncio.sleep(0)
+            await s.pause(snapshots.REST_S)
         await saving
         assert 0 in turns
 

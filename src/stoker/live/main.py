@@ -33,7 +33,7 @@ from stoker.live.world import World
 from stoker.ports import EventLog, History, LogConflict, LogDamaged, LogFailed
 from stoker.wire.versions import PRODUCT
 
-_SWITCH_S: Final = 0.0005
+SWITCH_S: Final = 0.0005
 """How long a thread that has something to do waits for Python while another computes. An append takes Python a dozen
 times: with the usual 5 ms it took 90 ms beside the audit of 100,000 jobs, with this 14."""
 _GC_THRESHOLDS: Final = (10_000, 50, 100)
@@ -58,7 +58,7 @@ async def run_control(settings: ControlSettings, *, stop: asyncio.Event, on_read
                 "start it without -O and without PYTHONOPTIMIZE",
             )
         )
-    sys.setswitchinterval(_SWITCH_S)
+    sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
