@@ -70,7 +70,7 @@ def routes(control: ControlPlane) -> APIRouter:
         await _no_body(request)
         return await answered(request, lambda target: Release(by=ANYONE, target=target))
 
-    @router.post("/jobs/{job_id}/requeue", **_order(shapes, "nothing_failed", "job_waits", "too_many_jobs"))
+    @router.post("/jobs/{job_id}/requeue", **_order(shapes, *_REQUEUE))
     async def requeue(request: Request) -> Response:
         """Run it once more: what is live is stopped first. Of a whole array the members that failed."""
         await _no_body(request)
