@@ -46,14 +46,6 @@ def server_was_spoken() -> bool:
     return _SPOKEN in click.get_current_context().meta
 
 
-def chosen_servers() -> str:
-    """As `connect` would ask them, with commas between several."""
-    from stoker.wire.transport import DEFAULT_SERVER
-
-    servers: str = click.get_current_context().meta.get(_KEY, DEFAULT_SERVER)
-    return servers
-
-
 def connect() -> "Client":
     """A client of the chosen server, closed when the command ends. Raises: StokerError `bad_server`."""
     ctx = click.get_current_context()

@@ -9,13 +9,13 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import GpuUuid, PartitionName
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.partition import Partition, selection
 from stoker.brain.domain.plan import Place
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS
 from stoker.brain.domain.where import ANYWHERE, Where, make_where, selects
 from stoker.brain.state.admit.plan import admit_place
-from stoker.brain.state.admit.where import none_selected, selected_nodes, selection, time_default, where_fault
+from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
 from stoker.brain.state.commands import (
     DeletePartition,
     PutPartition,
@@ -221,8 +221,8 @@ def test_the_jobs_of_a_partition_tolerate_what_it_tolerates() -> None:
     story = story_with_n1(taints=("pool=big:NoSchedule",))
     put(story, "big", where=make_where(tolerate=["pool=big"]))
     state, n1 = story.state, story.state.nodes[N1]
-    assert not selects(selection(state, ANYWHERE, NOWHERE), n1)
-    assert selects(selection(state, ANYWHERE, PartitionName("big")), n1)
+    assert not selects(selection(state.partitions, ANYWHERE, NOWHERE), n1)
+    assert selects(selection(state.partitions, ANYWHERE, PartitionName("big")), n1)
 
 
 def test_a_taint_makes_a_job_wait_and_never_refuses_it() -> None:

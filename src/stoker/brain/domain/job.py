@@ -5,6 +5,7 @@ taken by copying a dictionary of references. Frozen records can't hold each othe
 needn't look at them (`gc=False`): with 100,000 jobs a look took 80 ms, in which nobody was answered.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -242,6 +243,20 @@ class SubmitKey(msgspec.Struct, frozen=True, kw_only=True):
     """Of the request's body: another body under the same key is refused."""
     jobs: tuple[JobId, ...]
     at: Instant
+
+
+def key_name(by: Principal, key: str) -> str:
+    """Under which name a key is remembered: two principals may draw the same one."""
+    return f"{by} {key}"
+
+
+def member_of(array: Job, index: int, records: Mapping[JobId, Job]) -> Job | None:
+    """A member by its record or, when it has none, as its array has it. None = `array` has no such member or is no
+    array, or the record is gone."""
+    spec = array.spec.array
+    if spec is None or array.array_of or not contains(spec.indexes, index):
+        return None
+    return records.get(member_id(array.id, spec, index)) or lazy_member(array, index)
 
 
 def lazy_member(array: Job, index: int) -> Job | None:

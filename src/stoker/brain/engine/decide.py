@@ -20,11 +20,12 @@ from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName
+from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.units import Instant
-from stoker.brain.domain.where import Where, both
+from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search, Seat
@@ -146,8 +147,7 @@ class _Pass:
 
     def _pool_of(self, shape: Shape) -> Pool:
         """D7. A partition that is gone adds nothing."""
-        partition = self._view.partitions.get(shape.partition)
-        admitted = self._view.admitted(shape.where if partition is None else both(partition.where, shape.where))
+        admitted = self._view.admitted(selection(self._view.partitions, shape.where, shape.partition))
         pool = self._pools.get(admitted)
         if pool is None:
             pool = self._pools[admitted] = Pool(self._draft, admitted)

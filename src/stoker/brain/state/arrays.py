@@ -5,6 +5,7 @@ Derived from the records of arrays and of their members.
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -13,18 +14,30 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE, JobState
 
+_LIVE: Final = tuple(sorted(LIVE))
+
 
 class Tally(msgspec.Struct):
     """The members of one array that are records."""
 
-    live: int = 0
-    """They hold GPUs."""
     open: dict[JobId, None] = msgspec.field(default_factory=dict)
     """They haven't ended."""
-    ok: int = 0
-    bad: int = 0
     states: dict[JobState, int] = msgspec.field(default_factory=dict)
     """How many are in each state; without zeros."""
+
+    @property
+    def live(self) -> int:
+        """They hold GPUs."""
+        return sum(self.states.get(state, 0) for state in _LIVE)
+
+    @property
+    def ok(self) -> int:
+        return self.states.get(JobState.SUCCEEDED, 0)
+
+    @property
+    def bad(self) -> int:
+        """They ended otherwise than well."""
+        return sum(self.states.values()) - len(self.open) - self.ok
 
 
 class Tallies(dict[JobId, Tally]):
@@ -63,16 +76,12 @@ class Tallies(dict[JobId, Tally]):
             tally.states[member.state] = count
         else:
             del tally.states[member.state]
-        if not member.is_final:
-            if by > 0:
-                tally.open[member.id] = None
-            else:
-                del tally.open[member.id]
-            tally.live += by * (member.state in LIVE)
-        elif member.state is JobState.SUCCEEDED:
-            tally.ok += by
+        if member.is_final:
+            return
+        if by > 0:
+            tally.open[member.id] = None
         else:
-            tally.bad += by
+            del tally.open[member.id]
 
     def _drop_empty(self, array: JobId) -> None:
         if array not in self._jobs and self[array] == Tally():
@@ -88,6 +97,10 @@ class Tallies(dict[JobId, Tally]):
         """Members that its own limit lets start now. None = it has no limit."""
         most = array.spec.array.running_max if array.spec.array else 0
         return max(0, most - self[array.id].live) if most else None
+
+    def shown(self, array: Job) -> JobState:
+        """The public word: an array is `running` while any of its members is live."""
+        return JobState.RUNNING if not array.is_final and self[array.id].live else array.state
 
     def is_over(self, array: Job) -> bool:
         """Have all members ended, while the array hasn't yet?"""

@@ -4,9 +4,9 @@ ClusterState is the one aggregate. Only `apply` changes it, by replacing frozen 
 records are never changed in place, a reader may keep one as long as it likes.
 """
 
-from stoker.brain.domain.array import JobRef, contains, index_of, member_id
+from stoker.brain.domain.array import JobRef, index_of
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, Principal
-from stoker.brain.domain.job import Job, SubmitKey, lazy_member
+from stoker.brain.domain.job import Job, SubmitKey, key_name, member_of
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
@@ -79,16 +79,11 @@ class ClusterState:
         job = self.jobs.get(ref.job)
         if ref.members is None or job is None:
             return job
-        index = ref.members[0][0]
-        array = job.spec.array
-        if array is None or job.array_of or not contains(array.indexes, index):
-            return None
-        record = self.jobs.get(member_id(job.id, array, index))
-        return record or lazy_member(job, index)
+        return member_of(job, ref.members[0][0], self.jobs)
 
     def submitted_under(self, by: Principal, key: str) -> SubmitKey | None:
         """What was submitted under an idempotency key of this principal."""
-        return self.submit_keys.get(f"{by} {key}")
+        return self.submit_keys.get(key_name(by, key))
 
     def locate(self, job: JobId) -> JobRef:
         """Where a job's record is. The id of a member that is no record leads to its array."""
@@ -101,10 +96,8 @@ class ClusterState:
         return JobRef(job)
 
     def shown_state(self, job: Job) -> JobState:
-        """The public word: an array is `running` while any of its members is live."""
-        if job.members is not None and not job.is_final and self.indexes.arrays[job.id].live:
-            return JobState.RUNNING
-        return job.state
+        """The public word, which of an array depends on its members."""
+        return job.state if job.members is None else self.indexes.arrays.shown(job)
 
     def node_state(self, name: NodeName) -> NodeState:
         """The public word for a node; what is worst about it comes first."""

@@ -10,10 +10,9 @@ Rules: D1  a job whose record is gone has ended: `any` and `after` are met, how 
 from collections.abc import Iterable, Mapping
 from typing import assert_never
 
-from stoker.brain.domain.array import contains, member_id
 from stoker.brain.domain.dependency import Dependency, DependencyKind, Verdict
 from stoker.brain.domain.ids import JobId
-from stoker.brain.domain.job import Job, lazy_member
+from stoker.brain.domain.job import Job, member_of
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import NEVER
 
@@ -25,10 +24,7 @@ def target_of(dependency: Dependency, jobs: Jobs) -> Job | None:
     job = jobs.get(dependency.job)
     if dependency.index is None or job is None:
         return job
-    array = job.spec.array
-    if array is None or job.array_of or not contains(array.indexes, dependency.index):
-        return None
-    return jobs.get(member_id(job.id, array, dependency.index)) or lazy_member(job, dependency.index)
+    return member_of(job, dependency.index, jobs)
 
 
 def verdict(dependency: Dependency, jobs: Jobs) -> Verdict:

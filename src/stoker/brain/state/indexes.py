@@ -177,10 +177,8 @@ class Indexes:
         job = self._jobs.get(array)
         new: _Standing = (None, None)
         if job is not None:
-            tally = self.arrays[array]
-            shown = JobState.RUNNING if tally.live and not job.is_final else job.state
             lazy = job.members is not None and job.members.lazy and self.arrays.room(job) != 0
-            new = shown, _offered(job) if lazy else None
+            new = self.arrays.shown(job), _offered(job) if lazy else None
         shown_before, offered_before = self._of_array.pop(array, (None, None))
         self._follow_state(array, shown_before, new[0])
         self._offer(self.waiting_arrays, array, offered_before, new[1])

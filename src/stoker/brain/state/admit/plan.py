@@ -6,10 +6,10 @@ from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free
+from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place
 from stoker.brain.domain.units import NEVER
 from stoker.brain.domain.where import selects
-from stoker.brain.state.admit.where import selection
 from stoker.brain.state.cluster import ClusterState
 
 
@@ -27,7 +27,7 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
         return _stale(place, f"job {place.job} asked for {job.spec.demand.tasks} tasks")
     if place.master_port in state.indexes.ports.get(place.master_addr, {}):
         return _stale(place, f"port {place.master_port} of {place.master_addr} is in use")
-    wanted = selection(state, job.spec.where, job.spec.partition)
+    wanted = selection(state.partitions, job.spec.where, job.spec.partition)
     left: dict[NodeName, Free] = {}
     for task in place.tasks:
         free = left.get(task.node) or state.indexes.free.get(task.node)

@@ -19,10 +19,10 @@ from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import labels_of
 from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.node import Node
-from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.partition import Partition, selection
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import human_duration
-from stoker.brain.domain.where import Toleration, Where, both, where_text, why_not
+from stoker.brain.domain.where import Toleration, Where, where_text, why_not
 from stoker.brain.state.cluster import ClusterState
 
 
@@ -99,16 +99,10 @@ def excluded_fault(state: ClusterState, names: Iterable[NodeName]) -> Refusal | 
     return None
 
 
-def selection(state: ClusterState, where: Where, partition: PartitionName) -> Where:
-    """E4. Of a job that hasn't ended the partition is always there."""
-    found = state.partitions.get(partition)
-    return where if found is None else both(found.where, where)
-
-
 def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) -> Iterator[Node]:
     """Of all nodes that ever registered, those that a job may ever run on (E5), one by one: who has seen enough may
     stop."""
-    wanted = replace(selection(state, where, partition), tolerate=(Toleration(),))
+    wanted = replace(selection(state.partitions, where, partition), tolerate=(Toleration(),))
     for alike in state.indexes.makes.admitted(wanted).alike:
         for name in alike.names:
             yield state.nodes[name]
@@ -116,7 +110,7 @@ def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) 
 
 def none_selected(state: ClusterState, where: Where, partition: PartitionName) -> Refusal:
     """The refusal of a selection that no node which ever registered answers to."""
-    wanted = selection(state, where, partition)
+    wanted = selection(state.partitions, where, partition)
     first = state.nodes[min(state.nodes)]
     why, asked = why_not(wanted, first.name, labels_of(first), ()), where_text(wanted)
     within = f" in partition {partition}" if partition else ""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.array import CancelledMembers, Members, contains, count_of, difference, ids_taken, without
 from stoker.brain.domain.ids import JobId, Principal
-from stoker.brain.domain.job import Attempt, Job, StopOrder, SubmitKey, Task, lazy_member
+from stoker.brain.domain.job import Attempt, Job, StopOrder, SubmitKey, Task, key_name, lazy_member
 from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, utc_text
@@ -132,7 +132,7 @@ def _not_cancelled(cancelled: tuple[CancelledMembers, ...], index: int) -> tuple
 
 
 def _remember_key(state: ClusterState, event: SubmitKeyed, at: Instant, by: Principal) -> None:
-    state.submit_keys[f"{by} {event.key}"] = SubmitKey(digest=event.digest, jobs=event.jobs, at=at)
+    state.submit_keys[key_name(by, event.key)] = SubmitKey(digest=event.digest, jobs=event.jobs, at=at)
     while len(state.submit_keys) > state.policy.submit_keys_max:
         del state.submit_keys[next(iter(state.submit_keys))]
 
