@@ -73,7 +73,13 @@ class QuickCheck:
                 insort(self._ended, (end, new.id))
 
     def _drifted(self, state: ClusterState) -> list[str]:
-        fresh = rebuild(self._open | self._of_arrays, state.nodes, state.policy.ended_jobs_max, state.jobs)
+        fresh = rebuild(
+            self._open | self._of_arrays,
+            state.nodes,
+            state.tenants,
+            ended_max=state.policy.ended_jobs_max,
+            known=state.jobs,
+        )
         fresh.ended.entries = self._ended
         for word, ids in self._final.items():
             fresh.by_state[word].ids = ids
@@ -85,7 +91,7 @@ def _with_jobs(state: ClusterState, jobs: dict[JobId, Job]) -> ClusterState:
     """The same cluster with only these jobs, sharing every record."""
     some = ClusterState()
     some.epoch, some.policy, some.next_job_id = state.epoch, state.policy, state.next_job_id
-    some.nodes, some.jobs = state.nodes, jobs
+    some.nodes, some.jobs, some.tenants = state.nodes, jobs, state.tenants
     return some
 
 

@@ -27,7 +27,7 @@ JOBS_PER_SLICE: Final = 500
 INDEXED_JOBS_MAX: Final = 5_000
 VIOLATIONS_SHOWN_MAX: Final = 20
 
-_LEDGER: Final = ("on_node", "held", "ports", "gpu_owner", "free", "by_free")
+_LEDGER: Final = ("on_node", "held", "ports", "gpu_owner", "free", "by_free", "free_gpus")
 
 
 class Audit:
@@ -68,10 +68,12 @@ class Audit:
 def _ledger_drift(state: ClusterState) -> Iterator[str]:
     """A1. Who holds what, by the records and by the look-ups."""
     live = {job.id: job for job in state.jobs.values() if job.state in LIVE}
-    fresh = rebuild(live, state.nodes, state.policy.ended_jobs_max, state.jobs)
+    fresh = rebuild(live, state.nodes, state.tenants, ended_max=state.policy.ended_jobs_max, known=state.jobs)
     for name in _LEDGER:
         if getattr(state.indexes, name) != getattr(fresh, name):
             yield f"index {name} has drifted from the records"
+    if state.indexes.books.amounts() != fresh.books.amounts():
+        yield "the counters of quota have drifted from the records"
     yield from no_gpu_twice(_with_jobs(state, live))
 
 

@@ -13,7 +13,7 @@ GpuUuid = NewType("GpuUuid", str)
 TenantName = NewType("TenantName", str)
 PartitionName = NewType("PartitionName", str)
 Principal = NewType("Principal", str)
-"""Who gave a command: `user:NAME`, `node:NAME` or `control`."""
+"""Who gave a command: `user:NAME`, `token:ID` of a token without a user, `node:NAME` or `control`."""
 Epoch = NewType("Epoch", int)
 Position = NewType("Position", int)
 """Place of an event in the log. The first event has position 1."""

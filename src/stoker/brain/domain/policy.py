@@ -23,6 +23,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs and members of arrays that may wait; a submit beyond it is refused with `queue_full`."""
     tenant_pending_jobs_max: int = 100_000
     """The same of one tenant, so that one runaway script can't fill the queue of all."""
+    tenants_max: int = 10_000
+    """One more is refused."""
+    tenant_depth_max: int = 8
+    """Levels of the tree of tenants: each start is charged to as many."""
+    tokens_max: int = 10_000
+    """Tokens that are neither revoked nor expired; one more is refused."""
     ended_jobs_max: int = 10_000
     """Ended jobs kept in memory, about 2 KiB each; older ones are pruned from the state."""
     jobs_per_submit_max: int = 10_000

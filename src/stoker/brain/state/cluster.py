@@ -4,13 +4,16 @@ ClusterState is the one aggregate. Only `apply` changes it, by replacing frozen 
 records are never changed in place, a reader may keep one as long as it likes.
 """
 
+from stoker.brain.domain.access import Token, TokenId
 from stoker.brain.domain.array import JobRef, index_of
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, Principal
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, Principal, TenantName
 from stoker.brain.domain.job import Job, SubmitKey, key_name, member_of
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import Pools
+from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
 
@@ -28,8 +31,13 @@ class ClusterState:
         "nodes",
         "partitions",
         "policy",
+        "pools",
+        "pools_configured",
         "position",
         "submit_keys",
+        "tenants",
+        "token_of_digest",
+        "tokens",
     )
 
     def __init__(self) -> None:
@@ -45,7 +53,13 @@ class ClusterState:
         self.partitions: dict[PartitionName, Partition] = {}
         self.submit_keys: dict[str, SubmitKey] = {}
         """Idempotency keys of submits, oldest first, by principal and key."""
-        self.indexes = Indexes(self.nodes, self.jobs)
+        self.tenants: dict[TenantName, Tenant] = {THE_DEFAULT.name: THE_DEFAULT}
+        self.pools = Pools()
+        self.pools_configured: Pools | None = None
+        """What the settings file said when it was last heeded."""
+        self.tokens: dict[TokenId, Token] = {}
+        self.token_of_digest: dict[str, TokenId] = {}
+        self.indexes = Indexes(self.nodes, self.jobs, self.tenants)
 
     def put_job(self, job: Job) -> None:
         old = self.jobs.get(job.id)
@@ -69,8 +83,15 @@ class ClusterState:
         self.policy = policy
         self.indexes.ended_max = policy.ended_jobs_max
 
+    def put_token(self, token: Token) -> None:
+        self.tokens[token.id] = token
+        self.token_of_digest[token.digest] = token.id
+
+    def drop_token(self, token: TokenId) -> None:
+        del self.token_of_digest[self.tokens.pop(token).digest]
+
     def rebuilt_indexes(self) -> Indexes:
-        return rebuild(self.jobs, self.nodes, self.policy.ended_jobs_max)
+        return rebuild(self.jobs, self.nodes, self.tenants, ended_max=self.policy.ended_jobs_max)
 
     def find(self, ref: JobRef) -> Job | None:
         """The job, or the one member, that `ref` names. Members that are no records are shown as the array has them.

@@ -9,11 +9,14 @@ from typing import Final
 
 import msgspec
 
+from stoker.brain.domain.access import Token
 from stoker.brain.domain.ids import Epoch, JobId, Position, Principal
 from stoker.brain.domain.job import Job, SubmitKey
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import Pools
+from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.union import Event
@@ -45,6 +48,11 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     partitions: tuple[Partition, ...] = ()
     submit_keys: tuple[tuple[str, SubmitKey], ...] = ()
+    tenants: tuple[Tenant, ...] = ()
+    """Without those of a log from before there were tenants, which had the default alone."""
+    pools: Pools = Pools()
+    pools_configured: Pools | None = None
+    tokens: tuple[Token, ...] = ()
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
@@ -89,6 +97,10 @@ def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
             jobs=len(jobs),
             partitions=tuple(state.partitions.values()),
             submit_keys=tuple(state.submit_keys.items()),
+            tenants=tuple(state.tenants.values()),
+            pools=state.pools,
+            pools_configured=state.pools_configured,
+            tokens=tuple(state.tokens.values()),
         )
     )
     yield _encoder.encode(nodes)
@@ -116,6 +128,11 @@ def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterabl
     state.put_policy(header.policy)
     state.partitions = {partition.name: partition for partition in header.partitions}
     state.submit_keys = dict(header.submit_keys)
+    # Before the jobs, which are charged to them.
+    state.tenants.update({tenant.name: tenant for tenant in header.tenants})
+    state.pools, state.pools_configured = header.pools, header.pools_configured
+    for token in header.tokens:
+        state.put_token(token)
     for node in nodes:
         state.put_node(node)
     for chunk in jobs:

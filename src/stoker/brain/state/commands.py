@@ -5,14 +5,17 @@ A closed union. Each command carries its principal; none carries a time, since t
 
 import msgspec
 
+from stoker.brain.domain.access import Token, TokenId
 from stoker.brain.domain.array import JobRef
-from stoker.brain.domain.ids import Epoch, NodeName, PartitionName, Principal
+from stoker.brain.domain.ids import Epoch, NodeName, PartitionName, Principal, TenantName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import Taint
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory
+from stoker.brain.domain.tenant import Tenant
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +162,43 @@ class DeletePartition(msgspec.Struct, frozen=True, kw_only=True):
     name: PartitionName
 
 
+class PutTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a tenant, or replace it whole. With `create` one that is there already is refused, without it one that
+    isn't."""
+
+    by: Principal
+    tenant: Tenant
+    create: bool
+
+
+class DeleteTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """Refused with `tenant_in_use` while a job that hasn't ended, a token or another tenant names it."""
+
+    by: Principal
+    name: TenantName
+
+
+class SetPools(msgspec.Struct, frozen=True, kw_only=True):
+    """Share the GPUs between the classes anew. Where guarantees are walls, one below what is in use is refused
+    without `force`."""
+
+    by: Principal
+    pools: Pools
+    force: bool = False
+
+
+class CreateToken(msgspec.Struct, frozen=True, kw_only=True):
+    """`token` has an id and a digest that nobody had before."""
+
+    by: Principal
+    token: Token
+
+
+class RevokeToken(msgspec.Struct, frozen=True, kw_only=True):
+    by: Principal
+    id: TokenId
+
+
 class RunDeadlines(msgspec.Struct, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, pauses that are over, pruning."""
 
@@ -171,6 +211,8 @@ class BeginEpoch(msgspec.Struct, frozen=True, kw_only=True):
     by: Principal
     epoch: Epoch
     policy: Policy
+    pools: Pools = Pools()
+    """What the settings say. It holds unless they said the same before: then a person's change stays."""
 
 
 Command = (
@@ -194,6 +236,11 @@ Command = (
     | TaintNode
     | PutPartition
     | DeletePartition
+    | PutTenant
+    | DeleteTenant
+    | SetPools
+    | CreateToken
+    | RevokeToken
     | RunDeadlines
     | BeginEpoch
 )

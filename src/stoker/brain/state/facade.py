@@ -7,11 +7,14 @@ make; a reader that changed them would be a bug.
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from stoker.brain.domain.array import member_ids
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.quota import Pools
+from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.where import Where
+from stoker.brain.state.books import Books
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.view import Admitted, Bucket, GpuKinds
 
@@ -55,6 +58,22 @@ class ClusterView:
     @property
     def partitions(self) -> Mapping[PartitionName, Partition]:
         return self._state.partitions
+
+    @property
+    def tenants(self) -> Mapping[TenantName, Tenant]:
+        return self._state.tenants
+
+    @property
+    def pools(self) -> Pools:
+        return self._state.pools
+
+    @property
+    def books(self) -> Books:
+        return self._state.indexes.books
+
+    @property
+    def free_gpus(self) -> int:
+        return self._state.indexes.free_gpus
 
     def admitted(self, where: Where) -> Admitted:
         return self._state.indexes.makes.admitted(where)

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free, Node
+from stoker.brain.domain.quota import held
+from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
+from stoker.brain.state.books import Books
 from stoker.brain.state.dependencies import Dependents
 from stoker.brain.state.makes import Makes, kinds_of
 from stoker.brain.state.view import GpuKinds
@@ -105,7 +108,9 @@ class Agenda:
 class Indexes:
     """All derived look-ups of one ClusterState."""
 
-    def __init__(self, nodes: Mapping[NodeName, Node], jobs: Mapping[JobId, Job]) -> None:
+    def __init__(
+        self, nodes: Mapping[NodeName, Node], jobs: Mapping[JobId, Job], tenants: Mapping[TenantName, Tenant]
+    ) -> None:
         self._nodes = nodes
         self._jobs = jobs
         self.by_state: dict[JobState, SortedIds] = {state: SortedIds() for state in JobState}
@@ -133,7 +138,10 @@ class Indexes:
         self.free: dict[NodeName, Free] = {}
         self.by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
         self._slot: dict[NodeName, tuple[GpuKinds, int]] = {}
+        self.free_gpus = 0
+        """On all nodes that take work."""
         self.makes = Makes()
+        self.books = Books(tenants)
         self.ended_max = 0
         """Copied from the policy, so that `next_deadline` knows when pruning is due."""
 
@@ -148,11 +156,14 @@ class Indexes:
 
     def job_changed(self, old: Job | None, new: Job | None) -> None:
         """Follow one job record being replaced, made (old None) or dropped (new None)."""
-        self.pending_count += _waiting(new) - _waiting(old)
+        waiting = _waiting(new) - _waiting(old)
+        self.pending_count += waiting
         self.arrays.job_changed(old, new)
         self.dependents.job_changed(old, new)
         changed = new or old
         assert changed is not None, "a change has a before or an after"
+        if waiting:
+            self.books.wait(changed.spec.tenant, waiting)
         if changed.members is not None:
             self._follow_array(changed.id)
         else:
@@ -164,6 +175,7 @@ class Indexes:
         before, after = _live(old), _live(new)
         if before is not after:
             self._follow_attempt(old, before, new, after)
+            self._follow_books(old, new)
 
     def _follow_state(self, job: JobId, before: JobState | None, after: JobState | None) -> None:
         if before is not after:
@@ -224,6 +236,13 @@ class Indexes:
         for node in touched:
             self._refresh(node)
 
+    def _follow_books(self, old: Job | None, new: Job | None) -> None:
+        """A job's tenant and class never change."""
+        job = new or old
+        before, after = held(old), held(new)
+        if job is not None and before != after:
+            self.books.charge(job.spec.tenant, job.spec.job_class, after.minus(before))
+
     def _hold(self, task: TaskId, placement: TaskPlacement) -> None:
         self.held.setdefault(placement.node, {})[task] = placement
         self.on_node.setdefault(placement.node, {})[task[0]] = None
@@ -274,6 +293,7 @@ class Indexes:
         node = self._nodes.get(name)
         slot = self._slot.pop(name, None)
         if slot:
+            self.free_gpus -= slot[1]
             self._leave_slot(name, slot)
         if node is None or not node.schedulable:
             self.free.pop(name, None)
@@ -282,6 +302,7 @@ class Indexes:
         self.free[name] = free
         slot = (kinds_of(node), len(free.gpus))
         self._slot[name] = slot
+        self.free_gpus += slot[1]
         insort(self.by_free.setdefault(slot[0], {}).setdefault(slot[1], []), name)
 
     def _leave_slot(self, name: NodeName, slot: tuple[GpuKinds, int]) -> None:
@@ -312,11 +333,13 @@ def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
 def rebuild(
     jobs: Mapping[JobId, Job],
     nodes: Mapping[NodeName, Node],
+    tenants: Mapping[TenantName, Tenant],
+    *,
     ended_max: int,
     known: Mapping[JobId, Job] | None = None,
 ) -> Indexes:
     """The same indexes from nothing. `known` are all jobs that one of `jobs` may wait for, when there are more."""
-    made = Indexes(nodes, jobs if known is None else known)
+    made = Indexes(nodes, jobs if known is None else known, tenants)
     made.ended_max = ended_max
     for node in nodes.values():
         made.node_changed(None, node)

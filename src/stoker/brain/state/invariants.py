@@ -31,7 +31,9 @@ INDEXES: Final = (
     "gpu_owner",
     "free",
     "by_free",
+    "free_gpus",
     "makes",
+    "books",
 )
 
 
@@ -97,6 +99,8 @@ def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
         yield from _array_faults(state, job)
     if job.spec.partition and not job.is_final and job.spec.partition not in state.partitions:
         yield f"in partition {job.spec.partition}, which isn't there"
+    if job.spec.tenant not in state.tenants and not job.is_final:
+        yield f"of tenant {job.spec.tenant}, which isn't there"
     if job.id >= state.next_job_id:
         yield f"an id at or beyond the next one, {state.next_job_id}"
     # Not the policy's bounds, which may have been lowered since.

@@ -9,11 +9,14 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Inventory, Node
 from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.quota import Pools
+from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.where import Where
+from stoker.brain.state.books import Books
 
 GpuKinds = tuple[tuple[str, int], ...]
 """The distinct (model, memory_mb) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""
@@ -78,6 +81,22 @@ class View(Protocol):
 
     @property
     def partitions(self) -> Mapping[PartitionName, Partition]: ...
+
+    @property
+    def tenants(self) -> Mapping[TenantName, Tenant]: ...
+
+    @property
+    def pools(self) -> Pools: ...
+
+    @property
+    def books(self) -> Books:
+        """Who uses how much. Not to be changed: take a copy."""
+        ...
+
+    @property
+    def free_gpus(self) -> int:
+        """On all nodes of `free`."""
+        ...
 
     def admitted(self, where: Where) -> Admitted:
         """The nodes that `where` admits. Cheap when it was asked for before and no node has changed."""

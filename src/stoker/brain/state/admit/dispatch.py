@@ -8,14 +8,16 @@ from typing import assert_never
 
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.units import Instant
-from stoker.brain.state.admit import deadlines, job, label, leadership, node, orders, partition
+from stoker.brain.state.admit import access, deadlines, job, label, leadership, node, orders, partition, tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import (
     BeginEpoch,
     Cancel,
     Command,
     CompareInventory,
+    CreateToken,
     DeletePartition,
+    DeleteTenant,
     DrainNode,
     ForgetNode,
     Hold,
@@ -23,6 +25,7 @@ from stoker.brain.state.commands import (
     NodeHeard,
     NodeSilent,
     PutPartition,
+    PutTenant,
     Register,
     Release,
     ReportEnding,
@@ -30,7 +33,9 @@ from stoker.brain.state.commands import (
     ReportStarted,
     Requeue,
     ResumeNode,
+    RevokeToken,
     RunDeadlines,
+    SetPools,
     SignalJob,
     Submit,
     TaintNode,
@@ -84,6 +89,16 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return partition.put(state, command)
         case DeletePartition():
             return partition.delete(state, command)
+        case PutTenant():
+            return tenant.put(state, command)
+        case DeleteTenant():
+            return tenant.delete(state, command)
+        case SetPools():
+            return tenant.set_pools(state, command)
+        case CreateToken():
+            return access.create(state, command, now)
+        case RevokeToken():
+            return access.revoke(state, command)
         case RunDeadlines():
             return deadlines.run(state, now)
         case BeginEpoch():

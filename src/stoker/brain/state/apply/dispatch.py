@@ -6,16 +6,20 @@ One door for every event: it keeps position and time, and sends the event to its
 from typing import assert_never
 
 from stoker.brain.domain.ids import Position
+from stoker.brain.state.apply.access import apply_access
 from stoker.brain.state.apply.job import apply_job
 from stoker.brain.state.apply.leadership import apply_leadership
 from stoker.brain.state.apply.node import apply_node
 from stoker.brain.state.apply.partition import apply_partition
+from stoker.brain.state.apply.tenant import apply_tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.access import AccessEvent
 from stoker.brain.state.events.job import JobEvent
 from stoker.brain.state.events.leadership import LeadershipEvent
 from stoker.brain.state.events.node import NodeEvent
 from stoker.brain.state.events.partition import PartitionEvent
+from stoker.brain.state.events.tenant import TenantEvent
 
 
 def apply(state: ClusterState, fact: Fact, position: Position) -> None:
@@ -29,6 +33,10 @@ def apply(state: ClusterState, fact: Fact, position: Position) -> None:
         apply_node(state, event, fact.at)
     elif isinstance(event, PartitionEvent):
         apply_partition(state, event)
+    elif isinstance(event, TenantEvent):
+        apply_tenant(state, event)
+    elif isinstance(event, AccessEvent):
+        apply_access(state, event, fact.at, fact.by)
     elif isinstance(event, LeadershipEvent):
         apply_leadership(state, event)
     else:

@@ -1,0 +1,76 @@
+"""Who may do what?
+
+A token names one caller: a role, the tenant it is bound to and the Unix account of its jobs. Only the digest of its
+secret is kept.
+
+Roles: viewer  reads; bound to a tenant it reads only that one's jobs in full
+       user    submits, reads and changes jobs of its tenant and of those beneath it
+       admin   everything
+       agent   joins nodes, and nothing else
+"""
+
+from enum import StrEnum
+from typing import Final, NewType
+
+import msgspec
+
+from stoker.brain.domain.ids import DEFAULT_TENANT, Principal, TenantName
+from stoker.brain.domain.tenant import NO_TENANT
+from stoker.brain.domain.units import NEVER, Instant
+
+TokenId = NewType("TokenId", str)
+
+LOCAL: Final = Principal("user:local")
+"""Whoever has the account that runs `stoker up` or `stoker demo`, on the same machine."""
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"
+    USER = "user"
+    ADMIN = "admin"
+    AGENT = "agent"
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is kept; its text isn't."""
+
+    id: TokenId
+    """Public: it names the token in lists, in the audit trail and to `token revoke`."""
+    digest: str
+    """SHA-256 of the whole text, in hex. The text is random, so it needs no slow hash."""
+    role: Role
+    tenant: TenantName = NO_TENANT
+    """Of role `user` always one. Empty otherwise = bound to none."""
+    user: str = ""
+    """Unix account of the jobs submitted with it. Empty = the agent's own, where that is allowed."""
+    comment: str = ""
+    created_at: Instant = NEVER
+    """Set by the event that made it."""
+    created_by: Principal = Principal("")
+    expires_at: Instant = NEVER
+    """NEVER = it doesn't."""
+
+    @property
+    def principal(self) -> Principal:
+        """What its commands are logged under."""
+        return Principal(f"user:{self.user}") if self.user else Principal(f"token:{self.id}")
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, as the faces know him."""
+
+    principal: Principal
+    role: Role
+    tenant: TenantName = NO_TENANT
+    user: str = ""
+    token: TokenId = TokenId("")
+    """Empty = none was wanted."""
+
+    @property
+    def home(self) -> TenantName:
+        """The tenant of his jobs when he names none."""
+        return self.tenant or DEFAULT_TENANT
+
+
+OWNER: Final = Caller(principal=LOCAL, role=Role.ADMIN)
+"""The caller where no token is wanted."""

@@ -1,0 +1,152 @@
+"""What may a tenant or a class pool use, and what is it promised?
+
+One record and one check for both. Units: whole GPUs, MiB, whole CPUs, jobs, milliseconds.
+
+Rules: Q1  a limit that is left out (None) is no limit, never zero
+       Q2  what is used is what open tasks hold; whoever waits uses nothing
+       Q3  GPU memory counts as asked for (`gpu_memory_mb` of each GPU), since that is known before a GPU is chosen
+       Q4  the guarantees of the class pools are shares of the GPUs in service - held or free - so they are right on a
+           fresh cluster and follow each node that comes and goes; rounding strands none: where the shares add up to
+           one, so do the GPUs
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from stoker.brain.domain.demand import Demand, JobClass
+from stoker.brain.domain.job import Job
+
+WHOLE: Final = 1_000_000
+"""Parts per million that make one: shares are integers, so that sums are exact and a log has no floats."""
+
+
+class Amount(NamedTuple):
+    """What live attempts hold."""
+
+    gpus: int = 0
+    gpu_memory_mb: int = 0
+    cpus: int = 0
+    memory_mb: int = 0
+    jobs: int = 0
+
+    def plus(self, other: "Amount") -> "Amount":
+        return Amount(
+            self.gpus + other.gpus,
+            self.gpu_memory_mb + other.gpu_memory_mb,
+            self.cpus + other.cpus,
+            self.memory_mb + other.memory_mb,
+            self.jobs + other.jobs,
+        )
+
+    def minus(self, other: "Amount") -> "Amount":
+        return Amount(
+            self.gpus - other.gpus,
+            self.gpu_memory_mb - other.gpu_memory_mb,
+            self.cpus - other.cpus,
+            self.memory_mb - other.memory_mb,
+            self.jobs - other.jobs,
+        )
+
+
+NOTHING: Final = Amount()
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Walls. None = no limit (Q1)."""
+
+    gpus: int | None = None
+    gpu_memory_mb: int | None = None
+    cpus: int | None = None
+    memory_mb: int | None = None
+    jobs: int | None = None
+    """Jobs, and members of arrays, that run at once."""
+    pending: int | None = None
+    """Jobs and members that wait."""
+    time_ms: int | None = None
+    """The longest time limit of a job."""
+
+
+NO_LIMITS: Final = Limits()
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tenant is promised and may use at most, itself and all tenants beneath it together."""
+
+    guaranteed: int = 0
+    """GPUs. What others leave idle may be used beyond it."""
+    limits: Limits = NO_LIMITS
+    borrow: bool = True
+    """False: never more GPUs than the guarantee."""
+    lend: bool = True
+    """False: nobody else may use what the guarantee leaves idle."""
+
+    @property
+    def gpus_max(self) -> int | None:
+        """The wall for GPUs. None = there is none."""
+        most = self.limits.gpus
+        if self.borrow:
+            return most
+        return self.guaranteed if most is None else min(most, self.guaranteed)
+
+
+class Pools(msgspec.Struct, frozen=True, kw_only=True):
+    """The shares of the class pools, in parts of WHOLE."""
+
+    online: int = 700_000
+    batch: int = 300_000
+    strict: bool = False
+    """True: guarantees are walls. Only what neither share covers may be borrowed."""
+
+    def guaranteed(self, gpus: int) -> dict[JobClass, int]:
+        """Of so many GPUs in service (Q4)."""
+        online = (gpus * self.online + WHOLE // 2) // WHOLE
+        batch = min((gpus * self.batch + WHOLE // 2) // WHOLE, gpus - online)
+        return {JobClass.ONLINE: online, JobClass.BATCH: batch}
+
+
+class Exceeded(NamedTuple):
+    """A limit that one more job would break."""
+
+    what: str
+    """The field of Limits."""
+    limit: int
+    used: int
+    asked: int
+
+
+def exceeded(quota: Quota, used: Amount, more: Amount) -> Exceeded | None:
+    """The one check: the first limit that `more` beside `used` would break. None = all hold."""
+    limits = quota.limits
+    for what, limit, has, asked in (
+        ("gpus", quota.gpus_max, used.gpus, more.gpus),
+        ("gpu_memory_mb", limits.gpu_memory_mb, used.gpu_memory_mb, more.gpu_memory_mb),
+        ("cpus", limits.cpus, used.cpus, more.cpus),
+        ("memory_mb", limits.memory_mb, used.memory_mb, more.memory_mb),
+        ("jobs", limits.jobs, used.jobs, more.jobs),
+    ):
+        if limit is not None and asked and has + asked > limit:
+            return Exceeded(what, limit, has, asked)
+    return None
+
+
+def needs(demand: Demand) -> Amount:
+    """What a job of this demand will hold (Q3)."""
+    gpus, tasks = demand.gpu_count * demand.tasks, demand.tasks
+    return Amount(gpus, gpus * demand.gpu_memory_mb, demand.cpus * tasks, demand.memory_mb * tasks, 1)
+
+
+def held(job: Job | None) -> Amount:
+    """What a job holds now (Q2): of a live attempt, the tasks whose end isn't proved yet."""
+    attempt = job.live_attempt if job else None
+    tasks = attempt.open_tasks if attempt else ()
+    if job is None or not tasks:
+        return NOTHING
+    gpus = sum([len(task.placement.gpus) for task in tasks])
+    return Amount(
+        gpus,
+        gpus * job.spec.demand.gpu_memory_mb,
+        sum([task.placement.cpus for task in tasks]),
+        sum([task.placement.memory_mb for task in tasks]),
+        1,
+    )

@@ -1,0 +1,283 @@
+"""May this tenant be made, changed or deleted, and the class pools be shared so?
+
+Rules: T1  a name is that of a label's value, and not empty; `default` always exists
+       T2  the guarantees of the tenants beneath one add up to at most its own; at the top nothing is above
+       T3  a guarantee is no higher than the limit of the same tenant
+       T4  a tenant's place in the tree never changes
+       T5  one that a job which hasn't ended, a token or another tenant names can't be deleted
+       T6  shares are from 0 to 1, and add up to at most 1
+       T7  a limit below what is in use is taken: what runs goes on, and nothing new starts. Only where the class pools
+           are walls a share below what is in use is refused, unless it is forced
+"""
+
+from collections.abc import Iterable
+
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
+from stoker.brain.domain.label import value_fault
+from stoker.brain.domain.nearest import did_you_mean
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import WHOLE, Pools
+from stoker.brain.domain.tenant import Tenant, path_of
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
+from stoker.brain.state.events.tenant import PoolsSet, TenantDefined, TenantDeleted
+from stoker.brain.state.events.union import Event
+
+Answer = tuple[Event, ...] | Refusal
+
+LIMIT_MAX = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact."""
+
+
+def find_tenant(state: ClusterState, name: TenantName) -> Tenant | Refusal:
+    tenant = state.tenants.get(name)
+    if tenant is not None:
+        return tenant
+    return refuse(
+        "unknown_tenant",
+        f"there is no tenant {name[:80]!r}",
+        did_you_mean(name, sorted(state.tenants), "`stoker tenant list` shows those there are"),
+        tenant=name[:80],
+    )
+
+
+def put(state: ClusterState, command: PutTenant) -> Answer:
+    tenant = command.tenant
+    old = state.tenants.get(tenant.name)
+    fault = (
+        (_exists(tenant.name) if command.create else None)
+        if old is not None
+        else _new_fault(state, tenant)
+        if command.create
+        else _unknown(state, tenant.name)
+    )
+    fault = (
+        fault
+        or _place_fault(old, tenant)
+        or _number_fault(tenant)
+        or _own_fault(tenant)
+        or _tree_fault(state, tenant)
+        or _text_fault(tenant, state.policy)
+    )
+    if fault:
+        return fault
+    return () if old == tenant else (TenantDefined(tenant=tenant),)
+
+
+def _unknown(state: ClusterState, name: TenantName) -> Refusal | None:
+    found = find_tenant(state, name)
+    return found if isinstance(found, Refusal) else None
+
+
+def _exists(name: TenantName) -> Refusal:
+    hint = f"change it with `stoker tenant set {name}`, or choose another name"
+    return refuse("tenant_exists", f"there is a tenant {name} already", hint, tenant=name)
+
+
+def _new_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
+    bad = value_fault(tenant.name) if tenant.name else (0, "it is empty")
+    if bad:
+        return refuse(
+            "bad_tenant_name",
+            f"{tenant.name[:80]!r} can't be the name of a tenant, at column {bad[0] + 1}: "
+            f"{bad[1].replace('a value', 'a name')}",
+            "write a word such as `ml-team`",
+            got=tenant.name[:80],
+            column=bad[0] + 1,
+        )
+    if tenant.parent and tenant.parent not in state.tenants:
+        return _unknown(state, tenant.parent)
+    most, deepest = state.policy.tenants_max, state.policy.tenant_depth_max
+    if len(state.tenants) >= most:
+        hint = "delete one that nobody uses: `stoker tenant list`"
+        return refuse(
+            "too_many_tenants", f"there are {most} tenants already, as many as are taken", hint, tenants_max=most
+        )
+    if tenant.parent and len(list(path_of(state.tenants, tenant.parent))) >= deepest:
+        message = f"tenant {tenant.parent} is {deepest} levels deep already, as deep as the tree may be"
+        return refuse("tree_too_deep", message, "put it higher up (`--parent`)", depth_max=deepest)
+    return None
+
+
+def _place_fault(old: Tenant | None, tenant: Tenant) -> Refusal | None:
+    """T4"""
+    if old is None or old.parent == tenant.parent:
+        return None
+    where = f"beneath {old.parent}" if old.parent else "at the top"
+    return refuse(
+        "tenant_place",
+        f"tenant {tenant.name} is {where}, and can't be moved",
+        "leave the parent as it is; to move a team, make a new tenant for it and delete the old one",
+        tenant=tenant.name,
+        parent=old.parent,
+    )
+
+
+def _number_fault(tenant: Tenant) -> Refusal | None:
+    limits = tenant.quota.limits
+    for field, value in (
+        ("guaranteed_gpus", tenant.quota.guaranteed),
+        ("max_gpus", limits.gpus),
+        ("max_gpu_memory_mb", limits.gpu_memory_mb),
+        ("max_cpu_cores", limits.cpus),
+        ("max_memory_mb", limits.memory_mb),
+        ("max_concurrent_jobs", limits.jobs),
+        ("max_pending_jobs", limits.pending),
+        ("max_runtime_ms", limits.time_ms),
+    ):
+        if value is not None and not 0 <= value <= LIMIT_MAX:
+            return refuse(
+                "out_of_range",
+                f"{field} is {value}; it must be from 0 to {LIMIT_MAX}",
+                "give a number in that range, or leave the limit out: then there is none",
+                field=field,
+                value=value,
+                low=0,
+                high=LIMIT_MAX,
+            )
+    return None
+
+
+def _own_fault(tenant: Tenant) -> Refusal | None:
+    """T3"""
+    most, promised = tenant.quota.limits.gpus, tenant.quota.guaranteed
+    if most is None or promised <= most:
+        return None
+    return refuse(
+        "guarantee_above_limit",
+        f"tenant {tenant.name} would be guaranteed {promised} GPUs and limited to {most}",
+        "lower the guarantee, or raise or drop the limit",
+        tenant=tenant.name,
+        guaranteed=promised,
+        limit=most,
+    )
+
+
+def _tree_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
+    """T2, both ways."""
+    parent = state.tenants.get(tenant.parent)
+    if parent is not None:
+        siblings = (each for each in _beneath(state, parent.name) if each.name != tenant.name)
+        sums = tenant.quota.guaranteed + sum(each.quota.guaranteed for each in siblings)
+        if tenant.quota.guaranteed and sums > parent.quota.guaranteed:
+            return _over_promised(parent, parent.quota.guaranteed, sums)
+    sums = sum(each.quota.guaranteed for each in _beneath(state, tenant.name))
+    return _over_promised(tenant, tenant.quota.guaranteed, sums) if sums > tenant.quota.guaranteed else None
+
+
+def _beneath(state: ClusterState, name: TenantName) -> Iterable[Tenant]:
+    return (each for each in state.tenants.values() if each.parent == name)
+
+
+def _over_promised(parent: Tenant, guaranteed: int, sums: int) -> Refusal:
+    return refuse(
+        "guarantees_exceed_parent",
+        f"the tenants beneath {parent.name} would be guaranteed {sums} GPUs together, and {parent.name} itself has a "
+        f"guarantee of {guaranteed}",
+        f"raise that of {parent.name} first (`stoker tenant set {parent.name} --guaranteed-gpus {sums}`), or lower one "
+        "beneath it",
+        tenant=parent.name,
+        guaranteed=guaranteed,
+        beneath=sums,
+    )
+
+
+def _text_fault(tenant: Tenant, policy: Policy) -> Refusal | None:
+    for field, text in (
+        ("email", tenant.email),
+        ("organization", tenant.organization),
+        ("comment", tenant.comment),
+    ):
+        size = len(text.encode(errors="replace"))
+        if size > policy.text_bytes_max:
+            return refuse(
+                "text_too_long",
+                f"{field} has {size} bytes; at most {policy.text_bytes_max} are taken",
+                "say it in fewer words",
+                field=field,
+                bytes=size,
+                bytes_max=policy.text_bytes_max,
+            )
+    return None
+
+
+def delete(state: ClusterState, command: DeleteTenant) -> Answer:
+    """Its cost: a look at every job that is known."""
+    tenant = find_tenant(state, command.name)
+    if isinstance(tenant, Refusal):
+        return tenant
+    name = tenant.name
+    if name == DEFAULT_TENANT:
+        hint = "jobs that name no tenant belong to it; limit it instead: `stoker tenant set default --max-gpus 0`"
+        return refuse("tenant_in_use", "the tenant default can't be deleted", hint, tenant=name)
+    beneath = sorted(each.name for each in _beneath(state, name))
+    if beneath:
+        return _in_use(name, f"{len(beneath)} tenant(s) beneath it, such as {beneath[0]}", "delete those first")
+    jobs = [job.id for job in state.jobs.values() if job.spec.tenant == name and not job.is_final]
+    if jobs:
+        message = f"{len(jobs)} job(s) that haven't ended, such as job {min(jobs)}"
+        return _in_use(name, message, f"wait for them to end, or cancel them: `stoker list --tenant {name}`")
+    tokens = sorted(token.id for token in state.tokens.values() if token.tenant == name)
+    if tokens:
+        hint = "revoke them first: `stoker token list`, `stoker token revoke ID`"
+        return _in_use(name, f"{len(tokens)} token(s), such as {tokens[0]}", hint)
+    return (TenantDeleted(name=name),)
+
+
+def _in_use(name: TenantName, what: str, hint: str) -> Refusal:
+    return refuse("tenant_in_use", f"tenant {name} still has {what}", hint, tenant=name)
+
+
+def set_pools(state: ClusterState, command: SetPools) -> Answer:
+    pools = command.pools
+    fault = pools_fault(pools) or (None if command.force else _below_use(state, pools))
+    if fault:
+        return fault
+    return () if pools == state.pools else (PoolsSet(pools=pools),)
+
+
+def pools_fault(pools: Pools) -> Refusal | None:
+    """T6"""
+    for field, share in (("online_percent", pools.online), ("batch_percent", pools.batch)):
+        if not 0 <= share <= WHOLE:
+            return refuse(
+                "bad_share",
+                f"{field} is {share_text(share)}; it must be from 0 to 1",
+                "write 0.7 for seventy per cent",
+                field=field,
+                value=share_text(share),
+            )
+    if pools.online + pools.batch > WHOLE:
+        return refuse(
+            "bad_share",
+            f"online_percent {share_text(pools.online)} and batch_percent {share_text(pools.batch)} are more than 1 "
+            "together",
+            "lower one of them; left out, batch_percent is what online_percent leaves",
+        )
+    return None
+
+
+def share_text(share: int) -> str:
+    """A share as people write it: `0.7`."""
+    sign, size = ("-", -share) if share < 0 else ("", share)
+    return f"{sign}{size // WHOLE}.{size % WHOLE:06}".rstrip("0").rstrip(".")
+
+
+def _below_use(state: ClusterState, pools: Pools) -> Refusal | None:
+    """T7"""
+    if not pools.strict:
+        return None
+    books = state.indexes.books
+    for job_class, guaranteed in pools.guaranteed(books.held_gpus + state.indexes.free_gpus).items():
+        used = books.used_by_class(job_class).gpus
+        if used > guaranteed:
+            return refuse(
+                "share_below_use",
+                f"{job_class} jobs hold {used} GPUs, and this share would be {guaranteed} of them",
+                "wait for jobs to end, or force it (`--force`): what runs goes on, and nothing new of that class "
+                "starts until it is below its share",
+                used=used,
+                guaranteed=guaranteed,
+            )
+    return None

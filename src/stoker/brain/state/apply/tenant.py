@@ -1,0 +1,20 @@
+"""How do facts about tenants and class pools change the state?"""
+
+from typing import assert_never
+
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.events.tenant import PoolsSet, TenantDefined, TenantDeleted, TenantEvent
+
+
+def apply_tenant(state: ClusterState, event: TenantEvent) -> None:
+    match event:
+        case TenantDefined():
+            state.tenants[event.tenant.name] = event.tenant
+        case TenantDeleted():
+            del state.tenants[event.name]
+        case PoolsSet():
+            state.pools = event.pools
+            if event.configured is not None:
+                state.pools_configured = event.configured
+        case _:
+            assert_never(event)

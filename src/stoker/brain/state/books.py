@@ -1,0 +1,86 @@
+"""Who uses how much?
+
+Counters of what live attempts hold and of what waits, by class pool and by tenant, each tenant with all beneath it.
+They follow the records of jobs: what an attempt held is given back once, by whichever event ends it.
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.quota import NOTHING, Amount
+from stoker.brain.domain.tenant import Tenant, path_of
+
+_NONE_WAIT: Final = 0
+_Key = TypeVar("_Key", JobClass, TenantName)
+
+
+class Books:
+    """No entry says nothing: equal books are equal dictionaries."""
+
+    __slots__ = ("_tenants", "by_class", "by_tenant", "pending")
+
+    def __init__(self, tenants: Mapping[TenantName, Tenant]) -> None:
+        self._tenants = tenants
+        self.by_class: dict[JobClass, Amount] = {}
+        self.by_tenant: dict[TenantName, Amount] = {}
+        """Each with all tenants beneath it."""
+        self.pending: dict[TenantName, int] = {}
+        """Jobs and members that wait, each tenant with all beneath it."""
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Books)
+            and self.by_class == other.by_class
+            and self.by_tenant == other.by_tenant
+            and self.pending == other.pending
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
+
+    def copy(self) -> "Books":
+        """For a draft: amounts are values, so the dictionaries are all there is to copy."""
+        made = Books(self._tenants)
+        made.by_class, made.by_tenant = dict(self.by_class), dict(self.by_tenant)
+        return made
+
+    def used_by_class(self, job_class: JobClass) -> Amount:
+        return self.by_class.get(job_class, NOTHING)
+
+    def used_by(self, tenant: TenantName) -> Amount:
+        return self.by_tenant.get(tenant, NOTHING)
+
+    def pending_of(self, tenant: TenantName) -> int:
+        return self.pending.get(tenant, _NONE_WAIT)
+
+    def amounts(self) -> tuple[dict[JobClass, Amount], dict[TenantName, Amount]]:
+        """What is held, without who waits."""
+        return self.by_class, self.by_tenant
+
+    @property
+    def held_gpus(self) -> int:
+        """On all nodes."""
+        return sum([amount.gpus for amount in self.by_class.values()])
+
+    def charge(self, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
+        """So much more is held; less where negative."""
+        _set(self.by_class, job_class, self.used_by_class(job_class).plus(more))
+        for each in path_of(self._tenants, tenant):
+            _set(self.by_tenant, each.name, self.used_by(each.name).plus(more))
+
+    def wait(self, tenant: TenantName, more: int) -> None:
+        """So many more wait; fewer when negative."""
+        for each in path_of(self._tenants, tenant):
+            waiting = self.pending_of(each.name) + more
+            if waiting:
+                self.pending[each.name] = waiting
+            else:
+                del self.pending[each.name]
+
+
+def _set(amounts: dict[_Key, Amount], key: _Key, amount: Amount) -> None:
+    if amount == NOTHING:
+        amounts.pop(key, None)
+    else:
+        amounts[key] = amount
