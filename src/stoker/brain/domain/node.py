@@ -36,8 +36,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """True when its GPUs, CPUs and memory are scripted rather than found."""
     version: str = ""
     account: str = ""
-    """Unix account of its agent. `root` = it runs each job as the job's own user; else it runs all as itself. Empty = an
-    agent of an older version, which runs all as itself."""
+    """Unix account of its agent. `root` = it runs each job as the job's own user; else it runs all as itself. Empty =
+    an agent of an older version, which runs all as itself."""
     allow_root: bool = True
     """May jobs run as root, those that name no user among them? Only asked where the agent is root."""
     agent_uid: str = ""
