@@ -92,6 +92,8 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_taint": _mistyped("Not a taint"),
     "bad_toleration": _mistyped("Not a toleration"),
     "bad_partition_name": _mistyped("Not a name for a partition"),
+    "bad_tenant_name": _mistyped("Not a name for a tenant"),
+    "bad_share": _mistyped("Not a share of the GPUs"),
     # the job is out of bounds
     "no_jobs": _malformed("The list of jobs is empty"),
     "empty_command": _malformed("The command is empty"),
@@ -118,6 +120,7 @@ STATUSES: Final[dict[str, Status]] = {
     "attempt_unknown": _missing("No such attempt or rank"),
     "node_unknown": _missing("No such node"),
     "partition_unknown": _missing("No such partition"),
+    "tenant_unknown": _missing("No such tenant to show or change"),
     # who asks may not
     "foreign_origin": _forbidden("Asked from a foreign page or under a foreign name"),
     # not as things are
@@ -147,6 +150,14 @@ STATUSES: Final[dict[str, Status]] = {
     "partition_exists": _conflict("There is such a partition already"),
     "partition_in_use": _conflict("Jobs name the partition"),
     "too_many_partitions": _full("Too many partitions"),
+    "tenant_exists": _conflict("There is such a tenant already"),
+    "tenant_in_use": _conflict("Something names the tenant"),
+    "tenant_place": _conflict("A tenant can't be moved"),
+    "too_many_tenants": _full("Too many tenants"),
+    "tree_too_deep": _impossible("The tree of tenants is too deep"),
+    "guarantees_exceed_parent": _impossible("Guarantees are higher than that of the tenant above"),
+    "guarantee_above_limit": _impossible("A guarantee is higher than the limit"),
+    "share_below_use": _conflict("A share is lower than what is in use"),
     "too_many_labels": _full("Too many labels or taints on one node"),
     "node_unreachable": _unavailable("The node can't be reached"),
     "log_unavailable": _conflict("The output can't be read"),
