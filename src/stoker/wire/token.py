@@ -1,0 +1,69 @@
+"""What does the text of a token look like, and how is it sent?
+
+`stoker_<id>_<secret>`: the id is public and names the token in lists and in the audit trail; the secret has 256 random
+bits, so a plain SHA-256 of the whole text is as good to keep as a slow hash of a password would be. The text itself is
+shown once, to whoever made it, and is never kept, logged or repeated in a message.
+"""
+
+import base64
+import hashlib
+import re
+from typing import Final
+
+from stoker.brain.domain.access import TokenId
+from stoker.ports import Entropy
+
+HEADER: Final = "Authorization"
+"""Of REST; gRPC has the same in lower case as metadata."""
+TEXT_CHARS_MAX: Final = 128
+"""Nothing longer is a token."""
+_SCHEME: Final = "bearer"
+_TEXT: Final = re.compile(r"stoker_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
+_ID_BITS: Final = 40
+_SECRET_BITS: Final = 256
+_SEED_BITS: Final = 63
+_DRAWS: Final = -(-(_ID_BITS + _SECRET_BITS) // _SEED_BITS)
+
+
+def fresh_token(entropy: Entropy) -> str:
+    """The text of a token that nobody had before."""
+    bits = 0
+    for _ in range(_DRAWS):
+        bits = bits << _SEED_BITS | entropy.seed()
+    name, bits = bits & ((1 << _ID_BITS) - 1), bits >> _ID_BITS
+    secret = bits & ((1 << _SECRET_BITS) - 1)
+    id_text = base64.b32encode(name.to_bytes(_ID_BITS // 8)).decode().lower()
+    secret_text = base64.urlsafe_b64encode(secret.to_bytes(_SECRET_BITS // 8)).decode().rstrip("=")
+    return f"stoker_{id_text}_{secret_text}"
+
+
+def is_token(text: str) -> bool:
+    """Could this be the text of a token?"""
+    return _TEXT.fullmatch(text) is not None
+
+
+def id_of(text: str) -> TokenId:
+    """The public part of the text of a token."""
+    found = _TEXT.fullmatch(text)
+    assert found is not None, "not the text of a token"
+    return TokenId(found[1])
+
+
+def digest_of(text: str) -> str:
+    """What is kept of it, in hex."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+
+def bearer(text: str) -> str:
+    """The header's value that sends it."""
+    return f"Bearer {text}"
+
+
+def token_in(authorization: str) -> str:
+    """The text of the token that a header's value sends; empty where it is none.
+
+    Source: RFC 6750, section 2.1; the scheme's case doesn't matter (RFC 9110, section 11.1).
+    """
+    scheme, _, text = authorization.strip().partition(" ")
+    text = text.strip()
+    return text if scheme.lower() == _SCHEME and is_token(text) else ""
