@@ -38,6 +38,11 @@ def _missing(title: str) -> Status:
     return Status(404, "NOT_FOUND", EXIT_NOT_FOUND, title)
 
 
+def _unproved(title: str) -> Status:
+    """Nobody knows who asks."""
+    return Status(401, "UNAUTHENTICATED", EXIT_REFUSED, title)
+
+
 def _forbidden(title: str) -> Status:
     return Status(403, "PERMISSION_DENIED", EXIT_REFUSED, title)
 
@@ -108,8 +113,12 @@ STATUSES: Final[dict[str, Status]] = {
     "unknown_tenant": _impossible("No such tenant"),
     "unknown_partition": _impossible("No such partition to run in"),
     "unknown_node": _impossible("No such node to exclude"),
-    "user_not_supported": _impossible("Jobs can't run as another user here"),
     "no_container_runtime": _impossible("No node can run containers"),
+    "priority_above_tier": _forbidden("The priority is above the tenant's tier"),
+    "demand_unstated": _malformed("The tenant's limit needs to know the demand", 422),
+    "over_tenant_limit": _forbidden("It could never start within the tenant's limits"),
+    "user_required": _forbidden("The job names no Unix user"),
+    "root_refused": _forbidden("Jobs may not run as root"),
     "demand_unsatisfiable": _impossible("No node could ever run it"),
     "queue_full": _full("Too many jobs wait"),
     # it isn't there
@@ -121,8 +130,21 @@ STATUSES: Final[dict[str, Status]] = {
     "node_unknown": _missing("No such node"),
     "partition_unknown": _missing("No such partition"),
     "tenant_unknown": _missing("No such tenant to show or change"),
+    "token_not_found": _missing("No such token to revoke"),
     # who asks may not
+    "token_missing": _unproved("A token is wanted"),
+    "token_unknown": _unproved("The token is not one of this cluster, or not any more"),
+    "not_allowed": _forbidden("The token does not allow it"),
+    "user_not_yours": _forbidden("A job under another account than the token's"),
+    "foreign_user": _forbidden("Asked by another account of the same machine"),
     "foreign_origin": _forbidden("Asked from a foreign page or under a foreign name"),
+    "rate_limited": _full("Too many requests"),
+    "too_many_wrong_tokens": _full("Too many wrong tokens"),
+    # tokens
+    "bad_token": _malformed("A token that can't be made"),
+    "bad_user": _malformed("Not the name of a Unix account"),
+    "too_many_tokens": _full("Too many tokens"),
+    "bad_token_file": _local("A file with a token can't be used", EXIT_REFUSED),
     # not as things are
     "job_ended": _conflict("The job has ended"),
     "job_live": _conflict("The job has started"),
@@ -237,7 +259,12 @@ SUBMIT_CODES: Final = (
     "too_many_jobs",
     "time_limit_too_long",
     "unknown_tenant",
-    "user_not_supported",
+    "priority_above_tier",
+    "demand_unstated",
+    "over_tenant_limit",
+    "bad_user",
+    "user_required",
+    "root_refused",
     "no_container_runtime",
     "demand_unsatisfiable",
     "queue_full",
