@@ -103,7 +103,7 @@ def revoke(state: ClusterState, command: RevokeToken) -> Answer:
     if command.id in state.tokens:
         return (TokenRevoked(id=command.id),)
     return refuse(
-        "token_unknown",
+        "token_not_found",
         f"there is no token {command.id[:80]!r}",
         "`stoker token list` shows the ids; what was revoked before or has expired isn't among them",
         token_id=command.id[:80],
