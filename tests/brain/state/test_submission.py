@@ -44,7 +44,7 @@ LONG = "x" * 10_000_000
         (replace(GOOD, time_limit_ms=-1), "bad_time"),
         (replace(GOOD, time_limit_ms=10**15), "time_limit_too_long"),
         (replace(GOOD, tenant=TenantName("vision")), "unknown_tenant"),
-        (replace(GOOD, user="root"), "user_not_supported"),
+        (replace(GOOD, user="an anna"), "bad_user"),
         (replace(GOOD, image="nvidia/cuda:12.0-base"), "no_container_runtime"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -1,11 +1,15 @@
 """What is a node, and what of it is free?"""
 
+from typing import Final
+
 import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.units import NEVER, Instant
+
+ROOT: Final = "root"
 
 
 class Stray(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,9 @@ class ReasonCode(StrEnum):
     DEPENDENCY = "dependency"
     ARRAY_LIMIT = "array_limit"
     NO_SELECTED_NODE = "no_selected_node"
+    TENANT_LIMIT = "tenant_limit"
+    POOL_LIMIT = "pool_limit"
+    GUARANTEE_KEPT = "guarantee_kept"
     # why a job ended
     EXITED = "exited"
     KILLED_BY_SIGNAL = "killed_by_signal"
@@ -119,6 +122,18 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "none of the {nodes} node(s) is one that it selects: {asked}",
         "`stoker node list -o wide` shows labels and taints; change `--where`, `--exclude`, `--partition`, or add "
         "`--tolerate`",
+    ),
+    ReasonCode.TENANT_LIMIT: (
+        "tenant {tenant} uses {used} of at most {limit} {what}, and this asks for {asked} more",
+        "it starts when jobs of that tenant end; `stoker tenant show` tells its limits, and an admin may raise them",
+    ),
+    ReasonCode.POOL_LIMIT: (
+        "{pool} jobs hold {used} of the {limit} GPU(s) that strict shares leave them, and this asks for {asked} more",
+        "it starts when jobs of its class end; `stoker quota show` tells the shares, and an admin may change them",
+    ),
+    ReasonCode.GUARANTEE_KEPT: (
+        "{free} GPU(s) are free, and kept for jobs that are within a guarantee; this one would borrow",
+        "it starts when those have theirs; `stoker quota show` and `stoker tenant list` tell the guarantees",
     ),
     ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs ID` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (

@@ -19,7 +19,7 @@ _Key = TypeVar("_Key", JobClass, TenantName)
 class Books:
     """No entry says nothing: equal books are equal dictionaries."""
 
-    __slots__ = ("_tenants", "by_class", "by_tenant", "pending")
+    __slots__ = ("_tenants", "by_class", "by_tenant", "pending", "promised", "unlending")
 
     def __init__(self, tenants: Mapping[TenantName, Tenant]) -> None:
         self._tenants = tenants
@@ -28,6 +28,10 @@ class Books:
         """Each with all tenants beneath it."""
         self.pending: dict[TenantName, int] = {}
         """Jobs and members that wait, each tenant with all beneath it."""
+        self.promised: dict[TenantName, None] = {}
+        """Tenants that have a guarantee."""
+        self.unlending: dict[TenantName, None] = {}
+        """Those of them that don't lend."""
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -35,6 +39,8 @@ class Books:
             and self.by_class == other.by_class
             and self.by_tenant == other.by_tenant
             and self.pending == other.pending
+            and self.promised == other.promised
+            and self.unlending == other.unlending
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
@@ -43,6 +49,7 @@ class Books:
         """For a draft: amounts are values, so the dictionaries are all there is to copy."""
         made = Books(self._tenants)
         made.by_class, made.by_tenant = dict(self.by_class), dict(self.by_tenant)
+        made.promised, made.unlending = self.promised, self.unlending
         return made
 
     def used_by_class(self, job_class: JobClass) -> Amount:
@@ -62,6 +69,12 @@ class Books:
     def held_gpus(self) -> int:
         """On all nodes."""
         return sum([amount.gpus for amount in self.by_class.values()])
+
+    def tenant_changed(self, name: TenantName, tenant: Tenant | None) -> None:
+        """Follow one tenant being made, replaced or deleted (None)."""
+        quota = tenant.quota if tenant else None
+        _keep(self.promised, name, quota is not None and quota.guaranteed > 0)
+        _keep(self.unlending, name, quota is not None and quota.guaranteed > 0 and not quota.lend)
 
     def charge(self, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
         """So much more is held; less where negative."""
@@ -84,3 +97,10 @@ def _set(amounts: dict[_Key, Amount], key: _Key, amount: Amount) -> None:
         amounts.pop(key, None)
     else:
         amounts[key] = amount
+
+
+def _keep(names: dict[TenantName, None], name: TenantName, wanted: bool) -> None:
+    if wanted:
+        names[name] = None
+    else:
+        names.pop(name, None)

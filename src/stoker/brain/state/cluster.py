@@ -83,6 +83,14 @@ class ClusterState:
         self.policy = policy
         self.indexes.ended_max = policy.ended_jobs_max
 
+    def put_tenant(self, tenant: Tenant) -> None:
+        self.tenants[tenant.name] = tenant
+        self.indexes.books.tenant_changed(tenant.name, tenant)
+
+    def drop_tenant(self, name: TenantName) -> None:
+        del self.tenants[name]
+        self.indexes.books.tenant_changed(name, None)
+
     def put_token(self, token: Token) -> None:
         self.tokens[token.id] = token
         self.token_of_digest[token.digest] = token.id

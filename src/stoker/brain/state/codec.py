@@ -129,7 +129,8 @@ def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterabl
     state.partitions = {partition.name: partition for partition in header.partitions}
     state.submit_keys = dict(header.submit_keys)
     # Before the jobs, which are charged to them.
-    state.tenants.update({tenant.name: tenant for tenant in header.tenants})
+    for tenant in header.tenants:
+        state.put_tenant(tenant)
     state.pools, state.pools_configured = header.pools, header.pools_configured
     for token in header.tokens:
         state.put_token(token)

@@ -341,6 +341,8 @@ def rebuild(
     """The same indexes from nothing. `known` are all jobs that one of `jobs` may wait for, when there are more."""
     made = Indexes(nodes, jobs if known is None else known, tenants)
     made.ended_max = ended_max
+    for tenant in tenants.values():
+        made.books.tenant_changed(tenant.name, tenant)
     for node in nodes.values():
         made.node_changed(None, node)
     for job in jobs.values():

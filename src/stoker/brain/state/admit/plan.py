@@ -8,9 +8,12 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place
+from stoker.brain.domain.quota import needs
+from stoker.brain.domain.reason import describe
 from stoker.brain.domain.units import NEVER
 from stoker.brain.domain.where import selects
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.walls import Walls
 
 
 def admit_place(state: ClusterState, place: Place) -> Refusal | None:
@@ -41,7 +44,11 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
         if task.cpus > free.cpus or task.memory_mb > free.memory_mb:
             return _stale(place, f"node {task.node} has too few CPUs or too little memory left")
         left[task.node] = free.take(task)
-    return None
+    indexes = state.indexes
+    wall = Walls(state.tenants, state.pools).before(
+        job.spec.shape, needs(job.spec.demand), indexes.books, indexes.free_gpus
+    )
+    return None if wall is None else _stale(place, describe(wall))
 
 
 def _candidate(state: ClusterState, place: Place) -> Job | None:

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.fit import asked, suitable_gpus, tasks_ever
-from stoker.brain.domain.ids import DEFAULT_TENANT
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.node import Inventory, Node
+from stoker.brain.domain.node import ROOT, Inventory, Node
 from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
+from stoker.brain.state.admit.access import user_fault
+from stoker.brain.state.admit.quota import queue_full, tenant_fault, time_cut, with_priority
 from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
 from stoker.brain.state.cluster import ClusterState
 
@@ -39,14 +40,15 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> 
         large = _array_fault(spec, state.policy)
         if large is not None:
             return _at(large, index) if len(specs) > 1 else large
-    full = _queue_full(state, sum(spec.array.count if spec.array else 1 for spec in specs))
+    full = queue_full(state, specs)
     if full:
         return full
     possible: dict[Shape, Refusal | None] = {}
     admitted: list[JobSpec] = []
     for index, spec in enumerate(specs):
+        spec = with_priority(state, spec)
         if spec.time_limit_ms == 0:
-            spec = replace(spec, time_limit_ms=time_default(state, spec))
+            spec = replace(spec, time_limit_ms=time_cut(state, spec, time_default(state, spec)))
         fault = _spec_fault(state, spec, now)
         if fault is None:
             shape = spec.shape
@@ -64,21 +66,6 @@ def _at(fault: Refusal, index: int) -> Refusal:
     return Refusal(code=fault.code, message=f"jobs[{index}]: {fault.message}", hint=fault.hint, facts=facts)
 
 
-def _queue_full(state: ClusterState, more: int) -> Refusal | None:
-    waiting = state.indexes.pending_count
-    # Only the default tenant exists yet, so its bound and the cluster's are compared with the same count.
-    bound = min(state.policy.pending_jobs_max, state.policy.tenant_pending_jobs_max)
-    if waiting + more <= bound:
-        return None
-    return refuse(
-        "queue_full",
-        f"{waiting} jobs wait already; {more} more would exceed the bound of {bound}",
-        "wait for jobs to start, or cancel some",
-        pending=waiting,
-        pending_max=bound,
-    )
-
-
 def _spec_fault(state: ClusterState, spec: JobSpec, now: Instant) -> Refusal | None:
     policy = state.policy
     return (
@@ -86,7 +73,9 @@ def _spec_fault(state: ClusterState, spec: JobSpec, now: Instant) -> Refusal | N
         or _demand_fault(spec.demand, policy)
         or _limits_fault(spec, policy)
         or _waiting_fault(spec, policy, now)
-        or _unsupported(state, spec)
+        or tenant_fault(state, spec)
+        or _account_fault(state, spec.user)
+        or _image_fault(state, spec)
         or where_fault(state, spec)
     )
 
@@ -267,21 +256,31 @@ def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | Non
     return None
 
 
-def _unsupported(state: ClusterState, spec: JobSpec) -> Refusal | None:
-    if spec.tenant != DEFAULT_TENANT:
+def _account_fault(state: ClusterState, user: str) -> Refusal | None:
+    """Is there a node that would run a job of this account? One whose agent isn't root runs all as itself."""
+    fault = user_fault(user)
+    if fault:
+        return fault
+    nodes = [node.inventory for node in state.nodes.values() if not node.forgotten]
+    if not nodes or any(inventory.account != ROOT or inventory.allow_root for inventory in nodes):
+        return None
+    if not user:
         return refuse(
-            "unknown_tenant",
-            f"there is no tenant {spec.tenant[:80]!r}",
-            f"leave it out, or say {DEFAULT_TENANT!r}",
-            tenant=spec.tenant[:80],
+            "user_required",
+            "the job names no Unix user, and agents here run as root: they start no job without one",
+            "submit with a token that names one: `stoker token create --role user --tenant T --user U`",
         )
-    if spec.user:
-        return refuse(
-            "user_not_supported",
-            f"the job asks to run as {spec.user[:80]!r}, but agents run jobs as their own account",
-            "leave `user` out",
-            user=spec.user[:80],
-        )
+    if user != ROOT:
+        return None
+    return refuse(
+        "root_refused",
+        "the job would run as root, which no node allows",
+        "submit with a token of another user (`stoker token create --user U`), or set `executor.allow_root: true` on a "
+        "node",
+    )
+
+
+def _image_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
     if spec.image and not any("container" in node.inventory.executors for node in state.nodes.values()):
         return refuse(
             "no_container_runtime",

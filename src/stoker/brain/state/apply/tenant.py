@@ -9,9 +9,9 @@ from stoker.brain.state.events.tenant import PoolsSet, TenantDefined, TenantDele
 def apply_tenant(state: ClusterState, event: TenantEvent) -> None:
     match event:
         case TenantDefined():
-            state.tenants[event.tenant.name] = event.tenant
+            state.put_tenant(event.tenant)
         case TenantDeleted():
-            del state.tenants[event.name]
+            state.drop_tenant(event.name)
         case PoolsSet():
             state.pools = event.pools
             if event.configured is not None:
