@@ -56,7 +56,6 @@ def test_host_names_with_dashes_dots_and_capitals_are_names(tmp_path: Path, name
         ("control: {addresses: []}", "0 addresses"),
         ("control: {addresses: [localhost]}", "'localhost' isn't HOST:PORT"),
         ("control: {addresses: ['h:70000']}", "isn't HOST:PORT"),
-        ("control: {token_file: /t}", "joins without a token"),
         ("gpu: {detection: scripted}", "must name a file"),
         ("gpu: {detection: nvidia-smi, script: x}", "would not read it"),
         ("gpu: {detection: nvml}", "can't ask NVML yet"),

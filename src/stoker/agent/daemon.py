@@ -15,6 +15,8 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
        A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
            would be noted here and unknown there, and its GPUs held for ever
        A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was wished
+       A11 a refusal is logged once, however often it is repeated: again only when it has other words, or when this
+           agent was let in meanwhile
 """
 
 import asyncio
@@ -76,6 +78,7 @@ class Daemon:
         self._link_backoff = Backoff(ports.entropy)
         self._runner_backoff = Backoff(ports.entropy)
         self._epoch = Epoch(0)
+        self._refused = ""
         self._stream: Stream | None = None
         self._calls: dict[asyncio.Future[None], None] = {}
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -163,7 +166,9 @@ class Daemon:
             self._ports.telemetry.warn("control_plane_unreachable", error=str(error))
             return False
         except LinkRefused as error:
-            self._ports.telemetry.warn("registration_refused", error=str(error))
+            if str(error) != self._refused:  # A11
+                self._refused = str(error)
+                self._ports.telemetry.warn("registration_refused", error=self._refused)
             return False
         try:
             if session.epoch < self._epoch:
@@ -178,7 +183,7 @@ class Daemon:
     async def _serve(self, session: LinkSession) -> bool:
         if not self._runner_ready.is_set():
             return True  # it died while we connected: there is no inventory to begin with
-        self._epoch = session.epoch
+        self._epoch, self._refused = session.epoch, ""
         stream = Stream(session, self._observed.task_inventory(self._registration.inventory.boot_id))  # A1
         self._stream = stream
         self._down.clear()

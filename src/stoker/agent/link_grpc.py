@@ -4,7 +4,8 @@ Rules: K1  each `connect` makes a channel of its own, so a new try never inherit
            of an old one
        K2  a peer that stops answering is noticed within `KEEPALIVE_S` + `KEEPALIVE_WAIT_S`, also when nothing is sent
        K3  after `close`, or once a stream has broken, every call raises LinkDown, and nothing waits for ever
-Limits: no TLS and no token yet (both come with the step that lets agents join from elsewhere).
+       K4  the token is asked for anew at each `connect`, and goes with every call of the connection that it opened
+Limits: no TLS yet.
 """
 
 import asyncio
@@ -15,12 +16,14 @@ import grpc
 from grpc import aio
 
 from stoker.agent.ports import LinkDown, LinkRefused, LinkSession
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished
 from stoker.wire import agent_codec as codec
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import agent_pb2_grpc
+from stoker.wire.token import HEADER, bearer
 
 SESSION_KEY: Final = "stoker-session"
 REGISTER_TIMEOUT_S: Final = 10.0
@@ -44,6 +47,11 @@ _REFUSALS: Final = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+_TOKEN_HINTS: Final = {
+    grpc.StatusCode.UNAUTHENTICATED: "; `control.token_file` names the file with an agent's token, read at each try",
+    grpc.StatusCode.PERMISSION_DENIED: "; `control.token_file` wants a token of role agent: "
+    "`stoker token create --role agent`",
+}
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1_000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_WAIT_S * 1_000)),
@@ -57,24 +65,32 @@ _OPTIONS: Final = (
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
-_HeartbeatCall = aio.StreamStreamCall[pb.AgentReport, pb.ControlMessage]
-_LogsCall = aio.StreamStreamCall[pb.LogChunk, pb.LogRequest]
+_Metadata = tuple[tuple[str, str], ...]
 
 
 class GrpcLink:
     """Reaches whichever of `addresses` (HOST:PORT) is the active control plane."""
 
-    def __init__(self, addresses: Sequence[str], *, register_timeout_s: float = REGISTER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        token: Callable[[], str] | None = None,
+        register_timeout_s: float = REGISTER_TIMEOUT_S,
+    ) -> None:
+        """`token` answers the one to join with, or raises StokerError; None = join without."""
         assert addresses, "no control plane is named"
         self.addresses = tuple(addresses)
+        self._token = token
         self._register_timeout_s = register_timeout_s
 
     async def connect(self, registration: Registration) -> LinkSession:
+        proof = self._proof()
         down: list[str] = []
         refused: list[str] = []
         for address in self.addresses:
             try:
-                return await _open(address, registration, self._register_timeout_s)
+                return await _open(address, registration, proof, self._register_timeout_s)
             except LinkDown as error:
                 down.append(str(error))
             except LinkRefused as error:
@@ -83,19 +99,27 @@ class GrpcLink:
             raise LinkRefused("; ".join(refused))
         raise LinkDown("; ".join(down))
 
+    def _proof(self) -> _Metadata:
+        """K4"""
+        if self._token is None:
+            return ()
+        try:
+            return ((HEADER.lower(), bearer(self._token())),)
+        except StokerError as fault:
+            raise LinkRefused(f"{fault.refusal.message}. {fault.refusal.hint}") from fault
 
-async def _open(address: str, registration: Registration, timeout_s: float) -> LinkSession:
+
+async def _open(address: str, registration: Registration, proof: _Metadata, timeout_s: float) -> LinkSession:
     channel = aio.insecure_channel(address, options=_OPTIONS)
     session = None
     try:
         stub = agent_pb2_grpc.SchedulerServiceStub(channel)
-        welcome = await stub.RegisterAgent(codec.encode_registration(registration), timeout=timeout_s)
-        metadata = aio.Metadata((SESSION_KEY, welcome.session))
-        heartbeat, logs = stub.Heartbeat(metadata=metadata), stub.Logs(metadata=metadata)
-        session = _Session(address, channel, stub, welcome, heartbeat, logs)
+        message = codec.encode_registration(registration)
+        welcome = await stub.RegisterAgent(message, timeout=timeout_s, metadata=aio.Metadata(*proof))
+        session = _Session(address, channel, stub, welcome, aio.Metadata(*proof, (SESSION_KEY, welcome.session)))
     except aio.AioRpcError as error:
         if error.code() in _REFUSALS:
-            raise LinkRefused(f"{address} refused: {error.details()}") from error
+            raise LinkRefused(f"{address} refused: {error.details()}{_TOKEN_HINTS.get(error.code(), '')}") from error
         raise LinkDown(_words(address, error)) from error
     finally:
         if session is None:  # refused, broken or cancelled: a channel left open would keep its socket
@@ -112,14 +136,14 @@ class _Session:
         channel: aio.Channel,
         stub: agent_pb2_grpc.SchedulerServiceStub,
         welcome: pb.RegisterResponse,
-        heartbeat: _HeartbeatCall,
-        logs: _LogsCall,
+        metadata: aio.Metadata,
     ) -> None:
         self._address = address
         self._channel = channel
         self._stub = stub
-        self._heartbeat = heartbeat
-        self._logs = logs
+        self._metadata = metadata
+        self._heartbeat = stub.Heartbeat(metadata=metadata)
+        self._logs = stub.Logs(metadata=metadata)
         self._closed = False
         self.epoch = Epoch(welcome.epoch)
         self.heartbeat_s = welcome.heartbeat_ms / 1_000 if welcome.heartbeat_ms > 0 else HEARTBEAT_DEFAULT_S
@@ -137,7 +161,7 @@ class _Session:
 
     async def finish(self, finished: TaskFinished) -> None:
         request = codec.encode_finished(finished)
-        await self._call(lambda: self._stub.TaskFinished(request, timeout=FINISH_TIMEOUT_S))
+        await self._call(lambda: self._stub.TaskFinished(request, timeout=FINISH_TIMEOUT_S, metadata=self._metadata))
 
     async def log_requests(self) -> AsyncIterator[LogRequest]:
         while True:

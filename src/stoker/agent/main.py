@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from stoker.agent.link_grpc import GrpcLink
 from stoker.agent.machine import describe, die_with_parent, host_name, node_name
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings
+from stoker.agent.token_file import TokenFile
 from stoker.brain.domain.ids import NodeName
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
@@ -35,12 +36,16 @@ TETHER_S: Final = 10.0
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """Serve until `stop` is set. Jobs run on, unless `executor.jobs_end_with_agent`.
 
-    Raises: StokerError for a data folder, a name or a GPU script that can't be used, before anything is started.
+    Raises: StokerError for a data folder, a name, a token file or a GPU script that can't be used, before anything is
+    started.
     """
     if settings.executor.jobs_end_with_agent:
         die_with_parent()
     name = node_name(settings, host_name())
     probe = _probe(settings, name)
+    token = _token(settings)
+    if token is not None:
+        token()  # a file that can't be used is told to whoever starts the agent, not to its log
     folder = hold_folder(settings.data_dir)
     try:
         await _serve(settings, name, probe, stop)
@@ -57,7 +62,7 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
     found = await watch.look()
     runner, folders = _runner(settings, clock), _folders(settings, clock)
     ports = AgentPorts(
-        link=GrpcLink(settings.control.addresses),
+        link=GrpcLink(settings.control.addresses, token=_token(settings)),
         runner=runner,
         clock=clock,
         entropy=entropy,
@@ -130,6 +135,11 @@ def _runner(settings: AgentSettings, clock: Clock) -> RunnerSocket:
 def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:
     named = settings.executor.checkpoint_dir
     return CheckpointFolders((Path(named) if named else settings.data_dir / "checkpoints").absolute(), clock)
+
+
+def _token(settings: AgentSettings) -> Callable[[], str] | None:
+    named = settings.control.token_file
+    return TokenFile(Path(named)).read if named else None
 
 
 def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:

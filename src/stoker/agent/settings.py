@@ -52,7 +52,8 @@ class ControlSettings:
     addresses: tuple[str, ...] = ("127.0.0.1:9090",)
     """HOST:PORT of each control plane's gRPC listener, tried in this order; name the active one and its standbys."""
     token_file: str = ""
-    """File with the token to join with. Not supported by this version: anything but the empty text is refused."""
+    """File with the token to join with, of role `agent` and readable by its owner alone. It is read anew at each
+    connect, so a token is changed by replacing the file. Empty = join without one, which `stoker up` allows."""
 
     def faults(self) -> list[str]:
         found = []
@@ -62,8 +63,6 @@ class ControlSettings:
             _, _, port = address.rpartition(":")
             if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
                 found.append(f"addresses: {address[:80]!r} isn't HOST:PORT")
-        if self.token_file:
-            found.append("token_file: this version joins without a token; use the empty text")
         return found
 
 
