@@ -16,7 +16,9 @@ from stoker.live.http import (
     nodes,
     orders,
     partitions,
+    quota,
     tasks,
+    tenants,
     usage,
     why,
 )
@@ -26,7 +28,23 @@ from stoker.live.http.openapi import document_of
 from stoker.live.http.problems import add_problems
 from stoker.wire.versions import PRODUCT
 
-_NOUNS: Final = (jobs, orders, why, logs, tasks, gpus, nodes, labels, partitions, usage, cluster, events, health)
+_NOUNS: Final = (
+    jobs,
+    orders,
+    why,
+    logs,
+    tasks,
+    gpus,
+    nodes,
+    labels,
+    partitions,
+    tenants,
+    quota,
+    usage,
+    cluster,
+    events,
+    health,
+)
 _ABOUT: Final = (
     "Jobs, nodes and GPUs of one cluster. Ids are text. Errors are problems (RFC 9457) with `code`, `message`, `hint` "
     "and `facts`."
@@ -43,5 +61,5 @@ def create_app(control: ControlPlane) -> FastAPI:
         app.router.routes.extend(noun.routes(control).routes)
     app.openapi = document_of(app)  # type: ignore[method-assign]  # FastAPI's own way to replace the document
     add_problems(app, control.telemetry)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, control=control)
     return app

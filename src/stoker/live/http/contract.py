@@ -33,6 +33,7 @@ LIST: Final = (*LISTED, "bad_job_id", "bad_array", "bad_moment", "job_unknown")
 """What any route may refuse with that takes a job's id."""
 NODE: Final = ("node_unknown",)
 PARTITION: Final = ("partition_unknown",)
+TENANT: Final = ("tenant_unknown",)
 KEYED: Final = ("bad_idempotency_key", "idempotency_key_reused")
 """What a submit with an idempotency key may be refused with."""
 SUBMIT: Final = ("bad_priority", "conflicting_fields", "bad_begin", *SUBMIT_CODES)

@@ -28,8 +28,10 @@ from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import DrainBody, ForgetQuery, LabelsBody, NodeListView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView
 from stoker.wire.rest.problem import Problem
+from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobsBody
 from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskListView, TaskSubmittedView
+from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantListView
 from stoker.wire.rest.usage import UsageAsked, UsageView
 
 SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
@@ -38,6 +40,7 @@ SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(TaskBody, TaskSubmittedView, TaskListQuery, TaskListView, MessageView),
     *(GpuListView, NodeListView, DrainBody, ForgetQuery, LabelsBody, TaintsBody),
     *(PartitionListView, NewPartitionBody, PartitionBody),
+    *(TenantListView, NewTenantBody, TenantBody, QuotaBody, QuotaView),
     *(UsageAsked, UsageView),
     *(ClusterView, HealthView, ReadyView, EventView, Problem),
 )

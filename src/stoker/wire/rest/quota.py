@@ -1,0 +1,130 @@
+"""How are the class pools shown, and how are they shared anew?
+
+Rules: P1  shares are from 0 to 1; anything else is refused, and nothing changes
+       P2  where only the share of online is given, batch gets the rest
+"""
+
+from decimal import Decimal
+from math import isfinite
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.quota import WHOLE, Pools
+
+Share = Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
+
+
+class QuotaBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change; what isn't given stays."""
+
+    online_percent: Share | None = None
+    """Share of the GPUs that online jobs are guaranteed: 0.7 is seventy per cent."""
+    batch_percent: Share | None = None
+    """The same of batch jobs. Left out beside `online_percent` = what that leaves."""
+    strict: bool | None = None
+    """True: the shares are walls, and neither class borrows what the other leaves idle."""
+    force: bool = False
+    """Also where the shares are walls and one would be below what is in use. What runs goes on."""
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """One class pool, in GPUs. `quota` and `guaranteed` are the same: its share of `total_gpus`."""
+
+    quota: int
+    used: int
+    """Held by its jobs now."""
+    available: int
+    """What its guarantee has left."""
+    guaranteed: int
+    borrowed: int
+    """Held beyond its guarantee."""
+    limit_now: int
+    """The most that its jobs could hold now: what the other one holds, or is kept for jobs of it that wait, is taken
+    off."""
+    free: int
+    """GPUs that are idle and that its jobs may take."""
+    waiting_gpus: int
+    """Asked for by its jobs that wait for nothing else."""
+
+
+class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs in service, held or free, and how the two classes share them."""
+
+    total_gpus: int
+    free_gpus: int
+    online: PoolView
+    batch: PoolView
+    online_percent: float
+    batch_percent: float
+    strict: bool
+
+
+class PoolNow(NamedTuple):
+    """What one class uses and wants, in GPUs."""
+
+    used: int
+    waiting: int
+
+
+def pools_of(body: QuotaBody, now: Pools) -> Pools:
+    """The shares that a body asks for, over those that hold.
+
+    Raises: StokerError `bad_share` or `missing_field`.
+    """
+    if body.online_percent is None and body.batch_percent is None and body.strict is None:
+        message = "nothing to change was given: `online_percent` is missing"
+        hint = "give `online_percent`, such as 0.6, or `batch_percent` or `strict`"
+        raise StokerError(refuse("missing_field", message, hint, path="online_percent"))
+    online = now.online if body.online_percent is None else share_of("online_percent", body.online_percent)
+    batch = now.batch if body.online_percent is None else WHOLE - online
+    if body.batch_percent is not None:
+        batch = share_of("batch_percent", body.batch_percent)
+    return Pools(online=online, batch=batch, strict=now.strict if body.strict is None else body.strict)
+
+
+def share_of(field: str, share: float) -> int:
+    """A share in parts of WHOLE, by its decimal digits. Raises: StokerError `bad_share`."""
+    if isfinite(share) and 0 <= share <= 1:
+        return round(Decimal(repr(share)) * WHOLE)
+    hint = "write 0.7 for seventy per cent"
+    raise StokerError(refuse("bad_share", f"{field} is {share:.15g}; it must be from 0 to 1", hint, field=field))
+
+
+def quota_view(pools: Pools, free: int, now: dict[JobClass, PoolNow]) -> QuotaView:
+    """`free` GPUs are idle on nodes that take work."""
+    online, batch = now[JobClass.ONLINE], now[JobClass.BATCH]
+    total = free + online.used + batch.used
+    guaranteed = pools.guaranteed(total)
+    to_online, to_batch = guaranteed[JobClass.ONLINE], guaranteed[JobClass.BATCH]
+    return QuotaView(
+        total_gpus=total,
+        free_gpus=free,
+        online=_pool(online, to_online, free, _kept(batch, to_batch, strict=pools.strict)),
+        batch=_pool(batch, to_batch, free, _kept(online, to_online, strict=pools.strict)),
+        online_percent=pools.online / WHOLE,
+        batch_percent=pools.batch / WHOLE,
+        strict=pools.strict,
+    )
+
+
+def _kept(other: PoolNow, guaranteed: int, *, strict: bool) -> int:
+    """Idle GPUs that the other class alone may take."""
+    left = max(0, guaranteed - other.used)
+    return left if strict else min(left, other.waiting)
+
+
+def _pool(own: PoolNow, guaranteed: int, free: int, kept: int) -> PoolView:
+    takes = max(0, free - kept)
+    return PoolView(
+        quota=guaranteed,
+        used=own.used,
+        available=max(0, guaranteed - own.used),
+        guaranteed=guaranteed,
+        borrowed=max(0, own.used - guaranteed),
+        limit_now=own.used + takes,
+        free=takes,
+        waiting_gpus=own.waiting,
+    )
