@@ -53,6 +53,8 @@ inventories = st.builds(
     version=text,
     agent_uid=text,
     taints=st.lists(text, max_size=2).map(tuple),
+    account=text,
+    allow_root=st.booleans(),
 )
 registrations = st.builds(Registration, node=word.map(NodeName), inventory=inventories)
 statuses = st.builds(TaskStatus, key=keys, phase=st.sampled_from(TaskPhase), gpus=uuids, started_at=instant)
@@ -189,7 +191,7 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 11,
+        Inventory: 13,
         Gpu: 5,
         TaskStatus: 4,
         TaskInventory: 2,

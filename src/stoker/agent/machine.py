@@ -9,6 +9,7 @@ Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/
 
 import ctypes
 import os
+import pwd
 import signal
 import socket
 from collections.abc import Mapping
@@ -70,8 +71,21 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         simulated=found.simulated,
         version=version,
         agent_uid=uid,
+        account=account_name(),
+        allow_root=settings.executor.allow_root,
     )
     return Registration(node=name, inventory=inventory)
+
+
+def account_name() -> str:
+    """Of this process. Whoever may do all is `root`, by whatever name; an account without a name has its number."""
+    uid = os.geteuid()
+    if uid == 0:
+        return "root"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def boot_id(root: Path = _ROOT) -> str:

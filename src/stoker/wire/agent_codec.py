@@ -56,6 +56,8 @@ def encode_registration(registration: Registration) -> pb.RegisterRequest:
         version=inventory.version,
         agent_uid=inventory.agent_uid,
         taints=inventory.taints,
+        account=inventory.account,
+        allow_root=inventory.allow_root,
     )
 
 
@@ -72,6 +74,8 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         version=wire.version,
         agent_uid=wire.agent_uid,
         taints=tuple(wire.taints),
+        account=wire.account,
+        allow_root=wire.allow_root,
     )
     return Registration(node=NodeName(_not_empty("node", wire.node)), inventory=inventory)
 

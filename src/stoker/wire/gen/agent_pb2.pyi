@@ -89,6 +89,8 @@ class RegisterRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     AGENT_UID_FIELD_NUMBER: _builtins.int
     TAINTS_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    ALLOW_ROOT_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -98,6 +100,10 @@ class RegisterRequest(_message.Message):
     version: _builtins.str
     agent_uid: _builtins.str
     """Made once per agent data folder: tells a restarted agent from a second machine under the same name."""
+    account: _builtins.str
+    """Unix account of the agent. `root` = each job runs as its own user; else all run as this one."""
+    allow_root: _builtins.bool
+    """May jobs run as root, those that name no user among them? Only asked where the agent is root."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -123,10 +129,12 @@ class RegisterRequest(_message.Message):
         version: _builtins.str = ...,
         agent_uid: _builtins.str = ...,
         taints: _abc.Iterable[_builtins.str] | None = ...,
+        account: _builtins.str = ...,
+        allow_root: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_uid", b"agent_uid", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
