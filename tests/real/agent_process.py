@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from tests.real.control_process import ControlProcess
 
 WAIT_S_MAX: Final = 30.0
+_JOINS_WITH_A_TOKEN: Final = False
 
 
 def until(true: Callable[[], object], what: str, within_s: float = WAIT_S_MAX) -> None:
@@ -24,13 +25,21 @@ def until(true: Callable[[], object], what: str, within_s: float = WAIT_S_MAX) -
 
 
 class AgentProcess:
-    """Started by `start`; on exit it, its runner and what that runs are killed."""
+    """Started by `start`; on exit it, its runner and what that runs are killed. Its jobs run as whoever runs the test.
 
-    def __init__(self, folder: Path, grpc_port: int, *, name: str = "node-1", gpus: int = 4) -> None:
+    Without a control plane it looks for one where there is none.
+    """
+
+    def __init__(
+        self, folder: Path, control: ControlProcess | None = None, *, name: str = "node-1", gpus: int = 4
+    ) -> None:
         self.folder, self.name = folder, name
         self.data_dir = folder / "data"
         self.settings = folder / "agent.yaml"
-        self.environ: dict[str, str] = {}
+        self.environ = {"STOKER__EXECUTOR__ALLOW_ROOT": "true"}
+        if control is not None and _JOINS_WITH_A_TOKEN:
+            self.environ["STOKER__CONTROL__TOKEN_FILE"] = str(control.tokens.agent_file)
+        grpc_port = control.grpc_port if control else 1
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         script = folder / "gpus.yaml"

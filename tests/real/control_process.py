@@ -1,4 +1,7 @@
-"""A control plane as a process of its own, on free loopback ports, over a folder that outlives it."""
+"""A control plane as a process of its own, on free loopback ports, over a folder that outlives it.
+
+Whoever asks it shows the admin's token, which `tokens` made before the first start.
+"""
 
 import http.client
 import json
@@ -8,9 +11,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+from stoker.wire.client import Client
+from tests.real.tokens import Tokens, tokens_of
 
 START_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 15.0
@@ -70,7 +77,34 @@ class ControlProcess:
         assert self._process is not None, "not started"
         return self._process.pid
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def tokens(self) -> Tokens:
+        return tokens_of(self.folder)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The admin's, for requests made by hand."""
+        return {"authorization": f"Bearer {self.tokens.admin}"}
+
+    @property
+    def head(self) -> bytes:
+        """The same as lines of a request that is written byte by byte."""
+        return f"host: 127.0.0.1\r\nauthorization: Bearer {self.tokens.admin}\r\n".encode()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What commands of the admin's are started with."""
+        return {"STOKER_SERVER": self.url, "STOKER_TOKEN": self.tokens.admin}
+
+    def client(self, **settings: float) -> Client:
+        return Client(self.url, **settings)
+
     def start(self, *, until_ready: bool = True) -> Self:
+        assert self.tokens, "made while nothing runs on the folder"
         numbers = (self.http_port, self.grpc_port, self._file_bytes_max, self._files_max)
         words = (str(self.folder), *map(str, numbers))
         with self._output.open("wb") as output:
@@ -108,7 +142,7 @@ class ControlProcess:
         """One request on a connection of its own."""
         client = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
         try:
-            return ask_on(client, method, path, body)
+            return ask_on(client, method, path, body, self.headers)
         finally:
             client.close()
 
@@ -122,8 +156,10 @@ class ControlProcess:
             self.kill()
 
 
-def ask_on(client: http.client.HTTPConnection, method: str, path: str, body: object = None) -> tuple[int, Any]:
+def ask_on(
+    client: http.client.HTTPConnection, method: str, path: str, body: object, headers: Mapping[str, str]
+) -> tuple[int, Any]:
     data = None if body is None else json.dumps(body)
-    client.request(method, path, data, {"content-type": "application/json"} if data else {})
+    client.request(method, path, data, {**headers, "content-type": "application/json"} if data else headers)
     response = client.getresponse()
     return response.status, json.loads(response.read() or b"null")

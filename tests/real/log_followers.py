@@ -23,10 +23,9 @@ class CommandFollower:
     def __init__(self, folder: Path, control: ControlProcess, *words: str) -> None:
         self._path = folder / f"follower-{id(self)}"
         self._errors = folder / f"follower-{id(self)}.err"
-        server = f"http://127.0.0.1:{control.http_port}"
         with self._path.open("wb") as out, self._errors.open("wb") as err:
             self.process = subprocess.Popen(
-                stoker("logs", "-f", *words), env=environment(folder, STOKER_SERVER=server), stdout=out, stderr=err
+                stoker("logs", "-f", *words), env=environment(folder, **control.environ), stdout=out, stderr=err
             )
 
     @property
@@ -58,7 +57,7 @@ class ThreadFollower(threading.Thread):
 
     def __init__(self, control: ControlProcess, job_id: str) -> None:
         super().__init__()
-        self._port, self._job_id = control.http_port, job_id
+        self._port, self._job_id, self._headers = control.http_port, job_id, control.headers
         self._stopped = threading.Event()
         self._kept = bytearray()
         self._ended = False
@@ -82,7 +81,8 @@ class ThreadFollower(threading.Thread):
         raise NotImplementedError
 
     def _ask(self, client: http.client.HTTPConnection, query: str) -> http.client.HTTPResponse:
-        client.request("GET", f"/api/v1/jobs/{self._job_id}/logs?attempt=1&offset={len(self._kept)}&{query}")
+        path = f"/api/v1/jobs/{self._job_id}/logs?attempt=1&offset={len(self._kept)}&{query}"
+        client.request("GET", path, headers=self._headers)
         return client.getresponse()
 
     def result(self) -> bytes:
@@ -132,7 +132,7 @@ class StalledFollower:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         self._socket.connect(("127.0.0.1", control.http_port))
-        self._socket.sendall(f"GET /api/v1/jobs/{job_id}/logs?{query} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+        self._socket.sendall(f"GET /api/v1/jobs/{job_id}/logs?{query} HTTP/1.1\r\n".encode() + control.head + b"\r\n")
 
     def close(self) -> None:
         self._socket.close()

@@ -10,8 +10,8 @@ from stoker.cli.main import root
 class Say:
     """`say("list", "--json")` runs a command in this process."""
 
-    def __init__(self, url: str) -> None:
-        self._environ = {"STOKER_SERVER": url}
+    def __init__(self, url: str, token: str = "") -> None:
+        self._environ = {"STOKER_SERVER": url, **({"STOKER_TOKEN": token} if token else {})}
 
     def __call__(self, *words: str) -> Result:
         done = CliRunner().invoke(root, words, env=self._environ, prog_name="stoker")

@@ -26,7 +26,7 @@ def control(tmp_path: Path) -> Iterator[ControlProcess]:
 
 @pytest.fixture
 def agent(tmp_path: Path, control: ControlProcess) -> Iterator[AgentProcess]:
-    with AgentProcess(tmp_path / "node-1", control.grpc_port) as agent:
+    with AgentProcess(tmp_path / "node-1", control) as agent:
         yield agent
 
 
@@ -122,7 +122,7 @@ def test_a_second_agent_on_the_folder_names_the_first(control: ControlProcess, a
 
 def test_a_data_folder_that_cant_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    agent = AgentProcess(tmp_path / "n", 1)
+    agent = AgentProcess(tmp_path / "n")
     agent.write(f"data_dir: {tmp_path}/file/data", "node: {name: n}")
     assert agent.start().wait() != 0
     assert "can't use the data folder" in agent.output()
@@ -130,7 +130,7 @@ def test_a_data_folder_that_cant_be_made_is_one_clear_error(tmp_path: Path) -> N
 
 
 def test_a_faulty_script_of_gpus_is_one_clear_error(tmp_path: Path) -> None:
-    agent = AgentProcess(tmp_path / "n", 1)
+    agent = AgentProcess(tmp_path / "n")
     (tmp_path / "n" / "gpus.yaml").write_text("gpus: [{count: -4}]\n")
     assert agent.start().wait() != 0
     assert "gpus.yaml" in agent.output()
@@ -141,7 +141,7 @@ def test_a_faulty_script_of_gpus_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_node_may_have_any_number_of_dashes_in_its_name(tmp_path: Path, name: str) -> None:
     with (
         ControlProcess(tmp_path / "control") as control,
-        AgentProcess(tmp_path / "node", control.grpc_port, name=name),
+        AgentProcess(tmp_path / "node", control, name=name),
     ):
         job_id = submit(control, "true", gpu_count=4)
         assert until_state(control, job_id, "succeeded")["attempts"][0]["tasks"][0]["node"] == name
@@ -151,7 +151,7 @@ def test_gpus_of_a_driver_that_comes_up_late_are_used(control: ControlProcess, t
     """Faults 45 and 69."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    agent = AgentProcess(tmp_path / "late", control.grpc_port)
+    agent = AgentProcess(tmp_path / "late", control)
     agent.write(
         f"data_dir: {agent.data_dir}",
         "node: {name: late}",
@@ -172,7 +172,7 @@ def test_gpus_of_a_driver_that_comes_up_late_are_used(control: ControlProcess, t
 
 
 def test_with_jobs_end_with_agent_a_stop_ends_jobs_and_runner(control: ControlProcess, tmp_path: Path) -> None:
-    agent, pids = AgentProcess(tmp_path / "node", control.grpc_port), tmp_path / "pids"
+    agent, pids = AgentProcess(tmp_path / "node", control), tmp_path / "pids"
     agent.add("executor: {jobs_end_with_agent: true}")
     with agent:
         job_id = submit(control, f"sleep 600 & echo $$ $! > {pids}; wait")
@@ -184,7 +184,7 @@ def test_with_jobs_end_with_agent_a_stop_ends_jobs_and_runner(control: ControlPr
 
 
 def test_with_jobs_end_with_agent_the_agent_dies_with_its_parent(tmp_path: Path) -> None:
-    agent = AgentProcess(tmp_path / "node", 1)
+    agent = AgentProcess(tmp_path / "node")
     agent.add("executor: {jobs_end_with_agent: true}")
     program = (
         "import subprocess, sys, time\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.client import Client, JobBody
+from stoker.wire.client import JobBody
 from tests.real.control_process import ControlProcess
 from tests.real.screen import Terminal
 from tests.real.up_process import environment, stoker, until
@@ -18,16 +18,20 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def watching(control: ControlProcess, *flags: str) -> list[str]:
-    return stoker("list", "--server", f"http://127.0.0.1:{control.http_port}", "--watch", "0.2", *flags)
+    return stoker("list", "--server", control.url, "--watch", "0.2", *flags)
+
+
+def shown(control: ControlProcess, folder: Path, **size: int) -> Terminal:
+    return Terminal(watching(control), environment(folder, **control.environ), **size)
 
 
 def submitted(control: ControlProcess, *names: str) -> None:
-    with Client(f"http://127.0.0.1:{control.http_port}") as client:
+    with control.client() as client:
         client.submit_many([JobBody(command="true", name=name) for name in names])
 
 
 def test_a_watched_list_is_redrawn_in_place_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
-    with ControlProcess(tmp_path / "data") as control, Terminal(watching(control), environment(tmp_path)) as terminal:
+    with ControlProcess(tmp_path / "data") as control, shown(control, tmp_path) as terminal:
         terminal.until("STATE", "Ctrl-C ends it")
         submitted(control, "fresh")
         terminal.until("fresh", "pending")
@@ -44,7 +48,7 @@ def test_a_watched_list_is_redrawn_in_place_and_leaves_the_terminal_as_it_was(tm
 def test_a_watched_list_is_cut_to_the_window_and_never_folded(tmp_path: Path) -> None:
     with ControlProcess(tmp_path / "data") as control:
         submitted(control, *("x" * 200 for _ in range(30)))
-        with Terminal(watching(control), environment(tmp_path), columns=60, lines=10) as terminal:
+        with shown(control, tmp_path, columns=60, lines=10) as terminal:
             until(lambda: sum("pending" in line for line in terminal.lines) == 7, what="a picture of seven rows")
             assert len(terminal.until("more").splitlines()) == 10
             terminal.resize(60, 20)
@@ -57,7 +61,7 @@ def test_a_watched_list_is_cut_to_the_window_and_never_folded(tmp_path: Path) ->
 def test_a_watch_outlives_its_control_plane_and_says_that_it_waits(tmp_path: Path) -> None:
     with ControlProcess(tmp_path / "data") as control:
         submitted(control, "kept")
-        with Terminal(watching(control), environment(tmp_path), columns=120) as terminal:
+        with shown(control, tmp_path, columns=120) as terminal:
             terminal.until("kept")
             control.kill()
             seen = terminal.until("waiting: no control plane answers", "[no_server]")
@@ -72,7 +76,8 @@ def test_into_a_pipe_a_watch_prints_snapshots_with_a_blank_line_between(tmp_path
     with ControlProcess(tmp_path / "data") as control:
         submitted(control, "one")
         with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-            watch = subprocess.Popen(watching(control, "--json"), env=environment(tmp_path), stdout=out, stderr=err)
+            env = environment(tmp_path, **control.environ)
+            watch = subprocess.Popen(watching(control, "--json"), env=env, stdout=out, stderr=err)
         until(lambda: (tmp_path / "out").read_text().count("\n\n") >= 2, what="three snapshots")
         control.kill()
         until(lambda: "waiting:" in (tmp_path / "err").read_text(), what="it to say that it waits")
@@ -91,13 +96,14 @@ def test_a_watch_that_can_never_succeed_ends_at_once(tmp_path: Path, flags: tupl
     with ControlProcess(tmp_path / "data") as control:
         server = f"http://127.0.0.1:{control.http_port if flags else 1}"
         words = ("list", "--server", server, "--watch", *flags)
-        done = subprocess.run(stoker(*words), env=environment(tmp_path), capture_output=True, timeout=30, check=False)
+        env = environment(tmp_path, **control.environ)
+        done = subprocess.run(stoker(*words), env=env, capture_output=True, timeout=30, check=False)
         assert (done.returncode, done.stdout) == (status, b"")
 
 
 def test_a_dumb_terminal_gets_snapshots_too(tmp_path: Path) -> None:
     with ControlProcess(tmp_path / "data") as control:
-        env = environment(tmp_path, TERM="dumb")
+        env = environment(tmp_path, TERM="dumb", **control.environ)
         with Terminal(watching(control), env) as terminal:
             until(lambda: terminal.text.count("STATE") >= 2, what="two snapshots")
             assert not re.search(rb"\x1b", terminal.written)

@@ -26,7 +26,7 @@ def test_three_hundred_acknowledged_jobs_survive_a_kill(tmp_path: Path) -> None:
     with ControlProcess(tmp_path / "data") as control:
         client = http.client.HTTPConnection("127.0.0.1", control.http_port, timeout=20)
         for _ in range(300):
-            status, job = ask_on(client, "POST", "/api/v1/jobs", JOB)
+            status, job = ask_on(client, "POST", "/api/v1/jobs", JOB, control.headers)
             assert status == 201
             acknowledged.append(int(job["id"]))
         control.kill()
@@ -44,7 +44,7 @@ def test_a_kill_in_the_middle_of_many_submits_loses_none_that_was_acknowledged(t
             client = http.client.HTTPConnection("127.0.0.1", control.http_port, timeout=20)
             try:
                 while True:
-                    status, job = ask_on(client, "POST", "/api/v1/jobs", JOB)
+                    status, job = ask_on(client, "POST", "/api/v1/jobs", JOB, control.headers)
                     if status == 201:
                         acknowledged.append(int(job["id"]))
             except (OSError, http.client.HTTPException):
@@ -66,7 +66,7 @@ def test_a_kill_in_the_middle_of_many_submits_loses_none_that_was_acknowledged(t
 def test_a_term_signal_ends_it_in_two_seconds_also_under_an_open_event_stream(tmp_path: Path) -> None:
     with ControlProcess(tmp_path / "data") as control:
         following = http.client.HTTPConnection("127.0.0.1", control.http_port, timeout=20)
-        following.request("GET", "/api/v1/events")
+        following.request("GET", "/api/v1/events", headers=control.headers)
         stream = following.getresponse()
         assert stream.status == 200
         control.ask("POST", "/api/v1/jobs", JOB)
@@ -129,7 +129,7 @@ def test_a_full_disk_stops_it_with_an_error_and_loses_nothing_acknowledged(tmp_p
         client = http.client.HTTPConnection("127.0.0.1", control.http_port, timeout=20)
         for _ in range(3_000):
             try:
-                status, job = ask_on(client, "POST", "/api/v1/jobs", JOB)
+                status, job = ask_on(client, "POST", "/api/v1/jobs", JOB, control.headers)
             except (OSError, http.client.HTTPException):
                 break
             statuses.append(status)

@@ -97,7 +97,7 @@ def test_a_taken_port_is_told_with_who_has_it(tmp_path: Path) -> None:
         assert f"process {other.pid} " in what
         # Of the one that runs from this very folder the ports are its own.
         path.write_text(f"data_dir: {other.folder}\nhttp: {{port: {other.http_port}}}\ngrpc: {{port: 0}}\n")
-        status, answer = doctor(tmp_path, "-c", str(path), "--server", f"http://127.0.0.1:{other.http_port}")
+        status, answer = doctor(tmp_path, "-c", str(path), "--server", other.url, env=other.environ)
         assert (of(answer, "http_port")[0][0], of(answer, "server")[0][0]) == ("ok", "ok")
         assert any(f"in use by process {other.pid}" in what for _, what in of(answer, "data_dir"))
         # A cluster without nodes is no error, and nobody may think it fine.

@@ -45,7 +45,7 @@ def control(tmp_path: Path) -> Iterator[ControlProcess]:
 
 @pytest.fixture
 def agent(tmp_path: Path, control: ControlProcess) -> Iterator[AgentProcess]:
-    with AgentProcess(tmp_path / "agent", control.grpc_port) as agent:
+    with AgentProcess(tmp_path / "agent", control) as agent:
         yield agent
 
 
@@ -95,7 +95,7 @@ def test_a_cancelled_job_keeps_every_line_up_to_the_kill_and_a_follower_has_them
     """Faults 114 and 117."""
     script = "trap 'echo last words; exit 1' TERM; n=0; while :; do n=$((n+1)); echo line $n; sleep 0.01; done"
     job_id = submit(control, script)
-    say = Say(f"http://127.0.0.1:{control.http_port}")
+    say = Say(control.url, control.tokens.admin)
     with Crowd() as crowd:
         follower = CommandFollower(tmp_path, control, job_id)
         crowd.live.append(follower)
@@ -143,7 +143,7 @@ def test_a_control_plane_that_is_told_to_end_ends_at_once_and_no_reader_takes_th
     client = http.client.HTTPConnection("127.0.0.1", control.http_port, timeout=20)
     with closing(client), Crowd() as crowd:
         crowd.live.append(WaitingFollower(control, running))
-        client.request("GET", f"/api/v1/jobs/{running}/logs?follow=true")
+        client.request("GET", f"/api/v1/jobs/{running}/logs?follow=true", headers=control.headers)
         response = client.getresponse()
         assert response.readline() == b"begun\n"
         status, took_s = control.terminate()

@@ -18,15 +18,16 @@ pytestmark = pytest.mark.timeout(120)
 
 FILES = 256
 SLOW = 400
-LIST = b"GET /api/v1/jobs?limit=1000 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+LIST = b"GET /api/v1/jobs?limit=1000 HTTP/1.1\r\nHOST\r\n"
 BEGINNINGS = (
     b"",
     b"GET /api/v1/jo",
-    b"POST /api/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000\r\n\r\n" + b"x" * 1_000,
+    b"POST /api/v1/jobs HTTP/1.1\r\nHOSTcontent-length: 1000000\r\n\r\n" + b"x" * 1_000,
     LIST * 20,
-    b"GET /api/v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
+    b"GET /api/v1/events HTTP/1.1\r\nHOST\r\n",
 )
-"""Nothing, half a head, a bit of a body, many long answers and none of them read, a stream that isn't read."""
+"""Nothing, half a head, a bit of a body, many long answers and none of them read, a stream that isn't read. HOST stands
+for the host and the token."""
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def slow_client(control: ControlProcess, beginning: bytes) -> socket.socket:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     client.connect(("127.0.0.1", control.http_port))
     client.setblocking(False)
-    client.send(beginning)
+    client.send(beginning.replace(b"HOST", control.head))
     return client
 
 

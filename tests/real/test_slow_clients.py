@@ -10,12 +10,12 @@ from typing import Final
 
 import pytest
 
-from stoker.wire.client import Client, JobBody
+from stoker.wire.client import JobBody
 from tests.real.control_process import ControlProcess
 
 MANY: Final = 10_500
 """More than are kept at once; as many as this process may open files where that is less."""
-HEAD: Final = b"POST /api/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100000\r\n\r\n"
+HEAD: Final = b"POST /api/v1/jobs HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n"
 MEMORY_MIB_MAX: Final = 400
 """All that the process may hold with all of them: about 10 KiB each."""
 
@@ -43,14 +43,15 @@ def until_hung_up(sender: socket.socket, size: int) -> int:
 
 
 def test_ten_thousand_slow_clients_keep_nobody_out_and_cost_little(control: ControlProcess) -> None:
+    head = HEAD % (control.head, 100_000)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as crowd, Client(f"http://127.0.0.1:{control.http_port}", patience_s=0.0) as early:
+    with ExitStack() as crowd, control.client(patience_s=0.0) as early:
         early.health()
         for number in range(min(MANY, soft - 200)):
             slow = crowd.enter_context(socket.create_connection(("127.0.0.1", control.http_port), timeout=10))
-            slow.sendall(HEAD + b"{" * (number % 3) if number % 2 else b"GET /api/v1/jobs HT")
+            slow.sendall(head + b"{" * (number % 3) if number % 2 else b"GET /api/v1/jobs HT")
         began_s = time.monotonic()
-        with Client(f"http://127.0.0.1:{control.http_port}", patience_s=0.0) as late:
+        with control.client(patience_s=0.0) as late:
             job = late.submit(JobBody(command="true"))
             for _ in range(20):
                 assert late.job(job.id).state == "pending"
@@ -61,7 +62,7 @@ def test_ten_thousand_slow_clients_keep_nobody_out_and_cost_little(control: Cont
 
 def test_a_body_far_too_large_is_refused_at_once_and_its_sender_is_hung_up_on(control: ControlProcess) -> None:
     size = 4 << 30
-    head = b"POST /api/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % size
+    head = HEAD % (control.head, size)
     with socket.create_connection(("127.0.0.1", control.http_port), timeout=10) as sender:
         sender.sendall(head)
         assert sender.recv(12) == b"HTTP/1.1 413"

@@ -135,8 +135,8 @@ def test_no_color_is_heeded(up: UpProcess, jobs: list[str], tmp_path: Path) -> N
 
 def test_without_a_server_it_says_so_and_goes_on_when_one_comes(tmp_path: Path) -> None:
     control = ControlProcess(tmp_path / "data")
-    command = stoker("top", "--server", f"http://127.0.0.1:{control.http_port}")
-    with Terminal(command, environment(tmp_path)) as terminal:
+    command = stoker("top", "--server", control.url)
+    with Terminal(command, environment(tmp_path, **control.environ)) as terminal:
         terminal.until("waiting: no control plane answers")
         with control:
             terminal.until("no node has joined", "nothing runs or waits", gone=["waiting"])
