@@ -212,7 +212,6 @@ STATUSES: Final[dict[str, Status]] = {
     "no_server": Status(503, "UNAVAILABLE", EXIT_NO_SERVER, "No server answers"),
     # a daemon that can't start
     "bad_settings": _local("The settings are wrong", EXIT_USAGE),
-    "bad_token_file": _local("The token file can't be used", EXIT_USAGE),
     "which_daemon": _local("The settings could be of either daemon", EXIT_USAGE),
     "data_dir_unusable": _local("The data folder can't be used"),
     "data_dir_held": _local("Another process holds the data folder"),
