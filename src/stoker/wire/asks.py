@@ -29,8 +29,11 @@ from stoker.wire.rest.job import (
 from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
 from stoker.wire.rest.node import DrainBody, LabelsBody, NodeListView, NodeView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView
+from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody, JobsBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
+from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
+from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantListView, TenantView
 from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import Reply, Request, bad_answer
 from stoker.wire.versions import API_PREFIX
@@ -242,6 +245,34 @@ def delete_partition(name: str) -> Ask[PartitionView]:
     return _change(PartitionView, "DELETE", f"/partitions/{_word(name)}", repeatable=False)
 
 
+def tenants() -> Ask[list[TenantView]]:
+    return Ask(_get("/tenants"), lambda reply: _decoded(TenantListView)(reply).tenants)
+
+
+def tenant(name: str) -> Ask[TenantView]:
+    return _read(TenantView, f"/tenants/{_word(name)}")
+
+
+def create_tenant(tenant: NewTenantBody) -> Ask[TenantView]:
+    return _change(TenantView, "POST", "/tenants", tenant, repeatable=False)
+
+
+def change_tenant(name: str, change: TenantBody) -> Ask[TenantView]:
+    return _change(TenantView, "PUT", f"/tenants/{_word(name)}", change)
+
+
+def delete_tenant(name: str) -> Ask[TenantView]:
+    return _change(TenantView, "DELETE", f"/tenants/{_word(name)}", repeatable=False)
+
+
+def quota() -> Ask[QuotaView]:
+    return _read(QuotaView, "/quota")
+
+
+def set_quota(change: QuotaBody) -> Ask[QuotaView]:
+    return _change(QuotaView, "PUT", "/quota", change)
+
+
 def gpus() -> Ask[GpuListView]:
     return _read(GpuListView, "/gpus")
 
@@ -256,6 +287,22 @@ def cluster() -> Ask[ClusterView]:
 
 def health() -> Ask[HealthView]:
     return _read(HealthView, "/health")
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def create_token(body: NewTokenBody) -> Ask[NewTokenView]:
+    """Never sent twice: a token whose text got lost would stay behind, good for whoever finds it."""
+    return _change(NewTokenView, "POST", "/tokens", body, repeatable=False)
+
+
+def tokens() -> Ask[TokenListView]:
+    return _read(TokenListView, "/tokens")
+
+
+def revoke_token(token_id: str) -> Ask[TokenView]:
+    return _change(TokenView, "DELETE", f"/tokens/{_word(token_id)}", repeatable=False)
 
 
 # -- how -------------------------------------------------------------------------------------------------------------

@@ -24,8 +24,10 @@ from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsVi
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
+from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
+from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
 from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import DEFAULT_SERVER, PATIENCE_S
 from stoker.wire.steps import Give, Pause, Steps
@@ -149,6 +151,27 @@ class AsyncClient:
 
     async def delete_partition(self, name: str) -> PartitionView:
         return await self._ask(asks.delete_partition(name))
+
+    async def tenants(self) -> list[TenantView]:
+        return await self._ask(asks.tenants())
+
+    async def tenant(self, name: str) -> TenantView:
+        return await self._ask(asks.tenant(name))
+
+    async def create_tenant(self, tenant: NewTenantBody) -> TenantView:
+        return await self._ask(asks.create_tenant(tenant))
+
+    async def change_tenant(self, name: str, change: TenantBody) -> TenantView:
+        return await self._ask(asks.change_tenant(name, change))
+
+    async def delete_tenant(self, name: str) -> TenantView:
+        return await self._ask(asks.delete_tenant(name))
+
+    async def quota(self) -> QuotaView:
+        return await self._ask(asks.quota())
+
+    async def set_quota(self, change: QuotaBody) -> QuotaView:
+        return await self._ask(asks.set_quota(change))
 
     async def gpus(self) -> GpuListView:
         return await self._ask(asks.gpus())

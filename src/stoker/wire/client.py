@@ -25,8 +25,10 @@ from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsVi
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
+from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
+from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
 from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import PATIENCE_S
 from stoker.wire.steps import Give, Pause, Steps
@@ -232,6 +234,34 @@ class Client:
     def delete_partition(self, name: str) -> PartitionView:
         """Take a partition away. Raises: StokerError `partition_in_use`. Never repeated by itself."""
         return self._ask(asks.delete_partition(name))
+
+    def tenants(self) -> list[TenantView]:
+        """List every tenant, each followed by those beneath it."""
+        return self._ask(asks.tenants())
+
+    def tenant(self, name: str) -> TenantView:
+        """Show a tenant, and what it uses now. Raises: StokerError `tenant_unknown`."""
+        return self._ask(asks.tenant(name))
+
+    def create_tenant(self, tenant: NewTenantBody) -> TenantView:
+        """Make a tenant. Raises: StokerError `tenant_exists`. Never repeated by itself."""
+        return self._ask(asks.create_tenant(tenant))
+
+    def change_tenant(self, name: str, change: TenantBody) -> TenantView:
+        """Change what is given, and leave the rest; None takes a limit off."""
+        return self._ask(asks.change_tenant(name, change))
+
+    def delete_tenant(self, name: str) -> TenantView:
+        """Take a tenant away. Raises: StokerError `tenant_in_use`. Never repeated by itself."""
+        return self._ask(asks.delete_tenant(name))
+
+    def quota(self) -> QuotaView:
+        """Show how online and batch jobs share the GPUs."""
+        return self._ask(asks.quota())
+
+    def set_quota(self, change: QuotaBody) -> QuotaView:
+        """Share the GPUs anew. Raises: StokerError `bad_share` or `share_below_use`."""
+        return self._ask(asks.set_quota(change))
 
     def gpus(self) -> GpuListView:
         """List the GPUs of every node, and who holds them."""
