@@ -19,6 +19,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from stoker.brain import cycle
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import CONTROL, JobId, Position, Principal
@@ -43,6 +45,9 @@ Watcher = Callable[[ClusterState, Position, Fact], None]
 
 Listener = Callable[[Sequence[Entry]], None]
 """Told of each durable batch in order. It must only take notes: it runs inside the writer."""
+
+Hearer = Callable[[Command, Instant, Refusal | None], None]
+"""Told of each command that left no fact: refused or, with None, one that changed nothing. It must only take notes."""
 
 
 def job_to_instruct(event: Event) -> JobId | None:
@@ -97,6 +102,7 @@ class Committer:
         self._commands_max = commands_max
         self._listeners: list[Listener] = []
         self._watchers: list[Watcher] = []
+        self._hearers: list[Hearer] = []
         self._gathering = _Batch()
         self._flying = _Batch()
         self._work = asyncio.Event()
@@ -107,6 +113,9 @@ class Committer:
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
+
+    def hear(self, hearer: Hearer) -> None:
+        self._hearers.append(hearer)
 
     def now(self) -> Instant:
         """W4."""
@@ -140,6 +149,10 @@ class Committer:
         self._check_open()
         now = self.now()
         answer = admit(self.state, command, now, self._entropy.uid)
+        refusal = answer if isinstance(answer, Refusal) else None
+        if refusal or not answer:
+            for hearer in self._hearers:
+                hearer(command, now, refusal)
         if isinstance(answer, Refusal):
             raise StokerError(answer)
         self._apply_all(answer, now, command.by)
@@ -223,9 +236,11 @@ class Committer:
             return
         state, batch = self.state, self._gathering
         applied = 0
+        joined: bool | UnsetType = UNSET
         try:
             for event in events:
-                fact = Fact(at=now, by=by, event=event)
+                fact = Fact(at=now, by=by, event=event, joined=joined)
+                joined = True
                 position = Position(state.position + 1)
                 apply(state, fact, position)
                 for watcher in self._watchers:

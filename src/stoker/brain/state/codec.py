@@ -34,6 +34,9 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     by: Principal
     event: Event
+    joined: bool | msgspec.UnsetType = msgspec.UNSET
+    """True: of the same command as the fact before it, so that who did what can be told from the log. Not written
+    where a command has one fact, as most have."""
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
