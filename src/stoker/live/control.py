@@ -11,6 +11,7 @@ from typing import Final
 
 from stoker.brain.domain.ids import CONTROL, Epoch
 from stoker.brain.state.commands import BeginEpoch
+from stoker.live.access import Access
 from stoker.live.announce import Announcer
 from stoker.live.audit import Audit
 from stoker.live.committer import Committer
@@ -33,6 +34,7 @@ class ControlPlane:
 
     settings: ControlSettings
     committer: Committer
+    access: Access
     loop: Loop
     sessions: Sessions
     liveness: Liveness
@@ -49,9 +51,12 @@ class ControlPlane:
         return not self.committer.failed.is_set() and not self.loop.stuck
 
 
-async def recover_control(settings: ControlSettings, log: EventLog, history: History, world: World) -> ControlPlane:
+async def recover_control(
+    settings: ControlSettings, log: EventLog, history: History, world: World, *, open_to_owner: bool = True
+) -> ControlPlane:
     """The control plane as its log left it, not yet active. The log is open; the history will be.
 
+    `open_to_owner`: nobody but its owner reaches it, so it wants no token.
     Raises: LogDamaged.
     """
     recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
@@ -68,6 +73,7 @@ async def recover_control(settings: ControlSettings, log: EventLog, history: His
     return ControlPlane(
         settings=settings,
         committer=committer,
+        access=Access(committer, open_to_owner=open_to_owner),
         loop=loop,
         sessions=sessions,
         liveness=liveness,

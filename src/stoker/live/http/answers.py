@@ -10,14 +10,18 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import NodeName, Principal
+from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node
 from stoker.brain.state.admit.job import find_job
 from stoker.brain.state.admit.node import find_node
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import Command
+from stoker.brain.state.events.union import Event
+from stoker.live.control import ControlPlane
 from stoker.wire.rest.decode import decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 
@@ -29,8 +33,10 @@ BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all bodies together that are still on their way; what goes beyond it is refused with `overloaded`."""
 _MIB: Final = 1024 * 1024
 
-ANYONE: Final = Principal("user:local")
-"""Who asks, until tokens name people: the listener is loopback-only, and whoever reaches it has an account here."""
+ANYONE: Final = OWNER.principal
+"""For routes that don't ask yet who it is; it goes as soon as none is left."""
+CALLER: Final = "stoker.caller"
+"""Where in a request's scope the guard says who asks."""
 
 Query = TypeVar("Query", bound=msgspec.Struct)
 _encode = msgspec.json.Encoder().encode
@@ -47,6 +53,22 @@ def raw_json(content: bytes, status: int = 200, headers: Mapping[str, str] | Non
 def problem_answer(refusal: Refusal) -> Response:
     problem = problem_of(refusal)
     return Response(_encode(problem), status_code=problem.status, media_type=MEDIA_TYPE)
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks."""
+    caller = request.scope[CALLER]
+    assert isinstance(caller, Caller), f"{CALLER} is {caller!r}"
+    return caller
+
+
+async def carry_out(control: ControlPlane, request: Request, command: Command) -> tuple[Event, ...]:
+    """As `Committer.ask`, for one whose token is still good: his body may have taken long to come.
+
+    Raises: StokerError `token_unknown`, or as the brain refuses.
+    """
+    control.access.check(caller_of(request))
+    return await control.committer.ask(command)
 
 
 def query_of(request: Request, shape: type[Query]) -> Query:

@@ -1,6 +1,5 @@
 """REST for jobs: submit, list, show. What is told to them is in `orders`."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,13 +15,13 @@ from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.lifecycle import states_named
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import body_of, json_answer, names_several, query_of, raw_json
+from stoker.live.http.answers import body_of, caller_of, json_answer, names_several, query_of, raw_json
 from stoker.live.http.contract import BODY, CHANGE, KEYED, LIST, RECALLED, SUBMIT, json_content, keyed, one_of, route
 from stoker.live.http.listing import page_of, select, states_of
 from stoker.live.http.recall import job_recalled
 from stoker.live.http.rows import Rows, drawn
 from stoker.live.http.shown import members_named, seen, shown
-from stoker.live.http.submit import Key, Submitted, key_of, submitted
+from stoker.live.http.submit import Submitted, key_of, submitted
 from stoker.wire.moment import parse_moment
 from stoker.wire.rest.decode import bad_value, decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
@@ -58,14 +57,15 @@ def routes(control: ControlPlane) -> APIRouter:
     )
     async def submit(request: Request) -> Response:
         """Submit one job, or all or none of `{"jobs": [...]}`."""
-        data = await body_of(request)
+        caller, data = caller_of(request), await body_of(request)
         key = key_of(request, data, "jobs")
         # Most bodies are one job; only where the word stands in it, or may be written otherwise, they are looked into.
         members = decode_members(data) if b'"jobs"' in data or b"\\u" in data else {}
         if "jobs" in members:
-            return await _many(control, await _specs(control, members), key)
+            specs = await _specs(control, members)
+            return await _many(control, await submitted(control, caller, specs, key))
         spec = spec_of(decode_body(JobBody, data), control.committer.now())
-        return _one(await submitted(control, (spec,), key), control)
+        return _one(await submitted(control, caller, (spec,), key), control)
 
     @router.get(
         "/jobs",
@@ -98,8 +98,7 @@ def _one(answer: Submitted, control: ControlPlane) -> Response:
     return json_answer(job_view(now, submitted=True), 201, answer.headers)
 
 
-async def _many(control: ControlPlane, specs: Sequence[JobSpec], key: Key) -> Response:
-    answer = await submitted(control, specs, key)
+async def _many(control: ControlPlane, answer: Submitted) -> Response:
     content = b",".join(await drawn(control, answer.seen, submitted=True))
     total = len(answer.seen.jobs) + len(answer.forgotten)
     gone = b',"forgotten":[%b]' % b",".join(b'"%d"' % job for job in answer.forgotten) if answer.forgotten else b""

@@ -10,7 +10,7 @@ from stoker.brain.domain.label import parse_taint
 from stoker.brain.domain.node import Node
 from stoker.brain.state.commands import LabelNode, TaintNode
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE, body_of, json_answer, node_at
+from stoker.live.http.answers import body_of, caller_of, carry_out, json_answer, node_at
 from stoker.live.http.contract import BODY, CHANGE, NODE, json_content, route
 from stoker.live.http.nodes import node_view
 from stoker.wire.rest.decode import decode_body
@@ -37,8 +37,8 @@ def routes(control: ControlPlane) -> APIRouter:
         """Set labels on a node, or take some off: for good, whatever its agent names."""
         body = decode_body(LabelsBody, await body_of(request))
         node = node_at(request, control.committer.state)
-        ask = LabelNode(by=ANYONE, node=node.name, labels=body.labels, remove=tuple(body.remove))
-        await control.committer.ask(ask)
+        ask = LabelNode(by=caller_of(request).principal, node=node.name, labels=body.labels, remove=tuple(body.remove))
+        await carry_out(control, request, ask)
         return answer(node)
 
     @router.post(
@@ -50,7 +50,11 @@ def routes(control: ControlPlane) -> APIRouter:
         body = decode_body(TaintsBody, await body_of(request))
         node = node_at(request, control.committer.state)
         taints = tuple(map(parse_taint, body.taints))
-        await control.committer.ask(TaintNode(by=ANYONE, node=node.name, taints=taints, remove=tuple(body.remove)))
+        await carry_out(
+            control,
+            request,
+            TaintNode(by=caller_of(request).principal, node=node.name, taints=taints, remove=tuple(body.remove)),
+        )
         return answer(node)
 
     return router

@@ -10,7 +10,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DrainNode, ForgetNode, ResumeNode
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE, body_of, json_answer, node_at, query_of
+from stoker.live.http.answers import body_of, caller_of, carry_out, json_answer, node_at, query_of
 from stoker.live.http.contract import BODY, CHANGE, NODE, json_content, route
 from stoker.live.http.gpus import gpus_of
 from stoker.wire.rest.decode import decode_body
@@ -56,14 +56,16 @@ def routes(control: ControlPlane) -> APIRouter:
         data = await body_of(request)
         body = decode_body(DrainBody, data) if data else DrainBody()
         node = node_at(request, control.committer.state)
-        await control.committer.ask(DrainNode(by=ANYONE, node=node.name, reason=body.reason))
+        await carry_out(
+            control, request, DrainNode(by=caller_of(request).principal, node=node.name, reason=body.reason)
+        )
         return answer(node)
 
     @router.post("/nodes/{name}/resume", **route(shown, path="name", refusals=(*NODE, "node_forgotten", *CHANGE)))
     async def resume(request: Request) -> Response:
         """End a drain."""
         node = node_at(request, control.committer.state)
-        await control.committer.ask(ResumeNode(by=ANYONE, node=node.name))
+        await carry_out(control, request, ResumeNode(by=caller_of(request).principal, node=node.name))
         return answer(node)
 
     @router.delete(
@@ -73,7 +75,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Forget a node that won't come back; with `force`, settle what it held without proof that it is gone."""
         force = query_of(request, ForgetQuery).force
         node = node_at(request, control.committer.state)
-        await control.committer.ask(ForgetNode(by=ANYONE, node=node.name, force=force))
+        await carry_out(control, request, ForgetNode(by=caller_of(request).principal, node=node.name, force=force))
         return answer(node)
 
     return router

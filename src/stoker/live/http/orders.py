@@ -11,8 +11,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, member_id, parse_job_ref
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob
 from stoker.brain.state.events.job import (
@@ -27,7 +28,7 @@ from stoker.brain.state.events.job import (
 )
 from stoker.brain.state.events.union import Event
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE, body_of, json_answer, raw_json
+from stoker.live.http.answers import body_of, caller_of, json_answer, raw_json
 from stoker.live.http.contract import BODY, CHANGE, JOB, Content, json_content, one_of, route
 from stoker.live.http.rows import drawn
 from stoker.live.http.shown import Seen, members_named, seen, shown
@@ -46,8 +47,9 @@ def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
     shapes = one_of(JobView, JobsToldView)
 
-    async def answered(request: Request, order: Callable[[JobRef], Order]) -> Response:
-        told = await tell(control, order(parse_job_ref(request.path_params["job_id"])))
+    async def answered(request: Request, order: Callable[[Principal, JobRef], Order]) -> Response:
+        caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
+        told = await tell(control, caller, order(caller.principal, target))
         if isinstance(told, Shown):
             return json_answer(job_view(told))
         content = b",".join(await drawn(control, told.seen))
@@ -56,25 +58,25 @@ def routes(control: ControlPlane) -> APIRouter:
     @router.delete("/jobs/{job_id}", **route(shapes, path="job_id", refusals=(*JOB, "job_ended", *CHANGE)))
     async def cancel(request: Request) -> Response:
         """Cancel a job, an array or members of one. A job is final once its processes are proved gone."""
-        return await answered(request, lambda target: Cancel(by=ANYONE, target=target))
+        return await answered(request, lambda by, target: Cancel(by=by, target=target))
 
     @router.post("/jobs/{job_id}/hold", **_order(shapes, "job_ended", "job_live", "too_many_jobs"))
     async def hold(request: Request) -> Response:
         """Keep what waits from starting, until it is released."""
         await _no_body(request)
-        return await answered(request, lambda target: Hold(by=ANYONE, target=target))
+        return await answered(request, lambda by, target: Hold(by=by, target=target))
 
     @router.post("/jobs/{job_id}/release", **_order(shapes, "not_held", "too_many_jobs"))
     async def release(request: Request) -> Response:
         """Let what is held wait for its turn again."""
         await _no_body(request)
-        return await answered(request, lambda target: Release(by=ANYONE, target=target))
+        return await answered(request, lambda by, target: Release(by=by, target=target))
 
     @router.post("/jobs/{job_id}/requeue", **_order(shapes, *_REQUEUE))
     async def requeue(request: Request) -> Response:
         """Run it once more: what is live is stopped first. Of a whole array the members that failed."""
         await _no_body(request)
-        return await answered(request, lambda target: Requeue(by=ANYONE, target=target))
+        return await answered(request, lambda by, target: Requeue(by=by, target=target))
 
     @router.post(
         "/jobs/{job_id}/signal",
@@ -88,7 +90,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def signal(request: Request) -> Response:
         """Send a signal to the processes of what runs, once."""
         number = parse_signal(decode_body(SignalBody, await body_of(request)).signal)
-        return await answered(request, lambda target: SignalJob(by=ANYONE, target=target, signal=number))
+        return await answered(request, lambda by, target: SignalJob(by=by, target=target, signal=number))
 
     return router
 
@@ -113,9 +115,10 @@ class ToldMany(NamedTuple):
     changed: int
 
 
-async def tell(control: ControlPlane, order: Order) -> Shown | ToldMany:
+async def tell(control: ControlPlane, caller: Caller, order: Order) -> Shown | ToldMany:
     """Carry an order out, durably. Raises: StokerError as the brain refuses."""
     committer, ref = control.committer, order.target
+    control.access.check(caller)
     committer.check_room()
     events = committer.tell(order)
     # Looked at before the wait for the disk, while it is exactly as the order left it.

@@ -18,7 +18,7 @@ from stoker.brain.state.admit.partition import find_partition
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeletePartition, PutPartition
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE, body_of, json_answer, query_of
+from stoker.live.http.answers import body_of, caller_of, carry_out, json_answer, query_of
 from stoker.live.http.contract import BODY, CHANGE, PARTITION, json_content, route
 from stoker.live.http.gpus import known_nodes
 from stoker.wire.rest.decode import decode_body
@@ -63,7 +63,9 @@ def routes(control: ControlPlane) -> APIRouter:
         """Make a partition."""
         body = decode_body(NewPartitionBody, await body_of(request))
         partition = partition_of(body.name, body)
-        await control.committer.ask(PutPartition(by=ANYONE, partition=partition, create=True))
+        await carry_out(
+            control, request, PutPartition(by=caller_of(request).principal, partition=partition, create=True)
+        )
         return await answer(partition, 201)
 
     @router.get("/partitions/{name}", **route(shown, path="name", refusals=PARTITION))
@@ -76,7 +78,9 @@ def routes(control: ControlPlane) -> APIRouter:
         """Replace a partition whole, or make it. Jobs that are in already keep their time limits."""
         body = decode_body(PartitionBody, await body_of(request))
         partition = partition_of(request.path_params["name"], body)
-        await control.committer.ask(PutPartition(by=ANYONE, partition=partition, create=False))
+        await carry_out(
+            control, request, PutPartition(by=caller_of(request).principal, partition=partition, create=False)
+        )
         return await answer(partition)
 
     @router.delete(
@@ -85,7 +89,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def delete_partition(request: Request) -> Response:
         """Delete a partition that no job names which hasn't ended. The answer shows what it was."""
         partition = _partition_at(request, control.committer.state)
-        await control.committer.ask(DeletePartition(by=ANYONE, name=partition.name))
+        await carry_out(control, request, DeletePartition(by=caller_of(request).principal, name=partition.name))
         return await answer(partition)
 
     return router

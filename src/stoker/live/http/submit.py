@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE
 from stoker.live.http.recall import record_of
 from stoker.live.http.shown import Seen, seen
 from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
@@ -63,13 +63,14 @@ def key_of(request: Request, data: bytes, dialect: str) -> Key:
     return Key(given[0], blake2b(data, digest_size=_DIGEST_BYTES, person=dialect.encode()).hexdigest())
 
 
-async def submitted(control: ControlPlane, specs: Sequence[JobSpec], key: Key) -> Submitted:
+async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSpec], key: Key) -> Submitted:
     """The jobs that these became. Raises: StokerError as the brain refuses."""
     committer = control.committer
+    control.access.check(caller)
     committer.check_room()
-    events = committer.tell(Submit(by=ANYONE, specs=tuple(specs), key=key.key, digest=key.digest))
+    events = committer.tell(Submit(by=caller.principal, specs=tuple(specs), key=key.key, digest=key.digest))
     if not events:
-        return await _repeated(control, key)
+        return await _repeated(control, caller.principal, key)
     # Taken now: by the time they are durable a short job may have ended and, on a busy cluster, been forgotten.
     jobs = [committer.state.jobs[event.job] for event in events if isinstance(event, JobSubmitted)]
     answer = Submitted(seen(control, jobs))
@@ -77,8 +78,8 @@ async def submitted(control: ControlPlane, specs: Sequence[JobSpec], key: Key) -
     return answer
 
 
-async def _repeated(control: ControlPlane, key: Key) -> Submitted:
-    first = control.committer.state.submitted_under(ANYONE, key.key)
+async def _repeated(control: ControlPlane, by: Principal, key: Key) -> Submitted:
+    first = control.committer.state.submitted_under(by, key.key)
     assert first is not None, "a submit without events repeats one that is known"
     await control.committer.settled()  # I3
     jobs: list[Job] = []

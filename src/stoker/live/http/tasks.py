@@ -11,7 +11,7 @@ from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.commands import Cancel
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE, body_of, json_answer, query_of
+from stoker.live.http.answers import body_of, caller_of, json_answer, query_of
 from stoker.live.http.contract import BODY, CHANGE, JOB, KEYED, LISTED, RECALLED, SUBMIT, json_content, keyed, route
 from stoker.live.http.listing import page_of, select, states_of
 from stoker.live.http.orders import ToldMany, tell
@@ -56,7 +56,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Submit a job in the dgpu dialect."""
         data = await body_of(request)
         body = decode_body(TaskBody, data)
-        answer = await submitted(control, (task_spec(body),), key_of(request, data, "tasks"))
+        answer = await submitted(control, caller_of(request), (task_spec(body),), key_of(request, data, "tasks"))
         if answer.forgotten:
             return json_answer(task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, answer.headers)
         return json_answer(task_submitted_view(shown(control, answer.seen.jobs[0])), 201, answer.headers)
@@ -81,8 +81,9 @@ def routes(control: ControlPlane) -> APIRouter:
     )
     async def cancel_task(request: Request) -> Response:
         """Cancel a task, waiting or running."""
-        target = parse_job_ref(request.path_params["job_id"])
-        return json_answer(MessageView(_said(await tell(control, Cancel(by=ANYONE, target=target)), target)))
+        caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
+        told = await tell(control, caller, Cancel(by=caller.principal, target=target))
+        return json_answer(MessageView(_said(told, target)))
 
     return router
 
