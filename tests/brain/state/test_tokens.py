@@ -1,0 +1,171 @@
+"""Tokens as facts of the log: what may be made, what is kept, and when they go."""
+
+import pytest
+
+from stoker.brain.domain.access import OWNER, Caller, Role, Token, TokenId
+from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.ids import DEFAULT_TENANT, Position, Principal, TenantName
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.tenant import NO_TENANT, Tenant
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.apply.dispatch import apply
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
+from stoker.brain.state.commands import CreateToken, PutTenant, RevokeToken
+from stoker.brain.state.events.access import TokenCreated, TokenRevoked
+from tests.brain.state.story import ANNA, Story
+
+LAB = TenantName("lab")
+
+
+def token(text: str, role: Role = Role.ADMIN, tenant: TenantName = NO_TENANT, **fields: object) -> Token:
+    return Token(id=TokenId(text), digest=f"digest-of-{text}", role=role, tenant=tenant, **fields)  # type: ignore[arg-type]
+
+
+def create(story: Story, wanted: Token) -> str:
+    """ "" when it was made, else the code of the refusal."""
+    answer = story.ask(CreateToken(by=ANNA, token=wanted))
+    return answer.code if isinstance(answer, Refusal) else ""
+
+
+def with_lab() -> Story:
+    story = Story()
+    story.do(PutTenant(by=ANNA, tenant=Tenant(name=LAB), create=True))
+    return story
+
+
+# -- K1 ----------------------------------------------------------------------------------------------------------
+
+
+def test_k1_a_token_of_a_user_is_bound_to_a_tenant_that_is_there() -> None:
+    story = with_lab()
+    assert create(story, token("a", Role.USER)) == "bad_token"
+    assert create(story, token("a", Role.USER, TenantName("labs"))) == "unknown_tenant"
+    assert create(story, token("a", Role.USER, LAB)) == ""
+    assert create(story, token("b", Role.USER, DEFAULT_TENANT)) == ""
+
+
+def test_k1_a_token_of_an_agent_has_neither_tenant_nor_user() -> None:
+    story = with_lab()
+    assert create(story, token("a", Role.AGENT, LAB)) == "bad_token"
+    assert create(story, token("a", Role.AGENT, user="anna")) == "bad_token"
+    assert create(story, token("a", Role.AGENT)) == ""
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.ADMIN])
+def test_k1_other_tokens_may_be_bound_and_need_not(role: Role) -> None:
+    story = with_lab()
+    assert create(story, token("a", role)) == ""
+    assert create(story, token("b", role, LAB)) == ""
+    assert create(story, token("c", role, TenantName("nobody"))) == "unknown_tenant"
+
+
+# -- K2 ----------------------------------------------------------------------------------------------------------
+
+
+def test_k2_an_expiry_lies_ahead() -> None:
+    story = Story()
+    for past in (1, story.now - 1, story.now):
+        refusal = story.refused(CreateToken(by=ANNA, token=token("a", expires_at=Instant(past))))
+        assert (refusal.code, refusal.facts["expires_ms"]) == ("bad_token", past)
+    assert create(story, token("a", expires_at=Instant(story.now + 1))) == ""
+    assert create(story, token("b", expires_at=NEVER)) == ""
+
+
+# -- K3 ----------------------------------------------------------------------------------------------------------
+
+
+def test_k3_there_are_as_many_tokens_as_the_policy_says_and_one_that_is_revoked_makes_room() -> None:
+    story = Story(Policy(tokens_max=2))
+    assert [create(story, token(text)) for text in "abc"] == ["", "", "too_many_tokens"]
+    story.do(RevokeToken(by=ANNA, id=TokenId("a")))
+    assert create(story, token("c")) == ""
+
+
+def test_k3_those_that_have_expired_make_room_and_leave() -> None:
+    story = Story(Policy(tokens_max=2))
+    create(story, token("a", expires_at=Instant(story.now + 10)))
+    create(story, token("b", expires_at=Instant(story.now + 20)))
+    story.wait(9)
+    assert create(story, token("c")) == "too_many_tokens"
+    story.wait(1)
+    events = story.do(CreateToken(by=ANNA, token=token("c")))
+    assert events == (TokenRevoked(id=TokenId("a")), TokenCreated(token=token("c")))
+    assert list(story.state.tokens) == ["b", "c"]
+
+
+# -- texts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", ["anna", "_svc", "A.b-c_9", "machine$", "x" * 31])
+def test_the_name_of_an_account_is_taken(user: str) -> None:
+    assert create(Story(), token("a", user=user)) == ""
+
+
+@pytest.mark.parametrize("user", ["9a", "-x", "a b", "a:b", "ä", "a/../b", "x" * 40, "root\n", "$", "a\0"])
+def test_what_can_be_no_account_is_refused_with_a_way_to_look_it_up(user: str) -> None:
+    refusal = Story().refused(CreateToken(by=ANNA, token=token("a", user=user)))
+    assert refusal.code == "bad_user"
+    assert "getent" in refusal.hint
+
+
+def test_a_comment_is_as_long_as_the_policy_says_and_no_longer() -> None:
+    story = Story(Policy(text_bytes_max=10))
+    assert create(story, token("a", comment="x" * 10)) == ""
+    assert create(story, token("b", comment="ä" * 6)) == "text_too_long"
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------
+
+
+def test_the_event_says_who_made_it_and_when() -> None:
+    story = Story().wait(5)
+    story.do(CreateToken(by=ANNA, token=token("a", created_by=Principal("user:mallory"), created_at=Instant(1))))
+    kept = story.state.tokens[TokenId("a")]
+    assert (kept.created_at, kept.created_by) == (story.now, ANNA)
+
+
+def test_a_digest_finds_its_token_until_it_is_revoked() -> None:
+    story = Story()
+    create(story, token("a"))
+    create(story, token("b"))
+    assert story.state.token_of_digest == {"digest-of-a": "a", "digest-of-b": "b"}
+    assert story.do(RevokeToken(by=ANNA, id=TokenId("a"))) == (TokenRevoked(id=TokenId("a")),)
+    assert story.state.token_of_digest == {"digest-of-b": "b"}
+    assert list(story.state.tokens) == ["b"]
+
+
+def test_what_was_never_there_or_was_revoked_before_cannot_be_revoked() -> None:
+    story = Story()
+    create(story, token("a"))
+    story.do(RevokeToken(by=ANNA, id=TokenId("a")))
+    for gone in ("a", "never"):
+        refusal = story.refused(RevokeToken(by=ANNA, id=TokenId(gone)))
+        assert refusal.facts["token_id"] == gone
+
+
+def test_tokens_and_tenants_survive_a_replay_and_a_snapshot() -> None:
+    story = with_lab()
+    create(story, token("a", Role.USER, LAB, user="anna", comment="laptop", expires_at=Instant(story.now + 5)))
+    create(story, token("b"))
+    story.do(RevokeToken(by=ANNA, id=TokenId("b")))
+    replayed = ClusterState()
+    for record in story.log:
+        apply(replayed, decode_fact(record), Position(replayed.position + 1))
+    for other in (replayed, load_snapshot(list(snapshot_chunks(story.state)))):
+        assert other.tokens == story.state.tokens
+        assert other.token_of_digest == story.state.token_of_digest == {"digest-of-a": "a"}
+        assert other.tenants == story.state.tenants
+
+
+# -- who a token speaks for --------------------------------------------------------------------------------------
+
+
+def test_commands_are_logged_under_the_unix_account_and_else_under_the_token() -> None:
+    assert token("a", user="anna").principal == "user:anna"
+    assert token("a").principal == "token:a"
+
+
+def test_who_names_no_tenant_submits_to_his_own_and_who_has_none_to_the_default() -> None:
+    assert Caller(principal=ANNA, role=Role.USER, tenant=LAB).home == LAB
+    assert OWNER.home == DEFAULT_TENANT
