@@ -40,6 +40,7 @@ _SECTIONS: Final = {
     "Operation": {
         "control": "daemon:control",
         "agent": "daemon:agent",
+        "token": "token:token",
         "doctor": "doctor:doctor",
         "usage": "usage:usage",
         "completion": "completion:completion",

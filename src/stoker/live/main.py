@@ -62,7 +62,7 @@ async def run_control(settings: ControlSettings, *, stop: asyncio.Event, on_read
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
-    with _library_logs(telemetry), _as_refusals():
+    with _library_logs(telemetry), as_refusals():
         log, history = SqliteLog(settings.data_dir, telemetry=telemetry), SqliteHistory(settings.data_dir)
         try:
             await log.open()
@@ -99,7 +99,7 @@ async def _serve(
 
 
 @contextmanager
-def _as_refusals() -> Iterator[None]:
+def as_refusals() -> Iterator[None]:
     """What ends a control plane, in words for whoever started it."""
     try:
         yield

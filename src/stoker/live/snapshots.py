@@ -79,6 +79,18 @@ async def recover(log: EventLog, world: World, begin: Begin) -> Recovered:
     return Recovered(state, since, tuple(recent), history)
 
 
+async def state_of(log: EventLog) -> ClusterState:
+    """What a log adds up to, without whatever else a control plane keeps of it. The log is open already.
+
+    Raises: LogDamaged.
+    """
+    stored = await log.snapshot()
+    state = ClusterState() if stored is None else _loaded(stored.position, stored.chunks)
+    async for position, record in log.follow(state.position):
+        _replayed(state, position, record)
+    return state
+
+
 def _loaded(position: Position, chunks: Sequence[bytes]) -> ClusterState:
     try:
         state = load_snapshot(chunks)

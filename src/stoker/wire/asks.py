@@ -32,8 +32,8 @@ from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, Partitio
 from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody, JobsBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
-from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
 from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantListView, TenantView
+from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
 from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import Reply, Request, bad_answer
 from stoker.wire.versions import API_PREFIX

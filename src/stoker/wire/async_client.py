@@ -28,6 +28,7 @@ from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
 from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
+from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
 from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import DEFAULT_SERVER, PATIENCE_S
 from stoker.wire.steps import Give, Pause, Steps
@@ -40,9 +41,9 @@ Answer = TypeVar("Answer")
 class AsyncClient:
     """One user's way to one cluster, for any number of tasks of one event loop."""
 
-    def __init__(self, servers: str = DEFAULT_SERVER, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, servers: str = DEFAULT_SERVER, *, token: str = "", patience_s: float = PATIENCE_S) -> None:
         """As `Client`. Raises: StokerError `bad_server`."""
-        self._transport = AsyncTransport(servers, patience_s=patience_s)
+        self._transport = AsyncTransport(servers, token=token, patience_s=patience_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -172,6 +173,15 @@ class AsyncClient:
 
     async def set_quota(self, change: QuotaBody) -> QuotaView:
         return await self._ask(asks.set_quota(change))
+
+    async def create_token(self, token: NewTokenBody) -> NewTokenView:
+        return await self._ask(asks.create_token(token))
+
+    async def tokens(self) -> TokenListView:
+        return await self._ask(asks.tokens())
+
+    async def revoke_token(self, token_id: str) -> TokenView:
+        return await self._ask(asks.revoke_token(token_id))
 
     async def gpus(self) -> GpuListView:
         return await self._ask(asks.gpus())

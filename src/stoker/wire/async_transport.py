@@ -38,8 +38,11 @@ _HEAD_BYTES_MAX: Final = 64 * 1024
 class Connection:
     """One keep-alive connection."""
 
-    def __init__(self, server: SplitResult, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, server: SplitResult, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str = ""
+    ) -> None:
         self.server = server
+        self._token = token
         self._reader = reader
         self._writer = writer
 
@@ -60,7 +63,7 @@ class Connection:
     async def exchange(self, request: Request) -> tuple[Reply, bool]:
         """The answer, and whether the connection may be kept. Raises: AnswerLost."""
         try:
-            self._writer.write(_head(self.server, request) + (request.body or b""))
+            self._writer.write(_head(self.server, request, self._token) + (request.body or b""))
             await self._drained()
             return await self._answer(request)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as fault:
@@ -115,8 +118,8 @@ class Connection:
         return b"".join(parts)
 
 
-def _head(server: SplitResult, request: Request) -> bytes:
-    headers = {"Host": server.netloc, **headers_of(request)}
+def _head(server: SplitResult, request: Request, token: str) -> bytes:
+    headers = {"Host": server.netloc, **headers_of(request, token)}
     if request.body is not None or request.method != "GET":
         headers["Content-Length"] = str(len(request.body or b""))
     lines = [f"{request.method} {request.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
@@ -141,12 +144,14 @@ class AsyncTransport:
         self,
         servers: str = DEFAULT_SERVER,
         *,
+        token: str = "",
         answer_s: float = ANSWER_S,
         patience_s: float = 0.0,
         pause: Callable[[float], Awaitable[object]] = pause_async,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server`."""
         self._servers = parsed_servers(servers)
+        self._token = token
         self._answer_s = answer_s
         self._patience_s = patience_s
         self._pause = pause
@@ -225,4 +230,4 @@ class AsyncTransport:
             raise Unreachable("timed out") from fault
         except OSError as fault:
             raise Unreachable(fault.strerror or str(fault)) from fault
-        return Connection(server, reader, writer)
+        return Connection(server, reader, writer, self._token)

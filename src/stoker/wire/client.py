@@ -29,6 +29,7 @@ from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
 from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
+from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
 from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import PATIENCE_S
 from stoker.wire.steps import Give, Pause, Steps
@@ -46,15 +47,18 @@ class Client:
         self,
         servers: str = DEFAULT_SERVER,
         *,
+        token: str = "",
         patience_s: float = PATIENCE_S,
         pause: Callable[[float], object] = pause,
     ) -> None:
-        """`servers` has commas between several. For up to `patience_s` a request is repeated that may be, while no
-        server answers or each says that it can't now; 0 = say so at once. `pause` blocks for seconds.
+        """`servers` has commas between several. The `token` is sent with each request; empty = none is.
+
+        For up to `patience_s` a request is repeated that may be, while no server answers or each says that it can't
+        now; 0 = say so at once. `pause` blocks for seconds.
 
         Raises: StokerError `bad_server`.
         """
-        self._transport = Transport(servers, patience_s=patience_s, pause=pause)
+        self._transport = Transport(servers, token=token, patience_s=patience_s, pause=pause)
         self._pause = pause
 
     def __enter__(self) -> Self:
@@ -262,6 +266,18 @@ class Client:
     def set_quota(self, change: QuotaBody) -> QuotaView:
         """Share the GPUs anew. Raises: StokerError `bad_share` or `share_below_use`."""
         return self._ask(asks.set_quota(change))
+
+    def create_token(self, token: NewTokenBody) -> NewTokenView:
+        """Make a token; its text is in this answer only. Raises: StokerError `bad_token`. Never repeated by itself."""
+        return self._ask(asks.create_token(token))
+
+    def tokens(self) -> TokenListView:
+        """List every token that holds, without its text."""
+        return self._ask(asks.tokens())
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        """End a token at once, also on open streams. Raises: StokerError `token_not_found`."""
+        return self._ask(asks.revoke_token(token_id))
 
     def gpus(self) -> GpuListView:
         """List the GPUs of every node, and who holds them."""

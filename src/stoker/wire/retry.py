@@ -23,6 +23,7 @@ import msgspec
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
+from stoker.wire.token import HEADER, bearer
 from stoker.wire.versions import USER_AGENT
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
@@ -159,9 +160,11 @@ def preferred(servers: Sequence[SplitResult], server: SplitResult) -> list[Split
     return [server, *(each for each in servers if each is not server)]
 
 
-def headers_of(request: Request) -> dict[str, str]:
+def headers_of(request: Request, token: str = "") -> dict[str, str]:
     """All that a request carries, but for what the connection adds."""
     about = {"User-Agent": USER_AGENT, "Accept": "application/json"}
+    if token:
+        about[HEADER] = bearer(token)
     if request.body is not None:
         about["Content-Type"] = "application/json"
     return {**about, **request.headers}

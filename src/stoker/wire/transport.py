@@ -6,8 +6,10 @@ Standard library only, so that a command line starts quickly. What a lost or a b
 import http.client
 import select
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import SplitResult
 
+from stoker.wire.local_socket import connected
 from stoker.wire.pause import jittered, pause
 from stoker.wire.retry import (
     ANSWER_BYTES_MAX,
@@ -35,12 +37,14 @@ class Transport:
         self,
         servers: str = DEFAULT_SERVER,
         *,
+        token: str = "",
         answer_s: float = ANSWER_S,
         patience_s: float = 0.0,
         pause: Callable[[float], object] = pause,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server`."""
         self._servers = parsed_servers(servers)
+        self._token = token
         self._answer_s = answer_s
         self._patience_s = patience_s
         self._pause = pause
@@ -94,7 +98,7 @@ class Transport:
     def _exchange(self, server: SplitResult, request: Request) -> Reply:
         connection = self._connected(server)
         try:
-            connection.request(request.method, request.target, request.body, headers_of(request))
+            connection.request(request.method, request.target, request.body, headers_of(request, self._token))
         except OSError as fault:
             # Whoever refuses a body needn't read it: the answer may be there before the request is sent.
             return self._early_answer(connection, fault)
@@ -121,8 +125,7 @@ class Transport:
         if kept is not None and (kept.host, kept.port) == (server.hostname, server.port) and _alive(kept):
             return kept
         self.close()
-        kind = http.client.HTTPSConnection if server.scheme == "https" else http.client.HTTPConnection
-        made = kind(server.hostname or "", server.port, timeout=CONNECT_S)
+        made = self._made(server)
         try:
             made.connect()
         except OSError as fault:
@@ -130,6 +133,31 @@ class Transport:
         made.sock.settimeout(self._answer_s)
         self._connection = made
         return made
+
+    def _made(self, server: SplitResult) -> http.client.HTTPConnection:
+        """Not connected yet."""
+        kind = http.client.HTTPSConnection if server.scheme == "https" else http.client.HTTPConnection
+        return kind(server.hostname or "", server.port, timeout=CONNECT_S)
+
+
+class SocketTransport(Transport):
+    """The same to the control plane on this machine that listens on a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def _made(self, server: SplitResult) -> http.client.HTTPConnection:
+        return _SocketConnection(self._path, server)
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, server: SplitResult) -> None:
+        super().__init__(server.hostname or "", server.port, timeout=CONNECT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = connected(self._path, CONNECT_S)
 
 
 def _lost(fault: Exception) -> AnswerLost:

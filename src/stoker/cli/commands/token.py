@@ -1,0 +1,142 @@
+"""`stoker token`: who may ask this cluster for what."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from stoker.cli.output import output_options, show_lines, show_rows
+from stoker.cli.server import connect, server_option
+from stoker.cli.table import Column
+
+if TYPE_CHECKING:
+    from stoker.cli.token_store import Tokens
+    from stoker.wire.rest.token import TokenView
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+ROLES: Final = ("viewer", "user", "admin", "agent")
+
+
+def _data_dir_option(command: Command) -> Command:
+    option = click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Data folder of a control plane on this machine, running or not: it is asked there, and wants no token.",
+    )
+    return option(command)
+
+
+@contextmanager
+def _tokens(data_dir: Path | None) -> "Iterator[Tokens]":
+    if data_dir is None:
+        yield connect()
+        return
+    from stoker.cli.token_store import act_as_owner, tokens_in
+
+    act_as_owner(data_dir)
+    with tokens_in(data_dir) as tokens:
+        yield tokens
+
+
+def _columns() -> "list[Column[TokenView]]":
+    return [
+        Column("ID", lambda token: token.id),
+        Column("ROLE", lambda token: token.role.value),
+        Column("TENANT", lambda token: token.tenant),
+        Column("USER", lambda token: token.user),
+        Column("CREATED", lambda token: token.created_at),
+        Column("EXPIRES", lambda token: token.expires_at or "never"),
+        Column("COMMENT", lambda token: token.comment, elastic=True),
+        Column("PRINCIPAL", lambda token: token.principal, wide=True),
+        Column("CREATED BY", lambda token: token.created_by, wide=True),
+    ]
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke tokens.
+
+    A token says who asks: its role, its tenant and the Unix account of its jobs. The control plane keeps a digest of
+    it and can't show it again.
+
+    \b
+    Examples:
+      stoker token create --role admin --data-dir /var/lib/stoker
+      stoker token create --role user --tenant vision --user ada --expires 90d
+      stoker token list
+    """
+
+
+@token.command()
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What it allows.")
+@click.option("--tenant", metavar="T", help="Tenant of its jobs; a user's token has one, a viewer's may.")
+@click.option("--user", metavar="U", help="Unix account that its jobs run as.")
+@click.option("--comment", metavar="TEXT", help="For people: who has it, and what for.")
+@click.option("--expires", metavar="T", help="After how long it ends: 30d, 12h. [default: never]")
+@_data_dir_option
+@output_options
+@server_option
+def create(data_dir: Path | None, form: str, **given: str | None) -> None:
+    """Make a token and print its text, and nothing else.
+
+    The text is shown this once. Keep it in a file that nobody else can read.
+
+    \b
+    Examples:
+      stoker token create --role admin --data-dir /var/lib/stoker > admin.token
+      stoker token create --role agent --comment "all GPU nodes" > agent.token
+      stoker token create --role user --tenant vision --user ada --expires 90d
+    """
+    from stoker.brain.domain.access import Role
+    from stoker.wire.rest.token import NewTokenBody
+
+    role = Role(str(given.pop("role")))
+    with _tokens(data_dir) as tokens:
+        made = tokens.create_token(NewTokenBody(role=role, **given))
+    show_lines(form, [made.token], made)
+
+
+@token.command("list")
+@_data_dir_option
+@output_options
+@server_option
+def list_tokens(data_dir: Path | None, form: str) -> None:
+    """Show every token that holds, without its text.
+
+    \b
+    Examples:
+      stoker token list
+      stoker token list -o wide
+      stoker token list --data-dir /var/lib/stoker
+    """
+    with _tokens(data_dir) as tokens:
+        found = tokens.tokens()
+    show_rows(form, _columns(), found.tokens, found)
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@_data_dir_option
+@output_options
+@server_option
+def revoke(token_id: str, data_dir: Path | None, form: str) -> None:
+    """End a token at once, also on streams that are open. ID is as `stoker token list` shows it.
+
+    Jobs that were submitted with it go on.
+
+    \b
+    Examples:
+      stoker token revoke k3j5m2qa
+    """
+    with _tokens(data_dir) as tokens:
+        gone = tokens.revoke_token(id_in(token_id))
+    show_lines(form, [f"token {gone.id} is revoked"], gone)
+
+
+def id_in(typed: str) -> str:
+    """The id in what was typed: the whole text of a token is not to be sent in a path, which proxies log."""
+    from stoker.wire.token import id_of, is_token
+
+    return str(id_of(typed)) if is_token(typed) else typed

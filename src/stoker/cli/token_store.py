@@ -1,0 +1,180 @@
+"""Where does `stoker token` find the tokens?
+
+Rules: D1  without a data folder the server is asked, as by every other command
+       D2  a control plane that runs on the data folder is asked over its socket there, which only its own account and
+           root can open: no token is wanted
+       D3  one that is stopped, or was never started, has its log opened under the lock that it would hold itself
+       D4  root acts as the owner of the folder, so that a control plane that isn't root can read what was written
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from stoker.adapters.clock import SystemClock
+from stoker.adapters.data_folder import unusable
+from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.logs import StructuredTelemetry
+from stoker.adapters.sqlite_journal import STORE_NAME
+from stoker.brain.domain.access import OWNER, TokenId
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.state.commands import CreateToken, RevokeToken
+from stoker.live.committer import Committer
+from stoker.live.main import as_refusals
+from stoker.live.stopped import writing
+from stoker.live.world import World
+from stoker.wire import asks
+from stoker.wire.asks import Ask
+from stoker.wire.local_socket import SOCKET_NAME, is_served
+from stoker.wire.rest.token import (
+    NewTokenBody,
+    NewTokenView,
+    TokenListView,
+    TokenView,
+    listed,
+    new_token_view,
+    token_of,
+    token_view,
+)
+from stoker.wire.token import fresh_token, id_of
+from stoker.wire.transport import SocketTransport
+
+_UP_FOLDER: Final = "control"
+"""Where `stoker up` has its control plane's folder within its own."""
+
+Answer = TypeVar("Answer")
+
+
+class Tokens(Protocol):
+    """What can be asked about tokens, wherever they are."""
+
+    def create_token(self, body: NewTokenBody) -> NewTokenView: ...
+    def tokens(self) -> TokenListView: ...
+    def revoke_token(self, token_id: str) -> TokenView: ...
+
+
+@contextmanager
+def tokens_in(data_dir: Path) -> Iterator[Tokens]:
+    """Those of the control plane whose data folder this is (D2, D3).
+
+    Raises: StokerError `data_dir_unusable`, `data_dir_held`, `store_too_new`, `log_damaged` or `log_failed`.
+    """
+    folder = data_dir.absolute()
+    _must_be_control(folder)
+    if not is_served(folder / SOCKET_NAME):
+        yield StoppedTokens(folder)
+        return
+    transport = SocketTransport(folder / SOCKET_NAME)
+    try:
+        yield ServedTokens(transport)
+    finally:
+        transport.close()
+
+
+def act_as_owner(folder: Path) -> None:
+    """D4. For the rest of this process."""
+    try:
+        status = folder.stat()
+        if os.geteuid() == 0 and status.st_uid != 0:
+            os.setegid(status.st_gid)
+            os.seteuid(status.st_uid)
+    except FileNotFoundError:
+        return
+    except OSError as fault:
+        raise unusable(folder, fault) from fault
+
+
+class ServedTokens:
+    """Those of a control plane that runs."""
+
+    def __init__(self, transport: SocketTransport) -> None:
+        self._transport = transport
+
+    def create_token(self, body: NewTokenBody) -> NewTokenView:
+        return self._ask(asks.create_token(body))
+
+    def tokens(self) -> TokenListView:
+        return self._ask(asks.tokens())
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        return self._ask(asks.revoke_token(token_id))
+
+    def _ask(self, ask: Ask[Answer]) -> Answer:
+        return ask.read(self._transport.send(ask.request))
+
+
+class StoppedTokens:
+    """Those of a control plane that doesn't run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def create_token(self, body: NewTokenBody) -> NewTokenView:
+        async def create(committer: Committer) -> NewTokenView:
+            text = fresh_token(SystemEntropy())
+            token = token_of(body, text, committer.now())
+            await committer.ask(CreateToken(by=OWNER.principal, token=token))
+            return new_token_view(committer.state.tokens[id_of(text)], text)
+
+        return self._with_writer(create)
+
+    def tokens(self) -> TokenListView:
+        async def look(committer: Committer) -> TokenListView:
+            return listed(committer.state.tokens)
+
+        return self._with_writer(look) if self._exists() else TokenListView(tokens=[], total=0)
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        async def revoke(committer: Committer) -> TokenView:
+            token = committer.state.tokens.get(TokenId(token_id))
+            await committer.ask(RevokeToken(by=OWNER.principal, id=TokenId(token_id)))
+            assert token is not None, "the writer would have refused"
+            return token_view(token)
+
+        self._must_exist()
+        return self._with_writer(revoke)
+
+    def _exists(self) -> bool:
+        return (self._folder / STORE_NAME).exists()
+
+    def _must_exist(self) -> None:
+        if not self._exists():
+            message = f"{self._folder} holds no control plane's store"
+            raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
+
+    def _with_writer(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
+        try:
+            with as_refusals():
+                return asyncio.run(self._write(work))
+        except StokerError as fault:
+            if fault.refusal.code != "data_dir_held":
+                raise
+            # Its socket would have answered, were it serving.
+            hint = "a control plane starts or ends there: try again in a second; else stop that process"
+            raise StokerError(replace(fault.refusal, hint=hint)) from fault
+
+    async def _write(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
+        clock = SystemClock()
+        # Standard output is the command's: what the log has to say of itself, the control plane says at its start.
+        world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
+        log = SqliteLog(self._folder)
+        try:
+            await log.open()
+            async with writing(log, world) as committer:
+                return await work(committer)
+        finally:
+            await log.close()
+
+
+def _must_be_control(folder: Path) -> None:
+    """A person who named the folder of `stoker up` meant the one within."""
+    within = folder / _UP_FOLDER
+    if not (folder / STORE_NAME).exists() and (within / STORE_NAME).exists():
+        message = f"{folder} is the data folder of a `stoker up`, whose control plane has its own within"
+        raise StokerError(refuse("data_dir_unusable", message, f"name {within}", path=str(folder)))
