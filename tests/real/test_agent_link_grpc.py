@@ -43,7 +43,7 @@ async def serving() -> AsyncIterator[GrpcBench]:
     await log.open()
     control = await recover_control(ControlSettings(), log, SimHistory(disk.archive, clock), world)
     async with active(control), AsyncExitStack() as server:
-        port = await server.enter_async_context(RpcServer(GrpcSettings(host="127.0.0.1", port=0), control.sessions))
+        port = await server.enter_async_context(RpcServer(GrpcSettings(host="127.0.0.1", port=0), control))
         yield GrpcBench(control, GrpcLink([f"127.0.0.1:{port}"]), server)
 
 

@@ -34,7 +34,7 @@ async def served(folder: Path) -> AsyncIterator[tuple[ControlPlane, aio.Channel]
     await log.open()
     try:
         control = await recover_control(ControlSettings(), log, history, world)
-        async with active(control), RpcServer(GrpcSettings(port=0), control.sessions) as port:
+        async with active(control), RpcServer(GrpcSettings(port=0), control) as port:
             options = (("grpc.use_local_subchannel_pool", 1),)
             async with aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
                 yield control, channel

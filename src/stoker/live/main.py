@@ -79,7 +79,7 @@ async def _serve(
     listener = bind(settings.http.host, settings.http.port, "http")
     try:
         control = await recover_control(settings, *stores, world)
-        agents = RpcServer(settings.grpc, control.sessions)
+        agents = RpcServer(settings.grpc, control)
         app = create_app(control)
         quiet_collector()
         async with active(control) as duties:

@@ -11,6 +11,8 @@ Rules: S1  the newest session of a node replaces the older one, whose stream is 
        S5  a node that was forgotten loses its stream, so that its agent registers anew by itself
        S6  a report that is refused, for whatever reason, ends the stream: a lost `started` would leave its job
            `starting` for as long as the stream lasts, while the next stream's inventory says it again
+       S7  a session belongs to the token that opened it: with any other it is unknown, and it speaks for its own node
+       S8  while a node's stream is open, another data folder with another token doesn't get its name
 Limits: `instructions_max` messages wait for a slow agent, `log_requests_max` reads of output for a slow runner; at the
         former the stream is closed (the agent returns and is compared anew), at the latter the read is refused.
 """
@@ -21,6 +23,7 @@ from typing import Final, assert_never
 
 import msgspec
 
+from stoker.brain.domain.access import TokenId
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Epoch, NodeName, node_principal
 from stoker.brain.domain.instruction import TaskKey
@@ -48,6 +51,8 @@ LOG_TIMEOUT_S: Final = 10.0
 """An agent reads output from a local file: far longer than that takes, shorter than a person's patience."""
 LOG_LIMIT_MAX: Final = 1 << 20
 """Bytes of one answer; who asks for more gets this much and asks again."""
+NO_TOKEN: Final = TokenId("")
+"""Of agents that needn't show one."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +67,12 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
 class AgentStream:
     """The heartbeat stream of one session."""
 
-    def __init__(self, owner: "Sessions", node: NodeName, session: str, instructions_max: int) -> None:
+    def __init__(
+        self, owner: "Sessions", node: NodeName, session: str, token: TokenId, *, instructions_max: int
+    ) -> None:
         self.node = node
         self.session = session
+        self.token = token
         self.log = LogChannel(LOG_REQUESTS_MAX)
         self._owner = owner
         self._outgoing = Outgoing(instructions_max)
@@ -154,14 +162,15 @@ class Sessions:
         stream = self._by_node.get(node)
         return stream is not None and stream.attached
 
-    async def register(self, registration: Registration) -> Welcome:
-        """Begin a session. Raises: StokerError as the brain refuses."""
+    async def register(self, registration: Registration, token: TokenId = NO_TOKEN) -> Welcome:
+        """Begin a session. Raises: StokerError as the brain refuses, or `node_name_taken` (S8)."""
         node = registration.node
+        self._check_name(registration, token)
         await self.committer.ask(Register(by=node_principal(node), registration=registration))
         older = self._by_node.get(node)
         if older is not None:
             self._drop(older, _replaced(node))
-        stream = AgentStream(self, node, self._entropy.uid(), self._instructions_max)
+        stream = AgentStream(self, node, self._entropy.uid(), token, instructions_max=self._instructions_max)
         self._by_node[node] = self._by_id[stream.session] = stream
         self.liveness.note(node)
         state = self.committer.state
@@ -170,9 +179,9 @@ class Sessions:
             epoch=state.epoch, cluster_id=state.cluster_id, session=stream.session, heartbeat_ms=self._heartbeat_ms
         )
 
-    def attach(self, session: str) -> AgentStream:
+    def attach(self, session: str, token: TokenId = NO_TOKEN) -> AgentStream:
         """The heartbeat stream of a session. Raises: StokerError `session_unknown`."""
-        stream = self._find(session)
+        stream = self.opened(session, token)
         if stream.attached:
             raise StokerError(_replaced(stream.node))
         stream.attached = True
@@ -184,6 +193,15 @@ class Sessions:
             self._telemetry.event("agent_disconnected", agent_id=stream.node)
         self._drop(stream, None)
 
+    def opened(self, session: str, token: TokenId) -> AgentStream:
+        """The session of this id that this token opened (S7). Raises: StokerError `session_unknown`."""
+        stream = self._by_id.get(session)
+        if stream is None or stream.token != token:
+            raise StokerError(
+                refuse("session_unknown", "this session isn't open (any more)", "an agent registers again by itself")
+            )
+        return stream
+
     async def finished(self, finished: TaskFinished) -> Epoch:
         """Take the end of a task; returns when it is durable."""
         if self.connected(finished.node):
@@ -191,13 +209,13 @@ class Sessions:
         await self.committer.ask(ReportFinished(by=node_principal(finished.node), finished=finished))
         return self.epoch
 
-    def log_requests(self, session: str) -> AsyncIterator[LogRequest]:
+    def log_requests(self, session: str, token: TokenId = NO_TOKEN) -> AsyncIterator[LogRequest]:
         """Reads that the agent of this session is asked for. Raises: StokerError `session_unknown`."""
-        return self._find(session).log.requests()
+        return self.opened(session, token).log.requests()
 
-    def log_chunk(self, session: str, chunk: LogChunk) -> None:
+    def log_chunk(self, session: str, chunk: LogChunk, token: TokenId = NO_TOKEN) -> None:
         """The answer to one of them; one that nobody waits for any more is dropped."""
-        self._find(session).log.answer(chunk)
+        self.opened(session, token).log.answer(chunk)
 
     async def read_log(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:
         """Read a task's output on its node, whose agent waits that long for bytes beyond `offset`.
@@ -253,13 +271,22 @@ class Sessions:
 
     # --- the set of sessions ------------------------------------------------------------------------------------
 
-    def _find(self, session: str) -> AgentStream:
-        stream = self._by_id.get(session)
-        if stream is None:
+    def _check_name(self, registration: Registration, token: TokenId) -> None:
+        """S8. With the same token or data folder it is the same agent, whose old connection is not known to be dead."""
+        node = registration.node
+        held = self._by_node.get(node)
+        known = self.committer.state.nodes.get(node)
+        if held is None or not held.attached or held.token == token or known is None:
+            return
+        if known.inventory.agent_uid != registration.inventory.agent_uid:
             raise StokerError(
-                refuse("session_unknown", "this session isn't open (any more)", "an agent registers again by itself")
+                refuse(
+                    "node_name_taken",
+                    f"node {node} is connected, with another token and from another data folder",
+                    "give this agent another name (`node.name`), or stop the other one",
+                    node=node,
+                )
             )
-        return stream
 
     def _drop(self, stream: AgentStream, why: Refusal | None) -> None:
         stream.close(why)

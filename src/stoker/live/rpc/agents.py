@@ -1,15 +1,23 @@
 """The agents' service: decode, hand over to `live.sessions`, encode.
 
 A stream ends with a status, never by cancelling it from our side: grpc.aio keeps a little memory of each cancelled one.
+
+Rules: A1  every call wants an agent's token, and a session is spoken for by the token that opened it
+       A2  when the token is revoked or expires, the streams it opened end at once; what runs on their nodes goes on
+       A3  an end is taken from the node it names only
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any, Final, NoReturn
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
 
-from grpc import aio
-
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import NodeName
+from stoker.live.access import Access, token_unknown
+from stoker.live.control import ControlPlane
+from stoker.live.rpc.callers import Context, agent_of
 from stoker.live.rpc.status import abort
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
@@ -21,18 +29,18 @@ from stoker.wire.versions import PRODUCT
 SESSION_KEY: Final = "stoker-session"
 """Metadata of the two streams: the session that RegisterAgent answered."""
 
-_Context = aio.ServicerContext[Any, Any]
-
 
 class AgentService(SchedulerServiceServicer):
     """The gRPC face of `Sessions`."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, control: ControlPlane) -> None:
+        self._sessions: Sessions = control.sessions
+        self._access: Access = control.access
 
-    async def RegisterAgent(self, request: pb.RegisterRequest, context: _Context) -> pb.RegisterResponse:
+    async def RegisterAgent(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
         try:
-            welcome = await self._sessions.register(codec.decode_registration(request))
+            agent = agent_of(context, self._access)
+            welcome = await self._sessions.register(codec.decode_registration(request), agent.token)
         except (StokerError, codec.Malformed) as fault:
             await _refuse(context, fault)
         return pb.RegisterResponse(
@@ -43,24 +51,29 @@ class AgentService(SchedulerServiceServicer):
             version=PRODUCT,
         )
 
-    async def TaskFinished(self, request: pb.TaskFinishedRequest, context: _Context) -> pb.TaskFinishedResponse:
+    async def TaskFinished(self, request: pb.TaskFinishedRequest, context: Context) -> pb.TaskFinishedResponse:
         try:
-            epoch = await self._sessions.finished(codec.decode_finished(request))
+            agent = agent_of(context, self._access)
+            finished = codec.decode_finished(request)
+            _check_node(self._sessions.opened(_session(context), agent.token).node, finished.node)
+            epoch = await self._sessions.finished(finished)
         except (StokerError, codec.Malformed) as fault:
             await _refuse(context, fault)
         return pb.TaskFinishedResponse(epoch=epoch)
 
     async def Heartbeat(
-        self, request_iterator: AsyncIterator[pb.AgentReport], context: _Context
+        self, request_iterator: AsyncIterator[pb.AgentReport], context: Context
     ) -> AsyncIterator[pb.ControlMessage]:
         try:
-            stream = self._sessions.attach(_session(context))
+            agent = agent_of(context, self._access)
+            stream = self._sessions.attach(_session(context), agent.token)
         except StokerError as fault:
             await _refuse(context, fault)
         reading = asyncio.create_task(self._read(request_iterator, stream))
         try:
-            async for message in stream.outgoing():
-                yield _encode(message)
+            with self._while_good(agent, lambda: stream.close(token_unknown().refusal)):
+                async for message in stream.outgoing():
+                    yield _encode(message)
             if reading.done():
                 reading.result()  # a defect of ours in the reader shows as one
         except StokerError as fault:
@@ -83,29 +96,62 @@ class AgentService(SchedulerServiceServicer):
             stream.close(why)
 
     async def Logs(
-        self, request_iterator: AsyncIterator[pb.LogChunk], context: _Context
+        self, request_iterator: AsyncIterator[pb.LogChunk], context: Context
     ) -> AsyncIterator[pb.LogRequest]:
-        session = _session(context)
         try:
-            requests = self._sessions.log_requests(session)
+            agent = agent_of(context, self._access)
+            stream = self._sessions.opened(_session(context), agent.token)
         except StokerError as fault:
             await _refuse(context, fault)
-        reading = asyncio.create_task(self._read_chunks(request_iterator, session))
+        reading = asyncio.create_task(self._read_chunks(request_iterator, stream))
         try:
-            async for request in requests:
-                yield codec.encode_log_request(request)
+            with self._while_good(agent, stream.log.close):
+                async for request in stream.log.requests():
+                    yield codec.encode_log_request(request)
+            self._access.check(agent)
+        except StokerError as fault:
+            await _refuse(context, fault)
         finally:
             reading.cancel()
 
-    async def _read_chunks(self, chunks: AsyncIterator[pb.LogChunk], session: str) -> None:
+    async def _read_chunks(self, chunks: AsyncIterator[pb.LogChunk], stream: AgentStream) -> None:
         try:
             async for wire in chunks:
-                self._sessions.log_chunk(session, codec.decode_log_chunk(wire))
+                self._sessions.log_chunk(stream.session, codec.decode_log_chunk(wire), stream.token)
         except (StokerError, codec.Malformed):
             return  # whoever waits for the chunk is answered by its own limit
 
+    @contextmanager
+    def _while_good(self, agent: Caller, close: Callable[[], None]) -> Iterator[None]:
+        """A2: calls `close` when the token stops being good in here."""
+        if not agent.token:
+            yield
+            return
 
-def _session(context: _Context) -> str:
+        async def watch() -> None:
+            await self._access.watch(agent)
+            close()
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+
+
+def _check_node(mine: NodeName, named: NodeName) -> None:
+    """A3"""
+    if mine != named:
+        raise StokerError(
+            refuse(
+                "not_allowed",
+                f"this session is of node {mine}, and tells the end of a task of node {named[:80]}",
+                "each agent tells the ends of its own tasks",
+            )
+        )
+
+
+def _session(context: Context) -> str:
     for key, text in context.invocation_metadata() or ():
         if key == SESSION_KEY:
             return text if isinstance(text, str) else text.decode("ascii", "replace")
@@ -124,5 +170,5 @@ def _refusal(fault: StokerError | codec.Malformed) -> Refusal:
     return refuse("malformed_message", f"the message can't be understood: {fault}", "is the agent of this version?")
 
 
-async def _refuse(context: _Context, fault: StokerError | codec.Malformed) -> NoReturn:
+async def _refuse(context: Context, fault: StokerError | codec.Malformed) -> NoReturn:
     await abort(context, _refusal(fault))

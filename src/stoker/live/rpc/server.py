@@ -14,9 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
+from stoker.live.control import ControlPlane
 from stoker.live.listen import why_not
 from stoker.live.rpc.agents import AgentService
-from stoker.live.sessions import Sessions
+from stoker.live.rpc.callers import Gate
 from stoker.live.settings import GrpcSettings
 from stoker.wire.gen import agent_pb2, agent_pb2_grpc
 
@@ -40,11 +41,11 @@ _OPTIONS: Final = (
 class RpcServer:
     """The listener is taken at once; agents are served from `async with` entry to exit."""
 
-    def __init__(self, settings: GrpcSettings, sessions: Sessions) -> None:
+    def __init__(self, settings: GrpcSettings, control: ControlPlane) -> None:
         """Raises: StokerError `port_in_use` or `cannot_listen`."""
-        self._sessions = sessions
-        self._server = aio.server(options=_OPTIONS)
-        agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(sessions), self._server)
+        self._sessions = control.sessions
+        self._server = aio.server(options=_OPTIONS, interceptors=(Gate(control.access),))
+        agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control), self._server)
         self._health = _add_health(self._server)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
