@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 from tests.real.control_process import ControlProcess
 
 WAIT_S_MAX: Final = 30.0
-_JOINS_WITH_A_TOKEN: Final = False
 
 
 def until(true: Callable[[], object], what: str, within_s: float = WAIT_S_MAX) -> None:
@@ -37,7 +36,7 @@ class AgentProcess:
         self.data_dir = folder / "data"
         self.settings = folder / "agent.yaml"
         self.environ = {"STOKER__EXECUTOR__ALLOW_ROOT": "true"}
-        if control is not None and _JOINS_WITH_A_TOKEN:
+        if control is not None:
             self.environ["STOKER__CONTROL__TOKEN_FILE"] = str(control.tokens.agent_file)
         grpc_port = control.grpc_port if control else 1
         self._process: subprocess.Popen[bytes] | None = None
