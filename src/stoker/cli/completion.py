@@ -55,6 +55,10 @@ def partitions(ctx: click.Context, parameter: click.Parameter, begun: str) -> "l
     return _items(ctx, parameter, begun, lambda client: _partitions(client))
 
 
+def tenants(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem[str]]":
+    return _items(ctx, parameter, begun, lambda client: _tenants(client))
+
+
 def jobs_then_signal(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem[str]]":
     """Ids and names of signals on one line: a word that begins with a letter can only be a signal."""
     if begun[:1].isalpha():
@@ -79,6 +83,10 @@ def _jobs(client: "Client", state: str) -> _Offers:
 
 def _partitions(client: "Client") -> _Offers:
     return [(each.name, visible(each.comment)) for each in client.partitions()]
+
+
+def _tenants(client: "Client") -> _Offers:
+    return [(each.name, visible(each.comment)) for each in client.tenants()]
 
 
 def _items(

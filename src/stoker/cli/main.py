@@ -37,6 +37,7 @@ _SECTIONS: Final = {
     },
     "Orders to jobs": {name: f"orders:{name}" for name in ("cancel", "hold", "release", "requeue", "signal")},
     "Nodes": {"node": "node:node", "gpu": "gpu:gpu", "partition": "partition:partition"},
+    "Sharing": {"tenant": "tenant:tenant", "quota": "quota:quota"},
     "Operation": {
         "control": "daemon:control",
         "agent": "daemon:agent",

@@ -11,7 +11,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeleteTenant, PutTenant
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import ANYONE, body_of, json_answer, query_of
+from stoker.live.http.answers import body_of, caller_of, json_answer, query_of
 from stoker.live.http.contract import BODY, CHANGE, TENANT, json_content, route
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.query import NoQuery
@@ -53,7 +53,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Make a tenant. A limit that is left out is none."""
         body = decode_body(NewTenantBody, await body_of(request))
         tenant = tenant_of(body)
-        await control.committer.ask(PutTenant(by=ANYONE, tenant=tenant, create=True))
+        await control.committer.ask(PutTenant(by=caller_of(request).principal, tenant=tenant, create=True))
         return json_answer(_view(control.committer.state, tenant), 201)
 
     @router.get("/tenants/{name}", **route(shown, path="name", refusals=TENANT))
@@ -70,7 +70,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Change what is given, and leave the rest; null takes a limit off. What runs goes on."""
         body = decode_body(TenantBody, await body_of(request))
         tenant = changed(_tenant_at(request, control.committer.state), body)
-        await control.committer.ask(PutTenant(by=ANYONE, tenant=tenant, create=False))
+        await control.committer.ask(PutTenant(by=caller_of(request).principal, tenant=tenant, create=False))
         return json_answer(_view(control.committer.state, tenant))
 
     @router.delete(
@@ -82,7 +82,7 @@ def routes(control: ControlPlane) -> APIRouter:
         it was."""
         state = control.committer.state
         was = _view(state, _tenant_at(request, state))
-        await control.committer.ask(DeleteTenant(by=ANYONE, name=TenantName(was.name)))
+        await control.committer.ask(DeleteTenant(by=caller_of(request).principal, name=TenantName(was.name)))
         return json_answer(was)
 
     return router

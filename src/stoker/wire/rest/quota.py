@@ -5,7 +5,7 @@ Rules: P1  shares are from 0 to 1; anything else is refused, and nothing changes
 """
 
 from decimal import Decimal
-from math import isfinite
+from math import isfinite, nan
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -85,12 +85,23 @@ def pools_of(body: QuotaBody, now: Pools) -> Pools:
     return Pools(online=online, batch=batch, strict=now.strict if body.strict is None else body.strict)
 
 
-def share_of(field: str, share: float) -> int:
+def parse_share(field: str, text: str) -> float:
+    """A share as people type it. Raises: StokerError `bad_share`."""
+    try:
+        share = nan if "_" in text else float(text)
+    except ValueError:
+        share = nan
+    share_of(field, share, text.strip())
+    return share
+
+
+def share_of(field: str, share: float, text: str = "") -> int:
     """A share in parts of WHOLE, by its decimal digits. Raises: StokerError `bad_share`."""
     if isfinite(share) and 0 <= share <= 1:
         return round(Decimal(repr(share)) * WHOLE)
+    said = text[:40] or f"{share:.15g}"
     hint = "write 0.7 for seventy per cent"
-    raise StokerError(refuse("bad_share", f"{field} is {share:.15g}; it must be from 0 to 1", hint, field=field))
+    raise StokerError(refuse("bad_share", f"{field} is {said}; it must be a number from 0 to 1", hint, field=field))
 
 
 def quota_view(pools: Pools, free: int, now: dict[JobClass, PoolNow]) -> QuotaView:

@@ -1,0 +1,287 @@
+"""`stoker tenant`: teams, what each is promised and may use at most, and what it uses."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from stoker.cli.completion import tenants
+from stoker.cli.output import output_options, show_lines, show_pairs, show_rows
+from stoker.cli.server import connect, server_option
+from stoker.cli.table import Column
+from stoker.cli.words import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stoker.wire.rest.tenant import TenantView
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+NONE: Final = "none"
+_MIB: Final = 1024
+
+
+class _Number(click.ParamType[int | str]):
+    """How many, or `none`."""
+
+    name = "number"
+
+    def convert(self, value: int | str, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        text = str(value).strip().lower()
+        if text == NONE:
+            return NONE
+        if not (text.isascii() and text.isdigit() and len(text) <= 15):
+            self.fail(f"{value!r} is not a whole number from 0 on; `none` is no limit", param, ctx)
+        return int(text)
+
+
+_NUMBERS: Final = {
+    "max_gpus": "max_gpus",
+    "guaranteed_gpus": "guaranteed_gpus",
+    "max_cpus": "max_cpu_cores",
+    "max_jobs": "max_concurrent_jobs",
+    "max_pending": "max_pending_jobs",
+}
+_SIZES: Final = {"max_gpu_memory": "max_gpu_memory_mb", "max_memory": "max_memory_mb"}
+"""Option -> field of the request."""
+_OPTIONS: Final = (
+    click.option("--max-gpus", type=_Number(), metavar="N", help="GPUs that its jobs may hold at once."),
+    click.option(
+        "--guaranteed-gpus", type=_Number(), metavar="N", help="GPUs kept for it while it has jobs that wait."
+    ),
+    click.option("--max-gpu-memory", metavar="SIZE", help="GPU memory that its jobs may ask for, such as 640GiB."),
+    click.option("--max-cpus", type=_Number(), metavar="N", help="CPUs that its jobs may hold at once."),
+    click.option("--max-memory", metavar="SIZE", help="Host memory that its jobs may hold at once, such as 1TiB."),
+    click.option("--max-jobs", type=_Number(), metavar="N", help="Jobs and members of arrays that may run at once."),
+    click.option("--max-pending", type=_Number(), metavar="N", help="Jobs and members of arrays that may wait."),
+    click.option("--max-time", metavar="T", help="The longest time limit of a job: 2d, 12h, 30 (minutes)."),
+    click.option(
+        "--priority",
+        type=click.Choice(["low", "medium", "high", "critical", NONE]),
+        help="Of its jobs by default, and at most: 100, 500, 1000, 2000.",
+    ),
+    click.option("--borrow/--no-borrow", default=None, help="Use more GPUs than its guarantee while they are idle."),
+    click.option("--lend/--no-lend", default=None, help="Let others use what its guarantee leaves idle."),
+    click.option("--email", metavar="TEXT", help="For people."),
+    click.option("--organization", metavar="TEXT", help="For people."),
+    click.option("--comment", metavar="TEXT", help="For people."),
+)
+
+
+def _described(command: Command) -> Command:
+    """Give a command what makes up a tenant."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _columns() -> "list[Column[TenantView]]":
+    return [
+        Column("TENANT", lambda tenant: "  " * tenant.path.count("/") + tenant.name),
+        Column("GPUS", lambda tenant: tenant.used.gpus, right=True),
+        Column("GUARANTEED", lambda tenant: tenant.guaranteed_gpus, right=True),
+        Column("BORROWED", lambda tenant: tenant.borrowed_gpus, right=True),
+        Column("LIMIT", lambda tenant: tenant.limit_gpus, right=True),
+        Column("RUNNING", lambda tenant: tenant.used.jobs, right=True),
+        Column("PENDING", lambda tenant: tenant.pending_jobs, right=True),
+        Column("PRIORITY", lambda tenant: tenant.priority_tier),
+        Column("COMMENT", lambda tenant: tenant.comment, elastic=True),
+        Column("CPUS", lambda tenant: _used(tenant.used.cpu_cores, tenant.max_cpu_cores), wide=True, right=True),
+        Column("MEMORY", lambda tenant: _memory(tenant.used.memory_mb, tenant.max_memory_mb), wide=True, right=True),
+        Column(
+            "GPU MEMORY",
+            lambda tenant: _memory(tenant.used.gpu_memory_mb, tenant.max_gpu_memory_mb),
+            wide=True,
+            right=True,
+        ),
+        Column("JOBS MAX", lambda tenant: tenant.max_concurrent_jobs, wide=True, right=True),
+        Column("PENDING MAX", lambda tenant: tenant.max_pending_jobs, wide=True, right=True),
+        Column("TIME MAX", lambda tenant: duration(tenant.max_runtime_ms), wide=True, right=True),
+        Column("BORROWS", lambda tenant: _yes(tenant.borrow), wide=True),
+        Column("LENDS", lambda tenant: _yes(tenant.lend), wide=True),
+        Column("ORGANIZATION", lambda tenant: tenant.organization, wide=True),
+        Column("EMAIL", lambda tenant: tenant.email, wide=True),
+    ]
+
+
+@click.group()
+def tenant() -> None:
+    """Show and define tenants: who shares the cluster, and how much of it each may use.
+
+    Tenants form a tree: what a tenant may use holds for it and all tenants beneath it together. The tenant `default`
+    is always there.
+
+    \b
+    Examples:
+      stoker tenant create ml-team --max-gpus 10 --priority high
+      stoker tenant list
+      stoker submit --tenant ml-team --gpus 4 -- python train.py
+    """
+
+
+@tenant.command("list")
+@output_options
+@server_option
+def list_tenants(form: str) -> None:
+    """Show every tenant as a tree, with what it and those beneath it use.
+
+    LIMIT is the lowest on the way up the tree.
+
+    \b
+    Examples:
+      stoker tenant list
+      stoker tenant list -o wide
+    """
+    found = connect().tenants()
+    show_rows(form, _columns(), found, found)
+
+
+@tenant.command()
+@click.argument("name", shell_complete=tenants)
+@output_options
+@server_option
+def show(name: str, form: str) -> None:
+    """Show one tenant: what it is promised, may use at most, and uses.
+
+    \b
+    Examples:
+      stoker tenant show ml-team
+    """
+    found = connect().tenant(name)
+    show_pairs(form, _rows(found), found)
+
+
+@tenant.command()
+@click.argument("name")
+@_described
+@click.option("--parent", metavar="P", shell_complete=tenants, help="The tenant it is beneath. [default: at the top]")
+@output_options
+@server_option
+def create(name: str, parent: str | None, form: str, **given: Any) -> None:  # noqa: ANN401  # click types each option
+    """Make a tenant. A limit that isn't given is none.
+
+    \b
+    Examples:
+      stoker tenant create ml-team --max-gpus 10 --priority high
+      stoker tenant create vision --parent ml-team --guaranteed-gpus 4 --max-time 2d --comment "Cameras"
+    """
+    from stoker.wire.rest.tenant import NewTenantBody
+
+    fields = _fields(given) | ({"parent": parent} if parent else {})
+    found = connect().create_tenant(NewTenantBody(name=name, **fields))
+    show_lines(form, [f"tenant {found.name} {_short(found)}"], found)
+
+
+@tenant.command("set")
+@click.argument("name", shell_complete=tenants)
+@_described
+@output_options
+@server_option
+def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
+    """Change what is given, and leave the rest. `none` takes a limit off.
+
+    What runs goes on, also beyond a new limit; nothing more starts until it is kept.
+
+    \b
+    Examples:
+      stoker tenant set ml-team --max-gpus 16
+      stoker tenant set ml-team --max-jobs none --no-lend
+    """
+    from stoker.wire.rest.tenant import TenantBody
+
+    fields = _fields(given)
+    if not fields:
+        raise click.UsageError("nothing to change was given: see --help for what can be")
+    found = connect().change_tenant(name, TenantBody(**fields))
+    show_lines(form, [f"tenant {found.name} {_short(found)}"], found)
+
+
+@tenant.command()
+@click.argument("name", shell_complete=tenants)
+@output_options
+@server_option
+def delete(name: str, form: str) -> None:
+    """Delete a tenant that no waiting or running job, no token and no other tenant names.
+
+    \b
+    Examples:
+      stoker tenant delete ml-team
+    """
+    found = connect().delete_tenant(name)
+    show_lines(form, [f"tenant {found.name} is deleted"], found)
+
+
+def _fields(given: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given, as the body of a request names them."""
+    from stoker.wire.text import parse_duration, parse_memory_mb
+
+    said = {option: value for option, value in given.items() if value is not None}
+    fields: dict[str, Any] = {
+        name: said[name] for name in ("borrow", "lend", "email", "organization", "comment") if name in said
+    }
+    fields |= {field: _limit(said[option]) for option, field in _NUMBERS.items() if option in said}
+    for option, field in _SIZES.items():
+        if option in said:
+            fields[field] = None if said[option].lower() == NONE else parse_memory_mb(said[option])
+    if "max_time" in said:
+        none = said["max_time"].lower() == NONE
+        if not none:
+            parse_duration(said["max_time"])
+        fields["max_time"] = None if none else said["max_time"]
+    if "priority" in said:
+        fields["priority_tier"] = None if said["priority"] == NONE else said["priority"]
+    return fields
+
+
+def _limit(value: int | str) -> int | None:
+    return None if isinstance(value, str) else value
+
+
+def _short(tenant: "TenantView") -> str:
+    guaranteed = f"is guaranteed {tenant.guaranteed_gpus} GPU(s) and " if tenant.guaranteed_gpus else ""
+    most = "as many GPUs as there are" if tenant.limit_gpus is None else f"at most {tenant.limit_gpus} GPU(s)"
+    return f"{guaranteed}may use {most}"
+
+
+def _used(used: int, most: int | None) -> str:
+    return f"{used}" if most is None else f"{used}/{most}"
+
+
+def _memory(used_mb: int, most_mb: int | None) -> str:
+    return f"{_used(used_mb // _MIB, None if most_mb is None else most_mb // _MIB)} GiB"
+
+
+def _yes(said: bool) -> str:  # one word for one word
+    return "yes" if said else "no"
+
+
+def _of_most(used: int, most: int | None, unit: str = "") -> str:
+    return f"{used}{unit} used, {'no limit' if most is None else f'at most {most}{unit}'}"
+
+
+def _rows(tenant: "TenantView") -> "Iterator[tuple[str, object]]":
+    used, cap = tenant.used, tenant.priority_max
+    yield "tenant", tenant.name
+    yield "path", tenant.path
+    yield "comment", tenant.comment
+    yield "organization", tenant.organization
+    yield "email", tenant.email
+    tier = f"{tenant.priority_tier}: " if tenant.priority_tier else ""
+    yield "priority", f"{tier}{tenant.priority_default} by default" + ("" if cap is None else f", at most {cap}")
+    yield "gpus", _of_most(used.gpus, tenant.max_gpus)
+    yield "  guaranteed", tenant.guaranteed_gpus
+    yield "  borrowed", tenant.borrowed_gpus
+    if tenant.limit_gpus != tenant.max_gpus:
+        yield "  limit", f"{tenant.limit_gpus}, with those of the tenants above and whether it may borrow"
+    yield "gpu memory", _of_most(used.gpu_memory_mb, tenant.max_gpu_memory_mb, " MiB")
+    yield "cpus", _of_most(used.cpu_cores, tenant.max_cpu_cores)
+    yield "memory", _of_most(used.memory_mb, tenant.max_memory_mb, " MiB")
+    yield "running", _jobs(used.jobs, tenant.max_concurrent_jobs)
+    yield "pending", _jobs(tenant.pending_jobs, tenant.max_pending_jobs)
+    yield "time max", duration(tenant.max_runtime_ms) or "the cluster's"
+    yield "borrows", _yes(tenant.borrow)
+    yield "lends", _yes(tenant.lend)
+
+
+def _jobs(count: int, most: int | None) -> str:
+    return f"{count} job{'s' * (count != 1)}" + ("" if most is None else f", at most {most}")
