@@ -6,7 +6,8 @@ import pytest
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.cli.job_end import EXIT_OF_STATE, exit_of
-from stoker.wire.rest.job import AttemptView, JobView, MembersView, TaskRunView
+from stoker.wire.rest.attempt import AttemptView, TaskRunView
+from stoker.wire.rest.job import JobView, MembersView
 from tests.cli.views import attempt, job, task
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.job import JobView, TaskRunView
+    from stoker.wire.rest.attempt import TaskRunView
+    from stoker.wire.rest.job import JobView
 
 EXIT_OF_STATE: Final = {
     "succeeded": 0,

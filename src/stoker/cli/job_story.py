@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from stoker.cli.words import duration, members_text, ran, span_ms, user_of, waited
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
+    from stoker.wire.rest.attempt import AttemptView, TaskRunView
+    from stoker.wire.rest.job import JobView
 
 Pairs = Iterator[tuple[str, object]]
 

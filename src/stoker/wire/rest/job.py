@@ -12,10 +12,11 @@ import msgspec
 from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import Fact
-from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, Visible
-from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
+from stoker.brain.domain.job import Job, Visible
+from stoker.brain.domain.lifecycle import JOB_STATES, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.where import selector_text, toleration_text
+from stoker.wire.rest.attempt import AttemptView, attempt_view
 from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.instant import iso, iso_or_none
 
@@ -30,41 +31,6 @@ class ReasonView(msgspec.Struct, frozen=True):
     message: str
     hint: str
     facts: dict[str, Fact]
-
-
-class TaskRunView(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of an attempt. `gpus` are UUIDs; `cause` to `error` are null or empty until it has ended."""
-
-    rank: int
-    node: str
-    gpus: tuple[str, ...]
-    cpus: int
-    memory_mb: int
-    started_at: str | None
-    ended_at: str | None = None
-    cause: EndCause | None = None
-    exit_code: int | None = None
-    signal: int = 0
-    oom: bool = False
-    peak_memory_mb: int = 0
-    """0 = not measured."""
-    error: str = ""
-
-
-class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One try. `outcome` is null while it is live; `stopping` says why we told it to end."""
-
-    number: int
-    epoch: int
-    outcome: Outcome | None
-    exit_code: int | None
-    placed_at: str
-    started_at: str | None
-    ended_at: str | None
-    stopping: StopCause | None
-    master_addr: str
-    master_port: int
-    tasks: list[TaskRunView]
 
 
 class MembersView(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +57,8 @@ class Shown(NamedTuple):
     """The job's own or, while it waits, the loop's."""
     members: MembersView | None = None
     """Of an array."""
+    reduced: bool = False
+    """`job` is what strangers may see of it (`wire.rest.reduced`)."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"job_class": "class"}):
@@ -135,6 +103,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     started_at: str | None
     ended_at: str | None
     attempts: list[AttemptView]
+    reduced: bool = False
+    """True = a job of a tenant that isn't the caller's: only its ids, tenant, class, priority, state, array, numbers of
+    GPUs and tasks and times are its own; everything else is left empty."""
     array: str = ""
     """Of an array: its members, such as `0-9%3`."""
     members: MembersView | None = None
@@ -287,6 +258,13 @@ def reason_view(reason: Reason) -> ReasonView:
     return ReasonView(reason.code, describe(reason), hint_for(reason), reason.facts)
 
 
+def _reason_of(shown: Shown, reason: Reason) -> ReasonView:
+    if not shown.reduced:
+        return reason_view(reason)
+    # The facts may name nodes, users and other jobs, and the sentence repeats them.
+    return ReasonView(reason.code, JOB_STATES[shown.state].meaning, "", {})
+
+
 def members_view(counts: Mapping[JobState, int]) -> MembersView:
     """`counts` is of all members, by state."""
     apart = (JobState.PENDING, JobState.HELD, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
@@ -300,7 +278,7 @@ def members_view(counts: Mapping[JobState, int]) -> MembersView:
 
 
 def job_view(shown: Shown, *, submitted: bool = False) -> JobView:
-    job, reason = shown.job, shown.reason
+    job = shown.job
     spec, demand, label = job.spec, job.spec.demand, job.label
     return JobView(
         id=label,
@@ -312,7 +290,7 @@ def job_view(shown: Shown, *, submitted: bool = False) -> JobView:
         user=spec.user,
         submitted_by=job.by,
         state=shown.state,
-        reason=None if reason is None else reason_view(reason),
+        reason=None if shown.reason is None else _reason_of(shown, shown.reason),
         exit_code=job.exit_code,
         priority=spec.priority,
         job_class=spec.job_class,
@@ -338,6 +316,7 @@ def job_view(shown: Shown, *, submitted: bool = False) -> JobView:
         started_at=iso_or_none(job.started_at),
         ended_at=iso_or_none(job.ended_at),
         attempts=[attempt_view(attempt) for attempt in job.attempts],
+        reduced=shown.reduced,
         **_often_empty(shown),
         status="submitted" if submitted else None,
         message=f"job {label} submitted" if submitted else "",
@@ -363,38 +342,3 @@ def _often_empty(shown: Shown) -> dict[str, Any]:
         "partition": spec.partition,
         "tasks_per_node": spec.demand.tasks_per_node,
     }
-
-
-def attempt_view(attempt: Attempt) -> AttemptView:
-    return AttemptView(
-        number=attempt.number,
-        epoch=attempt.epoch,
-        outcome=attempt.outcome,
-        exit_code=attempt.exit_code,
-        placed_at=iso(attempt.placed_at),
-        started_at=iso_or_none(attempt.started_at),
-        ended_at=iso_or_none(attempt.ended_at),
-        stopping=attempt.stop.cause if attempt.stop else None,
-        master_addr=attempt.master_addr,
-        master_port=attempt.master_port,
-        tasks=[_task_view(task) for task in attempt.tasks],
-    )
-
-
-def _task_view(task: Task) -> TaskRunView:
-    placement, end = task.placement, task.end
-    return TaskRunView(
-        rank=placement.rank,
-        node=placement.node,
-        gpus=placement.gpus,
-        cpus=placement.cpus,
-        memory_mb=placement.memory_mb,
-        started_at=iso_or_none(task.started_at),
-        ended_at=iso(end.at) if end else None,
-        cause=end.cause if end else None,
-        exit_code=end.exit_code if end else None,
-        signal=end.signal if end else 0,
-        oom=end.oom if end else False,
-        peak_memory_mb=end.peak_memory_mb if end else 0,
-        error=end.error if end else "",
-    )
