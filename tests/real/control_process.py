@@ -101,7 +101,7 @@ class ControlProcess:
         return {"STOKER_SERVER": self.url, "STOKER_TOKEN": self.tokens.admin}
 
     def client(self, **settings: float) -> Client:
-        return Client(self.url, **settings)
+        return Client(self.url, token=self.tokens.admin, **settings)
 
     def start(self, *, until_ready: bool = True) -> Self:
         assert self.tokens, "made while nothing runs on the folder"

@@ -7,10 +7,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from stoker.live.main import run_control
 from stoker.live.settings import ControlSettings, GrpcSettings, HttpSettings, LogSettings
 from stoker.wire.client import Client, JobBody
+from tests.real.tokens import tokens_of
+
+
+class Served(NamedTuple):
+    """Where it answers, and the admin's token."""
+
+    url: str
+    token: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"}
 
 
 def free_port() -> int:
@@ -21,8 +34,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(folder: Path, port: int) -> Iterator[str]:
-    """The address at which it answers."""
+def serving(folder: Path, port: int) -> Iterator[Served]:
+    served = Served(f"http://127.0.0.1:{port}", tokens_of(folder).admin)
     loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
     settings = ControlSettings(
         data_dir=folder,
@@ -39,16 +52,16 @@ def serving(folder: Path, port: int) -> Iterator[str]:
     thread.start()
     try:
         assert ready.wait(10), "the control plane didn't come up"
-        _every_part_awake(f"http://127.0.0.1:{port}")
-        yield f"http://127.0.0.1:{port}"
+        _every_part_awake(served)
+        yield served
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
 
 
-def _every_part_awake(address: str) -> None:
+def _every_part_awake(served: Served) -> None:
     """Some threads begin with what they first do, and would be taken for leaked by the test that they began in."""
-    with Client(address) as client:
+    with Client(served.url, token=served.token) as client:
         client.cancel(client.submit(JobBody(command="true", name="first")).id)
         client.jobs()
     give_up_s = time.monotonic() + 10

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,18 +13,18 @@ from stoker.brain.domain.errors import StokerError
 from stoker.wire.async_client import AsyncClient
 from stoker.wire.client import Client
 from tests.contracts import client as contract
-from tests.real.serving import free_port, serving
+from tests.real.serving import Served, free_port, serving
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("control"), free_port()) as address:
-        yield address
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("control"), free_port()) as served:
+        yield served
 
 
 @contextmanager
-def blocking(servers: str, **settings: float) -> Iterator[contract.Call]:
-    with Client(servers, **settings) as client:
+def blocking(servers: str, token: str = "", **settings: float) -> Iterator[contract.Call]:
+    with Client(servers, token=token, **settings) as client:
 
         def call(name: str, *words: object, **more: object) -> object:
             member = getattr(client, name)
@@ -34,11 +35,11 @@ def blocking(servers: str, **settings: float) -> Iterator[contract.Call]:
 
 
 @contextmanager
-def on_a_loop(servers: str, **settings: float) -> Iterator[contract.Call]:
+def on_a_loop(servers: str, token: str = "", **settings: float) -> Iterator[contract.Call]:
     with asyncio.Runner() as runner:
 
         async def made() -> AsyncClient:
-            return AsyncClient(servers, **settings)
+            return AsyncClient(servers, token=token, **settings)
 
         async def done(answer: Any) -> object:  # noqa: ANN401  # whatever a method gives back
             if isinstance(answer, AsyncIterator):
@@ -72,20 +73,20 @@ def test_a_client_keeps_the_rule_that(connect: contract.Connect, rule: Callable[
 @CLIENTS
 @pytest.mark.parametrize("rule", contract.SERVED, ids=lambda rule: rule.__name__)
 def test_with_a_control_plane_a_client_keeps_the_rule_that(
-    connect: contract.Connect, server: str, rule: Callable[[contract.Connect, str], None]
+    connect: contract.Connect, server: Served, rule: Callable[[contract.Connect, str], None]
 ) -> None:
-    rule(connect, server)
+    rule(partial(connect, token=server.token), server.url)
 
 
-async def test_many_tasks_may_ask_at_once_over_a_bounded_number_of_connections(server: str) -> None:
-    async with AsyncClient(server) as client:
+async def test_many_tasks_may_ask_at_once_over_a_bounded_number_of_connections(server: Served) -> None:
+    async with AsyncClient(server.url, token=server.token) as client:
         answers = await asyncio.gather(*(client.health() for _ in range(300)))
         assert len(answers) == 300
         assert len(client._transport._idle) <= 32
 
 
-async def test_a_task_that_is_cancelled_leaves_no_half_answer_to_the_next(server: str) -> None:
-    async with AsyncClient(server) as client:
+async def test_a_task_that_is_cancelled_leaves_no_half_answer_to_the_next(server: Served) -> None:
+    async with AsyncClient(server.url, token=server.token) as client:
         for turns in range(12):
             task = asyncio.create_task(client.status())
             for _ in range(turns):
