@@ -1,8 +1,6 @@
 """The agents' gRPC service seen from outside: health, reflection, and statuses for what is wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -11,36 +9,11 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from stoker.adapters.clock import SystemClock
-from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.log_sqlite import SqliteLog
-from stoker.adapters.logs import StructuredTelemetry
-from stoker.live.control import ControlPlane, active, recover_control
-from stoker.live.rpc.server import RpcServer
-from stoker.live.settings import ControlSettings, GrpcSettings
-from stoker.live.world import World
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen.agent_pb2_grpc import SchedulerServiceStub
+from tests.real.rpc_stage import code_of, problem_of, rpc_stage
 
 KEY = "stoker-session"
-
-
-@asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[tuple[ControlPlane, aio.Channel]]:
-    clock = SystemClock()
-    world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
-    log, history = SqliteLog(folder), SqliteHistory(folder)
-    await log.open()
-    try:
-        control = await recover_control(ControlSettings(), log, history, world)
-        async with active(control), RpcServer(GrpcSettings(port=0), control) as port:
-            options = (("grpc.use_local_subchannel_pool", 1),)
-            async with aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
-                yield control, channel
-    finally:
-        await history.close()
-        await log.close()
 
 
 def registration(node: str = "n1") -> pb.RegisterRequest:
@@ -49,7 +22,8 @@ def registration(node: str = "n1") -> pb.RegisterRequest:
 
 
 async def test_the_standard_health_and_reflection_services_answer(tmp_path: Path) -> None:
-    async with served(tmp_path) as (_, channel):
+    async with rpc_stage(tmp_path) as stage:
+        channel = stage.channel
         health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
         assert health.status == health_pb2.HealthCheckResponse.SERVING
         request = reflection_pb2.ServerReflectionRequest(list_services="")
@@ -61,19 +35,25 @@ async def test_the_standard_health_and_reflection_services_answer(tmp_path: Path
 
 
 async def test_a_refusal_arrives_with_its_code_its_words_and_its_hint(tmp_path: Path) -> None:
-    async with served(tmp_path) as (_, channel):
+    async with rpc_stage(tmp_path) as stage:
+        channel = stage.channel
         stub = SchedulerServiceStub(channel)
         twice = registration()
         twice.gpus.append(twice.gpus[0])
         with pytest.raises(aio.AioRpcError) as refused:
             await stub.RegisterAgent(twice)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert ("stoker-code", "bad_inventory") in list(refused.value.trailing_metadata() or ())
+        assert code_of(refused.value) == "bad_inventory"
         assert "n1" in (refused.value.details() or "")
+        problem = problem_of(refused.value)
+        assert (problem["code"], problem["status"]) == ("bad_inventory", 400)
+        assert problem["message"] in (refused.value.details() or "")
+        assert problem["hint"] in (refused.value.details() or "")
 
 
 async def test_a_message_that_makes_no_sense_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
-    async with served(tmp_path) as (_, channel):
+    async with rpc_stage(tmp_path) as stage:
+        channel = stage.channel
         stub = SchedulerServiceStub(channel)
         with pytest.raises(aio.AioRpcError) as refused:
             await stub.TaskFinished(pb.TaskFinishedRequest(node="n1"))
@@ -88,7 +68,8 @@ async def test_a_message_that_makes_no_sense_is_refused_and_hurts_nobody(tmp_pat
 
 
 async def test_a_stream_of_an_unknown_session_ends_with_the_advice_to_register(tmp_path: Path) -> None:
-    async with served(tmp_path) as (_, channel):
+    async with rpc_stage(tmp_path) as stage:
+        channel = stage.channel
         for metadata in (aio.Metadata(), aio.Metadata((KEY, "gone"))):
             stub = SchedulerServiceStub(channel)
             for call in (stub.Heartbeat(metadata=metadata), stub.Logs(metadata=metadata)):
@@ -99,7 +80,8 @@ async def test_a_stream_of_an_unknown_session_ends_with_the_advice_to_register(t
 
 
 async def test_an_agent_that_says_goodbye_gets_a_clean_end(tmp_path: Path) -> None:
-    async with served(tmp_path) as (control, channel):
+    async with rpc_stage(tmp_path) as stage:
+        control, channel = stage.control, stage.channel
         stub = SchedulerServiceStub(channel)
         welcome = await stub.RegisterAgent(registration())
         call = stub.Heartbeat(metadata=aio.Metadata((KEY, welcome.session)))
@@ -117,7 +99,8 @@ async def test_an_agent_that_says_goodbye_gets_a_clean_end(tmp_path: Path) -> No
 
 
 async def test_a_stopping_control_plane_ends_streams_at_once(tmp_path: Path) -> None:
-    async with served(tmp_path) as (_, channel):
+    async with rpc_stage(tmp_path) as stage:
+        channel = stage.channel
         stub = SchedulerServiceStub(channel)
         welcome = await stub.RegisterAgent(registration())
         call = stub.Heartbeat(metadata=aio.Metadata((KEY, welcome.session)))
