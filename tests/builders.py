@@ -11,18 +11,21 @@ import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import Members, index_of, indexes_of, member_id, parse_array, without
-from stoker.brain.domain.demand import Demand, Shape
+from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, PartitionName, Position, Principal
+from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, PartitionName, Position, Principal, TenantName
 from stoker.brain.domain.job import Attempt, Job, JobSpec, Task, lazy_member
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free, Inventory, Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import Limits, Pools, Quota, held
+from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
+from stoker.brain.state.books import Books
 from stoker.brain.state.view import Admitted, Alike, Bucket, GpuKinds
 
 A100: Final = "NVIDIA A100-SXM4-80GB"
@@ -30,6 +33,7 @@ V100: Final = "Tesla V100-SXM2-32GB"
 H100: Final = "NVIDIA H100 80GB HBM3"
 MEMORY_MB: Final = {A100: 81_920, V100: 32_768, H100: 81_559}
 NOW: Final = Instant(1_000 * HOUR_MS)
+Thing = Node | Job | Partition | Tenant | Pools
 
 
 def node(  # noqa: PLR0913  # a builder: each test names the one or two that it is about
@@ -92,6 +96,8 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
     array: str = "",
     waited_h: float = 0,
     begin: Instant = NEVER,
+    tenant: str = "default",
+    job_class: JobClass = JobClass.BATCH,
 ) -> Job:
     """A job that has waited for so many hours, after `tries` attempts that have ended; or an array of such."""
     demand = Demand(
@@ -114,6 +120,8 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
         partition=PartitionName(partition),
         array=members,
         begin=begin,
+        tenant=TenantName(tenant),
+        job_class=job_class,
     )
     return Job(
         id=JobId(id_),
@@ -124,6 +132,20 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
         attempts=tuple(Attempt(number=n, epoch=Epoch(1), placed_at=NOW, tasks=()) for n in range(1, tries + 1)),
         members=Members(lazy=members.indexes, waiting=members.count) if members else None,
     )
+
+
+def tenant(
+    name: str,
+    *,
+    parent: str = "",
+    guaranteed: int = 0,
+    borrow: bool = True,
+    lend: bool = True,
+    **limits: int,
+) -> Tenant:
+    """A tenant with these limits, by the fields of Limits."""
+    quota = Quota(guaranteed=guaranteed, limits=Limits(**limits), borrow=borrow, lend=lend)
+    return Tenant(name=TenantName(name), parent=TenantName(parent), quota=quota)
 
 
 def member(array: Job, index: int, *, tries: int = 1) -> Job:
@@ -145,10 +167,19 @@ def started_members(array: Job, *indexes: int) -> Job:
 class Cluster:
     """Nodes and jobs at one moment. Never changed: `after` and `without` give the next moment."""
 
-    def __init__(self, nodes: Iterable[Node], jobs: Iterable[Job], partitions: Iterable[Partition] = ()) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        jobs: Iterable[Job],
+        partitions: Iterable[Partition] = (),
+        tenants: Iterable[Tenant] = (),
+        pools: Pools | None = None,
+    ) -> None:
         self.nodes: Mapping[NodeName, Node] = {node.name: node for node in nodes}
         self.jobs: Mapping[JobId, Job] = {job.id: job for job in jobs}
         self.partitions: Mapping[PartitionName, Partition] = {each.name: each for each in partitions}
+        self.tenants: Mapping[TenantName, Tenant] = {each.name: each for each in (THE_DEFAULT, *tenants)}
+        self.pools = pools or Pools()
         self.position = Position(len(self.jobs))
         self.epoch = Epoch(1)
         self.free: Mapping[NodeName, Free] = {
@@ -162,6 +193,19 @@ class Cluster:
                 if task.placement.node == node.name:
                     free = free.take(task.placement)
         return free
+
+    @property
+    def free_gpus(self) -> int:
+        return sum(len(free.gpus) for free in self.free.values())
+
+    @property
+    def books(self) -> Books:
+        books = Books(self.tenants)
+        for name, each in self.tenants.items():
+            books.tenant_changed(name, each)
+        for job in self.jobs.values():
+            books.charge(job.spec.tenant, job.spec.job_class, held(job))
+        return books
 
     def live_attempts(self) -> list[Attempt]:
         return [job.live_attempt for job in self.jobs.values() if job.live_attempt is not None]
@@ -228,24 +272,27 @@ class Cluster:
                 jobs[place.job] = member(array, index, tries=0)
                 jobs[place.array] = started_members(array, index)
             jobs[place.job] = _started(jobs[place.job], place)
-        return Cluster(self.nodes.values(), jobs.values(), self.partitions.values())
+        return Cluster(self.nodes.values(), jobs.values(), self.partitions.values(), self.tenants.values(), self.pools)
 
     def without(self, *ids: int) -> "Cluster":
         """The cluster in which these jobs have gone, and what they held is free."""
         left = [job for job in self.jobs.values() if job.id not in ids]
-        return Cluster(self.nodes.values(), left, self.partitions.values())
+        return Cluster(self.nodes.values(), left, self.partitions.values(), self.tenants.values(), self.pools)
 
-    def plus(self, *things: Node | Job | Partition) -> "Cluster":
+    def plus(self, *things: Thing) -> "Cluster":
         """The cluster with these beside, or in the place of, what it has."""
-        return cluster(*self.nodes.values(), *self.jobs.values(), *self.partitions.values(), *things)
+        own = (*self.nodes.values(), *self.jobs.values(), *self.partitions.values(), *self.tenants.values(), self.pools)
+        return cluster(*own, *things)
 
 
-def cluster(*things: Node | Job | Partition) -> Cluster:
-    """Nodes, jobs and partitions in any order; of two with one name the later counts."""
+def cluster(*things: Thing) -> Cluster:
+    """Nodes, jobs, partitions, tenants and pools in any order; of two with one name the later counts."""
     return Cluster(
         [thing for thing in things if isinstance(thing, Node)],
         [thing for thing in things if isinstance(thing, Job)],
         [thing for thing in things if isinstance(thing, Partition)],
+        [thing for thing in things if isinstance(thing, Tenant)],
+        ([Pools()] + [thing for thing in things if isinstance(thing, Pools)])[-1],
     )
 
 

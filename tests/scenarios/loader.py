@@ -9,6 +9,8 @@ lines are indented. Blocks act in the order in which they stand:
     jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
                 `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
                 members have the ids 11 to 20), `5: waited_h=20`
+    tenants:    `ml: guaranteed=4 gpus=8`, `vision: parent=ml no_lend no_borrow jobs=3`
+    pools:      shares of the classes: `online=0.7 batch=0.3 strict`; jobs take part with `class=online`, `tenant=ml`
     policy:     numbers that differ from the default: `budget=3 port_min=20000`
     end:        jobs that end: `1 2 10_4`
     plan:       what the engine answers now; it is carried out before the next block
@@ -23,20 +25,22 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.array import member_id, spans_of, spans_text
-from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import JobId, PartitionName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.reason import describe
+from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.where import Where, make_where
-from tests.builders import A100, H100, V100, Cluster, cluster, job, node, running_on, where
+from tests.builders import A100, H100, V100, Cluster, cluster, job, node, running_on, tenant, where
 
 FOLDER: Final = Path(__file__).parent
 _MODELS: Final = {"A100": A100, "V100": V100, "H100": H100}
-_BLOCK: Final = re.compile(r"(cluster|partitions|jobs|policy|end|plan):(.*)")
+_BLOCK: Final = re.compile(r"(cluster|partitions|tenants|pools|jobs|policy|end|plan):(.*)")
 _NODE_WORDS: Final = frozenset(
     {"gpus", "models", "gpu_memory_mb", "cpus", "memory_mb", "address", "unreachable", "drained", "forgotten"}
     | {"labels", "taints"}
@@ -45,7 +49,10 @@ _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
     {"gpus", "tasks", "tasks_per_node", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "waited_h"}
 )
-_JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array"}
+_JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class"}
+_TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs"})
+_TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow"}
+_POOL_WORDS: Final = frozenset({"online", "batch", "strict"})
 _POLICY_WORDS: Final = frozenset({"budget", "port_min", "port_max", "aging_per_hour", "aging_max"})
 _WIDTH: Final = 110
 
@@ -81,6 +88,12 @@ class _Story:
             self.cluster = self.cluster.plus(*_read_jobs(text))
         elif word == "partitions":
             self.cluster = self.cluster.plus(_read_partition(text))
+        elif word == "tenants":
+            self.cluster = self.cluster.plus(_read_tenant(text))
+        elif word == "pools":
+            said = _settings(text, _POOL_WORDS)
+            shares = {key: round(float(said[key]) * WHOLE) for key in ("online", "batch") if key in said}
+            self.cluster = self.cluster.plus(Pools(**shares, strict="strict" in said))
         elif word == "end":
             self.cluster = self.cluster.without(*(_id_of(self.cluster, label) for label in text.split()))
         else:
@@ -165,10 +178,25 @@ def _read_jobs(text: str) -> list[Job]:
             where=_read_where(said),
             partition=said.get("partition", ""),
             array=said.get("array", ""),
+            tenant=said.get("tenant", "default"),
+            job_class=JobClass(said.get("class", "batch")),
         )
         for id_ in range(int(first), int(last or first) + 1)
     ]
     return [running_on(one, *_read_places(said["on"])) for one in made] if "on" in said else made
+
+
+def _read_tenant(text: str) -> Tenant:
+    name, _, rest = text.partition(":")
+    said = _settings(rest, _TENANT_WORDS)
+    numbers = {key: int(value) for key, value in said.items() if key in _TENANT_NUMBERS}
+    return tenant(
+        name.strip(),
+        parent=said.get("parent", ""),
+        borrow="no_borrow" not in said,
+        lend="no_lend" not in said,
+        **numbers,
+    )
 
 
 def _read_where(said: dict[str, str]) -> Where:

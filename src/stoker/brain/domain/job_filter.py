@@ -10,6 +10,7 @@ Rules: F1  a job was there in the span from `since` to `until` if it was submitt
 import msgspec
 
 from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import FINAL, JobState
 from stoker.brain.domain.units import NEVER, Instant
@@ -27,6 +28,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant = NEVER
     until: Instant = NEVER
     members: bool = False
+    among: frozenset[TenantName] | None = None
+    """Only jobs of these tenants. None = of every one."""
 
     @property
     def may_have_ended(self) -> bool:
@@ -48,6 +51,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (not self.user or job.account == self.user)
             and (not self.name or spec.name == self.name)
             and (not self.until or job.submitted_at < self.until)
+            and (self.among is None or spec.tenant in self.among)
             and (not self.since or job.ended_at == NEVER or job.ended_at >= self.since)
         )
 

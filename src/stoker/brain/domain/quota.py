@@ -10,6 +10,7 @@ Rules: Q1  a limit that is left out (None) is no limit, never zero
            one, so do the GPUs
 """
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -105,29 +106,11 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
         return {JobClass.ONLINE: online, JobClass.BATCH: batch}
 
 
-class Exceeded(NamedTuple):
-    """A limit that one more job would break."""
-
-    what: str
-    """The field of Limits."""
-    limit: int
-    used: int
-    asked: int
-
-
-def exceeded(quota: Quota, used: Amount, more: Amount) -> Exceeded | None:
-    """The one check: the first limit that `more` beside `used` would break. None = all hold."""
+def walls_of(quota: Quota) -> Iterator[tuple[int, int]]:
+    """The limits on what is held, each with its place among the fields of an Amount."""
     limits = quota.limits
-    for what, limit, has, asked in (
-        ("gpus", quota.gpus_max, used.gpus, more.gpus),
-        ("gpu_memory_mb", limits.gpu_memory_mb, used.gpu_memory_mb, more.gpu_memory_mb),
-        ("cpus", limits.cpus, used.cpus, more.cpus),
-        ("memory_mb", limits.memory_mb, used.memory_mb, more.memory_mb),
-        ("jobs", limits.jobs, used.jobs, more.jobs),
-    ):
-        if limit is not None and asked and has + asked > limit:
-            return Exceeded(what, limit, has, asked)
-    return None
+    walls = (quota.gpus_max, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)
+    return ((at, limit) for at, limit in enumerate(walls) if limit is not None)
 
 
 def needs(demand: Demand) -> Amount:

@@ -14,6 +14,7 @@ import msgspec
 
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Position, TenantName
 from stoker.brain.domain.job import Job, Task
+from stoker.brain.domain.tenant import NO_TENANT, Tenant, path_of
 from stoker.brain.domain.units import Instant
 
 
@@ -63,6 +64,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """None = one sum over all, under the empty key."""
     tenant: str = ""
     user: str = ""
+    within: frozenset[TenantName] = frozenset()
+    """Only what these tenants used. Empty = all."""
     through: Position
     """Holdings that ended after this position aren't counted: who asks counts them himself."""
 
@@ -73,6 +76,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
             and holding.position <= self.through
             and (not self.tenant or holding.tenant == self.tenant)
             and (not self.user or holding.user == self.user)
+            and (not self.within or holding.tenant in self.within)
         )
 
     def key(self, holding: Holding) -> str:
@@ -96,6 +100,17 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     gpu_ms: int
     cpu_ms: int
+
+
+class TreeSum(msgspec.Struct, frozen=True):
+    """One line of a report about the tree of tenants."""
+
+    path: str
+    """From the top, with `/` between."""
+    own: UsageSum
+    """What its own jobs used."""
+    all: UsageSum
+    """With what all tenants beneath it used."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -178,6 +193,48 @@ def merged(sums: Iterable[UsageSum], more: Mapping[str, UsageSum]) -> list[Usage
         had = total.get(key)
         total[key] = line if had is None else _plus(had, line)
     return sorted(total.values(), key=_rank)
+
+
+def as_tree(
+    lines: Iterable[UsageSum], tenants: Mapping[TenantName, Tenant], top: TenantName = NO_TENANT
+) -> list[TreeSum]:
+    """Sums by tenant, each tenant followed by those beneath it, the largest first among those beside each other.
+
+    A tenant that is no more stands at the top. With a `top` nothing above it is summed up. Who used nothing isn't there.
+    """
+    own = {TenantName(line.key): line for line in lines}
+    total: dict[TenantName, UsageSum] = {}
+    beneath: dict[TenantName, dict[TenantName, None]] = {NO_TENANT: {}}
+    for name, line in own.items():
+        path = [*_up_to(tenants, name, top)]
+        for each, above in zip(path, (*path[1:], NO_TENANT), strict=True):
+            total[each] = _plus(total.get(each) or _nothing(each), line)
+            beneath.setdefault(above, {})[each] = None
+    found: list[TreeSum] = []
+    todo = [(name, "") for name in _largest_last(beneath[NO_TENANT], total)]
+    while todo:
+        name, above_it = todo.pop()
+        found.append(TreeSum(f"{above_it}{name}", own.get(name) or _nothing(name), total[name]))
+        todo += [(each, f"{above_it}{name}/") for each in _largest_last(beneath.get(name, {}), total)]
+    return found
+
+
+def _nothing(key: str) -> UsageSum:
+    return UsageSum(key=key, jobs=0, gpu_ms=0, cpu_ms=0)
+
+
+def _up_to(tenants: Mapping[TenantName, Tenant], name: TenantName, top: TenantName) -> Iterable[TenantName]:
+    """The tenant and those above it, itself first."""
+    if name not in tenants:
+        yield name
+    for tenant in path_of(tenants, name):
+        yield tenant.name
+        if tenant.name == top:
+            return
+
+
+def _largest_last(names: Iterable[TenantName], total: Mapping[TenantName, UsageSum]) -> list[TenantName]:
+    return sorted(names, key=lambda name: _rank(total[name]), reverse=True)
 
 
 def _plus(one: UsageSum, other: UsageSum) -> UsageSum:

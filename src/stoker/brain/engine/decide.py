@@ -8,6 +8,8 @@ Rules: D1  jobs come in order (`order`); each is placed whole or its shape gets 
            `budget_spent`, and the plan says `more`
        D6  no array runs more members than its own limit lets it, however many fit
        D7  a job runs only on nodes that its selection and that of its partition admit
+       D8  a pass goes in rounds, one for each standing by quota that comes up (`turns`); before a round, what those of
+           a better standing wait for is kept from it (`keep`)
 Naive: bring all that wait into order, then search for each. But a pass only takes, so whoever doesn't fit at its start
 doesn't fit later: those are sifted out first, unordered, by a look at what is free.
 Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPUs that are short, 2 us more per shape
@@ -15,7 +17,8 @@ Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPU
         queue. D2 has no reservations yet, so a stream of small jobs can hold up a large one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
@@ -23,7 +26,7 @@ from stoker.brain.domain.ids import JobId, NodeName, PartitionName
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
@@ -31,10 +34,12 @@ from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search, Seat
 from stoker.brain.engine.fleet import Census
 from stoker.brain.engine.gang import number_ranks, seat_gang
+from stoker.brain.engine.keep import KEPT_MAX, Keeper
 from stoker.brain.engine.lane import Lane, mixing_helps
 from stoker.brain.engine.order import Candidate, in_order
 from stoker.brain.engine.pool import Pool
 from stoker.brain.engine.ports import choose_port, needs_rendezvous
+from stoker.brain.engine.turns import FIRST, Turns
 from stoker.brain.state.view import Admitted, Bucket, View
 
 _NODES_PER_SHAPE: Final = 8
@@ -44,21 +49,26 @@ _NODES_PER_SHAPE: Final = 8
 def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
     """What to start now. `seed` is what a replay must repeat; no rule here depends on it so far."""
     assert budget >= 1, f"a pass that may place nothing would go on for ever: {budget=}"
-    pass_ = _Pass(view, policy)
     buckets = list(view.pending())
-    pass_.sift(buckets)
-    actions: list[Place] = []
+    pass_ = _Pass(view, policy, buckets)
+    pass_.sift()
+    actions: dict[JobId, Place] = {}
     unseen: dict[Shape, Reason] = {}
-    for candidate in in_order(buckets, view, policy, now, pass_.blocked):
-        if not pass_.has_room(candidate):
-            continue
-        if len(actions) >= budget:
-            unseen[candidate.shape] = pass_.blocked[candidate.shape] = explain.budget_spent(len(actions))
-            continue
-        place = pass_.place(candidate)
-        if place is not None:
-            actions.append(place)
-    return Plan(actions=tuple(actions), reasons=pass_.reasons(), more=bool(unseen))
+    while pass_.begin_round():
+        for candidate in in_order(buckets, view, policy, now, pass_.blocked):
+            if candidate.job in actions or not pass_.has_room(candidate) or not pass_.is_its_turn(candidate.shape):
+                continue
+            if len(actions) >= budget:
+                unseen[candidate.shape] = pass_.blocked[candidate.shape] = explain.budget_spent(len(actions))
+                continue
+            place = pass_.place(candidate)
+            if place is not None:
+                actions[candidate.job] = place
+    return Plan(actions=tuple(actions.values()), reasons=pass_.reasons(), more=bool(unseen))
+
+
+_LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
+"""Stands for shapes whose round hasn't come."""
 
 
 _Wish = tuple[Where, PartitionName, str, int, int, int]
@@ -82,10 +92,19 @@ class _Ways:
 class _Pass:
     """What one pass has taken and learnt so far."""
 
-    def __init__(self, view: View, policy: Policy) -> None:
+    def __init__(self, view: View, policy: Policy, buckets: Sequence[Bucket]) -> None:
         self._view = view
         self._policy = policy
+        self._buckets = buckets
         self._draft = Draft(view)
+        self._turns = Turns(view, buckets)
+        self._standing = FIRST - 1
+        self._later: dict[Shape, None] = {}
+        """Shapes that wait for a later round."""
+        self._borrowers: dict[Shape, None] = {}
+        """Those that came up in one."""
+        self._placed: dict[Shape, int] = {}
+        self._keeper = Keeper(self._draft)
         self._pools: dict[Admitted, Pool] = {}
         self._ways: dict[_Wish, _Ways] = {}
         """By what shapes say."""
@@ -102,10 +121,10 @@ class _Pass:
         self._rooms: dict[JobId, int | None] = {}
         """Members that arrays may still start in this pass."""
 
-    def sift(self, buckets: Sequence[Bucket]) -> None:
+    def sift(self) -> None:
         """Block every shape for which there isn't enough room even now. The hottest loop of a long queue."""
         blocked, hopeful, known = self.blocked, self._hopeful, self._ways
-        for bucket in buckets:
+        for bucket in self._buckets:
             shape = bucket.shape
             demand = shape.demand
             # The same tuple as `_wish_of` makes; a call would cost as much as all the rest.
@@ -153,6 +172,73 @@ class _Pass:
             pool = self._pools[admitted] = Pool(self._draft, admitted)
         return pool
 
+    def begin_round(self) -> bool:
+        """D8. False when everyone has had his turn."""
+        if self._standing < FIRST:
+            self._standing = FIRST
+            return True
+        if not self._later:
+            return False
+        self._standing = min(self._turns.standing(shape) for shape in self._later)
+        self._keep()
+        for shape in self._later:
+            del self.blocked[shape]
+        self._borrowers.update(self._later)
+        self._later = {}
+        return True
+
+    def is_its_turn(self, shape: Shape) -> bool:
+        """Else the shape is blocked, for this round or for good."""
+        if self._turns.wall(shape) is not None:
+            self.blocked[shape] = self._hopeful[shape]
+            return False
+        if self._turns.standing(shape) <= self._standing:
+            return True
+        self._later[shape] = None
+        self.blocked[shape] = _LATER
+        return False
+
+    def _keep(self) -> None:
+        """For whoever had his turn and waits."""
+        keeper, turns = self._keeper, self._turns
+        spent = turns.spent.copy()
+        for shape, jobs in keeper.kept.items():
+            for _ in range(jobs):
+                spent.charge(shape, turns.needs(shape))
+        gone = {shape: self._placed.get(shape, 0) + keeper.kept.get(shape, 0) for shape in self.blocked}
+        for bucket in sorted(self._waiting_before(), key=self._rank):
+            shape = bucket.shape
+            waiting = self._waiting(bucket, gone[shape])
+            gone[shape] = max(0, -waiting)
+            for _ in range(waiting):
+                if keeper.is_full or not turns.would_wait(shape, spent, self._standing):
+                    break
+                if not keeper.keep(self._pool_of(shape), shape):
+                    break
+                spent.charge(shape, turns.needs(shape))
+
+    def _waiting_before(self) -> Iterator[Bucket]:
+        for bucket in self._buckets:
+            if (
+                isinstance(self.blocked.get(bucket.shape), _Ways)
+                and self._turns.standing(bucket.shape) < self._standing
+            ):
+                yield bucket
+
+    def _waiting(self, bucket: Bucket, gone: int) -> int:
+        """How many jobs of it wait beside so many that don't any more, as far as anybody asks. Negative: more than all
+        of it has gone."""
+        found = len(bucket.jobs) - gone
+        for array in bucket.arrays:
+            if found >= KEPT_MAX:
+                break
+            found += len(list(islice(self._view.members(array), KEPT_MAX + gone)))
+        return min(KEPT_MAX, found)
+
+    def _rank(self, bucket: Bucket) -> tuple[int, int, JobId]:
+        first = (bucket.jobs or bucket.arrays)[0]
+        return self._turns.standing(bucket.shape), -bucket.priority, first
+
     def has_room(self, candidate: Candidate) -> bool:
         """D6."""
         return candidate.array == 0 or self._room_of(candidate.array) != 0
@@ -169,7 +255,10 @@ class _Pass:
         placed = self._place(candidate, ways) if shape.demand.tasks <= ways.last.at_most else None
         if placed is None:
             self.blocked[shape] = ways
-        elif candidate.array:
+            return None
+        self._turns.take(shape)
+        self._placed[shape] = self._placed.get(shape, 0) + 1
+        if candidate.array:
             room = self._room_of(candidate.array)
             self._rooms[candidate.array] = room if room is None else room - 1
         return placed
@@ -220,17 +309,25 @@ class _Pass:
 
     def reasons(self) -> dict[Shape, Reason]:
         """Why each blocked shape waits, now that the pass is over."""
+        self._keeper.give_back()
         return {
             shape: ways if isinstance(ways, Reason) else self._why(shape, ways) for shape, ways in self.blocked.items()
         }
 
     def _why(self, shape: Shape, ways: _Ways) -> Reason:
+        wall = self._turns.wall(shape)
+        if wall is not None:
+            return wall
         waiting = ways.waiting
         if waiting is None:
             if not ways.last.pool.admitted.alike:
                 return explain.none_selected(self._view, shape)
             waiting = ways.waiting = explain.Waiting(self._census, ways.last)
-        return waiting.why(shape.demand) or self._no_port(shape.demand, ways)
+        reason = waiting.why(shape.demand)
+        if reason is None and shape in self._borrowers and self._keeper.withdrawn:
+            free, kept = ways.last.room().gpus.free, self._keeper.gpus
+            return explain.guarantee_kept(free, kept, shape.demand)
+        return reason or self._no_port(shape.demand, ways)
 
     def _no_port(self, demand: Demand, ways: _Ways) -> Reason:
         """Everything else would be there."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Free
 from stoker.brain.state.view import Alike, GpuKinds, View
@@ -68,6 +69,13 @@ class Draft:
         before = self.free[placement.node]
         self._journal.append(_NodeUndo(kinds, placement.node, before))
         self._set(kinds, placement.node, before.take(placement))
+
+    def put_back(self, kinds: GpuKinds, placement: TaskPlacement, gpus: Sequence[Gpu]) -> None:
+        """Undo one `take`, whatever was taken since. Not to be rolled back."""
+        free = self.free[placement.node]
+        merged = tuple(sorted((*free.gpus, *gpus), key=lambda gpu: gpu.index))
+        after = Free(merged, free.cpus + placement.cpus, free.memory_mb + placement.memory_mb)
+        self._set(kinds, placement.node, after)
 
     def take_port(self, address: str, port: int) -> None:
         ports = self._ports.setdefault(address, set())

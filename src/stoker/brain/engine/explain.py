@@ -33,6 +33,10 @@ def budget_spent(placed: int) -> Reason:
     return Reason(ReasonCode.BUDGET_SPENT, {"placed": placed})
 
 
+def guarantee_kept(free: int, kept: int, demand: Demand) -> Reason:
+    return Reason(ReasonCode.GUARANTEE_KEPT, {"free": free, "kept": kept, "asked": demand.total_gpus})
+
+
 def none_selected(view: View, shape: Shape) -> Reason:
     """X1"""
     if not view.nodes:

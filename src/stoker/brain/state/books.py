@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.quota import NOTHING, Amount
+from stoker.brain.domain.quota import NOTHING, Amount, walls_of
 from stoker.brain.domain.tenant import Tenant, path_of
 
 _NONE_WAIT: Final = 0
@@ -19,7 +19,7 @@ _Key = TypeVar("_Key", JobClass, TenantName)
 class Books:
     """No entry says nothing: equal books are equal dictionaries."""
 
-    __slots__ = ("_tenants", "by_class", "by_tenant", "pending", "promised", "unlending")
+    __slots__ = ("_tenants", "by_class", "by_tenant", "limited", "pending", "promised", "unlending")
 
     def __init__(self, tenants: Mapping[TenantName, Tenant]) -> None:
         self._tenants = tenants
@@ -32,6 +32,8 @@ class Books:
         """Tenants that have a guarantee."""
         self.unlending: dict[TenantName, None] = {}
         """Those of them that don't lend."""
+        self.limited: dict[TenantName, None] = {}
+        """Tenants that have a limit on what they hold."""
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -41,16 +43,10 @@ class Books:
             and self.pending == other.pending
             and self.promised == other.promised
             and self.unlending == other.unlending
+            and self.limited == other.limited
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
-
-    def copy(self) -> "Books":
-        """For a draft: amounts are values, so the dictionaries are all there is to copy."""
-        made = Books(self._tenants)
-        made.by_class, made.by_tenant = dict(self.by_class), dict(self.by_tenant)
-        made.promised, made.unlending = self.promised, self.unlending
-        return made
 
     def used_by_class(self, job_class: JobClass) -> Amount:
         return self.by_class.get(job_class, NOTHING)
@@ -75,6 +71,7 @@ class Books:
         quota = tenant.quota if tenant else None
         _keep(self.promised, name, quota is not None and quota.guaranteed > 0)
         _keep(self.unlending, name, quota is not None and quota.guaranteed > 0 and not quota.lend)
+        _keep(self.limited, name, quota is not None and any(walls_of(quota)))
 
     def charge(self, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
         """So much more is held; less where negative."""

@@ -27,6 +27,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.admit.dependency import never_was
 from stoker.brain.state.admit.job import find_job
+from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.admit.where import partition_fault
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob
@@ -145,7 +146,7 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
         return target
     again = [job for job in target.records if not target.whole or job.state in FAILED]
     for job in (*again, *((target.array,) if target.array else ())):
-        gone = partition_fault(state, job.spec.partition)
+        gone = partition_fault(state, job.spec.partition) or tenant_gone(state, job.spec.tenant)
         if gone:
             return gone
         lost = never_was(state, job.id, job.spec, ()) if job.blocked else None

@@ -8,7 +8,6 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place
-from stoker.brain.domain.quota import needs
 from stoker.brain.domain.reason import describe
 from stoker.brain.domain.units import NEVER
 from stoker.brain.domain.where import selects
@@ -45,9 +44,8 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
             return _stale(place, f"node {task.node} has too few CPUs or too little memory left")
         left[task.node] = free.take(task)
     indexes = state.indexes
-    wall = Walls(state.tenants, state.pools).before(
-        job.spec.shape, needs(job.spec.demand), indexes.books, indexes.free_gpus
-    )
+    books = indexes.books
+    wall = Walls(state.tenants, state.pools, books.held_gpus + indexes.free_gpus).before(job.spec.shape, books)
     return None if wall is None else _stale(place, describe(wall))
 
 

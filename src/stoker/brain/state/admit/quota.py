@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.quota import NOTHING, exceeded, needs
+from stoker.brain.domain.quota import needs
 from stoker.brain.domain.tenant import UNSTATED, Tenant, path_of, priority_cap, priority_default
 from stoker.brain.domain.units import human_duration
 from stoker.brain.state.admit.tenant import find_tenant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.walls import WHAT
+from stoker.brain.state.walls import WHAT, alone
 
 _SAY = {"gpu_memory_mb": "--gpu-memory 16GiB", "memory_mb": "--memory 32GiB"}
 
@@ -82,24 +82,24 @@ def _time_fault(tenant: Tenant, spec: JobSpec) -> Refusal | None:
 
 def _demand_fault(tenant: Tenant, spec: JobSpec) -> Refusal | None:
     demand, limits = spec.demand, tenant.quota.limits
-    for what, limit, unsaid in (
-        ("gpu_memory_mb", limits.gpu_memory_mb, demand.gpu_count and not demand.gpu_memory_mb),
-        ("memory_mb", limits.memory_mb, not demand.memory_mb),
+    for field, what, limit, unsaid in (
+        ("gpu_memory_mb", "GPU memory", limits.gpu_memory_mb, demand.gpu_count and not demand.gpu_memory_mb),
+        ("memory_mb", "memory", limits.memory_mb, not demand.memory_mb),
     ):
         if limit is not None and unsaid:
             return refuse(
                 "demand_unstated",
-                f"tenant {tenant.name} may use at most {limit} {WHAT[what]}, so its jobs must say how much they need",
-                f"say it, such as `{_SAY[what]}`",
+                f"tenant {tenant.name} may use at most {limit} MiB of {what}, so its jobs must say how much they need",
+                f"say it, such as `{_SAY[field]}`",
                 tenant=tenant.name,
-                field=what,
+                field=field,
             )
-    over = exceeded(tenant.quota, NOTHING, needs(demand))
+    over = alone(tenant, needs(demand))
     if over is None:
         return None
     return refuse(
         "over_tenant_limit",
-        f"it asks for {over.asked} {WHAT[over.what]}, and tenant {tenant.name} may use at most {over.limit}: it could "
+        f"it asks for {over.asked} {WHAT[over.at]}, and tenant {tenant.name} may use at most {over.limit}: it could "
         "never start",
         f"ask for less; `stoker tenant show {tenant.name}` tells the limits, and an admin may raise them",
         tenant=tenant.name,

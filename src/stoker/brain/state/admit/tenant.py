@@ -42,6 +42,11 @@ def find_tenant(state: ClusterState, name: TenantName) -> Tenant | Refusal:
     )
 
 
+def tenant_gone(state: ClusterState, name: TenantName) -> Refusal | None:
+    found = find_tenant(state, name)
+    return found if isinstance(found, Refusal) else None
+
+
 def put(state: ClusterState, command: PutTenant) -> Answer:
     tenant = command.tenant
     old = state.tenants.get(tenant.name)
@@ -50,7 +55,7 @@ def put(state: ClusterState, command: PutTenant) -> Answer:
         if old is not None
         else _new_fault(state, tenant)
         if command.create
-        else _unknown(state, tenant.name)
+        else tenant_gone(state, tenant.name)
     )
     fault = (
         fault
@@ -63,11 +68,6 @@ def put(state: ClusterState, command: PutTenant) -> Answer:
     if fault:
         return fault
     return () if old == tenant else (TenantDefined(tenant=tenant),)
-
-
-def _unknown(state: ClusterState, name: TenantName) -> Refusal | None:
-    found = find_tenant(state, name)
-    return found if isinstance(found, Refusal) else None
 
 
 def _exists(name: TenantName) -> Refusal:
@@ -87,7 +87,7 @@ def _new_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
             column=bad[0] + 1,
         )
     if tenant.parent and tenant.parent not in state.tenants:
-        return _unknown(state, tenant.parent)
+        return tenant_gone(state, tenant.parent)
     most, deepest = state.policy.tenants_max, state.policy.tenant_depth_max
     if len(state.tenants) >= most:
         hint = "delete one that nobody uses: `stoker tenant list`"
