@@ -64,8 +64,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """None = one sum over all, under the empty key."""
     tenant: str = ""
     user: str = ""
-    within: frozenset[TenantName] = frozenset()
-    """Only what these tenants used. Empty = all."""
+    among: frozenset[TenantName] | None = None
+    """Only what these tenants used. None = all."""
     through: Position
     """Holdings that ended after this position aren't counted: who asks counts them himself."""
 
@@ -76,7 +76,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
             and holding.position <= self.through
             and (not self.tenant or holding.tenant == self.tenant)
             and (not self.user or holding.user == self.user)
-            and (not self.within or holding.tenant in self.within)
+            and (self.among is None or holding.tenant in self.among)
         )
 
     def key(self, holding: Holding) -> str:
@@ -200,7 +200,8 @@ def as_tree(
 ) -> list[TreeSum]:
     """Sums by tenant, each tenant followed by those beneath it, the largest first among those beside each other.
 
-    A tenant that is no more stands at the top. With a `top` nothing above it is summed up. Who used nothing isn't there.
+    A tenant that is no more stands at the top. With a `top` nothing above it is summed up. Who used nothing isn't in
+    it.
     """
     own = {TenantName(line.key): line for line in lines}
     total: dict[TenantName, UsageSum] = {}
