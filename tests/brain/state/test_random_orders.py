@@ -1,7 +1,8 @@
 """Whatever is asked and reported in whatever order: nothing ends the writer, every truth holds, and all of it ends.
 
 Ended jobs are forgotten at once or soon, so orders are about members that are lazy, held, cancelled, forgotten, or of
-arrays that ended by a dependency, were requeued or are gone.
+arrays that ended by a dependency, were requeued or are gone. Tenants come, change and go, and so do shares and tokens;
+what they allow is `tests/properties/test_quota.py`'s to judge.
 """
 
 from random import Random
@@ -10,18 +11,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.brain.cycle import propose
+from stoker.brain.domain.access import Role, Token, TokenId
 from stoker.brain.domain.array import ArraySpec, JobRef, indexes_of, spans_of
+from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import Refusal
-from stoker.brain.domain.ids import CONTROL, Epoch, JobId, NodeName, PartitionName, Position, node_principal
+from stoker.brain.domain.ids import (
+    CONTROL,
+    DEFAULT_TENANT,
+    Epoch,
+    JobId,
+    NodeName,
+    PartitionName,
+    Position,
+    TenantName,
+    node_principal,
+)
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, JobSpec, TaskEnd, tasks_on
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import WHOLE, Limits, Pools, Quota
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory, TaskPhase, TaskStatus
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.tenant import NO_TENANT, UNSTATED, Tenant, Tier
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state import commands as ask
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.arrays import member_counts
@@ -32,6 +47,7 @@ from stoker.brain.state.facade import ClusterView
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
 
 NODES = (NodeName("a"), NodeName("b"))
+TENANTS = (DEFAULT_TENANT, *map(TenantName, ("lab", "team", "other")))
 ARRAYS = (((0, 3, 1),), ((0, 6, 2),), ((1, 1, 1), (3, 5, 1)), ((0, 0, 1),))
 ROUNDS_MAX = 400
 
@@ -49,6 +65,8 @@ class Chaos(Story):
         )
         for name in NODES:
             self.node(name, self.chance.choice((1, 3)))
+        for name in TENANTS[1:3]:
+            self.ask(ask.PutTenant(by=ANNA, tenant=Tenant(name=name), create=True))
 
     def step(self) -> None:
         chance = self.chance
@@ -90,6 +108,8 @@ class Chaos(Story):
             return ask.SignalJob(by=ANNA, target=self.ref(), signal=10)
         if kind < 0.5:
             return ask.RunDeadlines(by=CONTROL)
+        if kind < 0.58:
+            return self.of_tenants()
         if kind < 0.85:
             return self.report()
         if kind < 0.89:
@@ -107,6 +127,9 @@ class Chaos(Story):
             fields["begin"] = Instant(self.now + chance.randint(-5, 40))
         if chance.random() < 0.15:
             fields["partition"] = PartitionName("p")
+        tenants = TENANTS if chance.random() < 0.05 else tuple(self.state.tenants)
+        fields |= {"tenant": chance.choice(tenants), "job_class": chance.choice(list(JobClass))}
+        fields |= {"priority": chance.choice((UNSTATED, UNSTATED, 100, 500))}
         fields |= {"hold": chance.random() < 0.1, "retries_max": chance.choice((0, 0, 2))}
         fields |= {"requeue": chance.random() < 0.8, "time_limit_ms": chance.choice((0, 30, 10_000))}
         return spec(chance.choice((0, 1, 1, 2)), tasks=chance.choice((1, 1, 2)), **fields)
@@ -189,15 +212,60 @@ class Chaos(Story):
                 ask.TaintNode(by=ANNA, node=node, taints=(), remove=("t",)),
                 ask.PutPartition(by=ANNA, partition=Partition(name=PartitionName("p")), create=False),
                 ask.DeletePartition(by=ANNA, name=PartitionName("p")),
-                ask.BeginEpoch(by=CONTROL, epoch=Epoch(self.state.epoch + 1), policy=self.state.policy),
+                ask.BeginEpoch(
+                    by=CONTROL,
+                    epoch=Epoch(self.state.epoch + 1),
+                    policy=self.state.policy,
+                    pools=chance.choice((Pools(), Pools(online=0, batch=WHOLE))),
+                ),
             )
         )
+
+    def of_tenants(self) -> ask.Command:
+        chance, name = self.chance, self.chance.choice(TENANTS)
+        few = (None, None, None, None, 0, 1, 2, 5)
+        limits = Limits(gpus=chance.choice(few), jobs=chance.choice(few), pending=chance.choice(few))
+        quota = Quota(guaranteed=chance.choice((0, 0, 1, 2)), limits=limits, lend=chance.random() < 0.8)
+        parent = chance.choice((NO_TENANT, NO_TENANT, *TENANTS))
+        tenant = Tenant(name=name, parent=parent, quota=quota, tier=chance.choice((None, None, *Tier)))
+        online = chance.choice((0, 500_000, WHOLE, WHOLE + 1))
+        pools = Pools(online=online, batch=chance.choice((0, WHOLE - online)), strict=chance.random() < 0.5)
+        expires = chance.choice((NEVER, NEVER, Instant(self.now + chance.randint(-5, 50))))
+        token = Token(
+            id=TokenId(f"t{len(self.log)}"),
+            digest=f"digest-{len(self.log)}",
+            role=chance.choice(list(Role)),
+            tenant=chance.choice((NO_TENANT, *TENANTS)),
+            user=chance.choice(("", "anna")),
+            expires_at=expires,
+        )
+        known = chance.choice((*self.state.tokens, TokenId("none")))
+        return chance.choice(
+            (
+                ask.PutTenant(by=ANNA, tenant=tenant, create=chance.random() < 0.5),
+                ask.PutTenant(by=ANNA, tenant=tenant, create=name not in self.state.tenants),
+                ask.DeleteTenant(by=ANNA, name=name),
+                ask.DeleteTenant(by=ANNA, name=name),
+                ask.SetPools(by=ANNA, pools=pools, force=chance.random() < 0.5),
+                ask.CreateToken(by=ANNA, token=token),
+                ask.RevokeToken(by=ANNA, id=known),
+            )
+        )
+
+    def lift_limits(self) -> None:
+        self.do(ask.SetPools(by=ANNA, pools=Pools(), force=True))
+        for name in TENANTS:
+            if name in self.state.tenants:
+                open_ = Quota(guaranteed=self.state.tenants[name].quota.guaranteed)
+                changed = Tenant(name=name, parent=self.state.tenants[name].parent, quota=open_)
+                self.do(ask.PutTenant(by=ANNA, tenant=changed, create=False))
 
     def calm(self) -> None:
         """No faults any more, all is released: everything must end."""
         for name in NODES:
             self.register(name, inventory(name, 3))
             self.do(ask.ResumeNode(by=ANNA, node=name))
+        self.lift_limits()
         for _ in range(ROUNDS_MAX):
             self.wait(10_000)
             for job in [job.id for job in self.state.jobs.values() if job.state is JobState.HELD]:
@@ -235,5 +303,7 @@ def test_no_order_and_no_report_breaks_a_truth_and_everything_ends(seed: int, st
     chaos.calm()
     assert not chaos.state.indexes.held
     assert chaos.state.indexes.pending_count == 0
+    books = chaos.state.indexes.books
+    assert (books.by_class, books.by_tenant, books.pending) == ({}, {}, {})
     state = _replayed(chaos.log, chaos.chance.randint(0, len(chaos.log)))
     assert _bytes(state) == _bytes(chaos.state)

@@ -4,13 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.access import Role, Token, TokenId
+from stoker.brain.domain.array import parse_array, parse_job_ref
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.tenant import THE_DEFAULT, Tenant, Tier, is_within, path_of, priority_cap, priority_default
 from stoker.brain.state.admit.tenant import LIMIT_MAX
-from stoker.brain.state.commands import CreateToken, DeleteTenant, PutTenant, RevokeToken
+from stoker.brain.state.commands import CreateToken, DeleteTenant, PutTenant, Requeue, RevokeToken
 from stoker.brain.state.events.tenant import TenantDefined, TenantDeleted
 from tests.brain.state.story import ANNA, Story, spec
 
@@ -206,6 +207,21 @@ def test_a_tenant_that_was_deleted_may_be_made_anew_elsewhere() -> None:
     assert delete(story, "a") is None
     made(story, tenant("a", parent="b"))
     assert [each.name for each in path_of(story.state.tenants, name("a"))] == ["a", "b"]
+
+
+def test_a_job_that_ended_in_a_tenant_that_is_gone_cannot_be_run_once_more() -> None:
+    story = made(Story(), tenant("a"))
+    single, array = story.submit(spec(tenant=name("a"))), story.submit(spec(tenant=name("a"), array=parse_array("0-2")))
+    story.cancel(single)
+    story.cancel(array)
+    story.all_due()
+    assert delete(story, "a") is None
+    for label in (f"{single}", f"{array}_1"):
+        refusal = story.refused(Requeue(by=ANNA, target=parse_job_ref(label)))
+        assert (refusal.code, refusal.facts["tenant"]) == ("unknown_tenant", "a")
+    made(story, tenant("a"))
+    story.tell(Requeue, f"{single}")
+    assert story.state.indexes.books.pending_of(name("a")) == 1
 
 
 # -- T7 and bounds -----------------------------------------------------------------------------------------------
