@@ -1,6 +1,9 @@
 #!/bin/sh
 # The two daemons, four fake V100, and the REST calls that users of the dgpu dialect type. Exits 0 when all went well.
 #
+# A control plane wants a token of whoever asks it: an agent's to join with, and a user's, which curl reads from a file so
+# that it stands in no list of processes.
+#
 # HTTP_PORT (18080), GRPC_PORT (19090) and DATA (a temporary folder) may be set from outside.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,7 +28,7 @@ trap 'exit 130' INT TERM
 # Ask until the answer has the word, for at most a minute.
 until_says() {
     tries=0
-    until curl -s --max-time 5 "$2" | grep -q "$1"; do
+    until curl -s --max-time 5 -H "@$data/user.header" "$2" | grep -q "$1"; do
         tries=$((tries + 1))
         [ $tries -lt 600 ] || { echo "run.sh: no $1 at $2 after a minute" >&2; tail -n 20 "$data"/*.log >&2; exit 1; }
         sleep 0.1
@@ -33,17 +36,23 @@ until_says() {
 }
 show() {
     echo "\$ curl $*"
-    curl -sS --fail-with-body --max-time 10 "$@"
+    curl -sS --fail-with-body --max-time 10 -H "@$data/user.header" "$@"
     echo
 }
 id_of() { sed -n 's/.*"task_id": *"\([^"]*\)".*/\1/p'; }
 
+umask 077
 mkdir -p "$data/bin"
 ln -sf "$here/fake-nvidia-smi" "$data/bin/nvidia-smi"
+# The first tokens are made in the data folder itself, before anything runs.
+"$stoker" token create --role agent --data-dir "$data/control" >"$data/agent.token"
+"$stoker" token create --role user --tenant default --data-dir "$data/control" >"$data/user.token"
+echo "Authorization: Bearer $(cat "$data/user.token")" >"$data/user.header"
 STOKER__DATA_DIR=$data/control STOKER__HTTP__PORT=$http_port STOKER__GRPC__PORT=$grpc_port \
     "$stoker" control -c "$here/control.yaml" >"$data/control.log" 2>&1 &
 control=$!
 PATH=$data/bin:$PATH STOKER__DATA_DIR=$data/agent STOKER__CONTROL__ADDRESSES=127.0.0.1:$grpc_port \
+    STOKER__CONTROL__TOKEN_FILE=$data/agent.token \
     "$stoker" agent -c "$here/agent.yaml" >"$data/agent.log" 2>&1 &
 agent=$!
 until_says V100 "$api/gpus"
@@ -70,7 +79,7 @@ until_says '"status": *"running"' "$api/tasks/$third"
 echo "# one task, all tasks, what the second one wrote"
 show "$api/tasks/$second"
 show "$api/tasks?status=running&priority=low&limit=10"
-STOKER_SERVER=http://127.0.0.1:$http_port "$stoker" logs "$second"
+STOKER_TOKEN=$(cat "$data/user.token") STOKER_SERVER=http://127.0.0.1:$http_port "$stoker" logs "$second"
 
 echo "# cancel means gone"
 show -X DELETE "$api/tasks/$third"
