@@ -12,12 +12,14 @@ Costs: one SHA-256 and two look-ups for each request with a token.
 import asyncio
 from typing import Final
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.access import OWNER, Caller, Role, Token
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position, TenantName
+from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.tenant import is_within
 from stoker.brain.domain.units import NEVER, SECOND_MS
-from stoker.brain.state.admit.access import is_expired
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import TokenRevoked
@@ -74,7 +76,7 @@ class Access:
                 continue
 
     def _is_over(self, token: Token) -> bool:
-        return token.expires_at != NEVER and is_expired(token, self._committer.now())
+        return token.expires_at != NEVER and token.is_expired(self._committer.now())
 
     def _left_s(self, caller: Caller) -> float | None:
         """Seconds until it may be worth a look again; None = there is nothing to wait for."""
@@ -104,6 +106,75 @@ def may_change(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     if caller.role is Role.ADMIN:
         return True
     return caller.role is Role.USER and is_within(state.tenants, tenant, caller.tenant)
+
+
+class Sight:
+    """Which tenants' jobs a caller sees in full, for one look at many of them."""
+
+    def __init__(self, state: ClusterState, caller: Caller) -> None:
+        self._state, self._caller = state, caller
+        self._known: dict[TenantName, bool] = {}
+        self.is_whole = caller.role is Role.ADMIN or (caller.role is not Role.AGENT and not caller.tenant)
+
+    def __call__(self, tenant: TenantName) -> bool:
+        if self.is_whole:
+            return True
+        known = self._known.get(tenant)
+        if known is None:
+            known = self._known[tenant] = may_read(self._state, self._caller, tenant)
+        return known
+
+    def tenants(self) -> frozenset[TenantName] | None:
+        """None = all."""
+        return None if self.is_whole else frozenset(filter(self, self._state.tenants))
+
+
+def check_read(state: ClusterState, caller: Caller, job: Job) -> None:
+    """Raises: StokerError `not_allowed`. Others' jobs are only seen in lists, and reduced."""
+    if not may_read(state, caller, job.spec.tenant):
+        raise _not_his(caller, job)
+
+
+def check_change(state: ClusterState, caller: Caller, job: Job) -> None:
+    """Raises: StokerError `not_allowed`."""
+    if not may_change(state, caller, job.spec.tenant):
+        raise _not_his(caller, job)
+
+
+def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
+    """The job that this caller submits by it: under his account, in a tenant that is his.
+
+    Raises: StokerError `not_allowed` or `user_not_yours`.
+    """
+    is_admin = caller.role is Role.ADMIN
+    # What nobody has heard of is the brain's to refuse.
+    if not is_admin and spec.tenant in state.tenants and not may_change(state, caller, spec.tenant):
+        raise not_allowed(
+            f"your token submits to tenant {caller.home} and those beneath it, and the job names {spec.tenant}",
+            "leave the tenant out, or ask an admin for a token of that tenant",
+        )
+    if spec.user == caller.user or (is_admin and spec.user):
+        return spec
+    if spec.user:
+        raise StokerError(_not_his_account(caller, spec.user))
+    return replace(spec, user=caller.user)
+
+
+def _not_his(caller: Caller, job: Job) -> StokerError:
+    return not_allowed(
+        f"job {job.label} belongs to tenant {job.spec.tenant}, and your token is for {caller.home} and those beneath it",
+        "ask somebody of that tenant, or an admin; `stoker list` shows what may be seen of it",
+    )
+
+
+def _not_his_account(caller: Caller, user: str) -> Refusal:
+    own = f"runs jobs as {caller.user}" if caller.user else "names no account"
+    return refuse(
+        "user_not_yours",
+        f"the job names the account {user[:80]!r}, and your token {own}",
+        "leave `user` out, or ask an admin for a token with that account (`stoker token create --user`)",
+        user=user[:80],
+    )
 
 
 def require_admin(caller: Caller) -> None:

@@ -50,6 +50,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: Instant = NEVER
     """NEVER = it doesn't."""
 
+    def is_expired(self, now: Instant) -> bool:
+        return self.expires_at != NEVER and self.expires_at <= now
+
     @property
     def principal(self) -> Principal:
         """What its commands are logged under."""

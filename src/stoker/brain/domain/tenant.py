@@ -67,11 +67,12 @@ def is_within(tenants: Mapping[TenantName, Tenant], name: TenantName, above: Ten
     return any(tenant.name == above for tenant in path_of(tenants, name))
 
 
-def priority_default(tenants: Mapping[TenantName, Tenant], name: TenantName) -> int:
-    tiers = (tenant.tier.priority for tenant in path_of(tenants, name) if tenant.tier is not None)
-    return next(tiers, PRIORITY_DEFAULT)
-
-
 def priority_cap(tenants: Mapping[TenantName, Tenant], name: TenantName) -> int | None:
     """The most that a job of this tenant may ask for. None = what the policy says."""
     return min((tenant.tier.priority for tenant in path_of(tenants, name) if tenant.tier is not None), default=None)
+
+
+def priority_default(tenants: Mapping[TenantName, Tenant], name: TenantName) -> int:
+    """Of a job that names none: the most that the tiers on its path allow."""
+    cap = priority_cap(tenants, name)
+    return PRIORITY_DEFAULT if cap is None else cap

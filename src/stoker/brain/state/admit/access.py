@@ -10,7 +10,7 @@ from typing import Final
 
 from stoker.brain.domain.access import Role, Token
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.admit.tenant import find_tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import CreateToken, RevokeToken
@@ -41,11 +41,7 @@ def create(state: ClusterState, command: CreateToken, now: Instant) -> Answer:
 
 
 def expired(state: ClusterState, now: Instant) -> tuple[TokenRevoked, ...]:
-    return tuple(TokenRevoked(id=token.id) for token in state.tokens.values() if is_expired(token, now))
-
-
-def is_expired(token: Token, now: Instant) -> bool:
-    return token.expires_at != NEVER and token.expires_at <= now
+    return tuple(TokenRevoked(id=token.id) for token in state.tokens.values() if token.is_expired(now))
 
 
 def _bound_fault(state: ClusterState, token: Token) -> Refusal | None:
@@ -83,7 +79,7 @@ def _text_fault(token: Token, bytes_max: int) -> Refusal | None:
 
 def _expiry_fault(token: Token, now: Instant) -> Refusal | None:
     """K2"""
-    if not is_expired(token, now):
+    if not token.is_expired(now):
         return None
     return refuse(
         "bad_token", "it would have expired already", "give a time ahead, or none", expires_ms=token.expires_at

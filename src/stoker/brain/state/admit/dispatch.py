@@ -92,7 +92,7 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
         case PutTenant():
             return tenant.put(state, command)
         case DeleteTenant():
-            return tenant.delete(state, command)
+            return tenant.delete(state, command, now)
         case SetPools():
             return tenant.set_pools(state, command)
         case CreateToken():

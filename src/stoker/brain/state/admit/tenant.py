@@ -19,8 +19,10 @@ from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.tenant import Tenant, path_of
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
+from stoker.brain.state.events.access import TokenRevoked
 from stoker.brain.state.events.tenant import PoolsSet, TenantDefined, TenantDeleted
 from stoker.brain.state.events.union import Event
 
@@ -202,8 +204,8 @@ def _text_fault(tenant: Tenant, policy: Policy) -> Refusal | None:
     return None
 
 
-def delete(state: ClusterState, command: DeleteTenant) -> Answer:
-    """Its cost: a look at every job that is known."""
+def delete(state: ClusterState, command: DeleteTenant, now: Instant) -> Answer:
+    """Its cost: a look at every job that is known. Tokens that have expired go with it."""
     tenant = find_tenant(state, command.name)
     if isinstance(tenant, Refusal):
         return tenant
@@ -218,11 +220,12 @@ def delete(state: ClusterState, command: DeleteTenant) -> Answer:
     if jobs:
         message = f"{len(jobs)} job(s) that haven't ended, such as job {min(jobs)}"
         return _in_use(name, message, f"wait for them to end, or cancel them: `stoker list --tenant {name}`")
-    tokens = sorted(token.id for token in state.tokens.values() if token.tenant == name)
-    if tokens:
+    tokens = [token for token in state.tokens.values() if token.tenant == name]
+    valid = sorted(token.id for token in tokens if not token.is_expired(now))
+    if valid:
         hint = "revoke them first: `stoker token list`, `stoker token revoke ID`"
-        return _in_use(name, f"{len(tokens)} token(s), such as {tokens[0]}", hint)
-    return (TenantDeleted(name=name),)
+        return _in_use(name, f"{len(valid)} token(s), such as {valid[0]}", hint)
+    return *(TokenRevoked(id=token.id) for token in tokens), TenantDeleted(name=name)
 
 
 def _in_use(name: TenantName, what: str, hint: str) -> Refusal:
