@@ -1,10 +1,15 @@
 """How is a listener's address taken, and what is said when it can't be?"""
 
 import errno
+import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from stoker.brain.domain.errors import StokerError, refuse
+from stoker.wire.local_socket import SOCKET_NAME, address_of
 
 BACKLOG: Final = 2_048
 
@@ -27,6 +32,36 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         listener.close()
         raise cannot_listen(host, port, setting, fault) from fault
     return listener
+
+
+@contextmanager
+def local_socket(data_dir: Path) -> Iterator[socket.socket]:
+    """A socket in the data folder that this account alone can open, there from entry to exit. Whoever calls holds the
+    folder, so one that lies there already is what a killed process left.
+
+    Raises: StokerError `cannot_listen`.
+    """
+    path = data_dir / SOCKET_NAME
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(FileNotFoundError):
+            path.unlink()
+        os.fchmod(listener.fileno(), 0o600)  # bind gives the file this mode: there is no moment at which others may
+        with address_of(path) as address:
+            listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as fault:
+        listener.close()
+        hint = "data_dir must be on a file system that has sockets, and this account must be able to write to it"
+        message = f"can't listen on {path}: {fault.strerror or fault}"
+        raise StokerError(refuse("cannot_listen", message, hint, path=str(path))) from fault
+    try:
+        yield listener
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        listener.close()
 
 
 def why_not(host: str, port: int, setting: str) -> StokerError:

@@ -5,11 +5,14 @@ The composition root of this body: the only place here that picks adapters.
 Rules: R1  nothing is served before the log is ours, read to its end, and holds our epoch
        R2  whatever essential part dies, the process stops with one clear refusal
        R3  a clean stop ends streams first, then saves; it takes a second or two and touches no job
+       R4  without tokens nobody but the owner is served: another address than loopback is refused, unless whoever
+           starts it has said that everybody may
 """
 
 import asyncio
 import gc
 import logging
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,15 +25,15 @@ from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
 from stoker.adapters.metrics import Metrics
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.live.control import active, recover_control
+from stoker.live.control import ControlPlane, active, recover_control
 from stoker.live.http.app import create_app
 from stoker.live.http.server import serve_http
-from stoker.live.listen import bind
+from stoker.live.listen import bind, local_socket
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings import ControlSettings
+from stoker.live.settings import ControlSettings, is_loopback
 from stoker.live.supervise import DutyEnded
 from stoker.live.world import World
-from stoker.ports import EventLog, History, LogConflict, LogDamaged, LogFailed
+from stoker.ports import LogConflict, LogDamaged, LogFailed
 from stoker.wire.versions import PRODUCT
 
 SWITCH_S: Final = 0.0005
@@ -40,16 +43,22 @@ _GC_THRESHOLDS: Final = (10_000, 50, 100)
 """Full collections walk every job record; those that are kept for long are frozen out of their way instead."""
 
 
-class Stores(NamedTuple):
-    log: EventLog
-    history: History
-
-
-async def run_control(settings: ControlSettings, *, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
+async def run_control(
+    settings: ControlSettings,
+    *,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
+    open_to_owner: bool = True,
+    insecure: bool = False,
+) -> None:
     """Serve until `stop` is set. `on_ready` is called once requests are answered.
 
+    `open_to_owner`: the account that starts it is served without a token, on this machine; `insecure`: so is whoever
+    reaches it (R4).
     Raises: StokerError when it can't start, or when it had to stop.
     """
+    if open_to_owner and not insecure:
+        _must_be_loopback(settings)
     if not __debug__:
         raise StokerError(
             refuse(
@@ -66,36 +75,60 @@ async def run_control(settings: ControlSettings, *, stop: asyncio.Event, on_read
         log, history = SqliteLog(settings.data_dir, telemetry=telemetry), SqliteHistory(settings.data_dir)
         try:
             await log.open()
-            await _serve(settings, Stores(log, history), world, stop, on_ready)
+            with _listeners(settings) as listeners:
+                control = await recover_control(settings, log, history, world, open_to_owner=open_to_owner)
+                await _serve(control, listeners, stop, on_ready)
         finally:
             await history.close()
             await log.close()
     telemetry.event("stopped")
 
 
+def _must_be_loopback(settings: ControlSettings) -> None:
+    """R4"""
+    beyond = next((host for host in (settings.http.host, settings.grpc.host) if not is_loopback(host)), None)
+    if beyond is not None:
+        raise StokerError(
+            refuse(
+                "open_to_others",
+                f"on {beyond[:80]} whoever reaches this machine could run programs on it, since no token is wanted",
+                "listen on 127.0.0.1, or run `stoker control`, which wants tokens",
+                host=beyond[:80],
+            )
+        )
+
+
+class _Listeners(NamedTuple):
+    tcp: socket.socket
+    local: socket.socket
+
+
+@contextmanager
+def _listeners(settings: ControlSettings) -> Iterator[_Listeners]:
+    """Taken before the log is read, so that a port in use is told at once. The data folder is ours."""
+    with bind(settings.http.host, settings.http.port, "http") as tcp, local_socket(settings.data_dir) as local:
+        yield _Listeners(tcp, local)
+
+
 async def _serve(
-    settings: ControlSettings, stores: Stores, world: World, stop: asyncio.Event, on_ready: Callable[[], None]
+    control: ControlPlane, listeners: _Listeners, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
-    listener = bind(settings.http.host, settings.http.port, "http")
-    try:
-        control = await recover_control(settings, *stores, world)
-        agents = RpcServer(settings.grpc, control)
-        app = create_app(control)
-        quiet_collector()
-        async with active(control) as duties:
-            http_port: int = listener.getsockname()[1]
-            async with agents as grpc_port, serve_http(app, listener, duties):
-                world.telemetry.event("scheduler_started", version=PRODUCT, epoch=control.committer.state.epoch)
-                world.telemetry.event(
-                    "serving", http_port=http_port, grpc_port=grpc_port, data_dir=str(settings.data_dir)
-                )
-                on_ready()
-                await duties.until(stop)
-                world.telemetry.event("stopping")
-                control.committer.feed.close()
-                control.sessions.tails.close()
-    finally:
-        listener.close()
+    settings, telemetry = control.settings, control.telemetry
+    agents = RpcServer(settings.grpc, control)
+    for_owner_alone = control.access.open_to_owner and is_loopback(settings.http.host)
+    app = create_app(control)
+    quiet_collector()
+    async with active(control) as duties:
+        http_port: int = listeners.tcp.getsockname()[1]
+        serving = serve_http(app, listeners, duties, for_owner_alone=for_owner_alone)
+        async with agents as grpc_port, serving:
+            telemetry.event("scheduler_started", version=PRODUCT, epoch=control.committer.state.epoch)
+            telemetry.event("serving", http_port=http_port, grpc_port=grpc_port, data_dir=str(settings.data_dir))
+            on_ready()
+            await duties.until(stop)
+            telemetry.event("stopping")
+            control.committer.feed.close()
+            control.sessions.tails.close()
 
 
 @contextmanager

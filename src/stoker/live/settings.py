@@ -10,31 +10,46 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar, Final
+from urllib.parse import urlsplit
 
 from stoker.live.settings_policy import PolicySettings
+from stoker.live.settings_quota import QuotaSettings
 from stoker.ports import LogSettings
 
-_LOOPBACK_HINT: Final = (
-    "this version has no tokens yet, so it listens on loopback only; use 127.0.0.1, and an SSH tunnel from elsewhere"
-)
+CORS_ORIGINS_MAX: Final = 100
+RATE_MAX: Final = 1_000_000.0
 DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
     host: str = "127.0.0.1"
-    """Address of the REST listener. Loopback only until tokens exist."""
+    """Address of the REST listener; 0.0.0.0 or :: is every address of this machine. Requests aren't encrypted, and
+    neither are the tokens in them: beyond a network that you trust, put a proxy with TLS before it."""
     port: int = 8080
     """Its port; 8080 is what the seeds' users type. 0 = any free one (the log line `serving` says which)."""
+    cors_origins: tuple[str, ...] = ()
+    """Web pages of which other origins may ask, such as https://portal.example.org. None by default: only pages that
+    this control plane serves itself."""
+    rate_per_principal: float = 0.0
+    """Requests a second that each principal may make on average, in bursts of up to two seconds' worth; beyond it 429
+    and when to come back. 0 = no limit, since one scheduler's users seldom mean harm."""
+    metrics_public: bool = False
+    """Whether `/metrics` is answered without a token. Off, since the names of tenants are in it; Prometheus sends a
+    viewer's token with `authorization`."""
 
     def faults(self) -> list[str]:
-        return _listener_faults(self.host, self.port)
+        found = [*_listener_faults(self.host, self.port), *_origin_faults(self.cors_origins)]
+        if not 0 <= self.rate_per_principal <= RATE_MAX:
+            found.append(f"rate_per_principal: {self.rate_per_principal} isn't between 0 and {RATE_MAX:.0f} a second")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSettings:
     host: str = "127.0.0.1"
-    """Address where agents join. Loopback only until agents prove who they are."""
+    """Address where agents join; 0.0.0.0 or :: is every address of this machine. An agent shows its token there, in
+    the clear: use a network that you trust."""
     port: int = 9090
     """Its port; agents' default too. 0 = any free one (the log line `serving` says which)."""
 
@@ -106,6 +121,9 @@ class HistorySettings:
     rows_max: int = 2_000_000
     """Ended jobs kept at most, about 1.7 KiB each on the disk of data_dir: 3.3 GiB, or a year of 5,000 jobs a day.
     Beyond it the oldest go, however young."""
+    audit_rows_max: int = 5_000_000
+    """Rows of the audit trail kept at most, about 200 bytes each: 1 GiB, or a year of 13,000 commands a day. Beyond it
+    the oldest go; what was refused or changed nothing has a quarter of them."""
 
     def faults(self) -> list[str]:
         found = []
@@ -113,6 +131,8 @@ class HistorySettings:
             found.append(f"keep_days: {self.keep_days} isn't between 1 and 3650 days")
         if not 1_000 <= self.rows_max <= 100_000_000:
             found.append(f"rows_max: {self.rows_max} isn't between 1000 and 100000000")
+        if not 1_000 <= self.audit_rows_max <= 1_000_000_000:
+            found.append(f"audit_rows_max: {self.audit_rows_max} isn't between 1000 and 1000000000")
         return found
 
 
@@ -121,12 +141,8 @@ class ControlSettings:
     program: ClassVar[str] = "stoker control"
     later: ClassVar[Mapping[str, str]] = {
         "failover": "a standby comes with a later version; one control plane runs alone",
-        "quota": "quotas come with a later version; jobs are ordered by priority and age",
         "agents.attempt_lease_s": "leases of attempts come with standbys; a lost node's jobs wait until it is back, or "
         "until `stoker node forget --force`",
-        "http.cors_origins": "other origins are let in once there are tokens; until then no page but ours may ask",
-        "http.metrics_public": "it needs tokens, which come with a later version; `/metrics` is open on loopback",
-        "http.rate_per_principal": "it needs tokens, which come with a later version",
         "http.tls": "encryption comes with a later version; use an SSH tunnel",
         "jobs": "this section is called `policy` now, and its keys are those of the policy",
     }
@@ -140,6 +156,7 @@ class ControlSettings:
     loop: LoopSettings = field(default_factory=LoopSettings)
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
+    quota: QuotaSettings = field(default_factory=QuotaSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
     log: LogSettings = field(default_factory=LogSettings)
 
@@ -149,19 +166,46 @@ class ControlSettings:
         return []
 
 
-def _listener_faults(host: str, port: int) -> list[str]:
-    found = []
-    if not _is_loopback(host):
-        found.append(f"host: {host[:80]!r} isn't a loopback address: {_LOOPBACK_HINT}")
-    if not 0 <= port <= 65_535:
-        found.append(f"port: {port} isn't between 0 and 65535")
-    return found
-
-
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Can a listener there be reached from this machine only?"""
     if host == "localhost":
         return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _listener_faults(host: str, port: int) -> list[str]:
+    found = []
+    if not host.strip():
+        found.append("host: it is empty; 127.0.0.1 is this machine alone, 0.0.0.0 all of its addresses")
+    if not 0 <= port <= 65_535:
+        found.append(f"port: {port} isn't between 0 and 65535")
+    return found
+
+
+def _origin_faults(origins: tuple[str, ...]) -> list[str]:
+    found = [
+        f"cors_origins: {origin[:80]!r} isn't an origin: write scheme, host and, unless it is the usual one, port, "
+        "such as https://portal.example.org; `*` would let every page of the web ask"
+        for origin in origins
+        if not _is_origin(origin)
+    ]
+    if len(origins) > CORS_ORIGINS_MAX:
+        found.append(f"cors_origins: {len(origins)} are more than {CORS_ORIGINS_MAX}")
+    return found
+
+
+def _is_origin(text: str) -> bool:
+    """As browsers send it: RFC 6454, section 6.2."""
+    try:
+        parts = urlsplit(text)
+        usual = {"http": 80, "https": 443}.get(parts.scheme)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    named = f"[{host}]" if ":" in host else host
+    shown = f"{parts.scheme}://{named}" + (f":{port}" if port is not None else "")
+    plain = host.isascii() and host.isprintable() and not set(host) & set(" *@")
+    return usual is not None and port != usual and bool(host) and plain and shown == text

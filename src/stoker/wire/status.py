@@ -218,6 +218,7 @@ STATUSES: Final[dict[str, Status]] = {
     "store_too_new": _local("A newer version wrote the store"),
     "log_damaged": _local("The event log can't be trusted"),
     "port_in_use": _local("Another program has the port"),
+    "open_to_others": _local("It would be open to others without a token", EXIT_USAGE),
     "cannot_listen": _local("The address can't be listened on"),
     "assertions_off": _local("Python runs without assertions", EXIT_USAGE),
     "part_died": _local("An essential part of the control plane ended"),

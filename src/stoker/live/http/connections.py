@@ -11,6 +11,7 @@ Rules: N1  who owes us something for QUIET_S - a whole request, or room for more
        N4  what still comes of a request that was answered already (its body was too large) is thrown away, up to a
            bound, so that the client comes to read the answer
        N5  an answer can be broken off: what was sent arrives, and the reader sees that it isn't whole
+       N6  whose connection it is, is asked once, when it is made; a request on one that may not ask is answered so
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 
 KEEP_ALIVE_S: Final = 75
@@ -42,6 +43,10 @@ CONNECTIONS_MAX: Final = 10_000
 _CONNECTIONS_MIN: Final = 16
 
 _BREAK: Final = "stoker.break"
+_REFUSAL: Final = "stoker.refusal"
+_BY_SOCKET: Final = "stoker.by_socket"
+Admit = Callable[[socket.socket], Refusal | None]
+"""Why whoever is at the other end may not ask anything; None when he may."""
 _KEEP_ALIVE_OPTIONS: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
@@ -65,11 +70,24 @@ def break_off(scope: Scope) -> None:
     broken()
 
 
-class Connections:
-    """All of one listener."""
+def check_peer(scope: Scope) -> None:
+    """N6. Raises: StokerError `foreign_user`."""
+    refusal = scope.get("extensions", {}).get(_REFUSAL)
+    if refusal is not None:
+        raise StokerError(refusal)
 
-    def __init__(self, connections_max: int) -> None:
+
+def came_by_socket(scope: Scope) -> bool:
+    """Did it come over the socket that only the control plane's own account and root can open?"""
+    return _BY_SOCKET in scope.get("extensions", {})
+
+
+class Connections:
+    """All of one server."""
+
+    def __init__(self, connections_max: int, admit: Admit = lambda connection: None) -> None:
         self.connections_max = connections_max
+        self.admit = admit
         self._open: set[Connection] = set()
         self._owing: dict[Connection, float] = {}
         """Since when each owes us something, the oldest first."""
@@ -127,14 +145,27 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._dropped_bytes = 0
+        self._peer: dict[str, object] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        _keep_alive(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            self._meet(connection)
         if self._all.add(self):
             self._all.owes(self)
         else:
             self._turn_away(_too_many(self._all.connections_max))
+
+    def _meet(self, connection: socket.socket) -> None:
+        """N6"""
+        refusal = self._all.admit(connection)
+        if refusal is not None:
+            self._peer[_REFUSAL] = refusal
+        if connection.family == socket.AF_UNIX:
+            self._peer[_BY_SOCKET] = True
+        else:
+            _keep_alive(connection)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.remove(self)
@@ -153,7 +184,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {_BREAK: self.transport.close}  # type: ignore[dict-item]  # ours
+        self.scope["extensions"] = {_BREAK: self.transport.close, **self._peer}  # type: ignore[dict-item]  # ours
         self._weigh()
 
     def on_headers_complete(self) -> None:
@@ -215,11 +246,9 @@ def _is_answering(cycle: RequestResponseCycle | None) -> bool:
     return cycle is not None and cycle.response_started and not cycle.response_complete
 
 
-def _keep_alive(transport: asyncio.Transport) -> None:
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        for level, option, value in _KEEP_ALIVE_OPTIONS:
-            connection.setsockopt(level, option, value)
+def _keep_alive(connection: socket.socket) -> None:
+    for level, option, value in _KEEP_ALIVE_OPTIONS:
+        connection.setsockopt(level, option, value)
 
 
 def _too_many(limit: int) -> Refusal:

@@ -6,6 +6,8 @@ Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a
            those of `http.cors_origins`
        G3  HEAD is GET without the body
        G4  a request's token says who asks; what his role doesn't allow is refused before anything is looked up
+       G5  what comes over the socket in the data folder is the owner's; over TCP, where no token is wanted, another
+           account of this machine is refused
 """
 
 from ipaddress import ip_address
@@ -15,11 +17,14 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stoker.brain.domain.access import Caller
+from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import CALLER, problem_answer
+from stoker.live.http.connections import came_by_socket, check_peer
+from stoker.live.http.cors import answer_preflight, is_preflight, naming
 from stoker.live.http.roles import NOBODY, check_role, is_open
+from stoker.live.settings import is_loopback as is_loopback_address
 
 _HEAD: Final = "stoker.head"
 
@@ -35,11 +40,20 @@ class Guard:
     def __init__(self, app: ASGIApp, control: ControlPlane) -> None:
         self._app = app
         self._access = control.access
+        http = control.settings.http
+        self._names_loopback = control.access.open_to_owner and is_loopback_address(http.host)
+        self._origins = frozenset(http.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        origin = _origin_of(scope)
+        if origin in self._origins:
+            if is_preflight(scope):
+                await answer_preflight(send, origin)
+                return
+            send = naming(origin, send)
         try:
             scope[CALLER] = self._admitted(scope)
         except StokerError as fault:
@@ -52,6 +66,9 @@ class Guard:
 
     def _admitted(self, scope: Scope) -> Caller:
         """Who asks, once it is known that he may. Raises: StokerError."""
+        check_peer(scope)
+        if came_by_socket(scope):
+            return OWNER
         host = authorization = ""
         origin: str | None = None
         for name, value in scope["headers"]:
@@ -72,10 +89,10 @@ class Guard:
         return caller
 
     def _foreign(self, host: str, origin: str | None) -> Refusal | None:
-        if self._access.open_to_owner and not is_loopback(host):
-            return _refused("Host", host)
-        if origin is not None and not _is_same(origin, host):
-            return _refused("Origin", origin)
+        if self._names_loopback and not is_loopback(host):
+            return _refused("Host", host, _HOST_HINT)
+        if origin is not None and origin not in self._origins and not _is_same(origin, host):
+            return _refused("Origin", origin, _ORIGIN_HINT)
         return None
 
 
@@ -102,15 +119,18 @@ def _is_same(origin: str, host: str) -> bool:
         return False
 
 
-def _refused(header: str, value: str) -> Refusal:
+_HOST_HINT: Final = "ask it as 127.0.0.1 or localhost: other names are refused while it wants no token"
+_ORIGIN_HINT: Final = "only pages that it serves itself may ask; `http.cors_origins` lets others in"
+
+
+def _refused(header: str, value: str, hint: str) -> Refusal:
     shown = value[:80]
-    return refuse(
-        "foreign_origin",
-        f"`{header}: {shown}` is not this control plane's own loopback address",
-        "ask it as 127.0.0.1 or localhost; other names and pages are refused while it wants no token",
-        header=header,
-        value=shown,
-    )
+    message = f"`{header}: {shown}` is not this control plane's own address"
+    return refuse("foreign_origin", message, hint, header=header, value=shown)
+
+
+def _origin_of(scope: Scope) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"), "")
 
 
 def _without_body(send: Send) -> Send:

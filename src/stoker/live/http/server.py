@@ -1,11 +1,11 @@
 """Where do people and programs reach this control plane?
 
-One uvicorn server on the process's own event loop, on a socket that is bound already.
+One uvicorn server on the process's own event loop, on sockets that are bound already.
 """
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Final
@@ -13,7 +13,9 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from stoker.brain.domain.errors import Refusal
 from stoker.live.http.connections import KEEP_ALIVE_S, Connection, Connections, connections_max
+from stoker.live.peer import foreign_peer, peer_uid
 from stoker.live.supervise import Duties
 
 STOP_GRACE_S: Final = 1
@@ -30,12 +32,20 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serve_http(app: FastAPI, listener: socket.socket, duties: Duties) -> AsyncIterator[None]:
-    """Serve from entry to exit."""
+async def serve_http(
+    app: FastAPI, listeners: Sequence[socket.socket], duties: Duties, *, for_owner_alone: bool = False
+) -> AsyncIterator[None]:
+    """Serve from entry to exit. Over a Unix socket nobody but our own account and root may ask; `for_owner_alone`
+    says the same of the others, as far as the kernel tells who asks."""
+
+    def admit(connection: socket.socket) -> Refusal | None:
+        asked = for_owner_alone or connection.family == socket.AF_UNIX
+        return foreign_peer(peer_uid(connection)) if asked else None
+
     server = _Server(
         uvicorn.Config(
             app,
-            http=partial(Connection, Connections(connections_max())),  # type: ignore[arg-type]  # called as a class
+            http=partial(Connection, Connections(connections_max(), admit)),  # type: ignore[arg-type]  # called as a class
             ws="none",
             lifespan="off",
             log_config=None,
@@ -45,7 +55,7 @@ async def serve_http(app: FastAPI, listener: socket.socket, duties: Duties) -> A
             timeout_graceful_shutdown=STOP_GRACE_S,
         )
     )
-    serving = duties.begin("http", server.serve(sockets=[listener]))
+    serving = duties.begin("http", server.serve(sockets=list(listeners)))
     try:
         yield
     finally:
