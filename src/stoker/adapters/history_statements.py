@@ -200,6 +200,9 @@ def _tests(wanted: JobFilter | None) -> Iterator[tuple[str, Sequence[Value]]]:
         yield "account = ?", (wanted.user,)
     if wanted.name:
         yield "name = ?", (wanted.name,)
+    if wanted.among is not None:
+        # Both stores take more parameters than there may be tenants.
+        yield within("tenant IN ({values})", len(wanted.among)) if wanted.among else "1 = 0", sorted(wanted.among)
     if wanted.until != NEVER:
         yield "submitted_ms < ?", (wanted.until,)
     if wanted.since != NEVER:
@@ -248,4 +251,7 @@ def _charged(query: UsageQuery) -> tuple[str, list[Value]]:
         if wanted:
             tests.append(f"{column} = ?")
             values.append(wanted)
+    if query.among is not None:
+        tests.append(within("tenant IN ({values})", len(query.among)))
+        values.extend(sorted(query.among))
     return " AND ".join(tests), values

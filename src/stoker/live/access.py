@@ -162,7 +162,7 @@ def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
 
 def _not_his(caller: Caller, job: Job) -> StokerError:
     return not_allowed(
-        f"job {job.label} belongs to tenant {job.spec.tenant}, and your token is for {caller.home} and those beneath it",
+        f"job {job.label} is of tenant {job.spec.tenant}, and your token is for {caller.home} and those beneath it",
         "ask somebody of that tenant, or an admin; `stoker list` shows what may be seen of it",
     )
 

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.brain.domain.access import OWNER, Caller
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
@@ -21,6 +21,7 @@ from stoker.brain.state.admit.node import find_node
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.union import Event
+from stoker.live.access import check_read
 from stoker.live.control import ControlPlane
 from stoker.wire.rest.decode import decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
@@ -33,8 +34,6 @@ BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all bodies together that are still on their way; what goes beyond it is refused with `overloaded`."""
 _MIB: Final = 1024 * 1024
 
-ANYONE: Final = OWNER.principal
-"""For routes that don't ask yet who it is; it goes as soon as none is left."""
 CALLER: Final = "stoker.caller"
 """Where in a request's scope the guard says who asks."""
 
@@ -145,6 +144,14 @@ def job_at(request: Request, state: ClusterState) -> Job:
     if isinstance(found, Refusal):
         raise StokerError(found)
     return found
+
+
+def own_job_at(request: Request, control: ControlPlane) -> Job:
+    """The same, for one who may see it in full. Raises: the same, and `not_allowed`."""
+    state = control.committer.state
+    job = job_at(request, state)
+    check_read(state, caller_of(request), job)
+    return job
 
 
 def names_several(ref: JobRef) -> bool:

@@ -11,8 +11,9 @@ from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
+from stoker.live.access import Sight
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import json_answer, query_of
+from stoker.live.http.answers import caller_of, json_answer, query_of
 from stoker.live.http.contract import json_content, route
 from stoker.wire.rest.gpu import GpuListView, GpuStatus, GpuView, gpu_id
 from stoker.wire.rest.instant import iso
@@ -37,7 +38,8 @@ def routes(control: ControlPlane) -> APIRouter:
         """List the GPUs of every node that wasn't forgotten."""
         query_of(request, NoQuery)
         state = control.committer.state
-        gpus = [gpu for node in known_nodes(state) for gpu in gpus_of(state, node, control.clock.now())]
+        sees, now = Sight(state, caller_of(request)), control.clock.now()
+        gpus = [gpu for node in known_nodes(state) for gpu in gpus_of(state, node, now, sees)]
         counts = count_gpus(state)
         return json_answer(
             GpuListView(total=counts.total, idle=counts.idle, busy=counts.busy, offline=counts.offline, gpus=gpus)
@@ -51,8 +53,10 @@ def known_nodes(state: ClusterState) -> Iterator[Node]:
     return (state.nodes[name] for name in sorted(state.nodes) if not state.nodes[name].forgotten)
 
 
-def gpus_of(state: ClusterState, node: Node, now: Instant) -> list[GpuView]:
+def gpus_of(state: ClusterState, node: Node, now: Instant, sees: Sight) -> list[GpuView]:
+    """Which job has a GPU is shown to those who see that job in full."""
     held, free = _held(state, node), _free(state, node)
+    named = {uuid: str(job) for uuid, job in held.items() if is_seen(state, job, sees)}
     return [
         GpuView(
             id=gpu_id(node.name, gpu.index),
@@ -64,12 +68,20 @@ def gpus_of(state: ClusterState, node: Node, now: Instant) -> list[GpuView]:
             memory=gpu.memory_mb,
             memory_mb=gpu.memory_mb,
             status=_status(node, held=gpu.uuid in held, free=gpu.uuid in free),
-            current_task=str(held[gpu.uuid]) if gpu.uuid in held else None,
+            current_task=named.get(gpu.uuid),
             simulated=gpu.simulated,
             updated_at=iso(now),
         )
         for gpu in node.inventory.gpus
     ]
+
+
+def is_seen(state: ClusterState, job: JobId, sees: Sight) -> bool:
+    """Is this job seen in full? One that nobody remembers only by those who see everything."""
+    if sees.is_whole:
+        return True
+    record = state.jobs.get(job)
+    return record is not None and sees(record.spec.tenant)
 
 
 def count_gpus(state: ClusterState) -> GpuCounts:

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import count_of, parse_job_ref
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
@@ -14,13 +15,14 @@ from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.lifecycle import states_named
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.live.access import Sight, may_read, owned
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import body_of, caller_of, json_answer, names_several, query_of, raw_json
 from stoker.live.http.contract import BODY, CHANGE, KEYED, LIST, RECALLED, SUBMIT, json_content, keyed, one_of, route
 from stoker.live.http.listing import page_of, select, states_of
 from stoker.live.http.recall import job_recalled
 from stoker.live.http.rows import Rows, drawn
-from stoker.live.http.shown import members_named, seen, shown
+from stoker.live.http.shown import members_named, seen, shown, shown_to
 from stoker.live.http.submit import Submitted, key_of, submitted
 from stoker.wire.moment import parse_moment
 from stoker.wire.rest.decode import bad_value, decode_body, decode_list, decode_members, unknown_name
@@ -33,6 +35,7 @@ from stoker.wire.rest.job import (
     JobView,
     job_view,
 )
+from stoker.wire.rest.reduced import reduced
 from stoker.wire.rest.submit import JobBody, JobsBody, spec_of
 from stoker.wire.versions import API_PREFIX
 
@@ -62,10 +65,10 @@ def routes(control: ControlPlane) -> APIRouter:
         # Most bodies are one job; only where the word stands in it, or may be written otherwise, they are looked into.
         members = decode_members(data) if b'"jobs"' in data or b"\\u" in data else {}
         if "jobs" in members:
-            specs = await _specs(control, members)
-            return await _many(control, await submitted(control, caller, specs, key))
-        spec = spec_of(decode_body(JobBody, data), control.committer.now())
-        return _one(await submitted(control, caller, (spec,), key), control)
+            specs = await _specs(control, caller, members)
+            return await _many(control, caller, await submitted(control, caller, specs, key))
+        spec = _spec(control, caller, decode_body(JobBody, data), control.committer.now())
+        return _one(control, caller, await submitted(control, caller, (spec,), key))
 
     @router.get(
         "/jobs",
@@ -73,49 +76,58 @@ def routes(control: ControlPlane) -> APIRouter:
     )
     async def list_jobs(request: Request) -> Response:
         """List jobs, newest first."""
-        return await _page(control, rows, query_of(request, JobListQuery))
+        return await _page(control, rows, caller_of(request), query_of(request, JobListQuery))
 
     @router.get("/jobs/{job_id}", **route(one_of(JobView, JobsView), path="job_id", refusals=RECALLED))
     async def show(request: Request) -> Response:
         """Show one job, or several members of an array."""
         ref = parse_job_ref(request.path_params["job_id"])
         if not names_several(ref):
-            return json_answer(job_view(shown(control, await job_recalled(request, control))))
+            job = await job_recalled(request, control)
+            return json_answer(job_view(shown_to(control, caller_of(request), job)))
         members = seen(control, members_named(control.committer.state, ref))
-        content = b",".join(await drawn(control, members))
+        content = b",".join(await drawn(control, members, Sight(control.committer.state, caller_of(request))))
         return raw_json(b'{"jobs":[%b],"total":%d}' % (content, count_of(ref.members or ())))
 
     return router
 
 
-def _one(answer: Submitted, control: ControlPlane) -> Response:
+def _spec(control: ControlPlane, caller: Caller, body: JobBody, now: Instant, at: str = "") -> JobSpec:
+    return owned(control.committer.state, caller, spec_of(body, now, at, home=caller.home))
+
+
+def _one(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
     if answer.forgotten:
         job_id = str(answer.forgotten[0])
         said = f"job {job_id} was submitted under this key, and ended so long ago that its record is gone"
         return json_answer(ForgottenJobView(id=job_id, job_id=job_id, message=said), 201, answer.headers)
     (job,) = answer.seen.jobs
     now = answer.seen.arrays.get(job.id) or shown(control, job)
+    # A repeat may show what was submitted with another token of the same user.
+    now = now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
     return json_answer(job_view(now, submitted=True), 201, answer.headers)
 
 
-async def _many(control: ControlPlane, answer: Submitted) -> Response:
-    content = b",".join(await drawn(control, answer.seen, submitted=True))
+async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
+    sees = Sight(control.committer.state, caller)
+    content = b",".join(await drawn(control, answer.seen, sees, submitted=True))
     total = len(answer.seen.jobs) + len(answer.forgotten)
     gone = b',"forgotten":[%b]' % b",".join(b'"%d"' % job for job in answer.forgotten) if answer.forgotten else b""
     return raw_json(b'{"jobs":[%b],"total":%d%b}' % (content, total, gone), 201, answer.headers)
 
 
-async def _page(control: ControlPlane, rows: Rows, query: JobListQuery) -> Response:
-    wanted = _wanted(query, control.committer.now())
+async def _page(control: ControlPlane, rows: Rows, caller: Caller, query: JobListQuery) -> Response:
+    sees = Sight(control.committer.state, caller)
+    wanted = _wanted(query, control.committer.now(), sees)
     page = await page_of(control, query.limit, query.offset, query.after)
     found = await select(control, wanted, page)
-    content = b",".join(await rows.of(seen(control, found.jobs)))
+    content = b",".join(await rows.of(seen(control, found.jobs), sees))
     following = b"null" if found.last is None else b'"%d"' % found.last
     members = (content, found.total, page.limit, following)
     return raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
 
 
-async def _specs(control: ControlPlane, members: dict[str, msgspec.Raw]) -> list[JobSpec]:
+async def _specs(control: ControlPlane, caller: Caller, members: dict[str, msgspec.Raw]) -> list[JobSpec]:
     for name in members:
         if name != "jobs":
             raise unknown_name(name, JobsBody, "", "field")
@@ -124,7 +136,7 @@ async def _specs(control: ControlPlane, members: dict[str, msgspec.Raw]) -> list
     for index, element in enumerate(decode_list(members["jobs"], "jobs")):
         at = f"jobs[{index}]"
         try:
-            specs.append(spec_of(decode_body(JobBody, element, at), now, at))
+            specs.append(_spec(control, caller, decode_body(JobBody, element, at), now, at))
         except StokerError as fault:
             raise StokerError(_of_index(fault.refusal, index)) from fault
         if len(specs) % BODIES_PER_TURN == 0:
@@ -137,7 +149,7 @@ def _of_index(refusal: Refusal, index: int) -> Refusal:
     return msgspec.structs.replace(refusal, message=message, facts={**refusal.facts, "index": index})
 
 
-def _wanted(query: JobListQuery, now: Instant) -> JobFilter:
+def _wanted(query: JobListQuery, now: Instant, sees: Sight) -> JobFilter:
     if query.tenant and query.tenant_id and query.tenant != query.tenant_id:
         raise bad_value("tenant_id", wanted="left out beside `tenant`", got="another tenant", kind="parameter")
     return JobFilter(
@@ -149,4 +161,6 @@ def _wanted(query: JobListQuery, now: Instant) -> JobFilter:
         since=Instant(parse_moment(query.since, now)) if query.since else NEVER,
         until=Instant(parse_moment(query.until, now)) if query.until else NEVER,
         members=query.members,
+        # Whoever could ask for a hidden name would learn it by what matches.
+        among=sees.tenants() if query.user or query.name else None,
     )

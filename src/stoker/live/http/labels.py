@@ -12,7 +12,7 @@ from stoker.brain.state.commands import LabelNode, TaintNode
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import body_of, caller_of, carry_out, json_answer, node_at
 from stoker.live.http.contract import BODY, CHANGE, NODE, json_content, route
-from stoker.live.http.nodes import node_view
+from stoker.live.http.nodes import node_shown
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.node import LabelsBody, NodeView, TaintsBody
 from stoker.wire.versions import API_PREFIX
@@ -25,9 +25,8 @@ def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["nodes"])
     shown = json_content(NodeView)
 
-    def answer(node: Node) -> Response:
-        state = control.committer.state
-        return json_answer(node_view(state, state.nodes.get(node.name, node), control.clock.now()))
+    def answer(request: Request, node: Node) -> Response:
+        return json_answer(node_shown(control, request, node))
 
     @router.post(
         "/nodes/{name}/labels",
@@ -39,7 +38,7 @@ def routes(control: ControlPlane) -> APIRouter:
         node = node_at(request, control.committer.state)
         ask = LabelNode(by=caller_of(request).principal, node=node.name, labels=body.labels, remove=tuple(body.remove))
         await carry_out(control, request, ask)
-        return answer(node)
+        return answer(request, node)
 
     @router.post(
         "/nodes/{name}/taints",
@@ -55,6 +54,6 @@ def routes(control: ControlPlane) -> APIRouter:
             request,
             TaintNode(by=caller_of(request).principal, node=node.name, taints=taints, remove=tuple(body.remove)),
         )
-        return answer(node)
+        return answer(request, node)
 
     return router

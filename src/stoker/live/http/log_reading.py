@@ -9,7 +9,7 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.report import LogChunk
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import job_at
+from stoker.live.http.answers import own_job_at
 from stoker.live.log_tails import LogPlace, LogTails
 from stoker.wire.rest.log import TAIL_FIRST_BYTES, LogQuery, last_lines
 
@@ -35,7 +35,7 @@ class LogReading:
     @property
     def job(self) -> Job:
         """Raises: StokerError, such as `job_forgotten`."""
-        job = job_at(self._request, self._control.committer.state)
+        job = own_job_at(self._request, self._control)
         if job.members is not None:
             spec, _ = job.as_array
             hint = f"name one of them, such as `{job.id}_{spec.indexes[0][0]}`"

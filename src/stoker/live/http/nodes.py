@@ -4,15 +4,17 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.label import labels_of, parse_taint, taint_text, taints_of
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DrainNode, ForgetNode, ResumeNode
+from stoker.live.access import Sight
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import body_of, caller_of, carry_out, json_answer, node_at, query_of
 from stoker.live.http.contract import BODY, CHANGE, NODE, json_content, route
-from stoker.live.http.gpus import gpus_of
+from stoker.live.http.gpus import gpus_of, is_seen
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.instant import iso, iso_or_none
 from stoker.wire.rest.node import (
@@ -32,20 +34,19 @@ def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["nodes"])
     shown = json_content(NodeView)
 
-    def answer(node: Node) -> Response:
-        state = control.committer.state
-        return json_answer(node_view(state, state.nodes.get(node.name, node), control.clock.now()))
+    def answer(request: Request, node: Node) -> Response:
+        return json_answer(node_shown(control, request, node))
 
     @router.get("/nodes", **route(json_content(NodeListView), query=NoQuery))
     async def list_nodes(request: Request) -> Response:
         """List every node ever registered, by name."""
         query_of(request, NoQuery)
-        return json_answer(_all(control))
+        return json_answer(_all(control, caller_of(request)))
 
     @router.get("/nodes/{name}", **route(shown, path="name", refusals=NODE))
     async def show_node(request: Request) -> Response:
         """Show one node."""
-        return answer(node_at(request, control.committer.state))
+        return answer(request, node_at(request, control.committer.state))
 
     @router.post(
         "/nodes/{name}/drain",
@@ -59,14 +60,14 @@ def routes(control: ControlPlane) -> APIRouter:
         await carry_out(
             control, request, DrainNode(by=caller_of(request).principal, node=node.name, reason=body.reason)
         )
-        return answer(node)
+        return answer(request, node)
 
     @router.post("/nodes/{name}/resume", **route(shown, path="name", refusals=(*NODE, "node_forgotten", *CHANGE)))
     async def resume(request: Request) -> Response:
         """End a drain."""
         node = node_at(request, control.committer.state)
         await carry_out(control, request, ResumeNode(by=caller_of(request).principal, node=node.name))
-        return answer(node)
+        return answer(request, node)
 
     @router.delete(
         "/nodes/{name}", **route(shown, path="name", query=ForgetQuery, refusals=(*NODE, "node_in_use", *CHANGE))
@@ -76,18 +77,26 @@ def routes(control: ControlPlane) -> APIRouter:
         force = query_of(request, ForgetQuery).force
         node = node_at(request, control.committer.state)
         await carry_out(control, request, ForgetNode(by=caller_of(request).principal, node=node.name, force=force))
-        return answer(node)
+        return answer(request, node)
 
     return router
 
 
-def _all(control: ControlPlane) -> NodeListView:
+def _all(control: ControlPlane, caller: Caller) -> NodeListView:
     state, now = control.committer.state, control.clock.now()
-    nodes = [node_view(state, state.nodes[name], now) for name in sorted(state.nodes)]
+    sees = Sight(state, caller)
+    nodes = [_node_view(state, state.nodes[name], now, sees) for name in sorted(state.nodes)]
     return NodeListView(nodes=nodes, total=len(nodes))
 
 
-def node_view(state: ClusterState, node: Node, now: Instant) -> NodeView:
+def node_shown(control: ControlPlane, request: Request, node: Node) -> NodeView:
+    """The node as it is now, or as it was where it has gone."""
+    state = control.committer.state
+    sees = Sight(state, caller_of(request))
+    return _node_view(state, state.nodes.get(node.name, node), control.clock.now(), sees)
+
+
+def _node_view(state: ClusterState, node: Node, now: Instant, sees: Sight) -> NodeView:
     inventory, free = node.inventory, state.indexes.free.get(node.name)
     return NodeView(
         name=node.name,
@@ -101,11 +110,12 @@ def node_view(state: ClusterState, node: Node, now: Instant) -> NodeView:
         cpus=inventory.cpus,
         memory_mb=inventory.memory_mb,
         free=FreeView(gpus=len(free.gpus), cpus=free.cpus, memory_mb=free.memory_mb) if free else _NOTHING,
-        gpus=gpus_of(state, node, now),
-        jobs=[str(job) for job in state.indexes.on_node.get(node.name, ())],
+        gpus=gpus_of(state, node, now, sees),
+        jobs=[str(job) for job in state.indexes.on_node.get(node.name, ()) if is_seen(state, job, sees)],
         strays=[
             StrayView(job=str(stray.job), attempt=stray.attempt, rank=stray.rank, gpus=stray.gpus)
             for stray in node.strays
+            if is_seen(state, stray.job, sees)
         ],
         labels=labels_of(node),
         labels_by=_labels_by(node),

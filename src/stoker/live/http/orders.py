@@ -27,6 +27,7 @@ from stoker.brain.state.events.job import (
     MembersCancelled,
 )
 from stoker.brain.state.events.union import Event
+from stoker.live.access import Sight, check_change
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import body_of, caller_of, json_answer, raw_json
 from stoker.live.http.contract import BODY, CHANGE, JOB, Content, json_content, one_of, route
@@ -52,7 +53,7 @@ def routes(control: ControlPlane) -> APIRouter:
         told = await tell(control, caller, order(caller.principal, target))
         if isinstance(told, Shown):
             return json_answer(job_view(told))
-        content = b",".join(await drawn(control, told.seen))
+        content = b",".join(await drawn(control, told.seen, Sight(control.committer.state, caller)))
         return raw_json(b'{"jobs":[%b],"total":%d,"changed":%d}' % (content, told.total, told.changed))
 
     @router.delete("/jobs/{job_id}", **route(shapes, path="job_id", refusals=(*JOB, "job_ended", *CHANGE)))
@@ -116,9 +117,15 @@ class ToldMany(NamedTuple):
 
 
 async def tell(control: ControlPlane, caller: Caller, order: Order) -> Shown | ToldMany:
-    """Carry an order out, durably. Raises: StokerError as the brain refuses."""
+    """Carry an order out, durably.
+
+    Raises: StokerError `token_unknown` or `not_allowed`, or as the brain refuses.
+    """
     committer, ref = control.committer, order.target
     control.access.check(caller)
+    job = committer.state.jobs.get(committer.state.locate(ref.job).job)
+    if job is not None:  # else there is nothing that could be anyone's
+        check_change(committer.state, caller, job)
     committer.check_room()
     events = committer.tell(order)
     # Looked at before the wait for the disk, while it is exactly as the order left it.

@@ -9,8 +9,9 @@ from stoker.brain.domain.array import JobRef, contains, member_id, parse_job_ref
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, lazy_member
+from stoker.live.access import check_read
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import job_at
+from stoker.live.http.answers import caller_of, job_at
 from stoker.ports import HistoryFailed
 
 
@@ -25,6 +26,13 @@ async def job_recalled(request: Request, control: ControlPlane) -> Job:
         if found is None:
             raise
         return found
+
+
+async def own_job_recalled(request: Request, control: ControlPlane) -> Job:
+    """The same, for one who may see it in full. Raises: the same, and `not_allowed`."""
+    job = await job_recalled(request, control)
+    check_read(control.committer.state, caller_of(request), job)
+    return job
 
 
 async def record_of(control: ControlPlane, job: JobId) -> Job | None:

@@ -11,9 +11,11 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.ids import JobId
+from stoker.live.access import Sight
 from stoker.live.control import ControlPlane
 from stoker.live.http.shown import Seen, shown
 from stoker.wire.rest.job import Shown, job_view
+from stoker.wire.rest.reduced import reduced
 
 ROWS_MAX: Final = 4_096
 """Rows kept: about 4 MiB, and four of the longest pages. Beyond it the one that was made first goes."""
@@ -28,26 +30,31 @@ class Rows:
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
-        self._kept: dict[JobId, tuple[Shown, bytes]] = {}
+        self._kept: dict[tuple[JobId, bool], tuple[Shown, bytes]] = {}
 
-    async def of(self, seen: Seen) -> list[bytes]:
-        """Each job as JSON."""
-        return await _each(self._control, seen, self._row)
+    async def of(self, seen: Seen, sees: Sight) -> list[bytes]:
+        """Each job as JSON, reduced where it isn't seen in full."""
+        return await _each(self._control, seen, lambda now: self._row(now, whole=sees(now.job.spec.tenant)))
 
-    def _row(self, now: Shown) -> bytes:
-        kept = self._kept.get(now.job.id)
+    def _row(self, now: Shown, *, whole: bool) -> bytes:
+        key = now.job.id, whole
+        kept = self._kept.get(key)
         if kept is not None and kept[0].job is now.job and kept[0][1:] == now[1:]:
             return kept[1]
-        content = _encode(job_view(now))
-        self._kept[now.job.id] = now, content
+        content = _encode(job_view(now if whole else reduced(now)))
+        self._kept[key] = now, content
         if len(self._kept) > ROWS_MAX:
             del self._kept[next(iter(self._kept))]
         return content
 
 
-async def drawn(control: ControlPlane, seen: Seen, *, submitted: bool = False) -> list[bytes]:
+async def drawn(control: ControlPlane, seen: Seen, sees: Sight, *, submitted: bool = False) -> list[bytes]:
     """The same of jobs that nobody is about to ask for again; with what the answer to a submit adds, if it is one."""
-    return await _each(control, seen, lambda now: _encode(job_view(now, submitted=submitted)))
+
+    def draw(now: Shown) -> bytes:
+        return _encode(job_view(now if sees(now.job.spec.tenant) else reduced(now), submitted=submitted))
+
+    return await _each(control, seen, draw)
 
 
 async def _each(control: ControlPlane, seen: Seen, draw: Callable[[Shown], bytes]) -> list[bytes]:

@@ -7,6 +7,7 @@ together with the record, and travel with it: what is read later might not belon
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, difference, indexes_of
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import JobId
@@ -16,8 +17,10 @@ from stoker.brain.domain.reason import Reason
 from stoker.brain.state.admit.job import find_job
 from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
+from stoker.live.access import may_read
 from stoker.live.control import ControlPlane
 from stoker.wire.rest.job import LIST_MAX, Shown, members_view
+from stoker.wire.rest.reduced import reduced
 
 _WAITING = (JobState.PENDING, JobState.HELD)
 
@@ -41,6 +44,12 @@ def shown(control: ControlPlane, job: Job) -> Shown:
     waits = any(counts.get(each) for each in _WAITING)
     reason = control.loop.reason_for(job) if waits and not job.is_final else job.reason
     return Shown(job, state.shown_state(job), reason, members_view(counts))
+
+
+def shown_to(control: ControlPlane, caller: Caller, job: Job) -> Shown:
+    """The same, reduced where it isn't his."""
+    now = shown(control, job)
+    return now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
 
 
 def _forgotten(array: Job) -> Shown:

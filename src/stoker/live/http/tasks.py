@@ -4,19 +4,21 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import JobRef, parse_job_ref
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.commands import Cancel
+from stoker.live.access import owned
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import body_of, caller_of, json_answer, query_of
 from stoker.live.http.contract import BODY, CHANGE, JOB, KEYED, LISTED, RECALLED, SUBMIT, json_content, keyed, route
 from stoker.live.http.listing import page_of, select, states_of
 from stoker.live.http.orders import ToldMany, tell
 from stoker.live.http.recall import job_recalled
-from stoker.live.http.shown import shown
+from stoker.live.http.shown import shown, shown_to
 from stoker.live.http.submit import key_of, submitted
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.gpu import gpu_id
@@ -56,7 +58,9 @@ def routes(control: ControlPlane) -> APIRouter:
         """Submit a job in the dgpu dialect."""
         data = await body_of(request)
         body = decode_body(TaskBody, data)
-        answer = await submitted(control, caller_of(request), (task_spec(body),), key_of(request, data, "tasks"))
+        caller = caller_of(request)
+        spec = owned(control.committer.state, caller, task_spec(body, home=caller.home))
+        answer = await submitted(control, caller, (spec,), key_of(request, data, "tasks"))
         if answer.forgotten:
             return json_answer(task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, answer.headers)
         return json_answer(task_submitted_view(shown(control, answer.seen.jobs[0])), 201, answer.headers)
@@ -67,14 +71,14 @@ def routes(control: ControlPlane) -> APIRouter:
     )
     async def list_tasks(request: Request) -> Response:
         """List tasks, newest first."""
-        query = query_of(request, TaskListQuery)
+        caller, query = caller_of(request), query_of(request, TaskListQuery)
         found = await select(control, _wanted(query), await page_of(control, query.limit))
-        return json_answer(TaskListView(tasks=[_shown(control, job) for job in found.jobs], total=found.total))
+        return json_answer(TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total))
 
     @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=RECALLED))
     async def show_task(request: Request) -> Response:
         """Show one task."""
-        return json_answer(_shown(control, await job_recalled(request, control)))
+        return json_answer(_shown(control, caller_of(request), await job_recalled(request, control)))
 
     @router.delete(
         "/tasks/{job_id}", **route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))
@@ -102,8 +106,9 @@ def _wanted(query: TaskListQuery) -> JobFilter:
     )
 
 
-def _shown(control: ControlPlane, job: Job) -> TaskView:
-    return task_view(shown(control, job), _assigned(control, job))
+def _shown(control: ControlPlane, caller: Caller, job: Job) -> TaskView:
+    now = shown_to(control, caller, job)
+    return task_view(now, _assigned(control, now.job))
 
 
 def _assigned(control: ControlPlane, job: Job) -> list[str]:

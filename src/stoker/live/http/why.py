@@ -22,7 +22,7 @@ from stoker.brain.state.view import Bucket
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import json_answer
 from stoker.live.http.contract import RECALLED, json_content, route
-from stoker.live.http.recall import job_recalled
+from stoker.live.http.recall import own_job_recalled
 from stoker.live.http.shown import shown
 from stoker.wire.rest.job import QueuePlace, WhyView, why_view
 from stoker.wire.versions import API_PREFIX
@@ -35,7 +35,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def why(request: Request) -> Response:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state
-        job = await job_recalled(request, control)
+        job = await own_job_recalled(request, control)
         return json_answer(why_view(shown(control, job), queue_place(state, job, control.committer.now())))
 
     return router

@@ -44,11 +44,11 @@ class JobBody(
     name: str | None = None
     """For people. Left out = the program's."""
     tenant: str | None = None
-    """Whose quota it draws on. Left out = `default`."""
+    """Whose quota it draws on. Left out = that of the token, or `default`."""
     tenant_id: str | None = None
     """The same as `tenant`."""
     user: str | None = None
-    """Account to run as. Refused while agents run jobs as their own account."""
+    """Account to run as. Left out = that of the token; only admins may name another."""
     job_class: JobClass | None = None
     """Its pool. Left out = `batch`."""
     priority: int | str | None = None
@@ -126,8 +126,9 @@ class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """In this order. An error names the place: `jobs[3]`."""
 
 
-def spec_of(body: JobBody, now: Instant, at: str = "") -> JobSpec:
-    """The job that a body means. `at` says where the body lies in a bulk: `jobs[3]`.
+def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAULT_TENANT) -> JobSpec:
+    """The job that a body means. `at` says where the body lies in a bulk: `jobs[3]`; `home` is its tenant when it
+    names none.
 
     Raises: StokerError for two words for one thing, or a text that can't be read.
     """
@@ -138,7 +139,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "") -> JobSpec:
         command=command,
         priority=_priority(body.priority, at),
         time_limit_ms=_time_limit_ms(body, at),
-        tenant=TenantName(_one("tenant", body.tenant, "tenant_id", body.tenant_id, at) or DEFAULT_TENANT),
+        tenant=TenantName(_one("tenant", body.tenant, "tenant_id", body.tenant_id, at) or home),
         user=body.user or "",
         job_class=body.job_class or JobClass.BATCH,
         env=_one("env", body.env, "environment", body.environment, at) or {},

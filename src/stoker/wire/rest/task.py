@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from stoker.brain.domain.demand import Demand, JobClass
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import DEFAULT_TENANT, JobId, TenantName
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import FINAL, JOB_STATES, JobState, states_named
 from stoker.brain.domain.reason import describe
@@ -87,14 +87,15 @@ class MessageView(msgspec.Struct, frozen=True):
     message: str
 
 
-def task_spec(body: TaskBody) -> JobSpec:
-    """The job that a task means."""
+def task_spec(body: TaskBody, home: TenantName = DEFAULT_TENANT) -> JobSpec:
+    """The job that a task means, in the tenant `home`."""
     return JobSpec(
         name=name_from(body.command),
         demand=Demand(gpu_count=body.gpu_count, gpu_model=body.gpu_model or ""),
         command=body.command,
         priority=PRIORITY_WORDS[body.priority],
         time_limit_ms=0,
+        tenant=home,
         job_class=CLASS_OF[body.priority],
         env=body.env or {},
     )
