@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from stoker.brain.domain.audit import AuditQuery, AuditRow
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
@@ -121,10 +122,13 @@ class HistoryBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that ended without their job."""
     holdings: Sequence[Holding] = ()
     offers: Sequence[Offer] = ()
+    audit: Sequence[AuditRow] = ()
+    """May reach beyond `mark`; those are then told again."""
 
 
 class History(Protocol):
-    """Ended jobs, and what was used and offered when, for lists and reports. Never what decisions are made from.
+    """Ended jobs, what was used and offered when, and who told the cluster what, for lists and reports. Never what
+    decisions are made from.
 
     Rules: H1  a batch is there whole, with its mark, or not at all; once `record` returns it survives a power loss
            H2  the same batch again changes nothing; a job that ended anew replaces what it was
@@ -170,9 +174,19 @@ class History(Protocol):
         """GPU-milliseconds held on those nodes at those times."""
         ...
 
+    async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
+        """The newest rows that match, newest first, with keys below `below`; 0 = from the newest on."""
+        ...
+
     async def trim(self, before: Instant, rows_max: int) -> int:
         """Drop what ended before then, and the oldest of more than `rows_max` jobs; answer how many jobs went.
         Must not delay a concurrent `record` noticeably."""
+        ...
+
+    async def trim_audit(self, before: Instant, rows_max: int) -> int:
+        """Drop rows of the audit trail from before then, and the oldest of more than `rows_max`; answer how many went.
+        Of commands that left no fact at most a quarter of `rows_max` stay, so that whoever is refused often enough
+        can't push out what was done. Must not delay a concurrent `record` noticeably."""
         ...
 
     async def close(self) -> None: ...

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stoker.adapters.history_statements import unborn
+from stoker.brain.domain.audit import OK, AuditQuery, AuditRow
 from stoker.brain.domain.ids import JobId, NodeName, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
@@ -21,6 +22,7 @@ class SimArchive:
     attempts: dict[tuple[JobId, int], tuple[Position, Attempt]] = field(default_factory=dict)
     holdings: dict[tuple[JobId, int, int], Holding] = field(default_factory=dict)
     offers: dict[tuple[NodeName, Instant], Offer] = field(default_factory=dict)
+    audit: dict[int, AuditRow] = field(default_factory=dict)
     fault: str = ""
     """Why it can't be used now."""
     batches: int = 0
@@ -57,6 +59,8 @@ class SimHistory:
             archive.holdings[holding.job, holding.attempt, holding.rank] = holding
         for offer in batch.offers:
             archive.offers[offer.node, offer.at] = offer
+        for row in batch.audit:
+            archive.audit[row.key] = row
         archive.mark = batch.mark
 
     async def rewind(self, mark: HistoryMark) -> None:
@@ -65,6 +69,7 @@ class SimHistory:
         archive.attempts = {key: kept for key, kept in archive.attempts.items() if kept[0] <= mark.position}
         archive.holdings = {key: kept for key, kept in archive.holdings.items() if kept.position <= mark.position}
         archive.offers = {key: kept for key, kept in archive.offers.items() if kept.position <= mark.position}
+        archive.audit = {key: row for key, row in archive.audit.items() if row.position <= mark.position}
         archive.mark = mark
 
     async def ids(self, wanted: JobFilter | None, below: JobId, most: int) -> list[JobId]:
@@ -113,6 +118,11 @@ class SimHistory:
         archive = await self._reach()
         return gpu_ms_within((each for each in archive.holdings.values() if each.position <= through), spans)
 
+    async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
+        archive = await self._reach()
+        found = [row for key, row in archive.audit.items() if query.matches(row) and (not below or key < below)]
+        return sorted(found, key=lambda row: -row.key)[:most]
+
     async def trim(self, before: Instant, rows_max: int) -> int:
         archive = await self._reach()
         oldest = sorted(archive.jobs.values(), key=lambda kept: (kept[1].ended_at, kept[1].id))
@@ -126,6 +136,17 @@ class SimHistory:
         kept = [offer for offer in offers if offer.at >= before or _still_holds(offer, offers, before)]
         archive.offers = {(offer.node, offer.at): offer for offer in kept}
         return len(gone)
+
+    async def trim_audit(self, before: Instant, rows_max: int) -> int:
+        archive = await self._reach()
+        had = len(archive.audit)
+        factless = sorted(key for key, row in archive.audit.items() if row.outcome != OK)
+        for key in factless[: max(0, len(factless) - rows_max // 4)]:
+            del archive.audit[key]
+        for key in sorted(archive.audit)[: max(0, len(archive.audit) - rows_max)]:
+            del archive.audit[key]
+        archive.audit = {key: row for key, row in archive.audit.items() if row.at >= before}
+        return had - len(archive.audit)
 
     async def close(self) -> None:
         self._open = False

@@ -19,9 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from stoker.adapters import history_audit
 from stoker.adapters import history_statements as sql
 from stoker.adapters.sqlite_journal import is_damage, words
 from stoker.adapters.sqlite_schema import ForeignStore, migrate
+from stoker.brain.domain.audit import NUMBERS, AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, NodeName, Position
 from stoker.brain.domain.job import Job
@@ -36,6 +38,8 @@ BUSY_TIMEOUT_S: Final = 10.0
 TRIM_ROWS: Final = 500
 """Of each table: about ten milliseconds, so that a batch behind one slice waits no longer."""
 HOLDINGS_PER_JOB: Final = 4
+FACTLESS_SHARE: Final = 4
+"""One row in so many may be of a command that left no fact."""
 
 _WAY_OUT: Final = (
     ". To recover: move it away, or restore it from a backup; without one a new history begins with what is still known"
@@ -100,6 +104,16 @@ class SqliteHistory:
     async def held(self, spans: Sequence[Span], through: Position) -> int:
         return await self._in(self._reading, self._held, tuple(spans), through)
 
+    async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
+        found: list[AuditRow] = []
+        while True:
+            rows = [history_audit.row_of(row) for row in await self._ask(*history_audit.rows_of(query, below, most))]
+            # Which members a row names is a text, which no statement looks into.
+            found += [row for row in rows if query.matches(row)]
+            if len(rows) < most or len(found) >= most:
+                return found[:most]
+            below = rows[-1].key
+
     async def trim(self, before: Instant, rows_max: int) -> int:
         (jobs,), (holdings,) = [(await self._ask(each, ()))[0] for each in (sql.COUNT_JOBS, sql.COUNT_HOLDINGS)]
         surplus = max(0, holdings - HOLDINGS_PER_JOB * rows_max)
@@ -111,6 +125,22 @@ class SqliteHistory:
             dropped, surplus = dropped + gone, max(0, surplus - TRIM_ROWS)
             if not (gone or others or surplus):
                 return dropped
+
+    async def trim_audit(self, before: Instant, rows_max: int) -> int:
+        (rows,), (factless,) = [
+            (await self._ask(each, ()))[0] for each in (history_audit.COUNT, history_audit.COUNT_FACTLESS)
+        ]
+        surplus = max(0, factless - rows_max // FACTLESS_SHARE)
+        dropped = await self._trim_rows(history_audit.DROP_OLDEST_FACTLESS, surplus)
+        dropped += await self._trim_rows(history_audit.DROP_OLDEST, max(0, rows - dropped - rows_max))
+        while gone := await self._in(self._writing, self._changed, history_audit.DROP_OLD, (before, TRIM_ROWS)):
+            dropped += gone
+        return dropped
+
+    async def _trim_rows(self, statement: str, surplus: int) -> int:
+        for done in range(0, surplus, TRIM_ROWS):
+            await self._in(self._writing, self._changed, statement, (min(TRIM_ROWS, surplus - done),))
+        return surplus
 
     async def close(self) -> None:
         """Safe to call twice, and after `open` failed."""
@@ -171,6 +201,8 @@ class SqliteHistory:
             for put in puts:
                 if put.rows:
                     db.executemany(put.sql, put.rows)
+            if batch.audit:
+                db.executemany(history_audit.PUT, map(history_audit.values_of, batch.audit))
             db.execute(sql.MARK, (batch.mark.cluster_id, batch.mark.position))
 
     def _rewind(self, mark: HistoryMark) -> None:
@@ -178,6 +210,7 @@ class SqliteHistory:
             for statement in sql.REWIND:
                 db.execute(statement, (mark.position,))
             db.execute(sql.REWIND_RECORDS)
+            db.execute(history_audit.REWIND, ((mark.position + 1) * NUMBERS,))
             db.execute(sql.MARK, (mark.cluster_id, mark.position))
 
     def _trim_jobs(self, before: Instant, surplus: int) -> int:
@@ -201,6 +234,11 @@ class SqliteHistory:
             if surplus:
                 db.execute(sql.DROP_HOLDINGS, (2**62, surplus))
             return gone
+
+    def _changed(self, statement: str, values: Sequence[sql.Value]) -> int:
+        """One slice; the number of rows in it."""
+        with _Transaction(self._opened(self._writer)) as db:
+            return db.execute(statement, values).rowcount
 
     def _selected(self, statement: str, values: Sequence[sql.Value]) -> list[tuple]:  # type: ignore[type-arg]  # rows of whatever was asked for
         return self._opened(self._reader).execute(statement, values).fetchall()

@@ -14,6 +14,7 @@ from stoker.brain.state.commands import BeginEpoch
 from stoker.live.access import Access
 from stoker.live.announce import Announcer
 from stoker.live.audit import Audit
+from stoker.live.audit_trail import AuditTrail
 from stoker.live.committer import Committer
 from stoker.live.history import Recorder
 from stoker.live.job_meters import JobMeters
@@ -44,6 +45,10 @@ class ControlPlane:
     clock: Clock
     entropy: Entropy
     telemetry: Telemetry
+
+    @property
+    def audit_trail(self) -> AuditTrail:
+        return self.history.trail
 
     @property
     def ready(self) -> bool:
@@ -98,7 +103,8 @@ async def active(control: ControlPlane) -> AsyncIterator[Duties]:
     async with Duties() as duties:
         writer = duties.begin("committer", committer.run())
         epoch = Epoch(committer.state.epoch + 1)
-        await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=control.settings.policy.as_policy()))
+        policy, pools = control.settings.policy.as_policy(), control.settings.quota.as_pools()
+        await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=policy, pools=pools))
         for name, run in _DUTIES:
             duties.begin(name, run(control))
         yield duties
@@ -117,5 +123,6 @@ _DUTIES: Final[tuple[tuple[str, Callable[[ControlPlane], Coroutine[None, None, N
     ("snapshots", lambda control: control.snapshots.run()),
     ("audit", lambda control: control.audit.run()),
     ("history", lambda control: control.history.run()),
+    ("audit_trail", lambda control: control.history.run_trail()),
     ("history_trim", lambda control: control.history.run_trim()),
 )

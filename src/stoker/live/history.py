@@ -17,19 +17,21 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JOB_ID_MAX, JobId, NodeName, Position
-from stoker.brain.domain.job import Attempt, Job, TaskEnd
+from stoker.brain.domain.job import Job
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import Holding, Offer, held_by
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobFinished, JobRequeued, JobsPruned, TaskEnded
 from stoker.brain.state.events.node import NodeEvent
+from stoker.live.audit_trail import AuditTrail
 from stoker.live.committer import Committer
 from stoker.live.feed import Entry
+from stoker.live.history_notes import EndedAttempt, EndedJob, Note, batch_of, known_batch
 from stoker.live.settings import HistorySettings
 from stoker.live.world import World
 from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark
@@ -38,6 +40,10 @@ NOTES_MAX: Final = 50_000
 """Minutes of the busiest cluster, a day of a usual one."""
 BATCH_MAX: Final = 500
 """Notes of one transaction: a few milliseconds of encoding, so that whoever else needs the process gets it soon."""
+ROWS_MAX: Final = 2_000
+"""Rows of the audit trail in one transaction. They are narrow."""
+TRAIL_PERIOD_S: Final = 0.5
+"""Rows of the audit trail wait for no more than that: a cluster that is submitted to fast has thousands a second."""
 GATHER_S: Final = 0.25
 """So that a burst of ends shares one transaction."""
 RETRY_FIRST_S: Final = 1.0
@@ -47,20 +53,6 @@ _LOOK: Final = 1_000
 
 _NODE_EVENTS: Final = frozenset(NodeEvent.__args__)
 _NOTED: Final = frozenset({TaskEnded, JobRequeued, JobFinished, JobsPruned, *_NODE_EVENTS})
-
-
-class _EndedJob(NamedTuple):
-    position: Position
-    job: Job
-
-
-class _EndedAttempt(NamedTuple):
-    position: Position
-    job: JobId
-    attempt: Attempt
-
-
-_Note = _EndedJob | _EndedAttempt | Holding | Offer
 
 
 class Recorder:
@@ -77,6 +69,7 @@ class Recorder:
     ) -> None:
         """`state` is the newest snapshot's; facts after it are noted as they are applied."""
         self.store = store
+        self.trail = AuditTrail(state, world.telemetry)
         self.fault = ""
         """Why it can't be written; empty while it can."""
         self._state = state
@@ -84,7 +77,7 @@ class Recorder:
         self._telemetry = world.telemetry
         self._settings = settings
         self._notes_max = notes_max
-        self._notes: deque[_Note] = deque()
+        self._notes: deque[Note] = deque()
         self._ended: dict[JobId, Job] = {}
         self._offered: dict[NodeName, int] = {}
         self._dropped = 0
@@ -104,6 +97,7 @@ class Recorder:
 
     def note(self, state: ClusterState, position: Position, fact: Fact) -> None:
         """Told of each fact right after it was applied."""
+        self.trail.note(state, position, fact)
         event = fact.event
         if type(event) not in _NOTED:
             return
@@ -116,16 +110,16 @@ class Recorder:
         elif isinstance(event, JobFinished):
             job = state.jobs[event.job]
             self._ended[job.id] = job
-            self._add(_EndedJob(position, job))
+            self._add(EndedJob(position, job))
         elif isinstance(event, JobRequeued):
-            self._add(_EndedAttempt(position, event.job, state.jobs[event.job].attempts[-1]))
+            self._add(EndedAttempt(position, event.job, state.jobs[event.job].attempts[-1]))
         elif isinstance(event, NodeEvent):
             gpus = gpus_offered(state, event.node)
             if self._offered.get(event.node) != gpus:
                 self._offered[event.node] = gpus
                 self._add(Offer(node=event.node, at=fact.at, gpus=gpus, position=position))
 
-    def _add(self, note: _Note) -> None:
+    def _add(self, note: Note) -> None:
         if len(self._notes) >= self._notes_max:
             self._give_up()
         if self._gap:
@@ -145,14 +139,14 @@ class Recorder:
 
     async def relieve(self) -> None:
         """Called between the slices of a long replay, whose facts are all durable: write what would no longer fit."""
-        if len(self._notes) < self._notes_max // 2 or self.fault:
+        if (len(self._notes) < self._notes_max // 2 and not self.trail.is_half_full) or self.fault:
             return
         try:
             async with self._turn:
                 mark = await self.store.open()
                 if mark.cluster_id in ("", self._state.cluster_id) and mark.position >= self._covered:
                     self._drop_known(mark)
-                    while self._notes:
+                    while self._waits_through(self._durable):
                         await self._write_batch(self._durable)
         except HistoryFailed as fault:
             self._failed(fault)
@@ -161,7 +155,9 @@ class Recorder:
     async def follow(self, committer: Committer) -> None:
         """From now on facts come from this writer, and are durable when it says so."""
         self._committer = committer
+        self.trail.replaying = False
         committer.watch(self.note)
+        committer.hear(self.trail.unheeded)
         committer.listen(self._durable_now)
         try:
             async with self._turn:
@@ -185,6 +181,13 @@ class Recorder:
             if not await self.flush(None):
                 self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
+    async def run_trail(self) -> None:
+        """Until cancelled: write the audit trail also while no job ends."""
+        while True:
+            await self._clock.sleep(TRAIL_PERIOD_S)
+            if self.trail.waiting and not self.fault:
+                await self.flush(None)
+
     async def run_trim(self) -> None:
         """Until cancelled: keep it within its bounds."""
         while True:
@@ -195,12 +198,13 @@ class Recorder:
         before = Instant(self._clock.now() - self._settings.keep_days * DAY_MS)
         try:
             dropped = await self.store.trim(before, self._settings.rows_max)
+            rows = await self.store.trim_audit(before, self._settings.audit_rows_max)
         except HistoryFailed as fault:
             self._telemetry.count("history_faults")
             self._telemetry.warn("history_not_trimmed", error=str(fault))
             return
-        if dropped:
-            self._telemetry.event("history_trimmed", jobs=dropped)
+        if dropped or rows:
+            self._telemetry.event("history_trimmed", jobs=dropped, audit_rows=rows)
 
     async def flush(self, position: Position | None) -> bool:
         """Write what is durable, at least up to `position`, which must be. False = it can't be written now (R2).
@@ -211,7 +215,7 @@ class Recorder:
             async with self._turn:
                 await self._meet()
                 through = self._durable if position is None else position
-                while self._gap or self._notes_through(through) or self._mark.position < (position or 0):
+                while self._gap or self._waits_through(through) or self._mark.position < (position or 0):
                     await (self._refill() if self._gap else self._write_batch(through))
         except HistoryFailed as fault:
             self._failed(fault)
@@ -221,6 +225,7 @@ class Recorder:
         self.fault, self._retry_s = "", RETRY_FIRST_S
         self._telemetry.gauge("history_ok", 1)
         self._telemetry.gauge("history_waiting", len(self._notes))
+        self._telemetry.gauge("audit_rows_waiting", self.trail.waiting)
         return True
 
     @property
@@ -236,21 +241,24 @@ class Recorder:
         self._telemetry.gauge("history_waiting", len(self._notes))
         self._telemetry.warn("history_failed", error=self.fault, waiting=len(self._notes), dropped=self._dropped)
 
-    def _notes_through(self, through: Position) -> bool:
-        return bool(self._notes) and self._notes[0].position <= through
+    def _waits_through(self, through: Position) -> bool:
+        return self.trail.waits_through(through) or (bool(self._notes) and self._notes[0].position <= through)
 
     async def _write_batch(self, through: Position) -> None:
         """R1: `through` is durable."""
         some = [note for note in islice(self._notes, BATCH_MAX) if note.position <= through]
         left = len(some) < len(self._notes) and self._notes[len(some)].position <= through
-        mark = HistoryMark(cluster_id=self._state.cluster_id, position=some[-1].position if left else through)
-        await self.store.record(_batch(mark, some))
+        rows = self.trail.next_rows(ROWS_MAX, through)
+        reached = self.trail.reach(len(rows), some[-1].position if left else through)
+        mark = HistoryMark(cluster_id=self._state.cluster_id, position=reached)
+        await self.store.record(batch_of(mark, some, rows))
+        self.trail.written(len(rows))
         self._mark, self._covered = mark, max(self._covered, mark.position)
         if self._gap:
             return  # given up meanwhile, these too
         for note in some:
             self._notes.popleft()
-            if isinstance(note, _EndedJob) and self._ended.get(note.job.id) is note.job:
+            if isinstance(note, EndedJob) and self._ended.get(note.job.id) is note.job:
                 del self._ended[note.job.id]
 
     async def _meet(self) -> None:
@@ -274,8 +282,9 @@ class Recorder:
     def _drop_known(self, mark: HistoryMark) -> None:
         while self._notes and self._notes[0].position <= mark.position:
             note = self._notes.popleft()
-            if isinstance(note, _EndedJob) and self._ended.get(note.job.id) is note.job:
+            if isinstance(note, EndedJob) and self._ended.get(note.job.id) is note.job:
                 del self._ended[note.job.id]
+        self.trail.drop_known(mark.position)
         self._gap = self._gap or mark.position < self._covered
         self._mark, self._met = mark, True
 
@@ -303,8 +312,12 @@ class Recorder:
             if self._committer is not None:
                 await self._committer.settled()  # R1
             since = self._mark
+            while self.trail.waits_through(position):
+                rows = self.trail.next_rows(ROWS_MAX, position)
+                await self.store.record(HistoryBatch(mark=since, audit=rows))
+                self.trail.written(len(rows))
             for start in range(0, len(jobs), BATCH_MAX):
-                await self.store.record(_known(since, jobs[start : start + BATCH_MAX], position))
+                await self.store.record(known_batch(since, jobs[start : start + BATCH_MAX], position))
             mark = HistoryMark(cluster_id=self._state.cluster_id, position=position)
             await self.store.record(HistoryBatch(mark=mark, offers=offers))
         except StokerError as fault:
@@ -351,33 +364,3 @@ def gpus_offered(state: ClusterState, name: NodeName) -> int:
         return 0
     taken = {uuid for stray in node.strays for uuid in stray.gpus}
     return sum(gpu.uuid not in taken for gpu in node.inventory.gpus)
-
-
-def _batch(mark: HistoryMark, notes: Sequence[_Note]) -> HistoryBatch:
-    return HistoryBatch(
-        mark=mark,
-        jobs=[note for note in notes if isinstance(note, _EndedJob)],
-        attempts=[note for note in notes if isinstance(note, _EndedAttempt)],
-        holdings=[note for note in notes if isinstance(note, Holding)],
-        offers=[note for note in notes if isinstance(note, Offer)],
-    )
-
-
-def _known(mark: HistoryMark, jobs: Sequence[Job], position: Position) -> HistoryBatch:
-    """What the records themselves say. When each rank of a gang was settled isn't in them; its own end is close."""
-    tries = [(job, attempt) for job in jobs for attempt in job.attempts]
-    return HistoryBatch(
-        mark=mark,
-        jobs=[(position, job) for job in jobs if job.is_final],
-        attempts=[(position, job.id, attempt) for job, attempt in tries if attempt.outcome and not job.is_final],
-        holdings=[
-            held_by(job, attempt.number, task, _settled_at(attempt, task.end), position)
-            for job, attempt in tries
-            for task in attempt.tasks
-            if task.end is not None
-        ],
-    )
-
-
-def _settled_at(attempt: Attempt, end: TaskEnd) -> Instant:
-    return attempt.ended_at if attempt.outcome and len(attempt.tasks) == 1 else end.at

@@ -1,0 +1,125 @@
+"""Who told the cluster what, when, and what came of it?
+
+Rules: T1  a command leaves one row: under the position of its last fact where it left any, else under the position
+           that the log had, numbered
+       T2  a row names who, when, what about and what came of it; never what a job runs, its environment, or anything
+           of a token but its id
+       T3  rows ascend by key as they do by time
+"""
+
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.array import JobRef, Spans, contains, parse_spans, spans_text
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import JobId, Position, Principal, TenantName
+from stoker.brain.domain.tenant import NO_TENANT
+from stoker.brain.domain.units import NEVER, Instant
+
+OK: Final = "ok"
+UNCHANGED: Final = "unchanged"
+"""Accepted, and everything was so already."""
+REFUSED: Final = "refused"
+"""In a query: any code of a refusal."""
+NOBODY: Final = Principal("nobody")
+"""Whoever has shown no good token."""
+NUMBERS: Final = 1 << 24
+"""So many commands without a fact can be told apart under one position."""
+MEMBERS_TEXT_MAX: Final = 4_000
+"""Of a row that concerns members scattered wider than that, only the first and the last are kept."""
+ABOUT: Final = "~"
+"""Before members of which only the first and the last are known."""
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One command, as it went."""
+
+    position: Position
+    number: int = 0
+    """0 = it left facts."""
+    at: Instant
+    by: Principal
+    action: str
+    outcome: str = OK
+    """`ok`, `unchanged`, or the code of the refusal."""
+    job: JobId = JobId(0)
+    """The job it is about, or the first of those submitted; of members their array. 0 = none."""
+    last_job: JobId = JobId(0)
+    """Of several that were submitted together the last; else 0."""
+    members: str = ""
+    """Which of an array, such as `3` or `0-4,9`. Empty = it is about the whole of the array, or about no array."""
+    count: int = 0
+    """How many jobs or members it is about."""
+    tenant: TenantName = NO_TENANT
+    target: str = ""
+    """A node, partition, tenant or token."""
+    details: str = ""
+    times: int = 1
+    """How often within its minute, for what is only counted."""
+
+    @property
+    def key(self) -> int:
+        """What rows are ordered by (T3)."""
+        return self.position * NUMBERS + self.number
+
+    @property
+    def refused(self) -> bool:
+        return self.outcome not in (OK, UNCHANGED)
+
+    @property
+    def member(self) -> int:
+        """The index of the one member it is about; -1 = of several, or of none."""
+        return int(self.members) if self.members.isdigit() else -1
+
+    def is_about(self, ref: JobRef) -> bool:
+        """Does it concern this job, this member, or any member of this array?"""
+        if self.last_job:
+            return self.job <= ref.job <= self.last_job
+        if self.job != ref.job:
+            return False
+        if ref.members is None or not self.members:
+            return True
+        return contains(members_of(self.members), ref.members[0][0])
+
+
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows are wanted. Empty texts match all."""
+
+    since: Instant = NEVER
+    until: Instant = NEVER
+    """Only rows before it; NEVER = no end."""
+    by: str = ""
+    action: str = ""
+    outcome: str = ""
+    """`ok`, `unchanged`, `refused` (whatever the code) or a code."""
+    tenant: str = ""
+    job: JobRef | None = None
+    """A job, an array, or one member."""
+
+    def matches(self, row: AuditRow) -> bool:
+        return (
+            row.at >= self.since
+            and (self.until == NEVER or row.at < self.until)
+            and (not self.by or row.by == self.by)
+            and (not self.action or row.action == self.action)
+            and (not self.outcome or row.outcome == self.outcome or (self.outcome == REFUSED and row.refused))
+            and (not self.tenant or row.tenant == self.tenant)
+            and (self.job is None or row.is_about(self.job))
+        )
+
+
+def members_text(spans: Spans) -> str:
+    """Of a row."""
+    text = spans_text(spans)
+    if len(text) <= MEMBERS_TEXT_MAX:
+        return text
+    return f"{ABOUT}{spans[0][0]}-{spans[-1][1]}"
+
+
+def members_of(text: str) -> Spans:
+    """The members that a row's text names."""
+    try:
+        return parse_spans(text.removeprefix(ABOUT), text)
+    except StokerError as fault:
+        raise AssertionError(f"{text[:80]!r} was written by `members_text`") from fault
