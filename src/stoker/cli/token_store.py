@@ -117,7 +117,7 @@ class StoppedTokens:
 
     def create_token(self, body: NewTokenBody) -> NewTokenView:
         async def create(committer: Committer) -> NewTokenView:
-            text = fresh_token(SystemEntropy())
+            text = fresh_token(SystemEntropy(), committer.state.tokens)
             token = token_of(body, text, committer.now())
             await committer.ask(CreateToken(by=OWNER.principal, token=token))
             return new_token_view(committer.state.tokens[id_of(text)], text)

@@ -8,6 +8,7 @@ shown once, to whoever made it, and is never kept, logged or repeated in a messa
 import base64
 import hashlib
 import re
+from collections.abc import Container
 from typing import Final
 
 from stoker.brain.domain.access import TokenId
@@ -25,8 +26,15 @@ _SEED_BITS: Final = 63
 _DRAWS: Final = -(-(_ID_BITS + _SECRET_BITS) // _SEED_BITS)
 
 
-def fresh_token(entropy: Entropy) -> str:
-    """The text of a token that nobody had before."""
+def fresh_token(entropy: Entropy, taken: Container[TokenId] = ()) -> str:
+    """The text of a token that nobody had before; its id is none of those `taken`."""
+    text = _drawn(entropy)
+    while id_of(text) in taken:
+        text = _drawn(entropy)
+    return text
+
+
+def _drawn(entropy: Entropy) -> str:
     bits = 0
     for _ in range(_DRAWS):
         bits = bits << _SEED_BITS | entropy.seed()

@@ -19,6 +19,7 @@ from stoker.live.http import (
     quota,
     tasks,
     tenants,
+    tokens,
     usage,
     why,
 )
@@ -40,6 +41,7 @@ _NOUNS: Final = (
     partitions,
     tenants,
     quota,
+    tokens,
     usage,
     cluster,
     events,

@@ -32,6 +32,7 @@ from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobsBody
 from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskListView, TaskSubmittedView
 from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantListView
+from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView
 from stoker.wire.rest.usage import UsageAsked, UsageView
 
 SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
@@ -41,6 +42,7 @@ SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(GpuListView, NodeListView, DrainBody, ForgetQuery, LabelsBody, TaintsBody),
     *(PartitionListView, NewPartitionBody, PartitionBody),
     *(TenantListView, NewTenantBody, TenantBody, QuotaBody, QuotaView),
+    *(TokenListView, NewTokenBody, NewTokenView),
     *(UsageAsked, UsageView),
     *(ClusterView, HealthView, ReadyView, EventView, Problem),
 )
