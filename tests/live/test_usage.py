@@ -13,7 +13,6 @@ from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery, UsageSum
 from stoker.brain.state.commands import DrainNode, Requeue, ResumeNode
-from stoker.live import usage
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_policy import PolicySettings
 from stoker.live.usage import UsageReport, usage_report
@@ -23,13 +22,11 @@ NODE = NodeName("n1")
 
 
 async def report(
-    s: Stage, by: UsageBy = UsageBy.TENANT, *, since: int = 1, until: int = 0, tenant: str = "", user: str = ""
+    s: Stage, by: UsageBy = UsageBy.TENANT, *, since: int = 1, until: int = 0, lines_max: int = 1_000, **fields: object
 ) -> UsageReport:
     now = s.committer.now()
-    asked = UsageQuery(
-        since=Instant(since), until=Instant(until or now), by=by, tenant=tenant, user=user, through=Position(0)
-    )
-    return await usage_report(s.control, asked, now)
+    asked = UsageQuery(since=Instant(since), until=Instant(until or now), by=by, through=Position(0), **fields)  # type: ignore[arg-type]  # given by name
+    return await usage_report(s.control, asked, now, lines_max=lines_max)
 
 
 def gpu_ms(found: UsageReport) -> dict[str, int]:
@@ -254,8 +251,7 @@ async def test_a_restart_changes_no_sum() -> None:
 
 
 @virtual
-async def test_only_the_largest_lines_are_answered_and_the_total_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "LINES_MAX", 3)
+async def test_only_the_largest_lines_are_answered_and_the_total_is_of_all() -> None:
     async with stage() as s:
         player = await s.join("n1", 8)
         async with beating(player):
@@ -267,7 +263,7 @@ async def test_only_the_largest_lines_are_answered_and_the_total_is_of_all(monke
             await s.committer.ask(Requeue(by=ANNA, target=JobRef(small[4])))
             await player.say_started((await player.next_start(6)).key)
             await s.pause(100)
-            found = await report(s, UsageBy.JOB)
+            found = await report(s, UsageBy.JOB, lines_max=3)
             assert [line.key for line in found.lines] == [str(job) for job in (small[4], small[0], small[1])]
             assert found.lines[0].gpu_ms > 105_000
             assert (found.more, found.total.jobs) == (True, 5)

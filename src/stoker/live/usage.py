@@ -7,7 +7,7 @@ Rules: R1  everything is counted once: the store is asked for what it held at it
        R2  a job is one in the count of its line, however many attempts and tasks it had
        R3  capacity is what ready nodes offered, and what jobs held on nodes that offered nothing: so what is idle was
            really to be had, and nothing is ever more than used up
-Limits: the `LINES_MAX` largest lines are answered; the totals are of all.
+Limits: the `lines_max` largest lines are answered; the totals are of all.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class UsageReport(NamedTuple):
 
     lines: list[UsageSum]
     more: bool
-    """There are lines beyond `LINES_MAX`."""
+    """There are lines beyond `lines_max`."""
     total: UsageSum
     capacity_gpu_ms: int
     allocated_gpu_ms: int
@@ -59,19 +59,22 @@ class _Cut(NamedTuple):
     offers: Sequence[Offer]
 
 
-async def usage_report(control: ControlPlane, asked: UsageQuery, now: Instant) -> UsageReport:
+async def usage_report(
+    control: ControlPlane, asked: UsageQuery, now: Instant, *, lines_max: int = LINES_MAX
+) -> UsageReport:
     """`asked.until` isn't after `now`. Raises: HistoryFailed."""
     store, clock = control.history.store, control.clock
     cut = _cut(control, now)
     asked = replace(asked, through=cut.mark)
     everything = UsageQuery(since=asked.since, until=asked.until, by=None, through=cut.mark)
-    lines = await _lines(store, clock, asked, cut)
+    lines = await _lines(store, clock, asked, cut, lines_max)
     total = await _total(store, clock, replace(asked, by=None), cut)
-    allocated = await _total(store, clock, everything, cut) if asked.tenant or asked.user else total
+    narrowed = asked.tenant or asked.user or asked.among is not None
+    allocated = await _total(store, clock, everything, cut) if narrowed else total
     capacity = await _capacity_ms(store, everything, cut)
     return UsageReport(
-        lines=lines[:LINES_MAX],
-        more=len(lines) > LINES_MAX,
+        lines=lines[:lines_max],
+        more=len(lines) > lines_max,
         total=total,
         capacity_gpu_ms=max(capacity, allocated.gpu_ms),
         allocated_gpu_ms=allocated.gpu_ms,
@@ -101,18 +104,18 @@ def _may_be_there(state: ClusterState, job_id: JobId) -> bool:
     return job is None or len(job.attempts) > 1 or len(job.attempts[-1].tasks) > 1
 
 
-async def _lines(store: History, clock: Clock, asked: UsageQuery, cut: _Cut) -> list[UsageSum]:
+async def _lines(store: History, clock: Clock, asked: UsageQuery, cut: _Cut, lines_max: int) -> list[UsageSum]:
     more = await _summed(store, clock, asked, cut)
     # A line that what runs lifts among the largest may be a small one in the store.
-    stored = {line.key: line for line in await store.usage(asked, LINES_MAX + 1)}
+    stored = {line.key: line for line in await store.usage(asked, lines_max + 1)}
     missing = [key for key in more if key not in stored]
-    stored |= {line.key: line for line in await store.usage(asked, LINES_MAX + 1, missing)}
+    stored |= {line.key: line for line in await store.usage(asked, lines_max + 1, missing)}
     return merged(stored.values(), more)
 
 
 async def _total(store: History, clock: Clock, asked: UsageQuery, cut: _Cut) -> UsageSum:
     nothing = UsageSum(key="", jobs=0, gpu_ms=0, cpu_ms=0)
-    lines = await _lines(store, clock, asked, cut)
+    lines = await _lines(store, clock, asked, cut, 1)
     return lines[0] if lines else nothing
 
 

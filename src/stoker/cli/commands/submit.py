@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from stoker.cli.completion import tenants
 from stoker.cli.job_end import exit_of, goes_on, wait_for
 from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.server import connect, server_option
@@ -54,7 +55,7 @@ _WHEN: Final = (
     click.option("--hold", is_flag=True, help="Wait until it is released."),
 )
 _POLICY: Final = (
-    click.option("--tenant", help="Whose quota it draws on. [default: default]"),
+    click.option("--tenant", shell_complete=tenants, help="Whose quota it draws on. [default: default]"),
     click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Its pool. [default: batch]"),
     click.option("--priority", metavar="P", help="A whole number, or low, normal, high, urgent. [default: normal]"),
     click.option("--time", "time_limit", metavar="T", help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s."),

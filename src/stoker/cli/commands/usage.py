@@ -1,10 +1,11 @@
 """`stoker usage`: who used how much of the cluster?"""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.completion import tenants
 from stoker.cli.output import for_people, output_options, show_pairs, show_rows, show_value
 from stoker.cli.server import connect, server_option
 from stoker.cli.table import Column
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="What to have a line for.",
 )
-@click.option("--tenant", help="Only jobs of this tenant.")
+@click.option("--tree", is_flag=True, help="Tenants as a tree: each with all beneath it, and what its own jobs used.")
+@click.option("--tenant", shell_complete=tenants, help="Only jobs of this tenant; of its tree with --tree.")
 @click.option("--user", help="Only jobs of this user.")
 @output_options
 @server_option
-def usage(form: str, since: str | None, to: str | None, by: str, tenant: str | None, user: str | None) -> None:
+def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Sum up GPU and CPU hours by tenant, user, job or node.
 
     What still runs counts up to now. An array is one job.
@@ -38,17 +40,23 @@ def usage(form: str, since: str | None, to: str | None, by: str, tenant: str | N
     Examples:
       stoker usage
       stoker usage --by user --from 30d
+      stoker usage --by tenant --tree
       stoker usage --from 2026-11-01 --to 2026-12-01 --by job --tenant vision --json
     """
     from stoker.cli.local_zone import moment
     from stoker.wire.rest.usage import FROM_DEFAULT, TO_DEFAULT, UsageAsked
 
+    if given["tree"] and given["by"] != "tenant":
+        raise click.UsageError(
+            f"--tree goes with --by tenant, and not with --by {given['by']}: only tenants form a tree"
+        )
     asked = UsageAsked(
-        since=moment(since) if since else FROM_DEFAULT,
-        to=moment(to) if to else TO_DEFAULT,
-        by=by,
-        tenant=tenant or "",
-        user=user or "",
+        since=moment(given["since"]) if given["since"] else FROM_DEFAULT,
+        to=moment(given["to"]) if given["to"] else TO_DEFAULT,
+        by=given["by"],
+        tenant=given["tenant"] or "",
+        user=given["user"] or "",
+        tree=given["tree"],
     )
     report = connect().usage(asked)
     if not for_people(form):
@@ -61,14 +69,23 @@ def usage(form: str, since: str | None, to: str | None, by: str, tenant: str | N
 
 def _columns(report: "UsageView") -> "list[Column[UsageLineView]]":
     return [
-        Column(report.by.value.upper(), lambda line: line.key, elastic=True),
+        Column(report.by.value.upper(), _name, elastic=True),
         Column("JOBS", lambda line: line.jobs, right=True),
         Column("GPU-HOURS", lambda line: f"{line.gpu_hours:.2f}", right=True),
         Column("SHARE", lambda line: _percent(line.gpu_ms, report.total.gpu_ms), right=True),
+        *([Column("OWN", _own_hours, right=True)] if report.tree else []),
         Column("CPU-HOURS", lambda line: f"{line.cpu_hours:.2f}", right=True),
         Column("GPU-MS", lambda line: line.gpu_ms, right=True, wide=True),
         Column("CPU-MS", lambda line: line.cpu_ms, right=True, wide=True),
     ]
+
+
+def _name(line: "UsageLineView") -> str:
+    return "  " * (line.path or "").count("/") + line.key
+
+
+def _own_hours(line: "UsageLineView") -> str | None:
+    return f"{line.own.gpu_hours:.2f}" if line.own else None
 
 
 def _percent(part: int, whole: int) -> str | None:

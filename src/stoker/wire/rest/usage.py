@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from stoker.brain.domain.units import HOUR_MS
-from stoker.brain.domain.usage import UsageBy, UsageSum
+from stoker.brain.domain.usage import TreeSum, UsageBy, UsageSum
 from stoker.wire.rest.decode import bad_value
 
 FROM_DEFAULT: Final = "7d"
@@ -30,6 +30,8 @@ class UsageAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Only what this tenant used."""
     user: str = ""
     """Only what this user used."""
+    tree: bool = False
+    """Beside `by=tenant`: each tenant with all beneath it, and `tenant` means that one and those beneath it."""
 
     @property
     def what(self) -> UsageBy:
@@ -41,8 +43,21 @@ class UsageAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise bad_value("by", wanted=wanted, got=repr(self.by[:80]), kind="parameter") from fault
 
 
+class UsageOwnView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant's own jobs used, without those of the tenants beneath it."""
+
+    jobs: int
+    gpu_ms: int
+    cpu_ms: int
+    gpu_hours: float
+    cpu_hours: float
+
+
 class UsageLineView(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tenant, user, job (an array is one) or node used. `jobs` are those that held something."""
+    """What one tenant, user, job (an array is one) or node used. `jobs` are those that held something.
+
+    In a tree the sums hold what all tenants beneath it used too; `path` and `own` are null elsewhere.
+    """
 
     key: str
     jobs: int
@@ -50,6 +65,9 @@ class UsageLineView(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ms: int
     gpu_hours: float
     cpu_hours: float
+    path: str | None = None
+    """From the top: `org/ml-team`."""
+    own: UsageOwnView | None = None
 
 
 class ClusterUsageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,14 +84,15 @@ class ClusterUsageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"since": "from"}):
-    """A report. What still runs counts up to `to`. The largest lines come first; `more` says that smaller ones were
-    left out, and `total` is of all."""
+    """A report. What still runs counts up to `to`. The largest lines come first, in a tree among those beside each
+    other; `more` says that smaller ones were left out, and `total` is of all."""
 
     since: str
     to: str
     by: UsageBy
     tenant: str
     user: str
+    tree: bool
     lines: list[UsageLineView]
     more: bool
     total: UsageLineView
@@ -89,6 +108,17 @@ def line_view(line: UsageSum) -> UsageLineView:
         gpu_hours=hours(line.gpu_ms),
         cpu_hours=hours(line.cpu_ms),
     )
+
+
+def tree_line_view(line: TreeSum) -> UsageLineView:
+    own = UsageOwnView(
+        jobs=line.own.jobs,
+        gpu_ms=line.own.gpu_ms,
+        cpu_ms=line.own.cpu_ms,
+        gpu_hours=hours(line.own.gpu_ms),
+        cpu_hours=hours(line.own.cpu_ms),
+    )
+    return msgspec.structs.replace(line_view(line.all), path=line.path, own=own)
 
 
 def cluster_usage_view(capacity_ms: int, allocated_ms: int) -> ClusterUsageView:
