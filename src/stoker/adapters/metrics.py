@@ -38,7 +38,7 @@ HELP: Final[Mapping[str, str]] = {
     "agent_registered": "Registrations of agents that changed what is known of a node.",
     "agent_resumed": "Drains ended.",
     "agent_tainted": "Changes of a node's taints.",
-    "audit_rows_dropped": "Rows of the audit trail that were dropped, because the history couldn't be written for long.",
+    "audit_rows_dropped": "Rows of the audit trail dropped while the history couldn't be written.",
     "audit_rows_waiting": "Rows of the audit trail that are not in the history tables yet.",
     "commit": "From the first fact of a batch to all of it being durable.",
     "deadlines_without_effect": "Deadlines that were due and changed nothing, which is a defect.",
