@@ -4,6 +4,7 @@ Bodies and answers pass as bytes: msgspec reads and writes them, FastAPI only ro
 """
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final, TypeVar
 
 import msgspec
@@ -37,6 +38,9 @@ _MIB: Final = 1024 * 1024
 CALLER: Final = "stoker.caller"
 """Where in a request's scope the guard says who asks."""
 
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
+"""RFC 9110, section 15.5.2: a 401 says how to prove who asks."""
+
 Query = TypeVar("Query", bound=msgspec.Struct)
 _encode = msgspec.json.Encoder().encode
 
@@ -51,7 +55,8 @@ def raw_json(content: bytes, status: int = 200, headers: Mapping[str, str] | Non
 
 def problem_answer(refusal: Refusal) -> Response:
     problem = problem_of(refusal)
-    return Response(_encode(problem), status_code=problem.status, media_type=MEDIA_TYPE)
+    headers = _CHALLENGE if problem.status == HTTPStatus.UNAUTHORIZED else None
+    return Response(_encode(problem), status_code=problem.status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def caller_of(request: Request) -> Caller:

@@ -3,7 +3,7 @@
 Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a page that rebinds its own name to
            127.0.0.1 is refused
        G2  an `Origin`, where there is one, must be the very host and port that is asked: no other page may ask, but
-           those of `http.cors_origins`
+           those of `http.cors_origins` where tokens are wanted
        G3  HEAD is GET without the body
        G4  a request's token says who asks; what his role doesn't allow is refused before anything is looked up
        G5  what comes over the socket in the data folder is the owner's; over TCP, where no token is wanted, another
@@ -11,7 +11,7 @@ Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a
 """
 
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -23,15 +23,24 @@ from stoker.live.control import ControlPlane
 from stoker.live.http.answers import CALLER, problem_answer
 from stoker.live.http.connections import came_by_socket, check_peer
 from stoker.live.http.cors import answer_preflight, is_preflight, naming
-from stoker.live.http.roles import NOBODY, check_role, is_open
+from stoker.live.http.roles import NOBODY, OPEN, check_role
 from stoker.live.settings import is_loopback as is_loopback_address
 
 _HEAD: Final = "stoker.head"
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 def is_head(request: Request) -> bool:
     """Was only the head asked for? A handler whose body has no end must know."""
     return _HEAD in request.scope
+
+
+class _Said(NamedTuple):
+    """What of a request's head the guard reads. Empty = not sent."""
+
+    host: str
+    origin: str
+    authorization: str
 
 
 class Guard:
@@ -42,20 +51,22 @@ class Guard:
         self._access = control.access
         http = control.settings.http
         self._names_loopback = control.access.open_to_owner and is_loopback_address(http.host)
-        self._origins = frozenset(http.cors_origins)
+        # Where no token is wanted, a page that may ask could do whatever the owner can.
+        self._origins = frozenset(() if control.access.open_to_owner else http.cors_origins)
+        self._open = OPEN | {"/metrics"} if http.metrics_public else OPEN
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        origin = _origin_of(scope)
-        if origin in self._origins:
+        said = _said(scope)
+        if said.origin in self._origins:
             if is_preflight(scope):
-                await answer_preflight(send, origin)
+                await answer_preflight(send, said.origin)
                 return
-            send = naming(origin, send)
+            send = naming(said.origin, send)
         try:
-            scope[CALLER] = self._admitted(scope)
+            scope[CALLER] = self._admitted(scope, said)
         except StokerError as fault:
             await problem_answer(fault.refusal)(scope, receive, send)
             return
@@ -64,36 +75,41 @@ class Guard:
         else:
             await self._app(scope, receive, send)
 
-    def _admitted(self, scope: Scope) -> Caller:
+    def _admitted(self, scope: Scope, said: _Said) -> Caller:
         """Who asks, once it is known that he may. Raises: StokerError."""
         check_peer(scope)
         if came_by_socket(scope):
             return OWNER
-        host = authorization = ""
-        origin: str | None = None
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value.decode("latin-1")
-            elif name == b"authorization":
-                authorization = value.decode("latin-1")
-            elif name == b"origin":
-                origin = value.decode("latin-1")
-        refusal = self._foreign(host, origin)
+        refusal = self._foreign(said.host, said.origin)
         if refusal is not None:
             raise StokerError(refusal)
-        if is_open(scope["method"], scope["path"]):
+        method, path = scope["method"], scope["path"]
+        if path in self._open or method == "OPTIONS":  # OPTIONS only says which methods there are
             return NOBODY
-        caller = self._access.caller(authorization)
+        caller = self._access.caller(said.authorization)
         # rates of callers, and of wrong tokens, go here
-        check_role(caller, scope["method"], scope["path"])
+        check_role(caller, method, path)
         return caller
 
-    def _foreign(self, host: str, origin: str | None) -> Refusal | None:
+    def _foreign(self, host: str, origin: str) -> Refusal | None:
         if self._names_loopback and not is_loopback(host):
             return _refused("Host", host, _HOST_HINT)
-        if origin is not None and origin not in self._origins and not _is_same(origin, host):
+        if origin and origin not in self._origins and not _is_same(origin, host, proxied=not self._names_loopback):
             return _refused("Origin", origin, _ORIGIN_HINT)
         return None
+
+
+def _said(scope: Scope) -> _Said:
+    host = origin = authorization = ""
+    for name, value in scope["headers"]:
+        if name == b"host":
+            host = value.decode("latin-1")
+        elif name == b"origin":
+            origin = value.decode("latin-1") or "null"
+        elif name == b"authorization":
+            # Two of them make none that anybody could have meant.
+            authorization = f"{authorization}, {value!r}" if authorization else value.decode("latin-1")
+    return _Said(host, origin, authorization)
 
 
 def is_loopback(host: str) -> bool:
@@ -110,11 +126,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _is_same(origin: str, host: str) -> bool:
+def _is_same(origin: str, host: str, *, proxied: bool) -> bool:
+    """Is that page of ours? `proxied`: a proxy with TLS may stand before us, so `Host` without a port may mean 443."""
     try:
         parts, asked = urlsplit(origin), urlsplit(f"//{host}")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        return parts.scheme in ("http", "https") and (parts.hostname, port) == (asked.hostname, asked.port or 80)
+        default = _PORTS.get(parts.scheme)
+        asked_port = asked.port or (default if proxied else _PORTS["http"])
+        return default is not None and (parts.hostname, parts.port or default) == (asked.hostname, asked_port)
     except ValueError:
         return False
 
@@ -127,10 +145,6 @@ def _refused(header: str, value: str, hint: str) -> Refusal:
     shown = value[:80]
     message = f"`{header}: {shown}` is not this control plane's own address"
     return refuse("foreign_origin", message, hint, header=header, value=shown)
-
-
-def _origin_of(scope: Scope) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"), "")
 
 
 def _without_body(send: Send) -> Send:

@@ -23,11 +23,6 @@ _USERS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("jobs", "tasks"))
 _RANKS: Final = {Role.AGENT: 0, Role.VIEWER: 1, Role.USER: 2, Role.ADMIN: 3}
 
 
-def is_open(method: str, path: str) -> bool:
-    """Is no token wanted? OPTIONS only says which methods there are."""
-    return path in OPEN or method == "OPTIONS"
-
-
 def role_for(method: str, path: str) -> Role:
     """The least role that may ask this."""
     if method in _READS:
