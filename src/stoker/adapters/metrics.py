@@ -68,6 +68,7 @@ HELP: Final[Mapping[str, str]] = {
     "task_scheduled": "Placements, by band of priority (low, normal, high, urgent).",
     "task_stopping": "Attempts that began to end.",
     "task_submitted": "Jobs and members of arrays accepted, by band of priority (low, normal, high, urgent).",
+    "wrong_tokens": "Requests with a token that is not known: never made, revoked or expired.",
 }
 
 _OVERFLOW: Final = "other"
