@@ -15,6 +15,8 @@ def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
     if answer.position is not None and answer.waiting is not None:
         alike = f", {answer.similar_ahead} before it ask for the same" if answer.similar_ahead else ""
         yield f"queue: {answer.position} of {answer.waiting}{alike}"
+    if answer.lent is not None:
+        yield f"lent: {cell_text(answer.lent.message)}"
     if answer.hint:
         yield f"hint: {cell_text(answer.hint)}"
     if whole:

@@ -1,14 +1,31 @@
-"""Who holds and who wants which GPUs, by class pool?
+"""Who holds and who wants which GPUs, and who has lent his?
 
 Read from the indexes of the state at one instant, so that the numbers add up.
+
+Rules: L1  a job that waits for GPUs, and is within the guarantee of its class or of a tenant on its path, is told who
+           holds more than their guarantee: the other class; tenants beside its own, and beside those above
+       L2  nobody is counted twice: of a tree only its top is named
 """
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from stoker.brain.domain.array import count_of
 from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.tenant import NO_TENANT, Tenant, path_of
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.facade import ClusterView
 from stoker.brain.state.view import Bucket
-from stoker.wire.rest.quota import PoolNow, QuotaView, quota_view
+from stoker.brain.state.walls import other_class, owed
+from stoker.wire.rest.quota import HolderView, LentView, PoolNow, QuotaView, quota_view
+
+NAMED_MAX: Final = 5
+"""Holders in the sentence; the answer has them all, up to `HOLDERS_MAX`."""
+HOLDERS_MAX: Final = 100
+_FOR_GPUS: Final = (ReasonCode.INSUFFICIENT_GPUS, ReasonCode.INSUFFICIENT_NODES)
 
 
 def quota_now(state: ClusterState) -> QuotaView:
@@ -28,3 +45,86 @@ def _jobs(state: ClusterState, bucket: Bucket) -> int:
         room, lazy = state.indexes.arrays.room(state.jobs[array_id]), count_of(members.lazy)
         count += lazy if room is None else min(lazy, room)
     return count
+
+
+def lent_story(state: ClusterState, job: Job, reason: Reason | None) -> LentView | None:
+    """Who holds the GPUs that this job waits for, where a guarantee covers it (L1). None where that isn't why.
+
+    Its cost: a look at every tenant.
+    """
+    gpus = job.spec.demand.total_gpus
+    if reason is None or reason.code not in _FOR_GPUS or not gpus:
+        return None
+    covered = [*_by_class(state, job.spec.job_class, gpus), *_by_tenant(state, job.spec.tenant, gpus)]
+    holders = [holder for _, _, found in covered for holder in found]
+    if not holders:
+        return None
+    guarantees = [name for name, _, found in covered if found]
+    within = " and ".join(said for _, said, found in covered if found)
+    return LentView(
+        message=f"it is within the guarantee of {within}, and GPUs of it are lent: {_named(holders)}. This version "
+        "takes none back by force: they come as those jobs end",
+        guarantees=guarantees,
+        holders=holders,
+    )
+
+
+_Covered = tuple[str, str, list[HolderView]]
+"""Whose guarantee, how far it is used, and who holds what of it."""
+
+
+def _by_class(state: ClusterState, own: JobClass, gpus: int) -> Iterator[_Covered]:
+    books, other = state.indexes.books, other_class(own)
+    guaranteed = state.pools.guaranteed(books.held_gpus + state.indexes.free_gpus)
+    used, beyond = books.used_by_class(own).gpus, books.used_by_class(other).gpus - guaranteed[other]
+    if used + gpus <= guaranteed[own] and beyond > 0:
+        said = f"{own.value} jobs ({used} of {guaranteed[own]} GPU(s) used)"
+        yield f"class {own.value}", said, [HolderView(kind="class", name=other.value, gpus=beyond)]
+
+
+def _by_tenant(state: ClusterState, name: TenantName, gpus: int) -> Iterator[_Covered]:
+    books, path = state.indexes.books, list(path_of(state.tenants, name))
+    at = next((at for at, tenant in enumerate(path) if owed(tenant, books, gpus)), None)
+    if at is None:
+        return
+    tenant = path[at]
+    said = f"tenant {tenant.name} ({books.used_by(tenant.name).gpus} of {tenant.quota.guaranteed} GPU(s) used)"
+    beyond = dict(_beyond(state, path[at:]))
+    largest = sorted(beyond, key=lambda holder: (-beyond[holder], holder))[:HOLDERS_MAX]
+    yield f"tenant {tenant.name}", said, [HolderView(kind="tenant", name=each, gpus=beyond[each]) for each in largest]
+
+
+def _beyond(state: ClusterState, path: Sequence[Tenant]) -> Iterator[tuple[TenantName, int]]:
+    """Who beside this path holds more than his guarantee, with all beneath him (L2); of those on it above the first,
+    what their own jobs hold of what is promised to others."""
+    books, beneath = state.indexes.books, _children(state.tenants)
+    on_path = {tenant.name for tenant in path}
+    for above in (*(tenant.name for tenant in path[1:]), NO_TENANT):
+        children = beneath.get(above, ())
+        for child in children:
+            more = books.used_by(child.name).gpus - child.quota.guaranteed
+            if more > 0 and child.name not in on_path:
+                yield child.name, more
+        if above:
+            own = books.used_by(above).gpus - sum(books.used_by(child.name).gpus for child in children)
+            left = state.tenants[above].quota.guaranteed - sum(child.quota.guaranteed for child in children)
+            if own > max(0, left):
+                yield above, own - max(0, left)
+
+
+def _children(tenants: Mapping[TenantName, Tenant]) -> dict[TenantName, list[Tenant]]:
+    found: dict[TenantName, list[Tenant]] = {}
+    for tenant in tenants.values():
+        found.setdefault(tenant.parent, []).append(tenant)
+    return found
+
+
+def _named(holders: Sequence[HolderView]) -> str:
+    words = [
+        f"{holder.name} jobs hold {holder.gpus} beyond theirs"
+        if holder.kind == "class"
+        else f"tenant {holder.name} holds {holder.gpus} beyond its own"
+        for holder in holders[:NAMED_MAX]
+    ]
+    more = len(holders) - NAMED_MAX
+    return ", ".join(words) + (f", {more} other tenant(s) the rest" if more > 0 else "")

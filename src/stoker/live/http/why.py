@@ -24,6 +24,7 @@ from stoker.live.http.answers import json_answer
 from stoker.live.http.contract import RECALLED, json_content, route
 from stoker.live.http.recall import own_job_recalled
 from stoker.live.http.shown import shown
+from stoker.live.quota_story import lent_story
 from stoker.wire.rest.job import QueuePlace, WhyView, why_view
 from stoker.wire.versions import API_PREFIX
 
@@ -36,7 +37,9 @@ def routes(control: ControlPlane) -> APIRouter:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state
         job = await own_job_recalled(request, control)
-        return json_answer(why_view(shown(control, job), queue_place(state, job, control.committer.now())))
+        now = shown(control, job)
+        place = queue_place(state, job, control.committer.now())
+        return json_answer(why_view(now, place, lent_story(state, job, now.reason)))
 
     return router
 

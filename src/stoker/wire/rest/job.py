@@ -19,6 +19,7 @@ from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.attempt import AttemptView, attempt_view
 from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.instant import iso, iso_or_none
+from stoker.wire.rest.quota import LentView
 
 LIST_DEFAULT = 50
 LIST_MAX = 1000
@@ -236,9 +237,11 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     """Its place in the queue, as in QueuePlace; null when it isn't in it."""
     waiting: int | None
     similar_ahead: int | None
+    lent: LentView | None = None
+    """Who holds the GPUs of a guarantee that covers it, while it waits for GPUs; null where that isn't so."""
 
 
-def why_view(shown: Shown, place: QueuePlace | None) -> WhyView:
+def why_view(shown: Shown, place: QueuePlace | None, lent: LentView | None = None) -> WhyView:
     label = shown.job.label
     reason = reason_view(shown.reason) if shown.reason else None
     return WhyView(
@@ -251,6 +254,7 @@ def why_view(shown: Shown, place: QueuePlace | None) -> WhyView:
         position=place.position if place else None,
         waiting=place.waiting if place else None,
         similar_ahead=place.similar_ahead if place else None,
+        lent=lent,
     )
 
 
