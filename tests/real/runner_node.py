@@ -54,12 +54,14 @@ class RealNode:
         self.folder = folder
         self.options: dict[str, object] = {"tether_s": _TETHER_S, **options}
         self.mark = f"{os.getpid()}-{folder.name}"
+        self.allow_root = True
+        """Tests may run as root; then so do their jobs, unless a test says more."""
         self._listeners: list[socket.socket] = []
 
     # --- the contract's node ------------------------------------------------------------------------------------
 
     def agent(self) -> RunnerSocket:
-        return RunnerSocket(self.folder / "agent", SystemClock(), self.options)
+        return RunnerSocket(self.folder / "agent", SystemClock(), self.options, allow_root=self.allow_root)
 
     def task(self, key: TaskKey, *, lasts_s: float, exit_code: int = 0, stubborn: bool = False) -> StartTask:
         trap = "trap '' TERM; " if stubborn else ""

@@ -129,7 +129,8 @@ async def test_a_file_that_cannot_be_opened_is_a_failure_to_start_with_its_name(
     os.mkfifo(node.folder / "a_pipe")
     end = await ran(node, agent, "touch it_ran", **{stream: path})
     assert end.cause is EndCause.START_FAILED
-    assert f"cannot write its {stream} to {node.folder / path}" in end.error
+    named = str(node.folder / path).replace("\0", "\\0")
+    assert f"cannot write its {stream} to {named}" in end.error
     assert words in end.error
     assert not (node.folder / "it_ran").exists()
 

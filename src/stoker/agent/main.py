@@ -60,7 +60,7 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
     # The probe blocks; the event loop must not, once there are jobs to watch.
     watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), telemetry)
     found = await watch.look()
-    runner, folders = _runner(settings, clock), _folders(settings, clock)
+    runner, folders = _runner(settings, name, clock), _folders(settings, clock)
     ports = AgentPorts(
         link=GrpcLink(settings.control.addresses, token=_token(settings)),
         runner=runner,
@@ -122,14 +122,15 @@ async def _until(stop: asyncio.Event) -> None:
     raise _Stopped
 
 
-def _runner(settings: AgentSettings, clock: Clock) -> RunnerSocket:
+def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSocket:
     executor = settings.executor
     options: dict[str, object] = {
+        "node": name,
         "head_bytes_max": executor.log_head_mb << 20,
         "tail_bytes_max": executor.log_tail_mb << 20,
         "tether_s": TETHER_S if executor.jobs_end_with_agent else 0.0,
     }
-    return RunnerSocket(settings.data_dir, clock, options)
+    return RunnerSocket(settings.data_dir, clock, options, allow_root=executor.allow_root)
 
 
 def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:

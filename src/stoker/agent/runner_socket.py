@@ -62,11 +62,15 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
 class RunnerSocket:
     """One node's runner, seen from its agent."""
 
-    def __init__(self, data_dir: Path, clock: Clock, options: dict[str, object] | None = None) -> None:
-        """`options` are fields of `RunnerSettings` by name, for a runner that must be started: `tether_s`, bounds."""
+    def __init__(
+        self, data_dir: Path, clock: Clock, options: dict[str, object] | None = None, *, allow_root: bool = False
+    ) -> None:
+        """`options` are fields of `RunnerSettings` by name, for a runner that must be started: `tether_s`, bounds.
+        `allow_root`: a runner that is root may run jobs as root, those that name no user among them."""
         self._data_dir = data_dir
         self._clock = clock
         self._options = options or {}
+        self._allow_root = allow_root
         self._reports: asyncio.Queue[RunnerReport] = asyncio.Queue(REPORTS_MAX)
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -81,7 +85,9 @@ class RunnerSocket:
     async def connect(self) -> None:
         """Find the runner of this node or start one. Raises OSError when neither works."""
         await self.close()
-        self._data_dir.mkdir(parents=True, exist_ok=True)
+        self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            let_through(self._data_dir)
         reader, self._writer, greeting = await self._reach()
         self._reports = asyncio.Queue(REPORTS_MAX)
         self._asked.clear()
@@ -108,6 +114,7 @@ class RunnerSocket:
             "gpus": list(start.gpus),
             "memory_mb": start.memory_mb,
             "user": start.user,
+            "allow_root": self._allow_root,
             "probe_port": start.probe_port,
             "output": start.output,
             "error": start.error,
@@ -300,6 +307,13 @@ class _InventoryParts:
         if not message["more"]:
             yield RunnerInventory(tasks=tuple(self._tasks), ends=tuple(self._ends))
             self._tasks, self._ends = [], []
+
+
+def let_through(folder: Path) -> None:
+    """Jobs of other users reach their own folders inside, and see nothing else. Raises OSError."""
+    mode = folder.stat().st_mode
+    if mode & 0o011 != 0o011:
+        folder.chmod(mode & 0o7777 | 0o011)
 
 
 def _text(key: TaskKey) -> str:

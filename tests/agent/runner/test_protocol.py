@@ -43,7 +43,7 @@ def test_a_key_that_could_be_a_path_is_refused(text: str) -> None:
 
 ORDER: dict[str, object] = {
     "do": "start", "key": "1.1.0", "shell": "true", "argv": [], "env": {"A": "b"}, "workdir": "", "gpus": ["G"],
-    "memory_mb": 0, "user": "", "probe_port": 0, "output": "a", "error": "", "append": True,
+    "memory_mb": 0, "user": "", "allow_root": True, "probe_port": 0, "output": "a", "error": "", "append": True,
     "folder": "/c",
 }  # fmt: skip
 
@@ -56,6 +56,11 @@ def test_an_order_of_an_older_agent_that_knows_no_files_has_none() -> None:
     """P2: a runner outlives the agent that started it, and meets older ones after a step back."""
     older = {name: value for name, value in ORDER.items() if name not in ("output", "error", "append", "folder")}
     assert read_start(older) == {**ORDER, "output": "", "error": "", "append": False, "folder": ""}
+
+
+def test_an_older_agent_that_says_nothing_of_root_does_not_allow_it() -> None:
+    older = {name: value for name, value in ORDER.items() if name != "allow_root"}
+    assert read_start(older)["allow_root"] is False
 
 
 @pytest.mark.parametrize("name", [name for name in ORDER if name != "do"])

@@ -13,7 +13,7 @@ import os
 import sys
 
 from stoker.agent.runner.journal import JournalDamaged
-from stoker.agent.runner.kernel import become_subreaper, give_back_memory
+from stoker.agent.runner.kernel import become_subreaper, forbid_new_privileges, give_back_memory
 from stoker.agent.runner.launch import forget_inherited_signals, raise_file_limit
 from stoker.agent.runner.loop import Loop, complain
 from stoker.agent.runner.protocol import LOCK_NAME
@@ -26,7 +26,11 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         complain(str(error))
         return 2
-    settings.keep_within(_stand_alone())
+    try:
+        settings.keep_within(_stand_alone())
+    except OSError as error:
+        complain(str(error))
+        return 5
     try:
         os.chdir(settings.data_dir)
         lock = _lock()
@@ -49,8 +53,10 @@ def main(arguments: list[str]) -> int:
 
 def _stand_alone() -> int:
     """Nothing of our starter's reaches jobs, and what jobs leave behind reaches us. Answers how many files we may
-    open."""
+    open. Raises OSError."""
     os.closerange(3, 65_536)
+    os.umask(0o022)
+    forbid_new_privileges()  # all that is ever started here inherits it
     forget_inherited_signals()
     become_subreaper()
     return raise_file_limit()

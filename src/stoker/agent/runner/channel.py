@@ -1,7 +1,7 @@
 """How does one agent at a time talk to the runner?
 
-A UNIX socket in the data folder, open to its owner only. A newer agent replaces the older: after a restart the old
-connection may not have been noticed to be dead.
+A UNIX socket in the data folder, open to its owner only: by its mode, and by asking the kernel who has come. A newer
+agent replaces the older: after a restart the old connection may not have been noticed to be dead.
 
 Limits: an agent that doesn't read is given up when `OUT_MAX` bytes wait for it; the next inventory says it all.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 from contextlib import suppress
 
 from stoker.agent.runner.protocol import BadFrame, Decoder, encode
@@ -21,8 +22,16 @@ if TYPE_CHECKING:
     from typing import Final
 
 OUT_MAX: Final = 32 * 1024 * 1024
+_CREDENTIALS: Final = struct.Struct("iII")
+"""pid, uid, gid."""
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""
+
+
+def peer_uid(peer: socket.socket) -> int:
+    """The account of whoever opened this connection. Source: SO_PEERCRED in unix(7)."""
+    uid: int = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+    return uid
 
 
 class Channel:
@@ -50,10 +59,13 @@ class Channel:
         self._out = bytearray()
 
     def accept(self) -> bool:
-        """A newer agent. False when it has gone again."""
+        """A newer agent. False when it has gone again, or is none of ours."""
         try:
             agent, _ = self._listener.accept()
         except OSError:
+            return False
+        if peer_uid(agent) not in (0, os.geteuid()):
+            agent.close()
             return False
         if self._agent is not None:
             self.say({"say": "bye", "error": "another agent has connected to this runner"})

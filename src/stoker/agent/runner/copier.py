@@ -6,6 +6,9 @@ file system that hangs would then stop every task of the node, and here it holds
 the task itself, straight into the file: nobody would have a copy that is bounded and that nobody else writes to.
 Its price: a fork, 0.5 MiB, and one copy more of each block, for tasks that ask for a file.
 
+It opens the files as the job's user, never as root: what that user may not write, by whatever links it leads there,
+is refused like anything else.
+
 Rules: F1  the file is open before the task's process exists; one that can't be opened is a failure to start
        F2  a file is written at its end, so that several tasks may share one
        F3  a write that fails loses those bytes, and the task's end says how many; nothing else is held up
@@ -23,12 +26,15 @@ import signal
 import socket
 from contextlib import suppress
 
+from stoker.agent.runner.account import VOID, CannotBecome, plain
 from stoker.agent.runner.kernel import ignore_signals, name_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Final
+
+    from stoker.agent.runner.account import Actor
 
 OUTPUT: Final = "output"
 ERROR: Final = "error"
@@ -123,7 +129,7 @@ class Target:
 class Copier:
     """The process, seen from the runner."""
 
-    __slots__ = ("_paths", "_said", "line", "names", "pid", "pipes", "until_s")
+    __slots__ = ("_paths", "_said", "late", "line", "names", "pid", "pipes", "until_s")
 
     def __init__(self, targets: list[Target], names: list[str], pipes: Pipes, line: socket.socket) -> None:
         """`names`: under which the runner keeps account of the files."""
@@ -137,10 +143,12 @@ class Copier:
         """0 = it is reaped."""
         self.until_s = 0.0
         """When it is waited for no longer. 0 = nobody waits for it yet."""
+        self.late = False
+        """It was waited for in vain."""
 
     @property
     def opened(self) -> bool:
-        return self._said.startswith(_OPEN)
+        return self._heard.startswith(_OPEN)
 
     @property
     def left(self) -> bool:
@@ -149,13 +157,18 @@ class Copier:
     @property
     def words(self) -> str:
         """Once it has left: why it couldn't open a file, or what was lost. Empty = all is well."""
-        if not self.opened and self._said:
-            return self._said.decode("utf-8", "replace")
-        _, done, losses = self._said.partition(_DONE)
+        if not self.opened and self._heard:
+            return self._heard.decode("utf-8", "replace")
+        _, done, losses = self._heard.partition(_DONE)
         if done:
             return losses.decode("utf-8", "replace")
-        why = "was killed" if not self.until_s else f"took more than {PATIENCE_S:.0f} s for its last bytes"
+        why = f"took more than {PATIENCE_S:.0f} s for its last bytes" if self.late else "was killed"
         return f"output is missing in {self._paths}: the process that writes it {why}"
+
+    @property
+    def _heard(self) -> bytes:
+        """What still holds of what it said."""
+        return self._said.rpartition(VOID)[2]
 
     def hear(self) -> bool:
         """Its line is readable. False = it has left."""
@@ -179,7 +192,7 @@ class Copier:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def fork_copier(targets: list[Target], names: list[str]) -> Copier:
+def fork_copier(targets: list[Target], names: list[str], actor: Actor) -> Copier:
     """Raises OSError."""
     pipes, sources = Pipes(), dict[int, Target]()
     onward, sinks = pipes.output, list[int]()
@@ -199,7 +212,7 @@ def fork_copier(targets: list[Target], names: list[str]) -> Copier:
         raise
     else:
         if pid == 0:
-            _be_copier(sources, theirs, onward)
+            _be_copier(sources, theirs, onward, actor)
     finally:
         theirs.close()
         for source in sources:
@@ -214,7 +227,7 @@ def fork_copier(targets: list[Target], names: list[str]) -> Copier:
 # --- in the child -----------------------------------------------------------------------------------------------
 
 
-def _be_copier(sources: dict[int, Target], line: socket.socket, onward: int) -> None:
+def _be_copier(sources: dict[int, Target], line: socket.socket, onward: int, actor: Actor) -> None:
     """Never returns."""
     said = b""
     try:
@@ -222,25 +235,34 @@ def _be_copier(sources: dict[int, Target], line: socket.socket, onward: int) -> 
         name_process(_NAME)
         # Among them the lock of the data folder, which must be free once the runner is dead.
         _close_all_but((*sources, line.fileno(), onward))
-        said = _open_all(sources.values())
+        said = _take_on(actor, line) or _open_all(sources.values(), actor)
         if not said:
             line.send(_OPEN)
             _copy(sources, line.fileno(), onward)
             losses = filter(None, (target.loss() for target in sources.values()))
             said = _DONE + "; ".join(losses).encode("utf-8", "surrogateescape")
     finally:
-        line.send(said[:_REASON_BYTES_MAX])
+        line.send(plain(said)[:_REASON_BYTES_MAX])
         os._exit(0)
 
 
-def _open_all(targets: Iterable[Target]) -> bytes:
+def _take_on(actor: Actor, line: socket.socket) -> bytes:
+    """Why not; empty = it is done."""
+    try:
+        actor.take_on(line.send)
+    except CannotBecome as error:
+        return str(error).encode("utf-8", "replace")
+    return b""
+
+
+def _open_all(targets: Iterable[Target], actor: Actor) -> bytes:
     """F1. Why not; empty when all are open."""
     for target in targets:
         try:
             target.open()
         except (OSError, ValueError) as error:  # ValueError: a NUL, or what no encoding has
             why = _said(error) if isinstance(error, OSError) else f"that can't be a file's name: {error}"
-            return f"cannot write its {target.name} to {target.path}: {why}".encode("utf-8", "replace")
+            return f"cannot write its {target.name} to {target.path}{actor.words}: {why}".encode("utf-8", "replace")
     return b""
 
 

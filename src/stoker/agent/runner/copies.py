@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Final
 
+    from stoker.agent.runner.account import Actor
     from stoker.agent.runner.copier import Copier
     from stoker.agent.runner.protocol import StartOrder
     from stoker.agent.runner.task import Task
@@ -46,7 +47,7 @@ class Copies:
         self._tasks: dict[int, Task] = {}
         """By the copier's pid."""
 
-    def opened(self, task: Task, order: StartOrder, workdir: str) -> bool:
+    def opened(self, task: Task, order: StartOrder, workdir: str, actor: Actor) -> bool:
         """Are the files that the order names open? Else the task will be taken up again.
 
         Raises CannotStart when one can't be opened, OSError.
@@ -55,13 +56,13 @@ class Copies:
         if not files:
             return True
         if task.copier is None:
-            self._open(task, order, files)
+            self._open(task, order, files, actor)
             return False
         if task.copier.left:
             raise CannotStart(task.copier.words)
         return task.copier.opened
 
-    def _open(self, task: Task, order: StartOrder, files: dict[str, str]) -> None:
+    def _open(self, task: Task, order: StartOrder, files: dict[str, str], actor: Actor) -> None:
         """Raises OSError."""
         attempt = task.key.rpartition(".")[0]
         names = [f"{attempt} {path}" for path in files.values()]
@@ -72,7 +73,7 @@ class Copies:
         fresh = not order["append"] and parse_key(task.key)[1] == 1
         wanted = zip(files.items(), names, strict=True)
         targets = [Target(which, path, fresh=fresh and name not in self._named) for (which, path), name in wanted]
-        task.copier = fork_copier(targets, names)
+        task.copier = fork_copier(targets, names, actor)
         self._tasks[task.copier.pid] = task
         self._trees.helped(task.copier.pid)
         self._watch(task.copier.line.fileno(), task)
@@ -89,7 +90,7 @@ class Copies:
         if not copier.hear():
             self._leave(copier)
             task.check_s = 0.0
-        if task.order is not None:
+        if task.order is not None and (copier.opened or copier.left):
             self._release(copier)
             self._launch(task)
 
@@ -112,6 +113,7 @@ class Copies:
         self._release(copier)
         copier.pipes.close()
         if not copier.left:
+            copier.late = True
             self._leave(copier)
             copier.kill()
 

@@ -17,8 +17,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
+_PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+_KEYCTL_JOIN_SESSION_KEYRING: Final = 1
+_CAPABILITIES_VERSION: Final = 0x20080522
+"""With 64 capabilities in two halves."""
 _SYS_CLONE3: Final = 435
 """The same on every architecture."""
 _CLONE_INTO_CGROUP: Final = 0x200000000
@@ -35,6 +41,36 @@ _refused: list[int] = []
 def become_subreaper() -> None:
     """Orphans among our descendants become our children. Source: prctl(2)."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def forbid_new_privileges() -> None:
+    """No program gives this process or any descendant more than it has, setuid or not. There is no way back.
+    Source: prctl(2). Raises OSError."""
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no_new_privs can't be set: this kernel is older than Linux 3.5")
+
+
+def drop_capabilities() -> None:
+    """All of them: effective, permitted and inheritable, and with these the ambient ones. The bounding set stays: with
+    no_new_privs nothing can be gained from it. Source: capset(2), capabilities(7). Raises OSError."""
+    header = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
+    if _libc.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "capset")
+
+
+def close_to_tracers() -> None:
+    """No other process of our account may look into our memory, nor is it ever written to a core file.
+    Source: PR_SET_DUMPABLE in prctl(2), ptrace(2)."""
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def leave_keyring() -> None:
+    """Have an empty session keyring instead of the one we were born with, where the kernel has such things.
+    Source: keyctl(2), session-keyring(7)."""
+    number = _SYS_KEYCTL.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def default_signals(numbers: tuple[int, ...]) -> None:

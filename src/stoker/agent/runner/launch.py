@@ -1,9 +1,9 @@
 """How does a job's first process come to be?
 
-A fork of the runner: the child makes its session, enters its cgroup, takes its folder and output, and becomes the
-program. Why not posix_spawn, which is 0.4 ms cheaper: the parent would stand still until the exec is done, and one hung
-network file system would stop every cancel on the node; the runner itself would have to visit the job's folder and
-cgroup; and no other user could be taken on.
+A fork of the runner: the child makes its session, enters its cgroup, becomes the job's user, takes its folder and
+output, and becomes the program. Why not posix_spawn, which is 0.4 ms cheaper: the parent would stand still until the
+exec is done, and one hung network file system would stop every cancel on the node; the runner itself would have to
+visit the job's folder and cgroup; and no other user could be taken on.
 
 The child answers on a pipe that the exec closes: nothing = it runs, else why not. No Python starts per job.
 """
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import resource
 import signal
 import socket
 
+from stoker.agent.runner.account import CannotBecome, is_of, last_words, plain
 from stoker.agent.runner.cgroup import Doors
 from stoker.agent.runner.kernel import default_signals, fork_into
 
@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
+    from stoker.agent.runner.account import Actor
     from stoker.agent.runner.protocol import StartOrder
 
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -49,9 +50,9 @@ class CannotStart(Exception):
 class Launch:
     """All that the child needs, made before the fork so that it only has to make system calls."""
 
-    __slots__ = ("argv", "doors", "env", "folder", "paths", "workdir")
+    __slots__ = ("actor", "argv", "doors", "env", "folder", "paths", "workdir")
 
-    def __init__(self, order: StartOrder, mark: tuple[str, str], workdir: str) -> None:
+    def __init__(self, order: StartOrder, mark: tuple[str, str], workdir: str, actor: Actor) -> None:
         """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
         env = {mark[0]: mark[1], **order["env"]}
         env[mark[0]] = mark[1]
@@ -61,7 +62,10 @@ class Launch:
         self.argv = [_bytes(word, "an argument") for word in words]
         self.env = {_name(name): _bytes(value, f"the variable {name}") for name, value in env.items()}
         self.workdir = workdir
+        self.actor = actor
         self.folder = order["folder"]
+        if self.folder:
+            actor.owns(self.folder)
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.doors = Doors()
 
@@ -88,26 +92,39 @@ class Launch:
             os.setsid()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
-            reason = self._enter(born_inside) or self._exec()
+            reason = self._enter(born_inside, reply) or self._exec()
         finally:
-            os.write(reply, reason.encode("utf-8", "surrogateescape")[:_REASON_BYTES_MAX])
+            os.write(reply, plain(reason.encode("utf-8", "surrogateescape"))[:_REASON_BYTES_MAX])
             os._exit(127)
 
-    def _enter(self, born_inside: bool) -> str:
-        """Into cgroup and folders. Answers why not."""
+    def _enter(self, born_inside: bool, reply: int) -> str:
+        """Into cgroup, account and folders. Answers why not."""
         try:
             self.doors.enter(born_inside)
         except OSError as error:
             return f"cannot enter its cgroup: {_said(error)}"
         try:
-            if self.folder:
-                os.makedirs(self.folder, exist_ok=True)
+            self.env.update(self.actor.take_on(lambda words: os.write(reply, words)))
+        except CannotBecome as error:
+            return str(error)
+        return self._make_folder() or self._change_folder()
+
+    def _make_folder(self) -> str:
+        if not self.folder:
+            return ""
+        try:
+            os.makedirs(self.folder, 0o700, exist_ok=True)
+            if self.actor.name and not is_of(self.folder, os.getuid()):
+                return f"the folder for checkpoints, {self.folder}, isn't a folder of user {self.actor.name!r}"
         except OSError as error:
-            return f"no folder for checkpoints, {self.folder}: {_said(error)}"
+            return f"no folder for checkpoints, {self.folder}{self.actor.words}: {_said(error)}"
+        return ""
+
+    def _change_folder(self) -> str:
         try:
             os.chdir(self.workdir)
         except OSError as error:
-            return f"cannot use the working directory {self.workdir}: {_said(error)}"
+            return f"cannot use the working directory {self.workdir}{self.actor.words}: {_said(error)}"
         return ""
 
     def _exec(self) -> str:
@@ -121,9 +138,9 @@ class Launch:
                 os.execve(path, self.argv, self.env)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-                    return f"cannot run {path}: {_said(error)}"
+                    return f"cannot run {path}{self.actor.words}: {_said(error)}"
                 if error.errno == errno.EACCES:
-                    denied = denied or f"cannot run {path}: {_said(error)}"
+                    denied = denied or f"cannot run {path}{self.actor.words}: {_said(error)}"
         word = self.argv[0].decode("utf-8", "replace")
         if denied:
             return denied
@@ -131,12 +148,14 @@ class Launch:
         return f"cannot run {word}: No such file or directory {where}; or its interpreter is missing"
 
 
-def answer_of(pipe: int) -> str | None:
-    """What the child said: empty = it runs, None = nothing yet."""
+def answer_of(pipe: int, said: bytearray) -> str | None:
+    """What the child said in all, once it says no more: empty = it runs. None = not yet. `said` keeps the parts."""
     try:
-        return os.read(pipe, _REASON_BYTES_MAX).decode("utf-8", "replace")
+        while part := os.read(pipe, _REASON_BYTES_MAX):
+            said += part
     except BlockingIOError:
         return None
+    return last_words(bytes(said))
 
 
 def port_obstacle(port: int) -> str:
@@ -148,17 +167,6 @@ def port_obstacle(port: int) -> str:
         except OSError as error:
             return f"TCP port {port} can't be bound: {_said(error)}"
     return ""
-
-
-def user_obstacle(user: str) -> str:
-    """Why a job of this user can't run here. Empty = it can."""
-    try:
-        own = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        own = str(os.geteuid())
-    if user in ("", own):
-        return ""
-    return f"it should run as user {user!r}, but this version runs jobs only as the agent's own account, {own!r}"
 
 
 def raise_file_limit() -> int:

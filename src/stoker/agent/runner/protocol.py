@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         gpus: list[str]
         memory_mb: int
         user: str
+        allow_root: bool
         probe_port: int
         output: str
         error: str
@@ -98,9 +99,7 @@ def read_start(message: Mapping[str, object]) -> StartOrder:
     if not all(isinstance(word, str) for word in (*argv, *gpus, *env, *env.values())):
         raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
     # P2: an older agent says nothing of these.
-    message = {"output": "", "error": "", "append": False, "folder": "", **message}
-    if not isinstance(message["append"], bool):
-        raise BadFrame(f"append is {message['append']!r}, not true or false")
+    message = {"output": "", "error": "", "append": False, "folder": "", "allow_root": False, **message}
     return {
         "do": "start",
         "key": key,
@@ -111,10 +110,11 @@ def read_start(message: Mapping[str, object]) -> StartOrder:
         "gpus": gpus,
         "memory_mb": read_number(message, "memory_mb"),
         "user": _text(message, "user"),
+        "allow_root": _truth(message, "allow_root"),
         "probe_port": read_number(message, "probe_port"),
         "output": _text(message, "output"),
         "error": _text(message, "error"),
-        "append": message["append"],
+        "append": _truth(message, "append"),
         "folder": _text(message, "folder"),
     }
 
@@ -138,6 +138,13 @@ def _text(message: Mapping[str, object], name: str) -> str:
     value = message.get(name)
     if not isinstance(value, str):
         raise BadFrame(f"{name} is {value!r}, not a text")
+    return value
+
+
+def _truth(message: Mapping[str, object], name: str) -> bool:
+    value = message.get(name)
+    if not isinstance(value, bool):
+        raise BadFrame(f"{name} is {value!r}, not true or false")
     return value
 
 

@@ -11,10 +11,11 @@ import os
 from collections import deque
 
 from stoker.agent.runner import clock, ending, procfs, spool
+from stoker.agent.runner.account import CannotBecome, actor
 from stoker.agent.runner.cgroup import Cgroups, Group
 from stoker.agent.runner.copier import Pipes
 from stoker.agent.runner.copies import Copies
-from stoker.agent.runner.launch import CannotStart, Launch, answer_of, port_obstacle, user_obstacle
+from stoker.agent.runner.launch import CannotStart, Launch, answer_of, port_obstacle
 from stoker.agent.runner.shelf import Shelf
 from stoker.agent.runner.spool import Spool
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Task
@@ -173,23 +174,25 @@ class Roster:
                 self._launch(task, task.order)
             except CannotStart as error:
                 self._fail(task, error.cause, str(error))
+            except CannotBecome as error:
+                self._fail(task, "start_failed", str(error))
             except OSError as error:
                 self._fail(task, "never_started", f"this node can't start it: {error}")
 
     def _launch(self, task: Task, order: StartOrder) -> None:
-        """Raises CannotStart, OSError."""
-        obstacle = user_obstacle(order["user"])
-        if obstacle:
-            raise CannotStart(obstacle)
+        """Raises CannotStart, CannotBecome, OSError."""
+        whoever = actor(order["user"], self._settings.node, allow_root=order["allow_root"])
         if order["workdir"] and not order["workdir"].startswith("/"):
             raise CannotStart(f"the working directory {order['workdir'][:200]!r} isn't an absolute path")
         obstacle = port_obstacle(order["probe_port"]) if order["probe_port"] else ""
         if obstacle:
             raise CannotStart(obstacle, "port_taken")
         workdir = order["workdir"] or self.shelf.workdir(task.key)
-        if not self._copies.opened(task, order, workdir):
+        if not order["workdir"]:
+            whoever.owns(workdir)
+        if not self._copies.opened(task, order, workdir, whoever):
             return  # it comes again
-        launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir)
+        launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir, whoever)
         # A later runner takes a task without this file for never started: it is made before the process is.
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
         task.spool = Spool(self.shelf.output(task.key), *limits)
@@ -225,13 +228,13 @@ class Roster:
             self._copies.hear(task)
 
     def hear_answer(self, task: Task) -> None:
-        reason = answer_of(task.answer)
+        reason = answer_of(task.answer, task.said)
         if reason is None:
             return
         self._unwatch(task.answer)
         os.close(task.answer)
         task.answer = -1
-        if reason:
+        if reason and task.cause != "stopped":
             task.cause, task.error = "start_failed", reason
         elif task.phase == STARTING:
             task.phase, task.started_at = RUNNING, clock.wall_ms()

@@ -5,6 +5,8 @@ Read from its command line as `--name value`; `argparse` would cost more memory 
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
@@ -25,6 +27,7 @@ class RunnerSettings:
         "ends_max",
         "head_bytes_max",
         "idle_exit_s",
+        "node",
         "spool_bytes_max",
         "tail_bytes_max",
         "tasks_max",
@@ -34,6 +37,8 @@ class RunnerSettings:
 
     def __init__(self) -> None:
         self.data_dir = ""
+        self.node = os.uname().nodename
+        """What people call this node, for messages."""
         self.tree = "auto"
         """How processes are followed: `v2` or `v1` cgroups, `scan` of /proc, `auto` = the first that works."""
         self.tether_s = 0.0

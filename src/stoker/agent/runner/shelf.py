@@ -35,6 +35,8 @@ class Shelf:
         self._bytes = 0
         for folder in (self._outputs, self._work):
             os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chmod(self._work, 0o711)  # jobs of other users reach theirs, and see no other
         self._trash = Trash(f"{data_dir}/{_TRASH_NAME}")
 
     def output(self, key: str) -> str:

@@ -43,6 +43,7 @@ class Task:
         "peak_memory_mb",
         "phase",
         "recheck_s",
+        "said",
         "said_ending",
         "spool",
         "started_at",
@@ -62,6 +63,8 @@ class Task:
         """Until it is launched."""
         self.answer = -1
         """Pipe on which the child says whether it became the program."""
+        self.said = bytearray()
+        """What it has said so far."""
         self.output = -1
         """Read end of the output pipe."""
         self.copier: Copier | None = None

@@ -80,5 +80,15 @@ class Trash:
         if not entry.is_dir(follow_symlinks=False):
             os.unlink(entry.path)
             return
-        os.chmod(entry.path, 0o700)  # a folder that moves is written to
+        _open_up(entry.path)  # a folder that moves is written to
         self.take(entry.path)
+
+
+def _open_up(path: str) -> None:
+    """X1, X2. Never by name: whoever's folder it was may still have it open, and put a link in the place of what we
+    have just looked at. Raises OSError."""
+    folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.chmod(f"/proc/self/fd/{folder}", 0o700)
+    finally:
+        os.close(folder)
