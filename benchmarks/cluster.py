@@ -12,8 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from benchmarks.sharing import NOBODY, Access, make_alone, share
 
 START_S_MAX = 120.0
 
@@ -31,6 +33,11 @@ class Up:
     port: int
     pid: int
     data_dir: Path
+    access: Access = NOBODY
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.access.asking}"} if self.access.asking else {}
 
     def get(self, path: str) -> dict[str, object]:
         return self.request("GET", path)
@@ -38,7 +45,7 @@ class Up:
     def request(self, method: str, path: str, body: object = None) -> dict[str, object]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            connection.request(method, f"/api/v1/{path}", None if body is None else json.dumps(body))
+            connection.request(method, f"/api/v1/{path}", None if body is None else json.dumps(body), self.headers)
             answer = connection.getresponse()
             text = answer.read()
             assert answer.status < 300, f"{method} {path}: {answer.status} {text[:300]!r}"
@@ -58,8 +65,11 @@ class Up:
 
 
 @contextlib.contextmanager
-def stoker_up(nodes: int, gpus_per_node: int) -> Iterator[Up]:
-    """`stoker up` with simulated GPUs and real agents, runners and jobs; ends it and its folder afterwards."""
+def stoker_up(nodes: int, gpus_per_node: int, *, alone: bool = False) -> Iterator[Up]:
+    """`stoker up` with simulated GPUs and real agents, runners and jobs; ends it and its folder afterwards.
+
+    Unless it is `alone` it has tenants, and whoever asks shows a token, though nobody has to here.
+    """
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
         port = free_port()
         command = [sys.executable, "-m", "stoker", "up", "--nodes", str(nodes), "--gpus-per-node", str(gpus_per_node)]
@@ -69,7 +79,10 @@ def stoker_up(nodes: int, gpus_per_node: int) -> Iterator[Up]:
         up = Up(port, process.pid, Path(folder))
         try:
             _await_nodes(up, nodes, process)
-            yield up
+            url = f"http://127.0.0.1:{port}"
+            if alone:
+                make_alone(url)
+            yield up if alone else replace(up, access=Access(user=share(url)))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

@@ -5,7 +5,7 @@ connection of its own, as `stoker agent` makes it, with a beat every 5 s in a ph
 charged to the control plane's process (user and system, all threads) while nothing but beats happens; the floor is the
 same process with no agent connected.
 
-Run: PYTHONPATH=src python -m benchmarks.idle_agents [--agents 200] [--seconds 30]
+Run: PYTHONPATH=src python -m benchmarks.idle_agents [--agents 200] [--seconds 30] [--alone]
 Must: under 5 % of a core at 200 agents.
 """
 
@@ -15,11 +15,13 @@ import os
 import platform
 import random
 import signal
-import socket
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
+from benchmarks.cluster import free_port
+from benchmarks.sharing import Access, alone_option, first_tokens, make_alone, share
 from stoker.agent.link_grpc import GrpcLink
 from stoker.agent.ports import LinkSession
 from stoker.brain.domain.gpu import Gpu
@@ -46,9 +48,10 @@ def registration(number: int) -> Registration:
     return Registration(node=NodeName(name), inventory=inventory)
 
 
-async def agent(number: int, port: int, joined: asyncio.Event) -> None:
+async def agent(number: int, port: int, access: Access, joined: asyncio.Event) -> None:
     """One agent with nothing to do."""
-    session = await GrpcLink([f"127.0.0.1:{port}"]).connect(registration(number))
+    link = GrpcLink([f"127.0.0.1:{port}"], token=lambda: access.agent)
+    session = await link.connect(registration(number))
     await session.send(TaskInventory(boot_id="boot", tasks=()))
     async with asyncio.TaskGroup() as duties:
         duties.create_task(_listen(session))
@@ -88,29 +91,45 @@ def _rss_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-async def measure(agents: int, seconds: float) -> bool:
+class Chosen(NamedTuple):
+    agents: int
+    seconds: float
+    alone: bool
+
+
+async def measure(chosen: Chosen) -> bool:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
-        port = _free_port()
-        words = ("-m", "benchmarks.idle_agents", "--serve", folder, "--port", str(port))
+        access = await asyncio.to_thread(first_tokens, Path(folder))
+        port, http_port = free_port(), free_port()
+        ports = ("--port", str(port), "--http-port", str(http_port))
+        words = ("-m", "benchmarks.idle_agents", "--serve", folder, *ports)
         control = await asyncio.create_subprocess_exec(
             sys.executable, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
         try:
-            return await _measure(control, port, agents, seconds)
+            await _ready(control)
+            prepare = make_alone if chosen.alone else share
+            await asyncio.to_thread(prepare, f"http://127.0.0.1:{http_port}", access.admin)
+            return await _measure(control, port, access, chosen)
         finally:
             control.send_signal(signal.SIGTERM)
             await control.wait()
 
 
-async def _measure(control: asyncio.subprocess.Process, port: int, agents: int, seconds: float) -> bool:
+async def _ready(control: asyncio.subprocess.Process) -> None:
     assert control.stdout is not None, "its output is a pipe"
     while (line := await control.stdout.readline()) != b"READY\n":
         assert line, "the control plane did not start"
+
+
+async def _measure(control: asyncio.subprocess.Process, port: int, access: Access, chosen: Chosen) -> bool:
+    assert control.stdout is not None, "its output is a pipe"
+    agents, seconds = chosen.agents, chosen.seconds
     drain = asyncio.create_task(_drain(control.stdout))
     floor = await cpu_percent(control.pid, seconds / 3)
     alone_mib = _rss_mib(control.pid)
     joined = [asyncio.Event() for _ in range(agents)]
-    running = [asyncio.create_task(agent(number, port, joined[number])) for number in range(agents)]
+    running = [asyncio.create_task(agent(number, port, access, joined[number])) for number in range(agents)]
     await asyncio.gather(*(event.wait() for event in joined))
     await asyncio.sleep(SETTLE_S)
     busy = await cpu_percent(control.pid, seconds)
@@ -133,17 +152,10 @@ async def _drain(output: asyncio.StreamReader) -> None:
         pass
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-async def serve(folder: str, port: int) -> None:
+async def serve(folder: str, port: int, http_port: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    settings = ControlSettings(data_dir=Path(folder), http=HttpSettings(port=0), grpc=GrpcSettings(port=port))
+    settings = ControlSettings(data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=port))
     await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True))
 
 
@@ -153,11 +165,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--serve", metavar="FOLDER", help="(used by itself)")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--http-port", type=int, default=0)
+    alone_option(parser)
     arguments = parser.parse_args()
     if arguments.serve:
-        asyncio.run(serve(arguments.serve, arguments.port))
+        asyncio.run(serve(arguments.serve, arguments.port, arguments.http_port))
         return 0
-    return 0 if asyncio.run(measure(arguments.agents, arguments.seconds)) else 1
+    chosen = Chosen(arguments.agents, arguments.seconds, arguments.alone)
+    return 0 if asyncio.run(measure(chosen)) else 1
 
 
 if __name__ == "__main__":

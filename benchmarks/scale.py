@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 from benchmarks.cluster import fsyncs_per_second, machine
+from benchmarks.sharing import alone_option
 from benchmarks.submissions import Control, control_on_core_0
 from stoker.wire.client import Client, JobBody
 
@@ -35,7 +36,7 @@ def job(number: int) -> JobBody:
 
 
 def fill(control: Control, jobs: int) -> None:
-    with Client(f"http://127.0.0.1:{control.port}") as client:
+    with Client(control.url, token=control.access.asking) as client:
         for first in range(0, jobs, BULK):
             client.submit_many([job((first + i) % SHAPES) for i in range(min(BULK, jobs - first))])
 
@@ -69,16 +70,21 @@ async def _trickle(control: Control) -> None:
     """A submit now and then, from a process of its own, so that its work isn't measured with the answers."""
     while True:
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "stoker", "submit", "--server", f"http://127.0.0.1:{control.port}", "--", "true"),
+            *(sys.executable, "-m", "stoker", "submit", "--server", control.url, "--", "true"),
+            env=_environ(control),
             stdout=subprocess.DEVNULL,
         )
         await asyncio.sleep(4)
 
 
+def _environ(control: Control) -> dict[str, str]:
+    return {**os.environ, "STOKER_TOKEN": control.access.asking}
+
+
 def first_write_s(folder: Path) -> float:
     """From the start of a process on `folder` to its first acknowledged submit."""
     began = time.perf_counter()
-    with control_on_core_0(folder) as control, Client(f"http://127.0.0.1:{control.port}") as client:
+    with control_on_core_0(folder) as control, Client(control.url, token=control.access.asking) as client:
         client.submit(job(0))
         took = time.perf_counter() - began
         os.kill(control.pid, signal.SIGKILL)
@@ -91,7 +97,7 @@ def list_ms(control: Control, rounds: int = 7) -> float:
     for _ in range(rounds):
         began = time.perf_counter()
         done = subprocess.run(
-            [*command, "--server", f"http://127.0.0.1:{control.port}"], capture_output=True, text=True, check=True
+            [*command, "--server", control.url], env=_environ(control), capture_output=True, text=True, check=True
         )
         took.append((time.perf_counter() - began) * 1_000)
         assert len(done.stdout.splitlines()) >= 1_000, done.stdout[:300]
@@ -107,6 +113,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--watch", type=float, default=75.0, help="seconds; longer than the audit's period of 60")
     parser.add_argument("--dir", help="where the log lies: the disk that is measured")
+    alone_option(parser)
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {1})
@@ -115,11 +122,11 @@ def main() -> None:
             f"{machine()}; {fsyncs_per_second(Path(made)):,.0f} fdatasync/s; {options.jobs:,} jobs of {SHAPES} shapes\n"
         )
         print("| what | measured | must |\n|---|---:|---|")
-        with control_on_core_0(Path(made) / "empty", "snapshot.interval_s=5") as control:
+        with control_on_core_0(Path(made) / "empty", "snapshot.interval_s=5", alone=options.alone) as control:
             none, none_999 = asyncio.run(longest_ms(control, min(options.watch, 20)))
             row("longest answer to GET /health, no jobs (99.9 %)", f"{none:.1f} ms ({none_999:.1f})", "floor", None)
         folder = Path(made) / "full"
-        with control_on_core_0(folder, "snapshot.interval_s=5") as control:
+        with control_on_core_0(folder, "snapshot.interval_s=5", alone=options.alone) as control:
             fill(control, options.jobs)
             resident = rss_mib(control.pid)
             row("memory of the control plane", f"{resident:.0f} MiB", "350", resident <= 350)

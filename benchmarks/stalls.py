@@ -1,10 +1,10 @@
 """Which of the control plane's own duties holds up the writer, and for how long?
 
-Run: `PYTHONPATH=src python -m benchmarks.stalls [--jobs 100000] [--dir FOLDER]`. The real control plane over real
-stores in FOLDER, without servers: 100,000 waiting jobs of 1,000 shapes, and beside them 10,000 that have ended. Then
-each duty by itself while a probe asks for a turn of the event loop every millisecond: the longest wait for one, and the
-longest commit of one job that is submitted meanwhile every 20 ms. A garbage collection is timed by the collector's own
-callback. `scale` measures the same from outside, all duties at once.
+Run: `PYTHONPATH=src python -m benchmarks.stalls [--jobs 100000] [--dir FOLDER] [--alone]`. The real control plane over
+real stores in FOLDER, without servers: 100,000 waiting jobs of 1,000 shapes in a tenant with limits (`sharing`), and
+beside them 10,000 that have ended. Then each duty by itself while a probe asks for a turn of the event loop every
+millisecond: the longest wait for one, and the longest commit of one job that is submitted meanwhile every 20 ms. A
+garbage collection is timed by the collector's own callback. `scale` measures the same from outside, all duties at once.
 
 Must: 50 ms, whatever runs.
 """
@@ -20,7 +20,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from benchmarks.cluster import fsyncs_per_second, machine
+from benchmarks.sharing import TEAM, alone_option, tree
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.history_sql import SqliteHistory
@@ -30,12 +33,12 @@ from stoker.adapters.metrics import Metrics
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
-from stoker.brain.domain.ids import JobId, Position, Principal
+from stoker.brain.domain.ids import DEFAULT_TENANT, JobId, Position, Principal, TenantName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery
-from stoker.brain.state.commands import Cancel, Submit
+from stoker.brain.state.commands import Cancel, PutTenant, Submit
 from stoker.live.control import ControlPlane, active, recover_control
 from stoker.live.http.listing import page_of, select
 from stoker.live.main import SWITCH_S, quiet_collector
@@ -63,13 +66,14 @@ class Seen(NamedTuple):
 
 def spec(number: int, **fields: object) -> JobSpec:
     demand = Demand(gpu_count=1 + number % 8, cpus=1 + number // 8 % 125)
-    given: dict[str, object] = {"command": ("python", "train.py"), "priority": 500, "time_limit_ms": DAY_MS, **fields}
+    given = {"command": ("python", "train.py"), "priority": 500, "time_limit_ms": DAY_MS, **fields}
     return JobSpec(name="stalls", demand=demand, **given)  # type: ignore[arg-type]  # given by name
 
 
 class Bench:
-    def __init__(self, control: ControlPlane) -> None:
+    def __init__(self, control: ControlPlane, tenant: TenantName) -> None:
         self.control = control
+        self._tenant = tenant
         self.collections: list[tuple[int, float]] = []
         self._collecting = 0.0
         gc.callbacks.append(self._collected)
@@ -81,7 +85,12 @@ class Bench:
             self.collections.append((info["generation"], (time.perf_counter() - self._collecting) * 1_000))
 
     async def submit(self, *specs: JobSpec) -> None:
-        await self.control.committer.ask(Submit(by=BENCH, specs=specs))
+        charged = tuple(replace(each, tenant=self._tenant) for each in specs)
+        await self.control.committer.ask(Submit(by=BENCH, specs=charged))
+
+    async def share(self) -> None:
+        for tenant in tree():
+            await self.control.committer.ask(PutTenant(by=BENCH, tenant=tenant, create=True))
 
     async def fill(self, jobs: int) -> None:
         for first in range(0, jobs, BULK):
@@ -167,7 +176,7 @@ def duties(bench: Bench) -> list[tuple[str, Duty]]:
     ]
 
 
-async def measure(folder: Path, jobs: int) -> None:
+async def measure(folder: Path, jobs: int, *, alone: bool) -> None:
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=io.BytesIO())
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
@@ -179,7 +188,9 @@ async def measure(folder: Path, jobs: int) -> None:
         control = await recover_control(settings, log, history, world)
         quiet_collector()
         async with active(control):
-            bench = Bench(control)
+            bench = Bench(control, DEFAULT_TENANT if alone else TEAM)
+            if not alone:
+                await bench.share()
             await bench.end_many(ENDED)
             await bench.fill(jobs)
             print("| while this runs | it takes | longest wait for a turn | longest commit | must |")
@@ -209,12 +220,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--dir", help="where the stores lie: the disk that is measured")
+    alone_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stoker-bench-", dir=options.dir) as made:
         rate = fsyncs_per_second(Path(made))
         print(f"{machine()}; {rate:,.0f} fdatasync/s; {options.jobs:,} waiting jobs of {SHAPES} shapes\n")
         sys.setswitchinterval(SWITCH_S)
-        asyncio.run(measure(Path(made) / "data", options.jobs))
+        asyncio.run(measure(Path(made) / "data", options.jobs, alone=options.alone))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ import time
 from pathlib import Path
 
 from benchmarks.cluster import Up, fsyncs_per_second, machine, stoker_up, tree_rss_mib
+from benchmarks.sharing import alone_option
 
 
 def submitted(up: Up, connection: http.client.HTTPConnection, fifo: Path) -> float:
     body = json.dumps({"name": "latency", "gpu_count": 1, "command": f"echo > {fifo}"})
     began = time.perf_counter()
-    connection.request("POST", "/api/v1/jobs", body)
+    connection.request("POST", "/api/v1/jobs", body, up.headers)
     assert connection.getresponse().read()
     with open(fifo, "rb") as pipe:
         pipe.read()
@@ -49,9 +50,11 @@ def row(name: str, times: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60)
-    rounds = parser.parse_args().rounds
+    alone_option(parser)
+    options = parser.parse_args()
+    rounds = options.rounds
     dice = random.Random(1)
-    with tempfile.TemporaryDirectory() as folder, stoker_up(2, 4) as up:
+    with tempfile.TemporaryDirectory() as folder, stoker_up(2, 4, alone=options.alone) as up:
         fifo = Path(folder) / "first"
         os.mkfifo(fifo)
         connection = http.client.HTTPConnection("127.0.0.1", up.port)

@@ -1,10 +1,11 @@
 """How many submissions a second does a control plane acknowledge, each of them durable?
 
-Run: `PYTHONPATH=src python -m benchmarks.submissions [--seconds 4] [--rounds 3] [--dir FOLDER]`. A `stoker control`
-is pinned to core 0; 32 keep-alive clients, or one with many jobs in its body, ask it from this process on core 1. No
-node has joined, so that nothing but the way in is measured. Floors, in the same run and in turns: GET /health from the
-same clients (what the server costs before anybody decides anything), and write + fdatasync of 400 bytes on the disk of
-the log, one after the other. CPU is what the kernel charged to the control plane, all its threads.
+Run: `PYTHONPATH=src python -m benchmarks.submissions [--seconds 4] [--rounds 3] [--dir FOLDER] [--alone]`. A `stoker
+control` is pinned to core 0; 32 keep-alive clients, or one with many jobs in its body, ask it from this process on core
+1, with a user's token of a tenant with limits (`sharing`), or with `--alone` an admin's. No node has joined, so that
+nothing but the way in is measured. Floors, in the same run and in turns: GET /health from the same clients (what the
+server costs before anybody decides anything), and write + fdatasync of 400 bytes on the disk of the log, one after the
+other. CPU is what the kernel charged to the control plane, all its threads.
 
 Must: 2,500 submissions/s, 10,000 jobs/s in bulk, an array of 10,000 in 100 ms. Slurm 22.05 on the same kind of machine:
 390 submissions/s, lost on kill -9; an array of 10,000 in 4.4 ms, not durable.
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cluster import START_S_MAX, free_port, fsyncs_per_second, machine
+from benchmarks.sharing import NOBODY, Access, alone_option, first_tokens, keep, kept, make_alone, share
 
 CLIENTS = 32
 JOB = {"name": "train", "command": ["python", "train.py"], "gpu_count": 1, "env": {"PATH": "/usr/bin"}}
@@ -42,6 +44,15 @@ class Control:
     port: int
     pid: int
     folder: Path
+    access: Access = NOBODY
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(self, method: str, path: str, body: bytes = b"", more: str = "") -> bytes:
+        """Bytes that a client with a token sends."""
+        return request_of(method, path, body, self.access.header + more)
 
     def cpu_s(self) -> float:
         words = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -49,9 +60,10 @@ class Control:
 
 
 @contextlib.contextmanager
-def control_on_core_0(folder: Path, *settings_more: str) -> Iterator[Control]:
+def control_on_core_0(folder: Path, *settings_more: str, alone: bool = False) -> Iterator[Control]:
     """A `stoker control` of its own; ended afterwards. `settings_more` are KEY=VALUE."""
-    port = free_port()
+    port, access = free_port(), kept(folder)
+    admin = access or first_tokens(folder)
     settings = {"data_dir": folder, "http.port": port, "grpc.port": free_port(), "log.level": "warning"}
     # Jobs pile up where no node takes them.
     settings |= {"policy.tenant_pending_jobs_max": 1_000_000}
@@ -68,7 +80,13 @@ def control_on_core_0(folder: Path, *settings_more: str) -> Iterator[Control]:
             if process.poll() is not None or time.monotonic() > until:
                 raise TimeoutError(f"`stoker control` wasn't ready: {log.read_text()[-2000:]}")
             time.sleep(0.05)
-        yield Control(port, process.pid, folder)
+        if access is None:
+            url = f"http://127.0.0.1:{port}"
+            access = admin._replace(user="" if alone else share(url, admin.admin))
+            if alone:
+                make_alone(url, admin.admin)
+            keep(folder, access)
+        yield Control(port, process.pid, folder, access)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -175,10 +193,10 @@ def array_ms(control: Control) -> float:
     """One array of MEMBERS, from the first byte sent to the last byte of the answer; it is cancelled afterwards."""
     body = json.dumps({**JOB, "array": f"0-{MEMBERS - 1}%100"}).encode()
     began = time.perf_counter()
-    answer = asyncio.run(_asked_once(control.port, request_of("POST", "/api/v1/jobs", body)))
+    answer = asyncio.run(_asked_once(control.port, control.request("POST", "/api/v1/jobs", body)))
     took = (time.perf_counter() - began) * 1e3
     job_id = json.loads(answer)["id"]
-    asyncio.run(_asked_once(control.port, request_of("DELETE", f"/api/v1/jobs/{job_id}")))
+    asyncio.run(_asked_once(control.port, control.request("DELETE", f"/api/v1/jobs/{job_id}")))
     return took
 
 
@@ -204,18 +222,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=None)
+    alone_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.dir) as above:
         folder = Path(above) / "data"
         folder.mkdir()
-        with control_on_core_0(folder) as control:
+        with control_on_core_0(folder, alone=options.alone) as control:
             os.sched_setaffinity(0, {min(1, (os.cpu_count() or 1) - 1)})
             report(control, options.seconds, options.rounds)
 
 
 def report(control: Control, seconds: float, rounds: int) -> None:
-    single = request_of("POST", "/api/v1/jobs", json.dumps(JOB).encode())
-    bulk = request_of("POST", "/api/v1/jobs", json.dumps({"jobs": [JOB] * BULK}).encode())
+    single = control.request("POST", "/api/v1/jobs", json.dumps(JOB).encode())
+    bulk = control.request("POST", "/api/v1/jobs", json.dumps({"jobs": [JOB] * BULK}).encode())
     health = request_of("GET", "/health")
     keys = itertools.count()
     key, keyed_body = "Idempotency-Key: %036d\r\n", json.dumps(JOB).encode()
@@ -227,7 +246,7 @@ def report(control: Control, seconds: float, rounds: int) -> None:
             "single": lambda: rate(control, lambda: single, CLIENTS, seconds),
             "keyed": lambda: rate(
                 control,
-                lambda: request_of("POST", "/api/v1/jobs", keyed_body, key % next(keys)),
+                lambda: control.request("POST", "/api/v1/jobs", keyed_body, key % next(keys)),
                 CLIENTS,
                 seconds / 2,
             ),

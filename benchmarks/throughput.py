@@ -1,9 +1,10 @@
 """How many real one-GPU `true` jobs a second, from the first submit to the last end?
 
-Run: `PYTHONPATH=src python -m benchmarks.throughput [--jobs 1000] [--rounds 3]`. 16 nodes x 8 simulated GPUs: 16 real
-agents and runners, a real process per job, all on this machine. Two ways in: one POST per job from 32 keep-alive
-clients, and one bulk POST. The end is the newest `ended_at` of the ledger. Floor, in the same run: the driver spawns
-`/bin/true` as often, one after the other.
+Run: `PYTHONPATH=src python -m benchmarks.throughput [--jobs 1000] [--rounds 3] [--alone]`. 16 nodes x 8 simulated GPUs:
+16 real agents and runners, a real process per job, all on this machine; a user's token of a tenant with limits
+(`sharing`) unless `--alone`. Two ways in: one POST per job from 32 keep-alive clients, and one bulk POST. The end is
+the newest `ended_at` of the ledger. Floor, in the same run: the driver spawns `/bin/true` as often, one after the
+other.
 """
 
 import argparse
@@ -15,16 +16,18 @@ import time
 from datetime import datetime
 
 from benchmarks.cluster import Up, fsyncs_per_second, machine, stoker_up
+from benchmarks.sharing import Access, alone_option
 
 CLIENTS = 32
 JOB = {"name": "true", "gpu_count": 1, "command": ["true"]}
 
 
-async def client(port: int, share: int) -> None:
+async def client(port: int, access: Access, share: int) -> None:
     """One keep-alive connection; each POST waits for its answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps(JOB).encode()
-    head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    more = f"Content-Length: {len(body)}\r\n{access.header}"
+    head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{more}\r\n".encode()
     for _ in range(share):
         writer.write(head + body)
         answer = await reader.readuntil(b"\r\n\r\n")
@@ -34,9 +37,9 @@ async def client(port: int, share: int) -> None:
     writer.close()
 
 
-async def singles(port: int, jobs: int) -> None:
+async def singles(up: Up, jobs: int) -> None:
     shares = [jobs // CLIENTS + (i < jobs % CLIENTS) for i in range(CLIENTS)]
-    await asyncio.gather(*(client(port, share) for share in shares))
+    await asyncio.gather(*(client(up.port, up.access, share) for share in shares))
 
 
 def newest_end(up: Up, jobs: int) -> float:
@@ -60,7 +63,7 @@ def measure(up: Up, jobs: int, bulk: bool) -> tuple[float, float]:
     if bulk:
         up.request("POST", "jobs", {"jobs": [JOB] * jobs})
     else:
-        asyncio.run(singles(up.port, jobs))
+        asyncio.run(singles(up, jobs))
     acknowledged = time.time()
     up.wait_until_idle()
     return jobs / (newest_end(up, jobs) - began), jobs / (acknowledged - began)
@@ -77,8 +80,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    alone_option(parser)
     options = parser.parse_args()
-    with stoker_up(16, 8) as up:
+    with stoker_up(16, 8, alone=options.alone) as up:
         rate = fsyncs_per_second(up.data_dir)
         floor = [spawn_floor(options.jobs) for _ in range(options.rounds)]
         results = {
