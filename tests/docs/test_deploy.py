@@ -61,6 +61,8 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
 def test_the_alerts_that_the_seeds_promise_and_can_be_told_now_are_there() -> None:
     expressions = {rule["alert"]: (rule["expr"], rule.get("for")) for rule in rules()}
     assert expressions["StokerAgentsOffline"] == ('stoker_agent_count{status="unreachable"} > 5', "2m")
+    over = "stoker_quota_online_used > 0.9 * stoker_quota_online_limit and stoker_quota_online_limit > 0"
+    assert expressions["StokerOnlineQuota"] == (over, "5m")
     assert expressions["StokerJobsFail"][0].endswith("[5m])) > 10")
 
 

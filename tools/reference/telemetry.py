@@ -21,8 +21,8 @@ _ANNOUNCER: Final = "live/announce.py"
 _METERS: Final = "live/http/meters.py"
 _NO_DATA: Final = (
     "GPU utilisation, temperature and power (`stoker_gpu_utilization`, and `DCGM_FI_DEV_*` as dcgm-exporter names "
-    "them) aren't here, because agents don't measure them yet; run dcgm-exporter beside the agent. Neither are quotas "
-    "and preemptions, which come with a later version."
+    "them) aren't here, because agents don't measure them yet; run dcgm-exporter beside the agent. Neither are "
+    "preemptions, which come with a later version."
 )
 
 _METER_WORDS: Final = {meter.name: meter.words for meter in METERS}

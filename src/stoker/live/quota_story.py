@@ -8,7 +8,7 @@ Rules: L1  a job that waits for GPUs, and is within the guarantee of its class o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.array import count_of
 from stoker.brain.domain.demand import JobClass
@@ -21,10 +21,15 @@ from stoker.brain.state.facade import ClusterView
 from stoker.brain.state.view import Bucket
 from stoker.brain.state.walls import other_class, owed
 from stoker.wire.rest.quota import HolderView, LentView, PoolNow, QuotaView, quota_view
+from stoker.wire.rest.tenant import in_tree_order
 
 NAMED_MAX: Final = 5
 """Holders in the sentence; the answer has them all, up to `HOLDERS_MAX`."""
 HOLDERS_MAX: Final = 100
+FIGURES_MAX: Final = 100
+"""Tenants with figures of their own: each is a series of every metric about tenants."""
+OTHERS: Final = "_others"
+"""No tenant can have this name."""
 _FOR_GPUS: Final = (ReasonCode.INSUFFICIENT_GPUS, ReasonCode.INSUFFICIENT_NODES)
 
 
@@ -45,6 +50,42 @@ def _jobs(state: ClusterState, bucket: Bucket) -> int:
         room, lazy = state.indexes.arrays.room(state.jobs[array_id]), count_of(members.lazy)
         count += lazy if room is None else min(lazy, room)
     return count
+
+
+class TenantFigure(NamedTuple):
+    """A tenant with all beneath it, in numbers."""
+
+    gpus: int
+    guaranteed: int
+    limit: int | None
+    running: int
+    pending: int
+
+
+def tenant_figures(state: ClusterState, most: int = FIGURES_MAX) -> dict[str, TenantFigure]:
+    """The tenants that use most, and under OTHERS all that are neither among them nor beneath one of them.
+
+    Its cost: a look at every tenant, 10 ms for 10,000.
+    """
+    # Of those that use alike the one higher in the tree stays first, so whoever is shown has all above him shown too.
+    ranked = sorted(((_figure(state, tenant), tenant) for tenant in in_tree_order(state.tenants)), key=_least)
+    shown: dict[str, TenantFigure] = {tenant.name: figure for figure, tenant in ranked[:most]}
+    others = [figure for figure, tenant in ranked[most:] if not tenant.parent]
+    if len(ranked) > most:
+        sums = (sum(figure[at] or 0 for figure in others) for at in range(len(TenantFigure._fields)))
+        shown[OTHERS] = TenantFigure(*sums)._replace(limit=None)
+    return shown
+
+
+def _figure(state: ClusterState, tenant: Tenant) -> TenantFigure:
+    books, quota = state.indexes.books, tenant.quota
+    used = books.used_by(tenant.name)
+    return TenantFigure(used.gpus, quota.guaranteed, quota.gpus_max, used.jobs, books.pending_of(tenant.name))
+
+
+def _least(ranked: tuple[TenantFigure, Tenant]) -> tuple[int, ...]:
+    figure, _ = ranked
+    return -figure.gpus, -figure.running, -figure.pending, -figure.guaranteed
 
 
 def lent_story(state: ClusterState, job: Job, reason: Reason | None) -> LentView | None:

@@ -14,6 +14,8 @@ from stoker.live.control import ControlPlane
 from stoker.live.http.cluster import count_jobs, count_nodes
 from stoker.live.http.gpus import GpuCounts, count_gpus
 from stoker.live.http.queue_reasons import Queue, count_queue
+from stoker.live.quota_story import TenantFigure, quota_now, tenant_figures
+from stoker.wire.rest.quota import QuotaView
 from stoker.wire.versions import PRODUCT
 
 _A_GAUGE: Final = "A gauge, in spite of the name, which dashboards expect."
@@ -27,6 +29,8 @@ class Scene(NamedTuple):
     jobs: Mapping[str, int]
     nodes: Mapping[str, int]
     queue: Queue
+    quota: QuotaView
+    tenants: Mapping[str, TenantFigure]
 
 
 Read = Callable[[Scene], "float | Mapping[str, float] | None"]
@@ -58,6 +62,13 @@ def _waiting(scene: Scene) -> float:
     return scene.control.committer.state.indexes.pending_count
 
 
+def _by_tenant(scene: Scene, read: Callable[[TenantFigure], int | None]) -> Mapping[str, float]:
+    said = {name: read(figure) for name, figure in scene.tenants.items()}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+_IN_ALL: Final = "with all beneath it; of the 100 that hold most, and of all others together as _others"
+
 METERS: Final = (
     Meter("task_pending_total", f"Jobs and members of arrays that wait or are held. {_A_GAUGE}", _waiting),
     Meter("task_running_total", f"Jobs and members of arrays that run or are ending. {_A_GAUGE}", _running),
@@ -83,6 +94,42 @@ METERS: Final = (
         "The same GPUs by status.",
         lambda scene: {"idle": scene.gpus.idle, "busy": scene.gpus.busy, "offline": scene.gpus.offline},
         "status",
+    ),
+    Meter("quota_total", f"GPUs in service, which the classes share. {_A_GAUGE}", lambda scene: scene.quota.total_gpus),
+    Meter("quota_online_limit", "GPUs that online jobs are guaranteed.", lambda scene: scene.quota.online.guaranteed),
+    Meter("quota_online_used", "GPUs that online jobs hold.", lambda scene: scene.quota.online.used),
+    Meter("quota_batch_limit", "GPUs that batch jobs are guaranteed.", lambda scene: scene.quota.batch.guaranteed),
+    Meter("quota_batch_used", "GPUs that batch jobs hold.", lambda scene: scene.quota.batch.used),
+    Meter("tenants", "Tenants there are.", lambda scene: len(scene.control.committer.state.tenants)),
+    Meter(
+        "tenant_gpus",
+        f"GPUs that jobs of a tenant hold, {_IN_ALL}.",
+        lambda scene: _by_tenant(scene, lambda figure: figure.gpus),
+        "tenant",
+    ),
+    Meter(
+        "tenant_guaranteed_gpus",
+        "GPUs that a tenant is guaranteed; the same tenants.",
+        lambda scene: _by_tenant(scene, lambda figure: figure.guaranteed),
+        "tenant",
+    ),
+    Meter(
+        "tenant_limit_gpus",
+        "GPUs that a tenant may hold at most; the same tenants, those that have such a limit.",
+        lambda scene: _by_tenant(scene, lambda figure: figure.limit),
+        "tenant",
+    ),
+    Meter(
+        "tenant_running_jobs",
+        "Jobs of a tenant that hold something; the same tenants.",
+        lambda scene: _by_tenant(scene, lambda figure: figure.running),
+        "tenant",
+    ),
+    Meter(
+        "tenant_pending_jobs",
+        "Jobs, and members of arrays, of a tenant that wait; the same tenants.",
+        lambda scene: _by_tenant(scene, lambda figure: figure.pending),
+        "tenant",
     ),
     Meter("agent_count", "Nodes ever registered, by state.", lambda scene: scene.nodes, "status"),
     Meter("nodes", "The same as agent_count.", lambda scene: scene.nodes, "state"),
@@ -121,7 +168,9 @@ METERS: Final = (
 async def gauges(control: ControlPlane) -> bytes:
     """Prometheus text, ending with a line feed."""
     state = control.committer.state
-    scene = Scene(control, count_gpus(state), count_jobs(state), count_nodes(state), await count_queue(control))
+    queue = await count_queue(control)
+    counts = count_gpus(state), count_jobs(state), count_nodes(state)
+    scene = Scene(control, *counts, queue, quota_now(state), tenant_figures(state))
     return "".join(_family(meter, meter.read(scene)) for meter in METERS).encode()
 
 
