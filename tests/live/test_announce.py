@@ -1,8 +1,12 @@
 """Log lines for operators: the names and fields that they already search for."""
 
 from stoker.brain.domain.array import parse_array
+from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.lifecycle import JobState
-from tests.live.stage import stage, virtual
+from stoker.brain.domain.quota import Limits, Pools, Quota
+from stoker.brain.domain.tenant import Tenant
+from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
+from tests.live.stage import ANNA, stage, virtual
 
 
 @virtual
@@ -40,3 +44,17 @@ async def test_a_member_of_an_array_is_told_under_the_id_that_people_know() -> N
         await s.pause()
         (line,) = (line for line in s.notes.lines if " task_finished " in line)
         assert f"task_id={array}_4 " in line
+
+
+@virtual
+async def test_who_changed_tenants_and_shares_is_told_and_what_they_are_now() -> None:
+    async with stage() as s:
+        quota = Quota(guaranteed=2, limits=Limits(gpus=4))
+        await s.committer.ask(PutTenant(by=ANNA, tenant=Tenant(name=TenantName("ml"), quota=quota), create=True))
+        await s.committer.ask(SetPools(by=ANNA, pools=Pools(online=600_000, batch=400_000)))
+        await s.committer.ask(DeleteTenant(by=ANNA, name=TenantName("ml")))
+        await s.pause()
+        said = "\n".join(s.notes.lines)
+        assert "tenant_defined tenant=ml parent= gpus_max=4 guaranteed_gpus=2 by=user:anna" in said
+        assert "quota_updated online_percent=0.6 batch_percent=0.4 strict=False by=user:anna" in said
+        assert "tenant_deleted tenant=ml by=user:anna" in said

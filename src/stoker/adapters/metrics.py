@@ -55,6 +55,7 @@ HELP: Final[Mapping[str, str]] = {
     "pass_faults": "Scheduling passes that broke, which is a defect.",
     "placements": "Jobs that a pass placed and the writer accepted.",
     "placements_refused": "Placements that no longer held when they were to be written.",
+    "quota_updated": "Changes of how the classes share the GPUs.",
     "requests_broken": "REST requests that ended in a defect of ours.",
     "role_changed": "Times that this process became active.",
     "scheduling_latency": "From when a job may run (submitted, begin time reached, dependencies met, released) to its "
@@ -68,6 +69,10 @@ HELP: Final[Mapping[str, str]] = {
     "task_scheduled": "Placements, by band of priority (low, normal, high, urgent).",
     "task_stopping": "Attempts that began to end.",
     "task_submitted": "Jobs and members of arrays accepted, by band of priority (low, normal, high, urgent).",
+    "tenant_defined": "Tenants defined or changed.",
+    "tenant_deleted": "Tenants deleted.",
+    "token_created": "Tokens made.",
+    "token_revoked": "Tokens revoked.",
     "wrong_tokens": "Requests with a token that is not known: never made, revoked or expired.",
 }
 

@@ -12,8 +12,10 @@ from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.where import where_text
+from stoker.brain.state.admit.tenant import share_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.access import TokenCreated, TokenRevoked
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlaced, JobRequeued, JobSubmitted
 from stoker.brain.state.events.leadership import EpochBegan
 from stoker.brain.state.events.node import (
@@ -26,6 +28,7 @@ from stoker.brain.state.events.node import (
     NodeTainted,
 )
 from stoker.brain.state.events.partition import PartitionDefined, PartitionDeleted
+from stoker.brain.state.events.tenant import PoolsSet, TenantDefined, TenantDeleted
 from stoker.live.feed import Entry
 from stoker.ports import Telemetry
 
@@ -138,6 +141,31 @@ def _deleted(event: PartitionDeleted) -> Fields:
     return {"partition": event.name}
 
 
+def _tenant(event: TenantDefined) -> Fields:
+    tenant = event.tenant
+    limit, guaranteed = tenant.quota.gpus_max, tenant.quota.guaranteed
+    return {"tenant": tenant.name, "parent": tenant.parent, "gpus_max": limit, "guaranteed_gpus": guaranteed}
+
+
+def _tenant_deleted(event: TenantDeleted) -> Fields:
+    return {"tenant": event.name}
+
+
+def _pools(event: PoolsSet) -> Fields:
+    pools = event.pools
+    online, batch = share_text(pools.online), share_text(pools.batch)
+    return {"online_percent": online, "batch_percent": batch, "strict": pools.strict}
+
+
+def _token(event: TokenCreated) -> Fields:
+    token = event.token
+    return {"token": token.id, "role": token.role, "tenant": token.tenant, "user": token.user}
+
+
+def _revoked(event: TokenRevoked) -> Fields:
+    return {"token": event.id}
+
+
 def _epoch(event: EpochBegan) -> Fields:
     return {"role": "active", "epoch": event.epoch}
 
@@ -157,6 +185,11 @@ _LINES: Final[dict[type, tuple[str, Callable[..., Fields]]]] = {
     NodeTainted: ("agent_tainted", _tainted),
     PartitionDefined: ("partition_defined", _defined),
     PartitionDeleted: ("partition_deleted", _deleted),
+    TenantDefined: ("tenant_defined", _tenant),
+    TenantDeleted: ("tenant_deleted", _tenant_deleted),
+    PoolsSet: ("quota_updated", _pools),
+    TokenCreated: ("token_created", _token),
+    TokenRevoked: ("token_revoked", _revoked),
     EpochBegan: ("role_changed", _epoch),
 }
 _NAMES: Final = {kind: line[0] for kind, line in _LINES.items()}
