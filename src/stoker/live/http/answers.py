@@ -141,7 +141,12 @@ def job_at(request: Request, state: ClusterState) -> Job:
     Raises: StokerError `bad_job_id`, `bad_array`, `several_jobs`, `not_an_array`, `job_unknown`, `member_unknown` or
     `job_forgotten`.
     """
-    ref = parse_job_ref(request.path_params["job_id"])
+    return job_named(request.path_params["job_id"], state)
+
+
+def job_named(text: str, state: ClusterState) -> Job:
+    """The one that an id names, as above."""
+    ref = parse_job_ref(text)
     if names_several(ref):
         hint = f"name one of them, such as `{ref.job}_{ref.members[0][0] if ref.members else 0}`"
         raise StokerError(refuse("several_jobs", f"{str(ref)[:80]} names several members, and one is wanted", hint))

@@ -9,23 +9,18 @@ from starlette.responses import Response
 
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import count_of, parse_job_ref
-from stoker.brain.domain.demand import JobClass
-from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.job_filter import JobFilter
-from stoker.brain.domain.lifecycle import states_named
-from stoker.brain.domain.units import NEVER, Instant
-from stoker.live.access import Sight, may_read, owned
+from stoker.live.access import Sight, may_read
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import body_of, caller_of, json_answer, names_several, query_of, raw_json
 from stoker.live.http.contract import BODY, CHANGE, KEYED, LIST, RECALLED, SUBMIT, json_content, keyed, one_of, route
-from stoker.live.http.listing import page_of, select, states_of
+from stoker.live.http.listing import filter_of, page_of, select
 from stoker.live.http.recall import job_recalled
 from stoker.live.http.rows import Rows, drawn
 from stoker.live.http.shown import members_named, seen, shown, shown_to
-from stoker.live.http.submit import Submitted, key_of, submitted
-from stoker.wire.moment import parse_moment
-from stoker.wire.rest.decode import bad_value, decode_body, decode_list, decode_members, unknown_name
+from stoker.live.http.submit import Submitted, key_of, of_index, spec_for, submitted
+from stoker.wire.rest.decode import decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
     ForgottenJobView,
     JobListQuery,
@@ -36,7 +31,7 @@ from stoker.wire.rest.job import (
     job_view,
 )
 from stoker.wire.rest.reduced import reduced
-from stoker.wire.rest.submit import JobBody, JobsBody, spec_of
+from stoker.wire.rest.submit import JobBody, JobsBody
 from stoker.wire.versions import API_PREFIX
 
 BODIES_PER_TURN: Final = 256
@@ -67,7 +62,7 @@ def routes(control: ControlPlane) -> APIRouter:
         if "jobs" in members:
             specs = await _specs(control, caller, members)
             return await _many(control, caller, await submitted(control, caller, specs, key))
-        spec = _spec(control, caller, decode_body(JobBody, data), control.committer.now())
+        spec = spec_for(control, caller, decode_body(JobBody, data))
         return _one(control, caller, await submitted(control, caller, (spec,), key))
 
     @router.get(
@@ -92,10 +87,6 @@ def routes(control: ControlPlane) -> APIRouter:
     return router
 
 
-def _spec(control: ControlPlane, caller: Caller, body: JobBody, now: Instant, at: str = "") -> JobSpec:
-    return owned(control.committer.state, caller, spec_of(body, now, at, home=caller.home))
-
-
 def _one(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
     if answer.forgotten:
         job_id = str(answer.forgotten[0])
@@ -118,7 +109,7 @@ async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Res
 
 async def _page(control: ControlPlane, rows: Rows, caller: Caller, query: JobListQuery) -> Response:
     sees = Sight(control.committer.state, caller)
-    wanted = _wanted(query, control.committer.now(), sees)
+    wanted = filter_of(query, control.committer.now(), sees)
     page = await page_of(control, query.limit, query.offset, query.after)
     found = await select(control, wanted, page)
     content = b",".join(await rows.of(seen(control, found.jobs), sees))
@@ -132,35 +123,12 @@ async def _specs(control: ControlPlane, caller: Caller, members: dict[str, msgsp
         if name != "jobs":
             raise unknown_name(name, JobsBody, "", "field")
     specs: list[JobSpec] = []
-    now = control.committer.now()
     for index, element in enumerate(decode_list(members["jobs"], "jobs")):
         at = f"jobs[{index}]"
         try:
-            specs.append(_spec(control, caller, decode_body(JobBody, element, at), now, at))
+            specs.append(spec_for(control, caller, decode_body(JobBody, element, at), at))
         except StokerError as fault:
-            raise StokerError(_of_index(fault.refusal, index)) from fault
+            raise of_index(fault, index) from fault
         if len(specs) % BODIES_PER_TURN == 0:
             await control.clock.sleep(0)
     return specs
-
-
-def _of_index(refusal: Refusal, index: int) -> Refusal:
-    message = refusal.message if f"jobs[{index}]" in refusal.message else f"jobs[{index}]: {refusal.message}"
-    return msgspec.structs.replace(refusal, message=message, facts={**refusal.facts, "index": index})
-
-
-def _wanted(query: JobListQuery, now: Instant, sees: Sight) -> JobFilter:
-    if query.tenant and query.tenant_id and query.tenant != query.tenant_id:
-        raise bad_value("tenant_id", wanted="left out beside `tenant`", got="another tenant", kind="parameter")
-    return JobFilter(
-        states=states_of(query.state, states_named),
-        tenant=query.tenant or query.tenant_id,
-        job_class=JobClass(query.job_class) if query.job_class else None,
-        user=query.user,
-        name=query.name,
-        since=Instant(parse_moment(query.since, now)) if query.since else NEVER,
-        until=Instant(parse_moment(query.until, now)) if query.until else NEVER,
-        members=query.members,
-        # Whoever could ask for a hidden name would learn it by what matches.
-        among=sees.tenants() if query.user or query.name else None,
-    )

@@ -21,17 +21,21 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.array import INDEX_MAX, Spans, contains, count_of, index_of, member_id, parse_job_ref
+from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import JOB_ID_MAX, JobId
 from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.domain.job_filter import JobFilter, narrows
-from stoker.brain.domain.lifecycle import JOB_STATES, JobState
+from stoker.brain.domain.lifecycle import JOB_STATES, JobState, states_named
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
+from stoker.live.access import Sight
 from stoker.live.control import ControlPlane
 from stoker.live.http.recall import history_failed, record_of
 from stoker.ports import Clock, HistoryFailed
+from stoker.wire.moment import parse_moment
 from stoker.wire.rest.decode import bad_value
-from stoker.wire.rest.job import LIST_MAX
+from stoker.wire.rest.job import LIST_MAX, JobListQuery
 
 SLICE: Final = 1_000
 """Jobs looked at before others get a turn: below a millisecond."""
@@ -89,6 +93,24 @@ async def _place_of(control: ControlPlane, after: str) -> JobId:
         hint = "use the `next` of the page before, or the last id on it"
         raise StokerError(refuse("job_unknown", f"there is no member {str(ref)[:80]} to go on after", hint))
     return member_id(ref.job, spec, index)
+
+
+def filter_of(query: JobListQuery, now: Instant, sees: Sight) -> JobFilter:
+    """What a query of jobs asks for. Raises: StokerError `bad_parameter`, `unknown_state`, `bad_moment`."""
+    if query.tenant and query.tenant_id and query.tenant != query.tenant_id:
+        raise bad_value("tenant_id", wanted="left out beside `tenant`", got="another tenant", kind="parameter")
+    return JobFilter(
+        states=states_of(query.state, states_named),
+        tenant=query.tenant or query.tenant_id,
+        job_class=JobClass(query.job_class) if query.job_class else None,
+        user=query.user,
+        name=query.name,
+        since=Instant(parse_moment(query.since, now)) if query.since else NEVER,
+        until=Instant(parse_moment(query.until, now)) if query.until else NEVER,
+        members=query.members,
+        # Whoever could ask for a hidden name would learn it by what matches.
+        among=sees.tenants() if query.user or query.name else None,
+    )
 
 
 def states_of(text: str, named: Callable[[str], tuple[JobState, ...]]) -> tuple[JobState, ...]:

@@ -11,18 +11,23 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, lazy_member
 from stoker.live.access import check_read
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import caller_of, job_at
+from stoker.live.http.answers import caller_of, job_named
 from stoker.ports import HistoryFailed
 
 
 async def job_recalled(request: Request, control: ControlPlane) -> Job:
     """As `job_at`, and what the history knows. Raises: the same, and `history_unavailable`."""
+    return await named_recalled(request.path_params["job_id"], control)
+
+
+async def named_recalled(text: str, control: ControlPlane) -> Job:
+    """As `job_named`, and what the history knows."""
     try:
-        return job_at(request, control.committer.state)
+        return job_named(text, control.committer.state)
     except StokerError as fault:
         if fault.refusal.code != "job_forgotten":
             raise
-        found = await _recalled(control, parse_job_ref(request.path_params["job_id"]))
+        found = await _recalled(control, parse_job_ref(text))
         if found is None:
             raise
         return found

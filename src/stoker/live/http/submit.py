@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+import msgspec
 from starlette.requests import Request
 
 from stoker.brain.domain.access import Caller
@@ -21,10 +22,12 @@ from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Submit
 from stoker.brain.state.events.job import JobSubmitted
+from stoker.live.access import owned
 from stoker.live.control import ControlPlane
 from stoker.live.http.recall import record_of
 from stoker.live.http.shown import Seen, seen
 from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
+from stoker.wire.rest.submit import JobBody, spec_of
 
 _DIGEST_BYTES: Final = 16
 
@@ -61,6 +64,22 @@ def key_of(request: Request, data: bytes, dialect: str) -> Key:
         raise StokerError(refuse("bad_idempotency_key", f"the header {KEY_HEADER} {many}", hint))
     # The dialect is part of what was asked (I2).
     return Key(given[0], blake2b(data, digest_size=_DIGEST_BYTES, person=dialect.encode()).hexdigest())
+
+
+def spec_for(control: ControlPlane, caller: Caller, body: JobBody, at: str = "") -> JobSpec:
+    """The job that this caller submits by this body, which lies at `at` in a bulk.
+
+    Raises: StokerError `not_allowed`, `user_not_yours`, or for what can't be read.
+    """
+    committer = control.committer
+    return owned(committer.state, caller, spec_of(body, committer.now(), at, home=caller.home))
+
+
+def of_index(fault: StokerError, index: int) -> StokerError:
+    """The same refusal, saying which job of a bulk it is about."""
+    refusal = fault.refusal
+    message = refusal.message if f"jobs[{index}]" in refusal.message else f"jobs[{index}]: {refusal.message}"
+    return StokerError(msgspec.structs.replace(refusal, message=message, facts={**refusal.facts, "index": index}))
 
 
 async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSpec], key: Key) -> Submitted:
