@@ -49,6 +49,8 @@ class Shape:
     grpc_port: int
     node_prefix: str = "node"
     stop_grace_s: int = 10
+    insecure: bool = False
+    """Serve whoever reaches it."""
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -69,7 +71,14 @@ class EmbeddedCluster:
         """Serve until `stop` is set. Raises: StokerError when it can't start, or when a part of it ended."""
         ready, control_stop = asyncio.Event(), asyncio.Event()
         control = asyncio.create_task(
-            run_control(_control_settings(self._shape), stop=control_stop, on_ready=ready.set), name="control"
+            run_control(
+                _control_settings(self._shape),
+                stop=control_stop,
+                on_ready=ready.set,
+                open_to_owner=True,
+                insecure=self._shape.insecure,
+            ),
+            name="control",
         )
         try:
             await _first(asyncio.create_task(ready.wait()), control)

@@ -6,8 +6,7 @@ import pwd
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from ipaddress import ip_address
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from stoker.agent.machine import die_with_parent
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.embedded import EmbeddedCluster, Shape
 from stoker.cli.until_signal import run_until_signal
+from stoker.live.settings import is_loopback
 from stoker.wire.client import DEFAULT_SERVER
 
 
@@ -31,7 +31,9 @@ def run_up(
 
     Raises: StokerError when it can't start, or when a part of it ended.
     """
-    _must_be_loopback(where["host"])
+    insecure = where["insecure"]
+    if not (insecure or is_loopback(where["host"])):
+        raise _open_to_others(where["host"])
     if ends_with_parent:
         die_with_parent()
     real = {} if must_simulate else _real_gpus()
@@ -42,6 +44,7 @@ def run_up(
             **cluster_of,
             **{key: where[key] for key in ("host", "http_port", "grpc_port", "node_prefix")},
             stop_grace_s=where["stop_grace"],
+            insecure=insecure,
         )
         cluster = EmbeddedCluster(shape)
 
@@ -54,13 +57,11 @@ def run_up(
             run_until_signal(body, again=cluster.kill)
 
 
-def _must_be_loopback(host: str) -> None:
-    with suppress(ValueError):  # a name
-        if host == "localhost" or ip_address(host).is_loopback:
-            return
-    raise click.BadParameter(
-        f"{host!r} is not a loopback address; this version has no tokens yet, so it serves this machine only. "
-        "From elsewhere use an SSH tunnel to 127.0.0.1.",
+def _open_to_others(host: str) -> click.BadParameter:
+    return click.BadParameter(
+        f"{host!r} is not a loopback address: `stoker up` wants no token, so whoever reaches it could run programs as "
+        f"{_account()}.\nUse an SSH tunnel to 127.0.0.1, or `stoker control`, which wants tokens; or say --insecure, "
+        "if everybody may.",
         param_hint="--host",
     )
 
@@ -135,6 +136,11 @@ def _welcome(shape: Shape, real: Mapping[str, int], *, temporary: bool) -> None:
     say(f"  jobs    run as {_account()}, on this machine, and end with this command")
     say(f"  try     stoker submit {server}--gpus 1 -- sh -c 'echo I see $CUDA_VISIBLE_DEVICES'")
     say(f"          stoker list {server}".rstrip())
+    if shape.insecure:
+        warning = (
+            f"WARNING: --insecure: no token is wanted. Whoever reaches {address} can run programs as {_account()}."
+        )
+        click.secho(warning, fg="red", bold=True, err=True)
     say("Ctrl-C ends it.")
 
 

@@ -1,14 +1,17 @@
-"""Which server does a command ask?
+"""Which server does a command ask, and as whom?
 
-`--server` after the command, or before it, or STOKER_SERVER, or the default. Several stand with commas between them.
+`--server` after the command, or before it, or STOKER_SERVER, or the person's own file, or the default. Several stand
+with commas between them. `who` says whose token goes with it.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from stoker.cli.quick_msgspec import quick_msgspec
+from stoker.cli.who import remember_file, remember_token, server_in_file, token_for
 
 if TYPE_CHECKING:
     from stoker.wire.client import Client
@@ -19,17 +22,37 @@ _KEY: Final = "stoker.server"
 _SPOKEN: Final = "stoker.server.spoken"
 
 
+_OPTIONS: Final = (
+    click.option(
+        "--token",
+        metavar="TOKEN",
+        expose_value=False,
+        callback=remember_token,
+        help="What to show it. Better kept in a file or in the environment. [env: STOKER_TOKEN]",
+    ),
+    click.option(
+        "--token-file",
+        metavar="F",
+        type=click.Path(path_type=Path, dir_okay=False),
+        expose_value=False,
+        callback=remember_file,
+        help="File with the token, readable by its owner alone.",
+    ),
+)
+
+
 def server_option(command: Command) -> Command:
-    """Give a command `--server`; it calls `connect()` to use it."""
-    option = click.option(
+    """Give a command `--server`, `--token` and `--token-file`; it calls `connect()` to use them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return click.option(
         "--server",
         metavar="URL[,URL]",
         envvar="STOKER_SERVER",
         expose_value=False,
         callback=_remember,
         help="Which control plane to ask. [env: STOKER_SERVER; default: http://127.0.0.1:8080]",
-    )
-    return option(command)
+    )(command)
 
 
 def _remember(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
@@ -53,11 +76,16 @@ def connect() -> "Client":
 
 
 def servers_of(ctx: click.Context) -> str:
-    """The addresses that were chosen, with commas between them."""
+    """The addresses that were chosen, with commas between them. Raises: StokerError `bad_settings`."""
     from stoker.wire.retry import DEFAULT_SERVER
 
-    servers: str = ctx.meta.get(_KEY, DEFAULT_SERVER)
-    return servers
+    chosen: str | None = ctx.meta.get(_KEY)
+    return chosen if chosen is not None else server_in_file() or DEFAULT_SERVER
+
+
+def token_of(ctx: click.Context) -> str:
+    """What to show them; empty = nothing. Raises: StokerError `bad_token`, `bad_token_file` or `bad_settings`."""
+    return token_for(ctx, servers_of(ctx))
 
 
 def client_of(ctx: click.Context) -> "Client":
@@ -66,4 +94,4 @@ def client_of(ctx: click.Context) -> "Client":
     from stoker.wire.client import Client
 
     # A person sees at once that nobody answers; what is worth repeating, commands repeat themselves.
-    return Client(servers_of(ctx), patience_s=0.0)
+    return Client(servers_of(ctx), token=token_of(ctx), patience_s=0.0)

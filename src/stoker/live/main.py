@@ -48,7 +48,7 @@ async def run_control(
     *,
     stop: asyncio.Event,
     on_ready: Callable[[], None],
-    open_to_owner: bool = True,
+    open_to_owner: bool = False,
     insecure: bool = False,
 ) -> None:
     """Serve until `stop` is set. `on_ready` is called once requests are answered.

@@ -27,6 +27,8 @@ _FILE: Final = click.option(
 def control(path: Path | None, flags: dict[str, object]) -> None:
     """Run a control plane.
 
+    It wants a token from people and from agents. `stoker token create --data-dir D` makes the first one.
+
     \b
     Examples:
       stoker control -c control.yaml

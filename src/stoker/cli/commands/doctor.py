@@ -9,7 +9,7 @@ import click
 
 from stoker.cli.output import for_people, output_options, show_rows, show_value
 from stoker.cli.safe_text import visible
-from stoker.cli.server import server_option, server_was_spoken, servers_of
+from stoker.cli.server import server_option, server_was_spoken, servers_of, token_of
 from stoker.cli.setting_flags import set_option
 from stoker.cli.table import Column
 from stoker.cli.terminal import paints
@@ -82,7 +82,8 @@ def _findings(path: Path | None, daemon: str, flags: dict[str, object], *, local
     if local:
         yield from of_file(run_check, path, daemon, os.environ, flags)
     if not local or server_was_spoken():
-        yield from of_server(run_check, Server(servers_of(click.get_current_context())))
+        ctx = click.get_current_context()
+        yield from of_server(run_check, Server(servers_of(ctx), token_of(ctx)))
 
 
 def _shown(form: str, findings: "Iterable[Finding]") -> "Iterator[Finding]":

@@ -213,7 +213,7 @@ def _sent(export: str | None, environ: "Mapping[str, str]") -> dict[str, str]:
             return {}
         case "ALL":
             # Shell functions and the like have names that no job could use.
-            return {name: value for name, value in environ.items() if name.isidentifier() and _is_utf8(value)}
+            return {name: value for name, value in environ.items() if _travels(name, value)}
         case "":
             return {name: environ[name] for name in SENT if name in environ}
     names = [name for name in (export or "").split(",") if name]
@@ -221,6 +221,11 @@ def _sent(export: str | None, environ: "Mapping[str, str]") -> dict[str, str]:
     if missing:
         raise click.BadParameter(f"not set here: {', '.join(missing)}", param_hint="--export")
     return {name: environ[name] for name in names if "=" not in name} | _spoken([pair for pair in names if "=" in pair])
+
+
+def _travels(name: str, value: str) -> bool:
+    """A token is its owner's: a job's environment is shown to the whole tenant, so it goes only if it is named."""
+    return name.isidentifier() and _is_utf8(value) and name != "STOKER_TOKEN"
 
 
 def _spoken(pairs: "tuple[str, ...] | list[str]") -> dict[str, str]:

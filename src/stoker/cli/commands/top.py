@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from stoker.cli.server import server_option, servers_of
+from stoker.cli.server import server_option, servers_of, token_of
 from stoker.cli.terminal import is_dumb
 
 
@@ -29,4 +29,4 @@ def top(ctx: click.Context) -> None:
         )
     from stoker.cli.top.app import run_top
 
-    ctx.exit(run_top(servers_of(ctx)))
+    ctx.exit(run_top(servers_of(ctx), token_of(ctx)))

@@ -24,7 +24,10 @@ GPU_MODEL: Final = "NVIDIA H100 80GB HBM3"
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep queue and output there over restarts. [default: a temporary folder, removed at the end]",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on: loopback, unless --insecure."
+)
+@click.option("--insecure", is_flag=True, help="Serve whoever reaches --host, without a token.")
 @click.option("--http-port", type=click.IntRange(1, 65_535), default=8080, show_default=True, help="Port of REST.")
 @click.option("--grpc-port", type=click.IntRange(1, 65_535), default=9090, show_default=True, help="Port for agents.")
 @click.option("--node-prefix", default="node", hidden=True)
@@ -38,6 +41,8 @@ def up(
     Nodes are processes; jobs are processes too and run as the account that starts this. GPUs are those that nvidia-smi
     finds, as one node; where it finds none, or where --nodes, --gpus-per-node or --gpu-model is given, they are
     simulated.
+
+    It serves the account that starts it, on this machine, and wants no token.
 
     Ctrl-C and SIGTERM end everything, jobs included; a second Ctrl-C kills at once. With --data-dir the queue is kept,
     and jobs that were running start anew with the next `stoker up` on that folder.

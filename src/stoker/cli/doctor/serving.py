@@ -75,14 +75,15 @@ class _Health(msgspec.Struct):
 class Server:
     """One control plane, asked anew by each check: a check runs in a process of its own."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, token: str = "") -> None:
         """Raises: StokerError `bad_server`."""
         Transport(servers)
         self.servers = servers
+        self._token = token
 
     def get(self, path: str) -> Reply:
         """Raises: StokerError."""
-        transport = Transport(self.servers, answer_s=ANSWER_S)
+        transport = Transport(self.servers, token=self._token, answer_s=ANSWER_S)
         try:
             return transport.ask("GET", path)
         finally:

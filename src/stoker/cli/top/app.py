@@ -293,6 +293,6 @@ class TopApp(App[int]):
             self.set_timer(MESSAGE_S, self._say)
 
 
-def run_top(servers: str) -> int:
+def run_top(servers: str, token: str) -> int:
     """Run until a person leaves; the exit status. Raises: StokerError `bad_server`."""
-    return TopApp(AsyncClient(servers, patience_s=0.0)).run(mouse=False) or 0
+    return TopApp(AsyncClient(servers, token=token, patience_s=0.0)).run(mouse=False) or 0
