@@ -2,18 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
 
+from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.ids import Position
-from stoker.live.feed import Feed
+from stoker.live.feed import Entry, Feed
 from stoker.live.http import events
 from stoker.live.http.events import OpenStreams, messages
+from stoker.live.http.hearing import Heard
 from tests.live.http.plane import Plane
 
 EVENTS = "/api/v1/events"
+
+
+def following(plane: Plane, entries: AsyncIterator[Entry], caller: Caller = OWNER) -> AsyncGenerator[bytes, None]:
+    """The stream of one reader."""
+    access = plane.control.access
+    return messages(Heard(plane.control, caller, entries), OpenStreams(), lambda: access.watch(caller))
 
 
 async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
@@ -26,8 +34,8 @@ async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
 
 
 async def test_a_reader_hears_each_durable_fact_with_its_position_as_id(plane: Plane) -> None:
-    feed, streams = plane.control.committer.feed, OpenStreams()
-    stream = messages(feed.subscribe(None), streams)
+    heard, streams = Heard(plane.control, OWNER, plane.control.committer.feed.subscribe(None)), OpenStreams()
+    stream = messages(heard, streams, lambda: plane.control.access.watch(OWNER))
     assert await anext(stream) == b": stoker\n\n"
     assert streams.count == 1
     await plane.ask("POST", "/api/v1/jobs", {"command": "echo a\nb", "name": "n\n"})
@@ -46,14 +54,14 @@ async def test_a_reader_that_comes_back_misses_nothing_and_hears_nothing_twice(p
     await plane.ask("POST", "/api/v1/jobs", {"jobs": [{"command": "x"}] * 5})
     feed = plane.control.committer.feed
     last = plane.control.committer.durable
-    stream = messages(feed.subscribe(Position(last - 3)), OpenStreams())
+    stream = following(plane, feed.subscribe(Position(last - 3)))
     assert [int((await told(stream))["id"]) for _ in range(3)] == [last - 2, last - 1, last]
     await stream.aclose()
 
 
 async def test_a_reader_that_fell_behind_is_told_so_once_and_where_it_may_go_on(plane: Plane) -> None:
     small = Feed(Position(0), feed_max=2)
-    stream = messages(small.subscribe(None), OpenStreams())
+    stream = following(plane, small.subscribe(None))
     await anext(stream)
     await plane.ask("POST", "/api/v1/jobs", {"jobs": [{"command": "x"}] * 5})
     first = plane.control.committer.feed
@@ -76,7 +84,7 @@ async def test_an_id_from_another_log_is_lost_not_silent(plane: Plane) -> None:
 
 async def test_a_quiet_stream_beats(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "BEAT_S", 0.01)
-    stream = messages(plane.control.committer.feed.subscribe(None), OpenStreams())
+    stream = following(plane, plane.control.committer.feed.subscribe(None))
     async with asyncio.timeout(5):
         assert [await anext(stream) for _ in range(3)] == [b": stoker\n\n", b": beat\n\n", b": beat\n\n"]
     await stream.aclose()
@@ -84,12 +92,11 @@ async def test_a_quiet_stream_beats(plane: Plane, monkeypatch: pytest.MonkeyPatc
 
 async def test_a_stream_ends_when_the_control_plane_stops(plane: Plane) -> None:
     feed = Feed(Position(0))
-    stream = messages(feed.subscribe(None), OpenStreams())
+    stream = following(plane, feed.subscribe(None))
     await anext(stream)
     feed.close()
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
-    assert plane is not None
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1.5", "9" * 30])

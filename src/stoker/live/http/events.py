@@ -2,11 +2,14 @@
 
 Rules: E1  the id of a message is its position in the log; a reader that sends it as `Last-Event-ID` misses nothing
        E2  a reader that can't be served without a gap is told so by one message `lost`, whose id is where it may go on
-       E3  a quiet stream says `: beat` every BEAT_S, so that a dead peer is noticed on both sides
+       E3  who may not see everything hears of what he sees, with gaps between the ids
+       E4  once its token is revoked or has expired, a stream ends with one message `refused`
+       E5  a quiet stream says `: beat` every BEAT_S, so that a dead peer is noticed on both sides
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,11 +19,13 @@ from starlette.responses import Response, StreamingResponse
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
+from stoker.live.access import token_unknown
 from stoker.live.control import ControlPlane
 from stoker.live.feed import Entry, FeedLost
-from stoker.live.http.answers import query_of
+from stoker.live.http.answers import caller_of, query_of
 from stoker.live.http.contract import route
 from stoker.live.http.guard import is_head
+from stoker.live.http.hearing import Heard, drop
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.event import EventQuery, event_view
 from stoker.wire.rest.problem import problem_of
@@ -31,6 +36,9 @@ STREAMS_MAX: Final = 256
 BEAT_S: Final = 15.0
 """Below the minute after which proxies cut a silent connection."""
 MEDIA_TYPE: Final = "text/event-stream"
+
+Watch = Callable[[], Coroutine[None, None, None]]
+"""Returns once the reader may not listen any more."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -56,15 +64,15 @@ def routes(control: ControlPlane) -> APIRouter:
     )
     async def events(request: Request) -> Response:
         """Follow what happens. Each message's data is an EventView."""
-        query = query_of(request, EventQuery)
+        caller, query = caller_of(request), query_of(request, EventQuery)
         after = _position(request.headers.get("last-event-id", "") or query.after)
         if is_head(request):
             return Response(media_type=MEDIA_TYPE)
         if streams.count >= STREAMS_MAX:
             raise _too_many()
-        entries = control.committer.feed.subscribe(after)
+        heard = Heard(control, caller, control.committer.feed.subscribe(after))
         return StreamingResponse(
-            messages(entries, streams),
+            messages(heard, streams, partial(control.access.watch, caller)),
             media_type=MEDIA_TYPE,
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -72,31 +80,37 @@ def routes(control: ControlPlane) -> APIRouter:
     return router
 
 
-async def messages(entries: AsyncIterator[Entry], streams: OpenStreams) -> AsyncGenerator[bytes, None]:
-    """The stream, until its reader goes away or falls behind, or the control plane stops."""
+async def messages(heard: Heard, streams: OpenStreams, revoked: Watch) -> AsyncGenerator[bytes, None]:
+    """The stream, until its reader goes away, falls behind or may not listen any more, or the control plane stops."""
     streams.count += 1
-    upcoming = asyncio.ensure_future(_next(entries))
+    over, upcoming = asyncio.ensure_future(revoked()), asyncio.ensure_future(heard.next())
     try:
         yield b": stoker\n\n"
         while True:
-            done, _ = await asyncio.wait({upcoming}, timeout=BEAT_S)
-            if not done:
-                yield b": beat\n\n"
+            await asyncio.wait({upcoming, over}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            if over.done():
+                yield _refused()
+                return
+            if not upcoming.done():
+                yield _beat(heard.passed)
                 continue
             entry = upcoming.result()
             if entry is None:
                 return
             yield _message(entry)
-            upcoming = asyncio.ensure_future(_next(entries))
+            upcoming = asyncio.ensure_future(heard.next())
     except FeedLost as lost:
         yield _lost(lost)
     finally:
         streams.count -= 1
-        upcoming.cancel()
+        drop(upcoming)
+        over.cancel()
 
 
-async def _next(entries: AsyncIterator[Entry]) -> Entry | None:
-    return await anext(entries, None)
+def _beat(passed: Position | None) -> bytes:
+    """An id without data is remembered by a browser and told to nobody: what wasn't heard needn't be gone through
+    again."""
+    return b": beat\n\n" if passed is None else b": beat\nid: %d\n\n" % passed
 
 
 def _message(entry: Entry) -> bytes:
@@ -104,6 +118,11 @@ def _message(entry: Entry) -> bytes:
     shown = event_view(position, fact)
     kind = type(fact.event).__struct_config__.tag
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (position, str(kind).encode(), _encode(shown))
+
+
+def _refused() -> bytes:
+    """E4. A browser, which reconnects by itself, is refused then and gives up."""
+    return b"event: refused\ndata: %b\n\n" % _encode(problem_of(token_unknown().refusal))
 
 
 def _lost(lost: FeedLost) -> bytes:

@@ -5,6 +5,7 @@ Rules: W1  the answer ends with the attempt asked for, or else with the job, aft
        W3  what isn't output stands in a line of its own that begins with `[stoker: `: that another attempt begins, that
            bytes were not kept, why it can't go on
        W4  an answer that can't go on is broken off and not ended, so that no reader takes the output for whole
+       W5  whose token is revoked, or expires, is sent no more at once (by W4)
 Limits: `STREAMS_MAX` readers; one more is refused. A connection that takes nothing is closed by `connections`.
 """
 
@@ -18,8 +19,10 @@ from starlette.types import Receive, Scope, Send
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.report import LogChunk
+from stoker.live.access import token_unknown
 from stoker.live.control import ControlPlane
 from stoker.live.http.connections import break_off
+from stoker.live.http.hearing import drop
 from stoker.live.http.log_reading import LOOK_MAX_S, YET_TO_BEGIN, LogReading
 from stoker.live.log_tails import LogPlace, LogTails
 from stoker.ports import Clock
@@ -85,14 +88,33 @@ class _Output:
         return self._reading.tails
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
+        over = asyncio.ensure_future(self._reading.watch())
         try:
-            async for part in self._attempts():
+            async for part in self._while_good(over):
                 self._line_begins = part.endswith(b"\n")
                 yield part
         except StokerError as fault:  # W4
             yield self._aside(f"{fault.refusal.message} [{fault.refusal.code}]")
             break_off(self.scope)
             await asyncio.Event().wait()  # until the reader is gone, which ends this
+        finally:
+            over.cancel()
+
+    async def _while_good(self, over: "asyncio.Future[None]") -> AsyncGenerator[bytes, None]:
+        """W5. Raises: StokerError `token_unknown`."""
+        attempts = self._attempts()
+        while True:
+            upcoming = asyncio.ensure_future(anext(attempts, None))
+            try:
+                await asyncio.wait((upcoming, over), return_when=asyncio.FIRST_COMPLETED)
+                if over.done():
+                    raise token_unknown()
+                part = upcoming.result()
+            finally:
+                drop(upcoming)
+            if part is None:
+                return
+            yield part
 
     async def _attempts(self) -> AsyncGenerator[bytes, None]:
         """W1."""

@@ -9,7 +9,7 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.report import LogChunk
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import own_job_at
+from stoker.live.http.answers import caller_of, own_job_at
 from stoker.live.log_tails import LogPlace, LogTails
 from stoker.wire.rest.log import TAIL_FIRST_BYTES, LogQuery, last_lines
 
@@ -31,6 +31,10 @@ class LogReading:
     @property
     def tails(self) -> LogTails:
         return self._control.sessions.tails
+
+    async def watch(self) -> None:
+        """Returns once whoever reads may not any more."""
+        await self._control.access.watch(caller_of(self._request))
 
     @property
     def job(self) -> Job:

@@ -3,7 +3,8 @@
 Rules: G1  with `wait_s` the answer comes as soon as there are bytes beyond `offset`, or the output has ended, or the
            time is up; whoever hangs up meanwhile waits no longer
        G2  an attempt that may yet begin is waited for within the same time
-       G3  an answer that its reader doesn't take holds up nobody else; the more is held for such readers, the less a
+       G3  an answer is given to whose token is still good when it is there; whose is revoked meanwhile is told at once
+       G4  an answer that its reader doesn't take holds up nobody else; the more is held for such readers, the less a
            new answer brings, but never nothing
 """
 
@@ -17,8 +18,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stoker.brain.domain.report import LogChunk
+from stoker.live.access import Access
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import query_of
+from stoker.live.http.answers import caller_of, query_of
 from stoker.live.http.contract import JOB, route
 from stoker.live.http.guard import is_head
 from stoker.live.http.log_follow import PIECE_BYTES, LogStreams
@@ -56,7 +58,7 @@ def routes(control: ControlPlane) -> APIRouter:
             return streams.open(reading, head=is_head(request))
         wait_s = 0 if is_head(request) else min(query.wait_s, LOG_WAIT_MAX_S)
         answer = _answer(reading, untaken, control.clock.mono() + wait_s)
-        return await (_while_there(request, answer) if wait_s else answer)
+        return await (_while_there(request, control.access, answer) if wait_s else answer)
 
     return router
 
@@ -76,18 +78,24 @@ async def _answer(reading: LogReading, untaken: "Untaken", until_s: float) -> Re
     return _LogAnswer(chunk, headers, untaken)
 
 
-async def _while_there(request: Request, work: Coroutine[None, None, T]) -> T:
-    """What `work` answers. Raises: ClientDisconnect when nobody is there any more to be answered."""
+async def _while_there(request: Request, access: Access, work: Coroutine[None, None, T]) -> T:
+    """What `work` answers.
+
+    Raises: ClientDisconnect when nobody is there any more to be answered, StokerError `token_unknown` (G3).
+    """
+    caller = caller_of(request)
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    over = asyncio.ensure_future(access.watch(caller))
     try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, gone, over), return_when=asyncio.FIRST_COMPLETED)
+        access.check(caller)
         if not working.done():
             raise ClientDisconnect
         return working.result()
     finally:
-        working.cancel()
-        gone.cancel()
-        await asyncio.wait((working, gone))
+        for each in (working, gone, over):
+            each.cancel()
+        await asyncio.wait((working, gone, over))
 
 
 async def _gone(request: Request) -> None:
@@ -102,7 +110,7 @@ class Untaken:
         self.bytes = 0
 
     def limit(self) -> int:
-        """G3."""
+        """G4."""
         return min(LOG_LIMIT_MAX, max(PIECE_BYTES, UNTAKEN_BYTES_MAX - self.bytes))
 
 
