@@ -24,6 +24,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import TokenRevoked
 from stoker.live.committer import Committer
+from stoker.live.rates import WrongTokens
 from stoker.wire.token import digest_of, token_in
 
 LOOK_MAX_S: Final = 60.0
@@ -33,25 +34,26 @@ LOOK_MAX_S: Final = 60.0
 class Access:
     """Who the tokens say that people and agents are."""
 
-    def __init__(self, committer: Committer, *, open_to_owner: bool) -> None:
+    def __init__(self, committer: Committer, wrong: WrongTokens, *, open_to_owner: bool) -> None:
         """`open_to_owner`: whoever sends no token is the owner, since nobody else gets this far."""
         self.open_to_owner = open_to_owner
         self._committer = committer
+        self._wrong = wrong
         self._news = asyncio.Event()
         committer.watch(self._applied)
 
     def caller(self, authorization: str | None) -> Caller:
-        """Who sent this header. Raises: StokerError `token_missing` or `token_unknown`."""
+        """Who sent this header. Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`."""
         text = token_in(authorization) if authorization else ""
         if not text:
             if self.open_to_owner:  # K2
                 return OWNER
-            raise token_unknown() if _is_bearer(authorization) else _token_missing()
+            raise self._unknown() if _is_bearer(authorization) else _token_missing()
         state = self._committer.state
         token_id = state.token_of_digest.get(digest_of(text))
         token = state.tokens.get(token_id) if token_id is not None else None
         if token is None or self._is_over(token):
-            raise token_unknown()
+            raise self._unknown()
         return Caller(principal=token.principal, role=token.role, tenant=token.tenant, user=token.user, token=token.id)
 
     def holds(self, caller: Caller) -> bool:
@@ -74,6 +76,11 @@ class Access:
                     await self._news.wait()
             except TimeoutError:
                 continue
+
+    def _unknown(self) -> StokerError:
+        """Raises: StokerError `too_many_wrong_tokens`."""
+        self._wrong.note()
+        return token_unknown()
 
     def _is_over(self, token: Token) -> bool:
         return token.expires_at != NEVER and token.is_expired(self._committer.now())

@@ -21,6 +21,7 @@ from stoker.live.job_meters import JobMeters
 from stoker.live.liveness import Liveness
 from stoker.live.loop import Loop
 from stoker.live.outbox import Outbox
+from stoker.live.rates import Rates, WrongTokens
 from stoker.live.sessions import Sessions
 from stoker.live.settings import ControlSettings
 from stoker.live.snapshots import Snapshots, recover
@@ -36,6 +37,7 @@ class ControlPlane:
     settings: ControlSettings
     committer: Committer
     access: Access
+    rates: Rates
     loop: Loop
     sessions: Sessions
     liveness: Liveness
@@ -78,7 +80,8 @@ async def recover_control(
     return ControlPlane(
         settings=settings,
         committer=committer,
-        access=Access(committer, open_to_owner=open_to_owner),
+        access=Access(committer, WrongTokens(world), open_to_owner=open_to_owner),
+        rates=Rates(world, per_second=settings.http.rate_per_principal),
         loop=loop,
         sessions=sessions,
         liveness=liveness,
