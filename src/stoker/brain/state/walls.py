@@ -100,16 +100,30 @@ class Walls:
         """L3"""
         path = {tenant.name: tenant for tenant in path_of(self._tenants, name)}
         within = next((each.name for each in path.values() if owed(each, spent, gpus)), None)
+        others = [
+            tuple(each.name for each in path_of(self._tenants, one)) for one in spent.unlending if one not in path
+        ]
+        beneath: dict[TenantName, int] = {}
         idle = 0
-        for each in spent.unlending:
-            above = [tenant.name for tenant in path_of(self._tenants, each)]
-            nested = any(one in spent.unlending and one not in path for one in above[1:])
-            if each not in path and not nested and (within is None or within in above):
-                idle += max(0, self._tenants[each].quota.guaranteed - spent.by_tenant.get(each, NOTHING)[0])
+        # Innermost first: a tenant keeps what those beneath it do, also where others beneath it have used up its own.
+        for each, *above in sorted(others, key=_depth, reverse=True):
+            if within is not None and within not in above:
+                continue
+            own = self._tenants[each].quota.guaranteed - spent.by_tenant.get(each, NOTHING)[0]
+            kept = max(own, beneath.get(each, 0))
+            outer = next((one for one in above if one in spent.unlending and one not in path), None)
+            if outer is None:
+                idle += kept
+            else:
+                beneath[outer] = beneath.get(outer, 0) + kept
         free = self.gpus - sum(_gpus(spent, job_class) for job_class in JobClass)
         if free - gpus >= idle or free < gpus:  # then it isn't the guarantee that is in the way
             return None
         return Reason(ReasonCode.GUARANTEE_KEPT, {"free": free, "kept": idle, "asked": gpus})
+
+
+def _depth(path: Sequence[TenantName]) -> tuple[int, Sequence[TenantName]]:
+    return len(path), path
 
 
 def _gpus(spent: Spent, job_class: JobClass) -> int:
