@@ -9,8 +9,9 @@ Rules: D1  a command's row is made from all of its facts; what only followed fro
        D3  what a row holds is copied word by word, never a whole record: specs have environments, tokens have digests
 """
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from stoker.brain.domain.access import Token
 from stoker.brain.domain.array import JobRef, count_of, indexes_of, spans_of
@@ -27,6 +28,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events import access, job, node, partition, tenant
 from stoker.brain.state.events.union import Event
 
+_TOKEN: Final = re.compile(r"stoker_([a-z0-9]{8})_[A-Za-z0-9_-]+")
 TEXT_MAX: Final = 200
 """Letters of a target or of details; what is cut off ends in dots."""
 
@@ -117,7 +119,7 @@ class Telling:
         """Something that is no job. It says what the command was, whatever else followed."""
         self._indexes.clear()
         self._words = {}
-        self._say(action, _STRONG, target=_short(target), details=_short(details), tenant=tenant)
+        self._say(action, _STRONG, target=short(target), details=short(details), tenant=tenant)
 
     def _say(self, action: str, weight: int, **words: object) -> None:
         if weight >= self._weight and not self._whole:
@@ -249,27 +251,44 @@ def unheeded_row(
     )
 
 
+class Asked(NamedTuple):
+    """What a face was asked for, in the words of the audit trail."""
+
+    action: str
+    target: str = ""
+    job: JobRef | None = None
+
+
+def denied_row(
+    state: ClusterState, by: Principal, asked: Asked, now: Instant, number: int, refusal: Refusal
+) -> AuditRow:
+    """Of what its caller may not ask."""
+    words = {"target": short(asked.target)} if asked.job is None else _of_target(state, asked.job)
+    action = asked.action
+    return AuditRow(position=state.position, number=number, at=now, by=by, action=action, outcome=refusal.code, **words)
+
+
 def _words_of(state: ClusterState, command: told.Command) -> dict[str, Any]:
     match command:
         case told.Submit():
             named = command.specs[0].tenant if command.specs else ""
-            return {"tenant": _short(named), "count": len(command.specs)}
+            return {"tenant": short(named), "count": len(command.specs)}
         case told.Cancel() | told.Hold() | told.Release() | told.Requeue() | told.SignalJob():
             return _of_target(state, command.target)
         case told.DrainNode() | told.ResumeNode() | told.ForgetNode() | told.LabelNode() | told.TaintNode():
-            return {"target": _short(command.node)}
+            return {"target": short(command.node)}
         case told.PutPartition():
-            return {"target": _short(command.partition.name)}
+            return {"target": short(command.partition.name)}
         case told.DeletePartition():
-            return {"target": _short(command.name)}
+            return {"target": short(command.name)}
         case told.PutTenant():
-            return {"target": _short(command.tenant.name), "tenant": _short(command.tenant.name)}
+            return {"target": short(command.tenant.name), "tenant": short(command.tenant.name)}
         case told.DeleteTenant():
-            return {"target": _short(command.name), "tenant": _short(command.name)}
+            return {"target": short(command.name), "tenant": short(command.name)}
         case told.CreateToken():
-            return {"target": command.token.id, "details": _short(token_text(command.token))}
+            return {"target": command.token.id, "details": short(token_text(command.token))}
         case told.RevokeToken():
-            return {"target": _short(command.id)}
+            return {"target": short(command.id)}
         case _:
             return {}
 
@@ -285,5 +304,7 @@ def _of_target(state: ClusterState, ref: JobRef) -> dict[str, Any]:
     return words
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """A text for a row: never long, and without the secret of a token that was typed in the place of its id."""
+    text = _TOKEN.sub(r"stoker_\1_...", text[: 2 * TEXT_MAX])
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 3]}..."

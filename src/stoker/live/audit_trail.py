@@ -13,7 +13,7 @@ Limits: `rows_max` rows wait, about 15 MiB; a row of A3 for each of `counted_max
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -26,14 +26,18 @@ from stoker.brain.domain.units import SECOND_MS, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.commands import Command
-from stoker.live.audit_rows import TEXT_MAX, Telling, is_person, unheeded_row
+from stoker.live.audit_rows import Asked, Telling, denied_row, is_person, unheeded_row
 from stoker.ports import Telemetry
 
 ROWS_MAX: Final = 50_000
 COUNTED_MAX: Final = 1_000
 COUNT_MS: Final = 60 * SECOND_MS
-COUNTED: Final = frozenset({"token_missing", "token_unknown", "too_many_wrong_tokens", "rate_limited"})
+COUNTED: Final = frozenset(
+    {"token_missing", "token_unknown", "too_many_wrong_tokens", "rate_limited", "foreign_origin", "foreign_user"}
+)
 """A3."""
+DENIED: Final = frozenset({"not_allowed", "user_not_yours"})
+"""A2. The brain refuses nothing by these codes, so that nothing is noted twice."""
 DROPPED: Final = "rows_dropped"
 """The action of the row that tells of A4."""
 
@@ -44,8 +48,6 @@ class AuditTrail:
     def __init__(
         self, state: ClusterState, telemetry: Telemetry, *, rows_max: int = ROWS_MAX, counted_max: int = COUNTED_MAX
     ) -> None:
-        self.news: Callable[[], None] = lambda: None
-        """Called when there may be something to write although no fact came."""
         self.replaying = True
         """Facts come in slices that may end within a command."""
         self._state = state
@@ -87,25 +89,13 @@ class AuditTrail:
             row = unheeded_row(self._state, command, now, number, refusal)
             if row is not None:
                 self._add(row)
-                self.news()
 
-    def refused(self, by: Principal, action: str, target: str, refusal: Refusal, now: Instant) -> None:
-        """Told by the faces of what never became a command. A2, A3."""
+    def refused(self, by: Principal, asked: Asked, refusal: Refusal, now: Instant) -> None:
+        """Told by the faces of what never became a command, where its caller may not ask it. A2, A3."""
         if refusal.code in COUNTED:
-            self._count(by or NOBODY, refusal.code, now)
-        elif number := self._next_number():
-            position, code = self._state.position, refusal.code
-            row = AuditRow(
-                position=position,
-                number=number,
-                at=now,
-                by=by,
-                action=action[:TEXT_MAX],
-                outcome=code,
-                target=target[:TEXT_MAX],
-            )
-            self._add(row)
-        self.news()
+            self._count(by, refusal.code, now)
+        elif refusal.code in DENIED and (number := self._next_number()):
+            self._add(denied_row(self._state, by, asked, now, number, refusal))
 
     def _count(self, by: Principal, code: str, now: Instant) -> None:
         key = (by, code)

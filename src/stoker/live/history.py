@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from stoker.brain.domain.audit import AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JOB_ID_MAX, JobId, NodeName, Position
 from stoker.brain.domain.job import Job
@@ -347,6 +348,14 @@ class Recorder:
         if found is not None:
             return found
         return next(iter(await self.store.jobs((job,))), None)
+
+    async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
+        """The newest rows of the audit trail that match, newest first, whether or not they are in the store. Raises:
+        HistoryFailed."""
+        fresh = {row.key: row for row in self.trail.unwritten(query) if not below or row.key < below}
+        stored = await self.store.audit(query, below, most)
+        found = {row.key: row for row in stored} | fresh
+        return [found[key] for key in sorted(found, reverse=True)[:most]]
 
     def holdings(self) -> tuple[Position, list[Holding]]:
         """What ended after the store's mark, and that mark."""

@@ -6,10 +6,12 @@ from fastapi import FastAPI
 
 from stoker.live.control import ControlPlane
 from stoker.live.http import (
+    audit,
     cluster,
     events,
     gpus,
     health,
+    job_events,
     jobs,
     labels,
     logs,
@@ -33,6 +35,7 @@ _NOUNS: Final = (
     jobs,
     orders,
     why,
+    job_events,
     logs,
     tasks,
     gpus,
@@ -43,6 +46,7 @@ _NOUNS: Final = (
     quota,
     tokens,
     usage,
+    audit,
     cluster,
     events,
     health,
@@ -61,7 +65,7 @@ def create_app(control: ControlPlane) -> FastAPI:
     for noun in _NOUNS:
         # Extended rather than included: an included router is looked up anew in each request.
         app.router.routes.extend(noun.routes(control).routes)
-    app.openapi = document_of(app)  # type: ignore[method-assign]  # FastAPI's own way to replace the document
-    add_problems(app, control.telemetry)
+    app.openapi = document_of(app, open_to_owner=control.access.open_to_owner)  # type: ignore[method-assign]  # FastAPI's own way to replace the document
+    add_problems(app, control)
     app.add_middleware(Guard, control=control)
     return app

@@ -15,12 +15,14 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import CALLER, problem_answer
+from stoker.live.http.asked import asked_by
 from stoker.live.http.connections import came_by_socket, check_peer
 from stoker.live.http.cors import answer_preflight, is_preflight, naming
 from stoker.live.http.roles import NOBODY, OPEN, check_role
@@ -48,7 +50,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, control: ControlPlane) -> None:
         self._app = app
+        self._control = control
         self._access = control.access
+        self._rates = control.rates
         http = control.settings.http
         self._names_loopback = control.access.open_to_owner and is_loopback_address(http.host)
         # Where no token is wanted, a page that may ask could do whatever the owner can.
@@ -68,7 +72,8 @@ class Guard:
         try:
             scope[CALLER] = self._admitted(scope, said)
         except StokerError as fault:
-            await problem_answer(fault.refusal)(scope, receive, send)
+            self._note(scope, said, fault.refusal)
+            await _refusing(fault.refusal)(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             await self._app({**scope, "method": "GET", _HEAD: True}, receive, _without_body(send))
@@ -87,9 +92,17 @@ class Guard:
         if path in self._open or method == "OPTIONS":  # OPTIONS only says which methods there are
             return NOBODY
         caller = self._access.caller(said.authorization)
-        # rates of callers, and of wrong tokens, go here
+        self._rates.take(caller.principal)
         check_role(caller, method, path)
         return caller
+
+    def _note(self, scope: Scope, said: _Said, refusal: Refusal) -> None:
+        """Whoever is refused for his role or his pace has shown a good token."""
+        known = refusal.code in ("not_allowed", "rate_limited")
+        caller = self._access.caller(said.authorization) if known else NOBODY
+        self._control.audit_trail.refused(
+            caller.principal, asked_by(scope["method"], scope["path"]), refusal, self._control.committer.now()
+        )
 
     def _foreign(self, host: str, origin: str) -> Refusal | None:
         if self._names_loopback and not is_loopback(host):
@@ -97,6 +110,14 @@ class Guard:
         if origin and origin not in self._origins and not _is_same(origin, host, proxied=not self._names_loopback):
             return _refused("Origin", origin, _ORIGIN_HINT)
         return None
+
+
+def _refusing(refusal: Refusal) -> Response:
+    """Says also when to come back, where that is known."""
+    answer = problem_answer(refusal)
+    if "retry_after_s" in refusal.facts:
+        answer.headers["Retry-After"] = str(refusal.facts["retry_after_s"])
+    return answer
 
 
 def _said(scope: Scope) -> _Said:

@@ -11,6 +11,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from stoker.live.http.contract import REF
+from stoker.live.http.security import secured
+from stoker.wire.rest.audit import AuditAsked, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView, ReadyView
 from stoker.wire.rest.event import EventView
 from stoker.wire.rest.gpu import GpuListView
@@ -24,6 +26,7 @@ from stoker.wire.rest.job import (
     SignalBody,
     WhyView,
 )
+from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import DrainBody, ForgetQuery, LabelsBody, NodeListView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView
@@ -44,24 +47,25 @@ SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(TenantListView, NewTenantBody, TenantBody, QuotaBody, QuotaView),
     *(TokenListView, NewTokenBody, NewTokenView),
     *(UsageAsked, UsageView),
+    *(AuditAsked, AuditListView, JobEventsAsked, JobEventsView),
     *(ClusterView, HealthView, ReadyView, EventView, Problem),
 )
 """Those that they hold come along."""
 
 
-def document_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
+def document_of(app: FastAPI, *, open_to_owner: bool) -> Callable[[], dict[str, Any]]:
     """A replacement for `FastAPI.openapi`; the document is made once."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _made(app)
+            app.openapi_schema = _made(app, open_to_owner=open_to_owner)
         return app.openapi_schema
 
     return document
 
 
-def _made(app: FastAPI) -> dict[str, Any]:
+def _made(app: FastAPI, *, open_to_owner: bool) -> dict[str, Any]:
     made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, schemas = msgspec.json.schema_components(SHAPES, ref_template=REF)
     made.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
-    return made
+    return secured(made, open_to_owner=open_to_owner)

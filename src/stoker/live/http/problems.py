@@ -13,7 +13,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.live.http.answers import problem_answer
+from stoker.live.control import ControlPlane
+from stoker.live.http.answers import caller_of, problem_answer
+from stoker.live.http.asked import asked_by
 from stoker.ports import Telemetry
 
 _RETRY_S: Final = "1"
@@ -21,19 +23,24 @@ _PASSING: Final = frozenset({"overloaded", "queue_full", "too_many_streams"})
 """What may be over in a second."""
 
 
-def add_problems(app: FastAPI, telemetry: Telemetry) -> None:
+def add_problems(app: FastAPI, control: ControlPlane) -> None:
     # All of them are coroutines: the framework would run plain functions in a thread each.
-    app.add_exception_handler(StokerError, _refused)
+    app.add_exception_handler(StokerError, _refused(control))
     app.add_exception_handler(HTTPException, _framework_refused)
     app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, _defect(telemetry))
+    app.add_exception_handler(Exception, _defect(control.telemetry))
 
 
-async def _refused(request: Request, fault: Exception) -> Response:
-    assert isinstance(fault, StokerError), f"registered for StokerError, got {fault!r}"
-    answer = problem_answer(fault.refusal)
-    if fault.refusal.code in _PASSING:
-        answer.headers["Retry-After"] = _RETRY_S
+def _refused(control: ControlPlane) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, fault: Exception) -> Response:
+        assert isinstance(fault, StokerError), f"registered for StokerError, got {fault!r}"
+        by, asked = caller_of(request).principal, asked_by(request.method, request.scope["path"])
+        control.audit_trail.refused(by, asked, fault.refusal, control.committer.now())
+        told = problem_answer(fault.refusal)
+        if fault.refusal.code in _PASSING:
+            told.headers["Retry-After"] = _RETRY_S
+        return told
+
     return answer
 
 

@@ -1,0 +1,92 @@
+"""What happened to one job, from its submit to its end, and who told it what?
+
+What it went through is in its record; who told it what is in the audit trail. Both are merged by time.
+
+Rules: S1  an attempt after which the job waits again was followed by `requeued`; one after which somebody wanted the
+           job once more, by `finished`
+       S2  of a member also what was told to its whole array, or to it among others
+       S3  the order is that of time; in one millisecond an order comes before what it made happen
+"""
+
+from collections.abc import Iterator, Sequence
+
+from stoker.brain.domain.audit import OK, AuditRow
+from stoker.brain.domain.ids import CONTROL
+from stoker.brain.domain.job import Attempt, Job
+from stoker.brain.domain.lifecycle import Outcome
+from stoker.brain.domain.reason import describe
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.wire.rest.instant import iso
+from stoker.wire.rest.job_event import JobEventView, order_view
+
+Moment = tuple[Instant, JobEventView]
+
+
+def story_of(job: Job, rows: Sequence[AuditRow]) -> list[JobEventView]:
+    """In order of time, numbered from 1. `rows` are those about it, the oldest first."""
+    told = [row for row in rows if row.action != "submit"]
+    moments = [_submitted(job), *((row.at, order_view(row)) for row in told), *_attempts(job, told)]
+    if job.is_final:
+        moments.append(_finished(job))
+    moments.sort(key=lambda moment: moment[0])  # stable, for S3
+    return [view.numbered(number) for number, (_, view) in enumerate(moments, 1)]
+
+
+def _submitted(job: Job) -> Moment:
+    return job.submitted_at, JobEventView(at=iso(job.submitted_at), event="submitted", by=job.by)
+
+
+def _finished(job: Job) -> Moment:
+    said = describe(job.reason) if job.reason else ""
+    at = iso(job.ended_at)
+    return job.ended_at, JobEventView(
+        at=at, event="finished", by=CONTROL, state=job.state, exit_code=job.exit_code, details=said
+    )
+
+
+def _attempts(job: Job, told: Sequence[AuditRow]) -> Iterator[Moment]:
+    for attempt, following in zip(job.attempts, (*job.attempts[1:], None), strict=True):
+        yield from _attempt(attempt)
+        if attempt.outcome is None:
+            continue
+        if following is None and job.is_final and job.ended_at == attempt.ended_at:
+            continue  # the job's own end is told once, with its state
+        until = following.placed_at if following else None
+        word = "finished" if _was_returned(attempt, until, told) else "requeued"
+        yield attempt.ended_at, JobEventView(at=iso(attempt.ended_at), event=word, by=CONTROL, attempt=attempt.number)
+
+
+def _was_returned(attempt: Attempt, until: Instant | None, told: Sequence[AuditRow]) -> bool:
+    """S1. Did the job end with this attempt, and was it wanted once more before `until`?"""
+    if attempt.outcome is Outcome.REQUEUED:
+        return False
+    wanted = (row.at for row in told if row.action == "requeue" and row.outcome == OK)
+    return any(attempt.ended_at <= at and (until is None or at <= until) for at in wanted)
+
+
+def _attempt(attempt: Attempt) -> Iterator[Moment]:
+    number = attempt.number
+    placements = [task.placement for task in attempt.tasks]
+    nodes = tuple(dict.fromkeys(placement.node for placement in placements))
+    gpus = sum(len(placement.gpus) for placement in placements)
+    placed = JobEventView(at=iso(attempt.placed_at), event="placed", by=CONTROL, attempt=number, nodes=nodes, gpus=gpus)
+    yield attempt.placed_at, placed
+    if attempt.started_at != NEVER:
+        yield attempt.started_at, JobEventView(at=iso(attempt.started_at), event="started", by=CONTROL, attempt=number)
+    if attempt.stop is not None:
+        at, by, cause = attempt.stop.at, attempt.stop.by, attempt.stop.cause
+        yield at, JobEventView(at=iso(at), event="stopping", by=by, attempt=number, cause=cause)
+    if attempt.outcome is not None:
+        said = "; ".join(dict.fromkeys(task.end.error for task in attempt.tasks if task.end and task.end.error))
+        yield (
+            attempt.ended_at,
+            JobEventView(
+                at=iso(attempt.ended_at),
+                event="ended",
+                by=CONTROL,
+                attempt=number,
+                outcome=attempt.outcome,
+                exit_code=attempt.exit_code,
+                details=said,
+            ),
+        )

@@ -1,0 +1,96 @@
+"""How is the audit trail shown, and which of its rows may be asked for?"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from stoker.brain.domain.array import count_of
+from stoker.brain.domain.audit import ABOUT, AuditRow, members_of
+from stoker.wire.rest.decode import Limit
+from stoker.wire.rest.instant import iso
+
+AUDIT_DEFAULT = 100
+AUDIT_MAX = 1000
+
+
+class AuditAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which rows are wanted. Newest first; `after` is the `next` of the page before."""
+
+    since: str = ""
+    """Only rows from this moment on: `now`, `7d` ago, a date or a time."""
+    until: str = ""
+    """Only rows before this moment."""
+    by: str = ""
+    """Only what this principal told: `user:anna`, `token:k3j5h7x2`, or `nobody` who showed no good token."""
+    action: str = ""
+    """Only this action: `submit`, `cancel`, `node_drain`."""
+    outcome: str = ""
+    """`ok`; `unchanged`: everything was so already; `refused`; or the code of a refusal."""
+    tenant: str = ""
+    """Only what concerned this tenant, or a job of it."""
+    job: str = ""
+    """Only what concerned this job, array or member."""
+    limit: Limit = AUDIT_DEFAULT
+    """At most 1000; a higher one is read as 1000."""
+    after: str = ""
+
+
+class AuditRowView(msgspec.Struct, frozen=True, kw_only=True):
+    """One command, as it went: who told what, when, about what, and what came of it."""
+
+    id: str
+    at: str
+    by: str
+    """`user:NAME`, `token:ID` of a token without a user, `nobody` who showed no good token, `control` for us."""
+    action: str
+    outcome: str
+    """`ok`; `unchanged`: everything was so already; or the code of the refusal."""
+    job: str | None
+    """A job, an array, members of one such as `7_[0-4]`; of several that were submitted together the first."""
+    last_job: str | None
+    """Of several that were submitted together the last."""
+    count: int
+    """How many jobs or members it was about."""
+    tenant: str | None
+    target: str | None
+    """A node, partition, tenant or token."""
+    details: str
+    times: int
+    """How often within its minute; only requests with no good token, or too many of them, are counted so."""
+
+
+class AuditListView(msgspec.Struct, frozen=True, kw_only=True):
+    """One page. `next` is the `after` of the next page, of older rows, or null at the end."""
+
+    rows: list[AuditRowView]
+    limit: int
+    next: str | None
+
+
+def audit_view(rows: Iterable[AuditRow], limit: int, following: str | None) -> AuditListView:
+    return AuditListView(rows=[row_view(row) for row in rows], limit=limit, next=following)
+
+
+def row_view(row: AuditRow) -> AuditRowView:
+    return AuditRowView(
+        id=str(row.key),
+        at=iso(row.at),
+        by=row.by,
+        action=row.action,
+        outcome=row.outcome,
+        job=job_text(row) or None,
+        last_job=str(row.last_job) if row.last_job else None,
+        count=row.count,
+        tenant=row.tenant or None,
+        target=row.target or None,
+        details=row.details,
+        times=row.times,
+    )
+
+
+def job_text(row: AuditRow) -> str:
+    """As people write it. Members scattered too widely to be named are shown by the first and the last."""
+    if not row.members:
+        return str(row.job) if row.job else ""
+    one = not row.members.startswith(ABOUT) and count_of(members_of(row.members)) == 1
+    return f"{row.job}_{row.members}" if one else f"{row.job}_[{row.members}]"
