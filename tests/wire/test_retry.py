@@ -169,3 +169,20 @@ def test_a_host_that_no_resolver_would_take_is_refused_before_one_is_asked(host:
 def test_other_hosts_are_asked(host: str) -> None:
     (server,) = parsed_servers(f"http://{host}:80")
     assert server.netloc == f"{host}:80"
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("token_missing", 401), ("token_unknown", 401), ("not_allowed", 403), ("too_many_wrong_tokens", 429)],
+)
+def test_a_token_that_is_refused_is_never_tried_again(code: str, status: int) -> None:
+    found = tries(READ)
+    assert raised(lambda: found.accepts(said(code, status, **{"retry-after": "1"}))).code == code
+
+
+def test_who_asks_too_often_is_asked_again_when_he_is_told_to_and_not_before() -> None:
+    found = tries(ONCE, 20.0)
+    assert not found.accepts(said("rate_limited", 429, **{"retry-after": "7"}))
+    assert found.next_pause_s() == 7
+    assert not found.accepts(said("rate_limited", 429, **{"retry-after": "14"}))
+    assert raised(found.next_pause_s).code == "rate_limited"

@@ -4,7 +4,8 @@ Rules: C1  servers are tried in the order given; one that can't be reached is pa
            is asked first from then on
        C2  a request whose answer got lost may have been carried out: only one that is repeatable is sent again, once at
            once (a kept connection may have been closed meanwhile), then after pauses
-       C3  a refusal that says that nothing was done, and that time may lift, is a reason to ask again for any request
+       C3  a refusal that says that nothing was done, and that time may lift, is a reason to ask again for any request,
+           not before the moment that it names; a token that is refused doesn't heal, and is never tried again
        C4  pauses grow from PAUSE_FIRST_S to PAUSE_MAX_S, each drawn by lot from around its length; together they last
            at most as long as the client's patience
        C5  where no server ever answered this client, that is said at once: a wrong address doesn't heal
@@ -41,7 +42,7 @@ PAUSE_MAX_S: Final = 3.0
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _NOTHING_DONE: Final = frozenset(
-    {"overloaded", "stopping", "too_many_connections", "too_many_streams", "request_too_slow"}
+    {"overloaded", "stopping", "too_many_connections", "too_many_streams", "request_too_slow", "rate_limited"}
 )
 """C3"""
 _PERHAPS_DONE: Final = frozenset({"log_failed"})

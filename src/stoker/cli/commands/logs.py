@@ -38,7 +38,9 @@ AWAY_S_MAX: Final = 120.0
 UNREACHABLE_S_MAX: Final = 60.0
 """How long a node is waited for that has the output of an attempt which is over."""
 _AWAY: Final = frozenset({"no_server", "no_answer"})
-_BUSY: Final = frozenset({"too_many_streams", "too_many_connections", "overloaded", "stopping", "not_ready"})
+_BUSY: Final = frozenset(
+    {"too_many_streams", "too_many_connections", "overloaded", "stopping", "not_ready", "rate_limited"}
+)
 _GATEWAY_STATUSES: Final = (502, 503, 504)
 """What a proxy says for a server that is away."""
 _NO_NODE: Final = "node_unreachable"
