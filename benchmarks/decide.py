@@ -7,6 +7,8 @@ floor measured in the same run, so that figures from two machines can be compare
     starved      the same where most nodes have GPUs left but no CPUs: the worst case of a search in name order
     full pass    10,000 waiting gangs of mixed shapes on a busy cluster of 200 x 8: mostly reasons, few placements
     all unlike   the same where no two gangs have one shape, so that no verdict is shared, in several ways
+    shared       placements, and full passes, where the jobs are of 16 tenants in a tree, each with a guarantee and
+                 limits that are looked at and never met, and of both classes
     array        members of one array of 10,000 are placed, run and end, with a throttle and without
 The floor of placements is the bare loop: take the next node's GPUs by number, build the same records, decide nothing.
 Priorities age: every job has waited for up to 30 hours. Times are CPU times, so that other programs don't count.
@@ -19,7 +21,7 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -27,13 +29,15 @@ from msgspec.structs import replace
 from stoker.brain import cycle
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import ArraySpec, Members
-from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import CONTROL, Epoch, GpuUuid, JobId, NodeName, Position, Principal
+from stoker.brain.domain.ids import CONTROL, Epoch, GpuUuid, JobId, NodeName, Position, Principal, TenantName
 from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, Task, TaskEnd
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.node import Inventory, Node
 from stoker.brain.domain.plan import Place, Plan
+from stoker.brain.domain.quota import Limits, Quota
+from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
 from stoker.brain.engine.draft import Draft
@@ -59,8 +63,18 @@ _Wish = tuple[int, Demand, Where]
 class Bench:
     """A cluster whose jobs are put where they are wanted, and what its passes took."""
 
-    def __init__(self, nodes: int, cpus: int, labelled: Callable[[int], dict[str, str]] = lambda _: {}) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        cpus: int,
+        labelled: Callable[[int], dict[str, str]] = lambda _: {},
+        *,
+        shared: bool = False,
+    ) -> None:
         self.state = ClusterState()
+        self._shared = shared
+        for tenant in _tree(nodes * _GPUS_PER_NODE) if shared else ():
+            self.state.put_tenant(tenant)
         self.state.epoch = Epoch(1)
         self.view = ClusterView(self.state)
         for number in range(nodes):
@@ -76,6 +90,9 @@ class Bench:
 
     def _put(self, spec: JobSpec, at: Instant) -> JobId:
         job = self.state.next_job_id
+        if self._shared:
+            tenant, job_class = TenantName(f"team-{job % _TEAMS}"), tuple(JobClass)[job // _TEAMS % 2]
+            spec = replace(spec, tenant=tenant, job_class=job_class)
         count = spec.array.count if spec.array else 0
         members = Members(lazy=spec.array.indexes, waiting=count) if spec.array else None
         self.state.put_job(Job(id=job, uid="", spec=spec, by=_BY, submitted_at=at, members=members))
@@ -117,6 +134,18 @@ class Bench:
 
 
 _BY: Final = Principal("user:bench")
+_TEAMS: Final = 16
+_FAR: Final = 10**9
+
+
+def _tree(gpus: int) -> Iterator[Tenant]:
+    """Two departments with eight teams each; half of the GPUs are guaranteed to somebody."""
+    limits = Limits(gpus=_FAR, cpus=_FAR, jobs=_FAR)
+    for number in range(2):
+        yield Tenant(name=TenantName(f"department-{number}"), quota=Quota(guaranteed=gpus // 4, limits=limits))
+    for number in range(_TEAMS):
+        quota = Quota(guaranteed=gpus // 4 // (_TEAMS // 2), limits=limits)
+        yield Tenant(name=TenantName(f"team-{number}"), parent=TenantName(f"department-{number % 2}"), quota=quota)
 
 
 def _spec(demand: Demand, *, priority: int = 500, where: Where = ANYWHERE, array: ArraySpec | None = None) -> JobSpec:
@@ -169,16 +198,17 @@ def _bare_loop(bench: Bench) -> tuple[int, float]:
     return len(actions), time.process_time() - began
 
 
-def placements(nodes: int) -> None:
+def placements(nodes: int, *, shared: bool = False) -> None:
     dice = random.Random(1)
-    bench = Bench(nodes, cpus=128)
+    bench = Bench(nodes, cpus=128, shared=shared)
     bench.submit(_mixed_jobs(dice, nodes * 4), dice)
     floor_count, floor_s = _bare_loop(bench)
     setup_s = min(_timed(lambda: Draft(bench.view))[0] for _ in range(20))
     gc.freeze()
     placed, spent, longest = bench.pass_by_pass()
     floor = floor_count / floor_s
-    print(f"placements   {nodes} x 8, 1/2/4/8 GPUs: {placed} in {spent:.2f} s = {placed / spent:,.0f}/s")
+    name = "shared" if shared else "placements"
+    print(f"{name:12} {nodes} x 8, 1/2/4/8 GPUs: {placed} in {spent:.2f} s = {placed / spent:,.0f}/s")
     print(f"             bare loop {floor:,.0f}/s, ratio {floor / (placed / spent):.2f}")
     print(f"             longest pass {longest * 1e3:.1f} ms, draft set up in {setup_s * 1e3:.2f} ms")
 
@@ -209,10 +239,12 @@ class Full:
     def __init__(self, repeats: int) -> None:
         self._repeats = repeats
 
-    def measure(self, name: str, free: Sequence[int], wish: Callable[[random.Random, int], _Wish]) -> None:
+    def measure(
+        self, name: str, free: Sequence[int], wish: Callable[[random.Random, int], _Wish], *, shared: bool = False
+    ) -> None:
         """`free` are the numbers of free GPUs that nodes have; `wish` gives the n-th gang."""
         dice = random.Random(2)
-        bench = Bench(200, cpus=128, labelled=lambda number: {"rack": f"r{number // 8}"})
+        bench = Bench(200, cpus=128, labelled=lambda number: {"rack": f"r{number // 8}"}, shared=shared)
         for node in list(bench.state.nodes):
             bench.occupy(node, 8 - dice.choice(free), 128 - dice.randrange(0, 64), 2**20 - dice.randrange(2**18))
         bench.submit([wish(dice, number) for number in range(_GANGS)], dice)
@@ -225,6 +257,7 @@ class Full:
             seconds, again = _timed(bench.propose)
             assert not again.actions, "the first pass left out a gang that fits"
             took.append(seconds * 1e3)
+        assert not shared or len(bench.state.indexes.books.by_class) == len(JobClass), "it isn't shared"
         codes = sorted({reason.code.removeprefix("insufficient_") for reason in again.reasons.values()})
         print(f"{name:22} {len(again.reasons):6} shapes: ", end="")
         print(f"median {statistics.median(took):5.1f} ms, best {min(took):5.1f} ms ({', '.join(codes)});", end=" ")
@@ -236,6 +269,8 @@ def full_passes(repeats: int) -> None:
     full, some, none = Full(repeats), (0, 0, 0, 1, 1, 2, 3), (0,)
     racks = [make_where(f"rack in (r{i}, r{i + 5})") for i in range(20)]
     full.measure("mixed", some, lambda dice, _: _gang(dice, dice.choice((0, 16_384))))
+    full.measure("mixed, shared", some, lambda dice, _: _gang(dice, dice.choice((0, 16_384))), shared=True)
+    full.measure("unlike, shared", some, lambda dice, n: _gang(dice, n), shared=True)
     full.measure("unlike in memory", some, lambda dice, n: _gang(dice, n))
     full.measure("the same, all busy", none, lambda dice, n: _gang(dice, n))
     full.measure("the same, 20 selections", some, lambda dice, n: _gang(dice, n, where=dice.choice(racks)))
@@ -302,6 +337,7 @@ def main() -> None:
     nodes, repeats = (chosen.nodes // 10, 3) if chosen.quick else (chosen.nodes, 30)
     gc.set_threshold(*_COLLECTOR)
     placements(nodes)
+    placements(nodes, shared=True)
     selected(nodes)
     starved(nodes)
     full_passes(repeats)

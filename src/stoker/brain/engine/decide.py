@@ -189,8 +189,9 @@ class _Pass:
 
     def is_its_turn(self, shape: Shape) -> bool:
         """Else the shape is blocked, for this round or for good."""
-        if self._turns.wall(shape) is not None:
-            self.blocked[shape] = self._hopeful[shape]
+        wall = self._turns.wall(shape)
+        if wall is not None:
+            self.blocked[shape] = wall
             return False
         if self._turns.standing(shape) <= self._standing:
             return True
@@ -204,10 +205,12 @@ class _Pass:
         spent = turns.spent.copy()
         for shape, jobs in keeper.kept.items():
             for _ in range(jobs):
-                spent.charge(shape, turns.needs(shape))
-        gone = {shape: self._placed.get(shape, 0) + keeper.kept.get(shape, 0) for shape in self.blocked}
+                turns.charge(shape, spent)
+        gone: dict[Shape, int] = {}
         for bucket in sorted(self._waiting_before(), key=self._rank):
             shape = bucket.shape
+            if shape not in gone:
+                gone[shape] = self._placed.get(shape, 0) + keeper.kept.get(shape, 0)
             waiting = self._waiting(bucket, gone[shape])
             gone[shape] = max(0, -waiting)
             for _ in range(waiting):
@@ -215,7 +218,7 @@ class _Pass:
                     break
                 if not keeper.keep(self._pool_of(shape), shape):
                     break
-                spent.charge(shape, turns.needs(shape))
+                turns.charge(shape, spent)
 
     def _waiting_before(self) -> Iterator[Bucket]:
         for bucket in self._buckets:
@@ -311,13 +314,17 @@ class _Pass:
         """Why each blocked shape waits, now that the pass is over."""
         self._keeper.give_back()
         return {
-            shape: ways if isinstance(ways, Reason) else self._why(shape, ways) for shape, ways in self.blocked.items()
+            shape: self._said(shape, ways) if isinstance(ways, Reason) else self._why(shape, ways)
+            for shape, ways in self.blocked.items()
         }
 
+    def _said(self, shape: Shape, reason: Reason) -> Reason:
+        """What was found on the way, with the numbers of the end where there are any."""
+        if reason.code is ReasonCode.BUDGET_SPENT:
+            return reason
+        return self._turns.wall(shape) or self._why(shape, self._hopeful[shape])
+
     def _why(self, shape: Shape, ways: _Ways) -> Reason:
-        wall = self._turns.wall(shape)
-        if wall is not None:
-            return wall
         waiting = ways.waiting
         if waiting is None:
             if not ways.last.pool.admitted.alike:

@@ -13,15 +13,15 @@ Limits: costs 0.05 us per bucket where no tenant has a quota and one class waits
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.quota import NOTHING, needs
+from stoker.brain.domain.quota import needs
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import path_of
 from stoker.brain.state.view import Bucket, View
-from stoker.brain.state.walls import Walls, owed
+from stoker.brain.state.walls import Walls
 
 FIRST: Final = 0
 _UNOWED: Final = 999
@@ -30,18 +30,31 @@ _LATER: Final = 1_000
 """Added for who yields to the other class."""
 
 
-class Draft:
-    """Who would use how much: rows of accounts that somebody asks about, changed in place."""
+_Row = list[int]
 
-    __slots__ = ("_paths", "_view", "by_class", "by_tenant", "unlending")
+
+class _Account(NamedTuple):
+    """All that jobs of one tenant and class are charged to."""
+
+    pool: _Row
+    owing: tuple[tuple[int, int, _Row], ...]
+    """Level, guarantee and use of those tenants on the path that have a guarantee, the nearest first."""
+    charged: tuple[_Row, ...]
+
+
+class Draft:
+    """Who would use how much: rows with the fields of an Amount, of accounts that somebody asks about, changed in
+    place."""
+
+    __slots__ = ("_accounts", "_view", "by_class", "by_tenant", "unlending")
 
     def __init__(self, view: View) -> None:
         self._view = view
         books = view.books
-        self.by_class: dict[JobClass, list[int]] = {each: list(books.used_by_class(each)) for each in JobClass}
-        self.by_tenant: dict[TenantName, list[int]] = {}
+        self.by_class: dict[JobClass, _Row] = {each: list(books.used_by_class(each)) for each in JobClass}
+        self.by_tenant: dict[TenantName, _Row] = {}
         self.unlending: Mapping[TenantName, None] = books.unlending
-        self._paths: dict[TenantName, tuple[list[int], ...]] = {}
+        self._accounts: dict[tuple[TenantName, JobClass], _Account] = {}
         for name in (*books.promised, *books.limited):
             self.by_tenant[name] = list(books.used_by(name))
 
@@ -51,33 +64,41 @@ class Draft:
         made.by_tenant = {name: list(row) for name, row in self.by_tenant.items()}
         return made
 
-    def charge(self, shape: Shape, more: Sequence[int]) -> None:
-        rows = self._paths.get(shape.tenant)
-        if rows is None:
-            path = path_of(self._view.tenants, shape.tenant)
-            rows = tuple(self.by_tenant[each.name] for each in path if each.name in self.by_tenant)
-            self._paths[shape.tenant] = rows
-        for row in (self.by_class[shape.job_class], *rows):
-            for at, amount in enumerate(more):
+    def account(self, shape: Shape) -> _Account:
+        key = shape.tenant, shape.job_class
+        found = self._accounts.get(key)
+        if found is None:
+            rows, pool = self.by_tenant, self.by_class[shape.job_class]
+            path = [each for each in path_of(self._view.tenants, shape.tenant) if each.name in rows]
+            owing = ((level, each.quota.guaranteed, rows[each.name]) for level, each in enumerate(path))
+            charged = (pool, *(rows[each.name] for each in path))
+            found = self._accounts[key] = _Account(pool, tuple(each for each in owing if each[1]), charged)
+        return found
+
+    def charge(self, shape: Shape, more: Sequence[tuple[int, int]]) -> None:
+        """`more` are fields and what is added to each."""
+        rows = self.account(shape).charged
+        for at, amount in more:
+            for row in rows:
                 row[at] += amount
 
 
 class Turns:
     """Of one pass."""
 
-    __slots__ = ("_busy", "_contended", "_needs", "_view", "_walls", "spent")
+    __slots__ = ("_busy", "_contended", "_guaranteed", "_needs", "_promised", "_view", "_walls", "spent")
 
     def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
         self._view = view
         books = view.books
-        classes = len({bucket.shape.job_class for bucket in buckets}) if buckets else 0
-        self._busy = bool(classes > 1 or view.pools.strict or books.promised or books.limited)
-        self._needs: dict[Shape, Sequence[int]] = {}
-        if not self._busy:
-            return
-        self._walls = Walls(view.tenants, view.pools, books.held_gpus + view.free_gpus)
-        self.spent = Draft(view)
-        self._contended = classes > 1
+        self._promised = bool(books.promised)
+        self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
+        self._busy = bool(self._contended or self._promised or view.pools.strict or books.limited)
+        self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
+        if self._busy:
+            self._walls = Walls(view.tenants, view.pools, books.held_gpus + view.free_gpus)
+            self._guaranteed = view.pools.guaranteed(self._walls.gpus)
+            self.spent = Draft(view)
 
     def wall(self, shape: Shape) -> Reason | None:
         """W1"""
@@ -86,36 +107,32 @@ class Turns:
     def take(self, shape: Shape) -> None:
         """One job of this shape was placed."""
         if self._busy:
-            self.spent.charge(shape, self.needs(shape))
+            self.charge(shape, self.spent)
 
-    def needs(self, shape: Shape) -> Sequence[int]:
-        found = self._needs.get(shape)
-        if found is None:
-            found = self._needs[shape] = needs(shape.demand)
-        return found
+    def charge(self, shape: Shape, spent: Draft) -> None:
+        more = self._needs.get(shape)
+        if more is None:
+            more = self._needs[shape] = tuple((at, each) for at, each in enumerate(needs(shape.demand)) if each)
+        spent.charge(shape, more)
 
-    def standing(self, shape: Shape, spent: Draft | None = None) -> int:
+    def standing(self, shape: Shape) -> int:
         """Lower comes first. It only rises in a pass, as GPUs are taken."""
-        if not self._busy:
-            return FIRST
-        spent = spent or self.spent
-        level = self._level(shape, spent) if self._view.books.promised else FIRST
-        later = self._contended and not self._pool_owes(shape, spent)
-        return level + _LATER if later else level
+        return self._standing(shape, self.spent) if self._busy else FIRST
 
     def would_wait(self, shape: Shape, spent: Draft, standing: int) -> bool:
         """With so much spent, does this shape come before `standing`, within its limits?"""
-        return self.standing(shape, spent) < standing and self._walls.before(shape, spent) is None
+        return self._standing(shape, spent) < standing and self._walls.before(shape, spent) is None
 
-    def _level(self, shape: Shape, spent: Draft) -> int:
-        """W3"""
-        gpus = shape.demand.total_gpus
-        for level, tenant in enumerate(path_of(self._view.tenants, shape.tenant)):
-            if owed(tenant, spent, gpus):
-                return level
-        return _UNOWED
-
-    def _pool_owes(self, shape: Shape, spent: Draft) -> bool:
-        gpus, walls = shape.demand.total_gpus, self._walls
-        guaranteed = walls.pools.guaranteed(walls.gpus)[shape.job_class]
-        return 0 < gpus <= guaranteed - spent.by_class.get(shape.job_class, NOTHING)[0]
+    def _standing(self, shape: Shape, spent: Draft) -> int:
+        """W2, W3 and W5."""
+        account, gpus = spent.account(shape), shape.demand.total_gpus
+        standing = FIRST
+        if self._promised:
+            standing = _UNOWED
+            for level, guaranteed, row in account.owing:
+                if 0 < gpus <= guaranteed - row[0]:
+                    standing = level
+                    break
+        if self._contended and not 0 < gpus <= self._guaranteed[shape.job_class] - account.pool[0]:
+            standing += _LATER
+        return standing
