@@ -208,6 +208,7 @@ STATUSES: Final[dict[str, Status]] = {
     "not_ready": _unavailable("Not ready to serve"),
     "internal_error": Status(500, "INTERNAL", EXIT_FAILED, "A defect of Stoker"),
     "bad_answer": _unavailable("The answer is not Stoker's", 502),
+    "took_too_long": Status(504, "DEADLINE_EXCEEDED", EXIT_FAILED, "The answer took too long"),
     "no_answer": Status(504, "UNKNOWN", EXIT_NO_SERVER, "The server went away before it answered"),
     "no_server": Status(503, "UNAVAILABLE", EXIT_NO_SERVER, "No server answers"),
     # a daemon that can't start

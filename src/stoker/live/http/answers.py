@@ -107,14 +107,14 @@ async def body_of(request: Request) -> bytes:
     """The whole body. Raises: StokerError `body_too_large` or `overloaded`."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
-        raise _too_large()
+        raise too_large()
     bodies: Bodies = request.app.state.bodies
     chunks: list[bytes] = []
     size = 0
     try:
         async for chunk in request.stream():
             if size + len(chunk) > BODY_BYTES_MAX:
-                raise _too_large()
+                raise too_large()
             bodies.take(len(chunk))
             size += len(chunk)
             chunks.append(chunk)
@@ -123,7 +123,8 @@ async def body_of(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-def _too_large() -> StokerError:
+def too_large() -> StokerError:
+    """What a longer body is refused with."""
     limit_mib = BODY_BYTES_MAX // _MIB
     return StokerError(
         refuse(

@@ -62,8 +62,12 @@ def key_of(request: Request, data: bytes, dialect: str) -> Key:
         many = "is given twice" if len(given) > 1 else "is empty"
         hint = "give one key, or leave the header out"
         raise StokerError(refuse("bad_idempotency_key", f"the header {KEY_HEADER} {many}", hint))
-    # The dialect is part of what was asked (I2).
-    return Key(given[0], blake2b(data, digest_size=_DIGEST_BYTES, person=dialect.encode()).hexdigest())
+    return keyed(given[0], data, dialect)
+
+
+def keyed(key: str, data: bytes, dialect: str) -> Key:
+    """The dialect is part of what was asked (I2)."""
+    return Key(key, blake2b(data, digest_size=_DIGEST_BYTES, person=dialect.encode()).hexdigest())
 
 
 def spec_for(control: ControlPlane, caller: Caller, body: JobBody, at: str = "") -> JobSpec:

@@ -18,8 +18,9 @@ from stoker.live.control import ControlPlane
 from stoker.live.listen import why_not
 from stoker.live.rpc.agents import AgentService
 from stoker.live.rpc.callers import Gate
+from stoker.live.rpc.jobs import JobService
 from stoker.live.settings import GrpcSettings
-from stoker.wire.gen import agent_pb2, agent_pb2_grpc
+from stoker.wire.gen import agent_pb2, agent_pb2_grpc, job_pb2, job_pb2_grpc
 
 MESSAGE_BYTES_MAX: Final = 16 << 20
 """An inventory of 10,000 tasks is about 1 MiB."""
@@ -46,6 +47,7 @@ class RpcServer:
         self._sessions = control.sessions
         self._server = aio.server(options=_OPTIONS, interceptors=(Gate(control.access),))
         agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control), self._server)
+        job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control), self._server)
         self._health = _add_health(self._server)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
@@ -68,10 +70,13 @@ class RpcServer:
 
 
 def _add_health(server: aio.Server) -> health_aio.HealthServicer:
-    name = agent_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
+    names = (
+        agent_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name,
+        job_pb2.DESCRIPTOR.services_by_name["JobService"].full_name,
+        health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+        reflection.SERVICE_NAME,
+    )
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    reflection.enable_server_reflection(
-        (name, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server
-    )
+    reflection.enable_server_reflection(names, server)
     return health

@@ -58,9 +58,9 @@ class SubmitResponse(_message.Message):
 
     IDS_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
-    REPEATED_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
     FORGOTTEN_FIELD_NUMBER: _builtins.int
-    repeated: _builtins.bool
+    replayed: _builtins.bool
     """An earlier submit under this key was answered once more."""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -79,12 +79,12 @@ class SubmitResponse(_message.Message):
         *,
         ids: _abc.Iterable[_builtins.str] | None = ...,
         jobs: _abc.Iterable[Global___Job] | None = ...,
-        repeated: _builtins.bool = ...,
+        replayed: _builtins.bool = ...,
         forgotten: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forgotten", b"forgotten", "ids", b"ids", "jobs", b"jobs", "repeated", b"repeated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forgotten", b"forgotten", "ids", b"ids", "jobs", b"jobs", "replayed", b"replayed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
