@@ -69,10 +69,13 @@ class Draft:
         found = self._accounts.get(key)
         if found is None:
             rows, pool = self.by_tenant, self.by_class[shape.job_class]
-            path = [each for each in path_of(self._view.tenants, shape.tenant) if each.name in rows]
-            owing = ((level, each.quota.guaranteed, rows[each.name]) for level, each in enumerate(path))
-            charged = (pool, *(rows[each.name] for each in path))
-            found = self._accounts[key] = _Account(pool, tuple(each for each in owing if each[1]), charged)
+            path = [
+                (level, each.quota.guaranteed, rows[each.name])
+                for level, each in enumerate(path_of(self._view.tenants, shape.tenant))
+                if each.name in rows
+            ]
+            charged = (pool, *(row for _, _, row in path))
+            found = self._accounts[key] = _Account(pool, tuple(each for each in path if each[1]), charged)
         return found
 
     def charge(self, shape: Shape, more: Sequence[tuple[int, int]]) -> None:
