@@ -359,3 +359,17 @@ async def test_n1_a_death_while_an_old_snapshot_goes_leaves_no_snapshot_that_is_
         assert found is not None
         assert found.position == 3
     assert not list(store.folder.glob("*.tmp"))
+
+
+async def test_nobody_else_can_read_what_the_log_keeps_even_in_a_folder_open_to_all(tmp_path: Path) -> None:
+    """The environment of every job is in there, and jobs of others run on the same machine."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    log = SqliteLog(folder)
+    await log.open()
+    await log.append(Epoch(1), Position(0), [b"fact"])
+    await log.save_snapshot(Position(1), [b"chunk"])
+    modes = {path.name: path.stat().st_mode & 0o077 for path in folder.iterdir()}
+    await log.close()
+    assert len(modes) >= 4
+    assert not any(modes.values()), modes

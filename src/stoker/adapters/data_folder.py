@@ -3,6 +3,8 @@
 Rules: F1  one process at a time holds a folder; the kernel lets go of the lock when that process is gone, however it
            ended, so a lock is never stale
        F2  a folder that can't be made, written or locked is refused before anything else happens, with the reason
+       F3  what is made in it only its owner can read, whatever the folder's own mode is: the environment of every job
+           is in there, and jobs run on this machine too
 """
 
 import errno
@@ -62,6 +64,14 @@ def _lock(path: Path, fd: int) -> None:
         os.fsync(fd)
     except OSError as fault:
         raise unusable(path, fault) from fault
+
+
+def make_private(path: Path) -> None:
+    """F3. An empty file, unless there is one already, whose mode is left as somebody may have wanted it.
+
+    Raises: OSError.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def sync_folder(path: Path) -> None:

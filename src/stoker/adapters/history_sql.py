@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from stoker.adapters import history_audit
 from stoker.adapters import history_statements as sql
+from stoker.adapters.data_folder import make_private
 from stoker.adapters.sqlite_journal import is_damage, words
 from stoker.adapters.sqlite_schema import ForeignStore, migrate
 from stoker.brain.domain.audit import NUMBERS, AuditQuery, AuditRow
@@ -172,6 +173,8 @@ class SqliteHistory:
 
     def _open_writer(self) -> HistoryMark:
         self._close_writer()
+        with suppress(OSError):  # what can't be made SQLite can't open, and it says why
+            make_private(self._path)
         db = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
         try:
             db.execute("PRAGMA journal_mode = WAL")

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, TypeVar
 
 import msgspec
 
-from stoker.adapters.data_folder import sync_folder
+from stoker.adapters.data_folder import make_private, sync_folder
 from stoker.brain.domain.ids import Position
 
 KEPT: Final = 2
@@ -85,6 +85,7 @@ class SnapshotFiles:
         path = self.path(position)
         beside = path.with_suffix(".tmp")
         try:
+            make_private(beside)
             with beside.open("wb", buffering=0) as file:
                 _write(file, _lines(position, chunks))
             beside.replace(path)

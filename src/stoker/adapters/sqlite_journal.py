@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
+from stoker.adapters.data_folder import make_private
 from stoker.adapters.sqlite_schema import ForeignStore, migrate
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import LogConflict, LogFailed
@@ -181,6 +182,7 @@ def is_damage(fault: sqlite3.Error) -> bool:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    make_private(path)  # SQLite gives its other files the same mode
     db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
     try:
         db.execute("PRAGMA journal_mode = WAL")
