@@ -13,6 +13,7 @@ from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.idempotency import KEY_HEADER
 from stoker.wire.pause import fresh_key
+from stoker.wire.rest.audit import AuditAsked, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import (
@@ -26,6 +27,7 @@ from stoker.wire.rest.job import (
     SignalBody,
     WhyView,
 )
+from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
 from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
 from stoker.wire.rest.node import DrainBody, LabelsBody, NodeListView, NodeView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView
@@ -170,6 +172,10 @@ def why(job_id: str) -> Ask[WhyView]:
     return _read(WhyView, f"/jobs/{_word(job_id)}/why")
 
 
+def job_events(job_id: str, query: JobEventsAsked | None) -> Ask[JobEventsView]:
+    return _read(JobEventsView, f"/jobs/{_word(job_id)}/events{_query(query)}")
+
+
 def logs(job_id: str, query: LogQuery | None) -> Ask[LogPart]:
     return Ask(_get(f"/jobs/{_word(job_id)}/logs{_query(query)}"), _log_part)
 
@@ -279,6 +285,10 @@ def gpus() -> Ask[GpuListView]:
 
 def usage(query: UsageAsked | None) -> Ask[UsageView]:
     return _read(UsageView, "/usage" + _query(query))
+
+
+def audit(query: AuditAsked | None) -> Ask[AuditListView]:
+    return _read(AuditListView, "/audit" + _query(query))
 
 
 def cluster() -> Ask[ClusterView]:

@@ -18,9 +18,11 @@ from stoker.wire import asks, steps
 from stoker.wire.asks import Ask, LogPart
 from stoker.wire.async_transport import AsyncTransport
 from stoker.wire.pause import pause_async
+from stoker.wire.rest.audit import AuditAsked, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
+from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
@@ -98,6 +100,9 @@ class AsyncClient:
 
     async def why(self, job_id: str) -> WhyView:
         return await self._ask(asks.why(job_id))
+
+    async def job_events(self, job_id: str, query: JobEventsAsked | None = None) -> JobEventsView:
+        return await self._ask(asks.job_events(job_id, query))
 
     async def wait(self, job_id: str, *, at_most_s: float = float("inf")) -> JobView:
         return await self._one(steps.wait(job_id, at_most_s), JobView)
@@ -188,6 +193,9 @@ class AsyncClient:
 
     async def usage(self, query: UsageAsked | None = None) -> UsageView:
         return await self._ask(asks.usage(query))
+
+    async def audit(self, query: AuditAsked | None = None) -> AuditListView:
+        return await self._ask(asks.audit(query))
 
     async def status(self) -> ClusterView:
         return await self._ask(asks.cluster())

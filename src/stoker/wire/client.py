@@ -19,9 +19,11 @@ from stoker.brain.domain.errors import StokerError
 from stoker.wire import asks, steps
 from stoker.wire.asks import Ask, LogPart
 from stoker.wire.pause import pause
+from stoker.wire.rest.audit import AuditAsked, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
+from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
@@ -157,6 +159,10 @@ class Client:
         """Say what keeps a job from running, and where in the queue it is, or what ended it."""
         return self._ask(asks.why(job_id))
 
+    def job_events(self, job_id: str, query: JobEventsAsked | None = None) -> JobEventsView:
+        """Tell what happened to a job, newest last, and who told it what."""
+        return self._ask(asks.job_events(job_id, query))
+
     def wait(self, job_id: str, *, at_most_s: float = float("inf")) -> JobView:
         """The job once it is final, or as it is when `at_most_s` of pauses are over."""
         return self._one(steps.wait(job_id, at_most_s), JobView)
@@ -286,6 +292,10 @@ class Client:
     def usage(self, query: UsageAsked | None = None) -> UsageView:
         """Sum up what was used, by tenant, user, job or node; the last seven days unless the query says otherwise."""
         return self._ask(asks.usage(query))
+
+    def audit(self, query: AuditAsked | None = None) -> AuditListView:
+        """List what people told the cluster, newest first. Raises: StokerError `not_allowed` but for admins."""
+        return self._ask(asks.audit(query))
 
     def status(self) -> ClusterView:
         """Show the cluster in numbers."""

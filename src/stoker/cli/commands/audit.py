@@ -1,0 +1,78 @@
+"""`stoker audit`: who told the cluster what, and what came of it?"""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stoker.cli.output import output_options, show_rows
+from stoker.cli.server import connect, server_option
+from stoker.cli.table import Column
+
+if TYPE_CHECKING:
+    from stoker.wire.client import Client
+    from stoker.wire.rest.audit import AuditListView, AuditRowView
+
+LIMIT = 100
+
+
+@click.command()
+@click.option("--since", metavar="MOMENT", help="Only rows from then on: `1d` ago, a date, a time.")
+@click.option("--until", metavar="MOMENT", help="Only rows before then, said in the same ways.")
+@click.option("--by", metavar="P", help="Only what this principal told: `user:ada`, `token:ID`, `nobody`.")
+@click.option("--action", metavar="A", help="Only this action: `submit`, `cancel`, `node_drain`.")
+@click.option("--outcome", metavar="O", help="`ok`, `unchanged`, `refused`, or the code of a refusal.")
+@click.option("--tenant", metavar="T", help="Only what concerned this tenant, or a job of it.")
+@click.option("--job", metavar="ID", help="Only what concerned this job, array or member.")
+@click.option("--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="The newest so many rows.")
+@output_options
+@server_option
+def audit(form: str, limit: int, since: str | None, until: str | None, **given: str | None) -> None:
+    """List what people told the cluster, newest first, and what came of it.
+
+    For admins. What was refused is there too; who showed no good token is counted by the minute, under `nobody`.
+
+    \b
+    Examples:
+      stoker audit
+      stoker audit --since 1d --by user:ada
+      stoker audit --job 7 --outcome refused --json
+    """
+    from stoker.cli.local_zone import moment
+
+    asked = {name: value for name, value in given.items() if value}
+    asked |= {name: moment(text) for name, text in (("since", since), ("until", until)) if text}
+    page = _gathered(connect(), asked, limit)
+    show_rows(form, _columns(), page.rows, page)
+
+
+def _gathered(client: "Client", asked: dict[str, Any], limit: int) -> "AuditListView":
+    """Up to `limit` rows as one page, however many pages that takes."""
+    from stoker.wire.rest.audit import AUDIT_MAX, AuditAsked, AuditListView
+
+    rows: list[AuditRowView] = []
+    after: str | None = ""
+    while after is not None and len(rows) < limit:
+        page = client.audit(AuditAsked(**asked, limit=min(AUDIT_MAX, limit - len(rows)), after=after))
+        rows += page.rows
+        after = page.next
+    return AuditListView(rows=rows, limit=limit, next=after)
+
+
+def _columns() -> "list[Column[AuditRowView]]":
+    return [
+        Column("AT", lambda row: row.at),
+        Column("BY", lambda row: row.by),
+        Column("ACTION", lambda row: row.action),
+        Column("OUTCOME", lambda row: row.outcome),
+        Column("ABOUT", _about),
+        Column("DETAILS", lambda row: row.details, elastic=True),
+        Column("COUNT", lambda row: row.count or None, right=True, wide=True),
+        Column("TIMES", lambda row: row.times, right=True, wide=True),
+        Column("TENANT", lambda row: row.tenant, wide=True),
+    ]
+
+
+def _about(row: "AuditRowView") -> str | None:
+    if row.job and row.last_job:
+        return f"{row.job} to {row.last_job}"
+    return row.job or row.target

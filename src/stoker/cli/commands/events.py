@@ -1,0 +1,79 @@
+"""`stoker events`: what happened to one job, and who told it what?"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker.cli.id_types import ANY_JOB
+from stoker.cli.output import output_options, show_rows
+from stoker.cli.server import connect, server_option
+from stoker.cli.table import Column
+
+if TYPE_CHECKING:
+    from stoker.wire.client import Client
+    from stoker.wire.rest.job_event import JobEventsView, JobEventView
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=ANY_JOB)
+@output_options
+@server_option
+def events(job_id: str, form: str) -> None:
+    """Tell what happened to a job, newest last, and who told it what.
+
+    From its submit over each attempt to its end; also of jobs that ended long ago. Of a member of an array what was
+    told to the whole array is there too.
+
+    \b
+    Examples:
+      stoker events 7
+      stoker events 7_3
+      stoker events 7 --json
+    """
+    story = _whole(connect(), job_id)
+    show_rows(form, _columns(), story.events, story)
+
+
+def _whole(client: "Client", job_id: str) -> "JobEventsView":
+    """The story as one page, however many pages it takes."""
+    from msgspec.structs import replace
+
+    from stoker.wire.rest.audit import AUDIT_MAX
+    from stoker.wire.rest.job_event import JobEventsAsked
+
+    story = client.job_events(job_id, JobEventsAsked(limit=AUDIT_MAX))
+    page = story
+    while page.next is not None:
+        page = client.job_events(job_id, JobEventsAsked(limit=AUDIT_MAX, after=int(page.next)))
+        story = replace(story, events=[*story.events, *page.events], total=page.total, next=page.next)
+    return story
+
+
+def _columns() -> "list[Column[JobEventView]]":
+    return [
+        Column("AT", lambda event: event.at),
+        Column("EVENT", lambda event: event.event),
+        Column("BY", lambda event: event.by),
+        Column("ATTEMPT", lambda event: event.attempt or None, right=True),
+        Column("DETAILS", lambda event: "; ".join(_said(event)) or None, elastic=True),
+        Column("NUMBER", lambda event: event.number, right=True, wide=True),
+    ]
+
+
+def _said(event: "JobEventView") -> Iterator[str]:
+    if event.nodes:
+        gpus = f"{event.gpus} GPU{'s' * (event.gpus != 1)}"
+        yield f"{gpus} on {', '.join(event.nodes)}"
+    if event.state is not None:
+        yield event.state.value
+    if event.outcome is not None:
+        yield event.outcome.value
+    if event.exit_code is not None and not event.details:
+        yield f"exit code {event.exit_code}"
+    if event.cause is not None:
+        yield event.cause.value
+    if event.code:
+        yield event.code
+    if event.details:
+        yield event.details
