@@ -3,16 +3,19 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.brain import cycle
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.dependency import Dependency, DependencyKind
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import NodeName, TenantName
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import Instant
-from stoker.brain.state.commands import DrainNode, ResumeNode, Submit
+from stoker.brain.state.commands import DrainNode, PutTenant, ResumeNode, Submit
 from tests.live.stage import ANNA, spec, stage, virtual
 
 
@@ -221,3 +224,23 @@ async def test_an_array_goes_on_member_by_member_and_ends_by_itself() -> None:
             await s.until(lambda: bool(s.state.indexes.arrays[array].open))
             await player.run_to_end(min(s.state.indexes.arrays[array].open))
         await s.until_state(array, JobState.SUCCEEDED)
+
+
+@virtual
+async def test_a_tenant_at_its_limit_is_told_so_also_on_a_full_cluster_and_goes_on_once_it_is_raised() -> None:
+    async with stage() as s:
+        await s.join("n1", 2)
+        ml = Tenant(name=TenantName("ml"), quota=Quota(limits=Limits(gpus=1)))
+        await s.control.committer.ask(PutTenant(by=ANNA, tenant=ml, create=True))
+        wish = replace(spec(gpus=1), tenant=ml.name)
+        await s.control.committer.ask(Submit(by=ANNA, specs=(wish, wish)))
+        await s.pause(0.1)
+        _, second = s.state.jobs.values()
+        assert s.control.loop.reason_for(second).code is ReasonCode.TENANT_LIMIT
+        await s.submit(gpus=1)
+        await s.pause(0.1)
+        assert s.control.loop.reason_for(second).facts["used"] == 1, "now no GPU is free either"
+        await s.join("n2", 1)
+        await s.control.committer.ask(PutTenant(by=ANNA, tenant=replace(ml, quota=Quota()), create=False))
+        await s.pause(0.1)
+        assert s.job(second.id).state is JobState.STARTING

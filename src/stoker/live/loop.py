@@ -23,7 +23,7 @@ from stoker.brain.domain.errors import Facts, StokerError
 from stoker.brain.domain.ids import CONTROL
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
+from stoker.brain.domain.reason import AWAITING_PASS, SHORT, Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, SECOND_MS
 from stoker.brain.state.commands import RunDeadlines
 from stoker.brain.state.events.job import (
@@ -49,7 +49,9 @@ from stoker.brain.state.events.node import (
     StraysFound,
 )
 from stoker.brain.state.events.partition import PartitionDefined
+from stoker.brain.state.events.tenant import PoolsSet, TenantDefined
 from stoker.brain.state.facade import ClusterView
+from stoker.brain.state.walls import Walls
 from stoker.live.committer import Committer
 from stoker.live.feed import Entry
 from stoker.live.world import World
@@ -80,6 +82,8 @@ _CHANGES_A_DECISION: Final = (
     NodeLabelled,
     NodeTainted,
     PartitionDefined,
+    TenantDefined,
+    PoolsSet,
     StraysFound,
     PolicySet,
 )
@@ -113,11 +117,19 @@ class Loop:
             )
         if job.not_before != NEVER and job.reason is not None:
             return job.reason
-        return self._array_limit(job) or self.reason_of(job.spec.shape)
+        return self._array_limit(job) or self._wall(job.spec.shape) or self.reason_of(job.spec.shape)
 
     def reason_of(self, shape: Shape) -> Reason:
         """What the last plan said of jobs of this shape that wait for nothing else."""
         return self._reasons.get(shape, AWAITING_PASS)
+
+    def _wall(self, shape: Shape) -> Reason | None:
+        """A limit that would keep it waiting if GPUs were free. The plan doesn't ask when none are."""
+        state = self._committer.state
+        books = state.indexes.books
+        if self.reason_of(shape).code not in SHORT or not (books.limited or state.pools.strict):
+            return None
+        return Walls(state.tenants, state.pools, books.held_gpus + state.indexes.free_gpus).before(shape, books)
 
     def _array_limit(self, job: Job) -> Reason | None:
         """Of an array, or a member, that its own limit keeps waiting."""

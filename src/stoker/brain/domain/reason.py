@@ -56,6 +56,15 @@ class Reason(msgspec.Struct, frozen=True):
     facts: Facts = msgspec.field(default_factory=dict)
 
 
+SHORT: Final = frozenset(
+    {
+        ReasonCode.INSUFFICIENT_GPUS,
+        ReasonCode.INSUFFICIENT_NODES,
+        ReasonCode.INSUFFICIENT_CPUS,
+        ReasonCode.INSUFFICIENT_MEMORY,
+    }
+)
+"""What it needs is there, and others have it."""
 AWAITING_PASS: Final = Reason(ReasonCode.AWAITING_PASS)
 
 _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
