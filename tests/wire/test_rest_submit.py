@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import JobSpec, Visible
+from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, Instant
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.submit import JobBody, spec_of
@@ -54,7 +55,7 @@ def test_low_of_the_dgpu_dialect_is_class_batch_with_priority_100() -> None:
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     read = spec()
     assert read.demand == Demand(gpu_count=0, cpus=1, memory_mb=0, tasks=1)
-    assert (read.priority, read.job_class, read.tenant, read.requeue) == (500, JobClass.BATCH, "default", True)
+    assert (read.priority, read.job_class, read.tenant, read.requeue) == (UNSTATED, JobClass.BATCH, "default", True)
     assert read.time_limit_ms == 0, "0 asks the brain for the policy's default; it never means unlimited"
 
 

@@ -16,7 +16,10 @@ from stoker.wire.status import STATUSES, SUBMIT_CODES
 
 REF: Final = "#/components/schemas/{name}"
 
-ALWAYS: Final = ("foreign_origin", "internal_error")
+ALWAYS: Final = (
+    *("token_missing", "token_unknown", "not_allowed", "foreign_origin", "foreign_user"),
+    *("rate_limited", "too_many_wrong_tokens", "internal_error"),
+)
 """What any route may refuse with."""
 CHANGE: Final = ("log_failed", "overloaded", "stopping")
 """What any route that changes something may refuse with."""
@@ -36,7 +39,7 @@ PARTITION: Final = ("partition_unknown",)
 TENANT: Final = ("tenant_unknown",)
 KEYED: Final = ("bad_idempotency_key", "idempotency_key_reused")
 """What a submit with an idempotency key may be refused with."""
-SUBMIT: Final = ("bad_priority", "conflicting_fields", "bad_begin", *SUBMIT_CODES)
+SUBMIT: Final = ("bad_priority", "conflicting_fields", "bad_begin", "user_not_yours", *SUBMIT_CODES)
 
 _JOB_REF: Final = r"^[1-9][0-9]{0,14}(_([0-9]{1,8}|\[[0-9]{1,8}(-[0-9]{1,8}(:[0-9]{1,8})?)?(,[0-9]{1,8})*\]))?$"
 """`123`, `123_4`, `123_[0-4,7]`."""

@@ -19,11 +19,12 @@ from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
 from stoker.brain.domain.job import Command, JobSpec, Visible
+from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
 from stoker.wire.after import parse_after
 from stoker.wire.rest.decode import Count, bad_value
-from stoker.wire.text import PRIORITY_WORDS, parse_begin, parse_duration, parse_priority
+from stoker.wire.text import parse_begin, parse_duration, parse_priority
 
 Value = TypeVar("Value")
 
@@ -52,7 +53,8 @@ class JobBody(
     job_class: JobClass | None = None
     """Its pool. Left out = `batch`."""
     priority: int | str | None = None
-    """A whole number, or low (100), normal (500, the default), high (1000), urgent (2000)."""
+    """A whole number, or low (100), normal (500), high (1000), urgent (2000). Left out = that of the tenant's tier, or
+    500."""
     gpu_count: Count = 0
     """Of each task."""
     gpu_memory_mb: Count = 0
@@ -162,7 +164,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
 
 def _priority(given: int | str | None, at: str) -> int:
     if given is None:
-        return PRIORITY_WORDS["normal"]
+        return UNSTATED
     with _in(_join(at, "priority")):
         return parse_priority(given)
 
