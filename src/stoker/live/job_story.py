@@ -9,6 +9,7 @@ Rules: S1  an attempt after which the job waits again was followed by `requeued`
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from stoker.brain.domain.audit import OK, AuditRow
 from stoker.brain.domain.ids import CONTROL
@@ -45,7 +46,7 @@ def _finished(job: Job) -> Moment:
 
 
 def _attempts(job: Job, told: Sequence[AuditRow]) -> Iterator[Moment]:
-    for attempt, following in zip(job.attempts, (*job.attempts[1:], None), strict=True):
+    for attempt, following in zip_longest(job.attempts, job.attempts[1:]):
         yield from _attempt(attempt)
         if attempt.outcome is None:
             continue
