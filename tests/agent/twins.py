@@ -262,6 +262,7 @@ class Node:
         *,
         gpus: int = 4,
         folders: Folders | None = None,
+        account: str = "root",
     ) -> None:
         self.control = control or TwinControl()
         self.runner = runner or TwinRunner()
@@ -274,7 +275,7 @@ class Node:
             telemetry=self.notes,
             folders=folders or NoFolders(),
         )
-        self.daemon = Daemon(registration(gpus), ports, node_env={"PATH": "/node/bin", "HOME": "/home/agent"})
+        self.daemon = Daemon(registration(gpus, account), ports, node_env={"PATH": "/node/bin", "HOME": "/home/agent"})
 
     async def __aenter__(self) -> "Node":
         self._task = asyncio.ensure_future(self.daemon.run())
@@ -302,9 +303,11 @@ class Node:
         return [(one.key, one.end.cause) for one in self.control.finished]
 
 
-def registration(gpus: int) -> Registration:
+def registration(gpus: int, account: str = "root") -> Registration:
     devices = tuple(Gpu(uuid=gpu(i), index=i, model="V100", memory_mb=16_384, simulated=True) for i in range(gpus))
-    inventory = Inventory(boot_id="boot-1", address="10.0.0.1", gpus=devices, cpus=16, memory_mb=65_536)
+    inventory = Inventory(
+        boot_id="boot-1", address="10.0.0.1", gpus=devices, cpus=16, memory_mb=65_536, account=account
+    )
     return Registration(node=NodeName("node-1"), inventory=inventory)
 
 

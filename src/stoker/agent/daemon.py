@@ -15,6 +15,7 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
        A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
            would be noted here and unknown there, and its GPUs held for ever
        A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was wished
+       A11 an agent that isn't root runs every job as its own account, and says so of the first that names another
        A11 a refusal is logged once, however often it is repeated: again only when it has other words, or when this
            agent was let in meanwhile
 """
@@ -78,6 +79,7 @@ class Daemon:
         self._link_backoff = Backoff(ports.entropy)
         self._runner_backoff = Backoff(ports.entropy)
         self._epoch = Epoch(0)
+        self._said_as_whom = False
         self._refused = ""
         self._stream: Stream | None = None
         self._calls: dict[asyncio.Future[None], None] = {}
@@ -268,6 +270,7 @@ class Daemon:
         except OSError as error:
             self._end_unstarted(start.key, EndCause.NEVER_STARTED, f"no folder for checkpoints: {error}")
             return
+        self._say_as_whom(start)
         self._observed.starting(start)
         env = complete_environment(start.env, self._node_env, folder)
         await self._to_runner(self._ports.runner.start(StartTask(start=start, env=env, folder=folder)))
@@ -316,6 +319,13 @@ class Daemon:
         for uuid, key in self._observed.holders(start.gpus).items():
             return f"GPU {uuid} isn't free here: {_name(key)} still holds it"
         return ""
+
+    def _say_as_whom(self, start: Start) -> None:
+        """A11."""
+        account = self._registration.inventory.account
+        if not self._said_as_whom and start.user and account not in ("", "root", start.user):
+            self._said_as_whom = True
+            self._ports.telemetry.warn("user_not_taken_on", **_which(start.key), user=start.user, account=account)
 
     def _end_unstarted(self, key: TaskKey, cause: EndCause, error: str) -> None:
         end = TaskEnd(cause=cause, at=self._ports.clock.now(), error=error)

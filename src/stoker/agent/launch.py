@@ -1,7 +1,8 @@
 """What does a job find on this node besides what the control plane gave it?
 
 The control plane composes the environment (`brain/domain/environment.py`); here the node adds what only it knows, and
-never overrides a word of it. TMPDIR is left alone: a job's temporary files go where the machine's do.
+never overrides a word of it; but a job that runs as another account than the agent's gets HOME, USER, LOGNAME and SHELL
+of that account from the runner. TMPDIR is left alone: a job's temporary files go where the machine's do.
 
 Source: the variables are those that POSIX says login sets (IEEE 1003.1, 8.3).
 """

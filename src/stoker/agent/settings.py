@@ -96,13 +96,16 @@ class ExecutorSettings:
     default_image: str = ""
     """Image of jobs that name none. Not supported by this version: anything but the empty text is refused."""
     allow_root: bool = False
-    """May a job run as root when the agent is root? It has no effect while every job runs as the agent's account."""
+    """Where the agent is root, each job runs as the Unix user of its token; one that names no user, or root, is refused
+    unless this is true. Then a job without a user runs as root. Not by default: whoever may submit could then do
+    anything on this node. An agent that isn't root runs every job as its own account, and this has no effect."""
     jobs_end_with_agent: bool = False
     """End every job when the agent stops, and the agent when its parent dies. For `stoker up` and `stoker demo`; a
     daemon leaves jobs running so that an upgrade loses nothing."""
     checkpoint_dir: str = ""
-    """Folder under which each job gets its STOKER_CHECKPOINT_DIR; name shared storage where jobs may move between
-    nodes. Empty = `checkpoints` in data_dir."""
+    """Folder under which each job gets its STOKER_CHECKPOINT_DIR, which belongs to the job's user alone; name shared
+    storage where jobs may move between nodes. Where root is nobody on that storage, every user must be able to make
+    folders in it (mode 1777). Empty = `checkpoints` in data_dir."""
     log_head_mb: int = 8
     """MiB kept from the beginning of a task's output, where a wrong start shows."""
     log_tail_mb: int = 24

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.agent.runner.protocol import SPOOL_NAME
 from stoker.agent.runner.shelf import Shelf
-from stoker.agent.runner.trash import Trash
+from stoker.agent.runner.trash import Trash, open_up
 
 DEEPER_THAN_PYTHON_RECURSES = 1_500
 TURNS_MAX = 10_000
@@ -46,6 +46,16 @@ def test_a_folder_deeper_than_python_recurses_and_than_a_path_is_long_goes(
     trash.take(str(left))
     emptied(trash)
     assert os.listdir(tmp_path / "trash") == []
+
+
+def test_a_link_that_a_job_puts_in_the_place_of_a_folder_just_looked_at_opens_nothing(tmp_path: Path) -> None:
+    """X1: a job of the same user may still be inside; root would otherwise change the mode of whatever it names."""
+    precious = tmp_path / "precious"
+    precious.mkdir(mode=0o500)
+    (tmp_path / "link").symlink_to(precious)
+    with pytest.raises(NotADirectoryError):
+        open_up(str(tmp_path / "link"))
+    assert precious.stat().st_mode & 0o777 == 0o500
 
 
 def test_a_folder_that_was_replaced_by_a_link_goes_and_what_it_points_at_stays(

@@ -80,11 +80,11 @@ class Trash:
         if not entry.is_dir(follow_symlinks=False):
             os.unlink(entry.path)
             return
-        _open_up(entry.path)  # a folder that moves is written to
+        open_up(entry.path)  # a folder that moves is written to
         self.take(entry.path)
 
 
-def _open_up(path: str) -> None:
+def open_up(path: str) -> None:
     """X1, X2. Never by name: whoever's folder it was may still have it open, and put a link in the place of what we
     have just looked at. Raises OSError."""
     folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
