@@ -131,14 +131,16 @@ class Agent:
 
 
 @asynccontextmanager
-async def plane_in(folder: Path, settings: ControlSettings | None = None) -> AsyncIterator[Plane]:
+async def plane_in(
+    folder: Path, settings: ControlSettings | None = None, *, open_to_owner: bool = True
+) -> AsyncIterator[Plane]:
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=io.BytesIO())
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     log, history = SqliteLog(folder, telemetry=telemetry), SqliteHistory(folder)
     await log.open()
     try:
-        control = await recover_control(settings or ControlSettings(), log, history, world)
+        control = await recover_control(settings or ControlSettings(), log, history, world, open_to_owner=open_to_owner)
         async with active(control):
             yield Plane(control)
     finally:
