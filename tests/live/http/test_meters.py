@@ -12,6 +12,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.commands import Cancel, Hold, Release
 from stoker.live.http.meters import METERS
 from stoker.live.http.queue_reasons import count_queue
+from stoker.live.quota_story import FIGURES_MAX, OTHERS, tenant_figures
 from tests.live.http.plane import Plane
 from tests.live.stage import ANNA, Stage, stage, virtual
 
@@ -134,3 +135,42 @@ async def test_y1_the_reasons_add_up_to_those_who_wait_whatever_they_wait_for() 
         await s.committer.ask(Cancel(by=ANNA, target=JobRef(throttled)))
         await s.pause()
         await agree()
+
+
+async def test_the_class_pools_have_the_names_of_the_seeds(plane: Plane) -> None:
+    agent = await plane.join("n", gpus=10)
+    await plane.ask("POST", "/api/v1/jobs", {"command": "x", "gpu_count": 2, "class": "online"})
+    await agent.run()
+    found = await scrape(plane)
+    said = {name: values(found[f"stoker_quota_{name}"])[""] for name in ("total", "online_limit", "online_used")}
+    said |= {name: values(found[f"stoker_quota_{name}"])[""] for name in ("batch_limit", "batch_used")}
+    assert said == {"total": 10, "online_limit": 7, "online_used": 2, "batch_limit": 3, "batch_used": 0}
+
+
+async def test_tenants_have_figures_with_all_beneath_them_and_no_more_series_than_there_may_be(plane: Plane) -> None:
+    agent = await plane.join("n", gpus=8)
+    for name, parent in (("org", None), ("vision", "org")):
+        fields = {"max_gpus": 6, "guaranteed_gpus": 0 if parent else 2}
+        await plane.ask("POST", "/api/v1/tenants", {"name": name, "parent": parent, **fields})
+    await plane.ask("POST", "/api/v1/jobs", {"jobs": [{"command": "x", "gpu_count": 3, "tenant": "vision"}] * 3})
+    await agent.run()
+    await agent.run()
+    found = await scrape(plane)
+    figures = {
+        name: values(found[f"stoker_tenant_{name}"], "tenant")
+        for name in ("gpus", "guaranteed_gpus", "limit_gpus", "running_jobs", "pending_jobs")
+    }
+    assert figures == {
+        "gpus": {"org": 6, "vision": 6, "default": 0},
+        "guaranteed_gpus": {"org": 2, "vision": 0, "default": 0},
+        "limit_gpus": {"org": 6, "vision": 6},
+        "running_jobs": {"org": 2, "vision": 2, "default": 0},
+        "pending_jobs": {"org": 1, "vision": 1, "default": 0},
+    }
+    state = plane.control.committer.state
+    few = tenant_figures(state, 1)
+    assert {name: figure.gpus for name, figure in few.items()} == {"org": 6, OTHERS: 0}, "vision is within org"
+    for number in range(FIGURES_MAX + 20):
+        await plane.ask("POST", "/api/v1/tenants", {"name": f"t{number}"})
+    assert len(values((await scrape(plane))["stoker_tenant_gpus"], "tenant")) == FIGURES_MAX + 1
+    assert values((await scrape(plane))["stoker_tenants"]) == {"": FIGURES_MAX + 23}

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from stoker.brain.domain.access import Role
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_policy import PolicySettings
 from tests.live.http.plane import Agent, Plane, plane_in
+from tests.live.http.tokens import token_of
 
 USAGE = "/api/v1/usage"
 JOBS = "/api/v1/jobs"
@@ -120,3 +122,61 @@ async def test_lists_are_narrowed_by_time_and_refuse_what_is_none(plane: Plane) 
         refused = await plane.get(f"{JOBS}?{query}")
         assert (refused.status, refused.json["code"]) == (400, "bad_moment")
     assert (await plane.get(f"{JOBS}?members=maybe")).json["code"] == "bad_parameter"
+
+
+async def run_in_tree(plane: Plane) -> None:
+    """One job in each of three tenants, of 1, 2 and 1 GPUs."""
+    agent = await plane.join("n")
+    for name, parent in (("org", None), ("vision", "org"), ("other", None)):
+        await plane.ask("POST", "/api/v1/tenants", {"name": name, "parent": parent})
+    for tenant, gpus in (("org", 1), ("vision", 2), ("other", 1)):
+        await run_one(plane, agent, tenant=tenant, gpu_count=gpus)
+
+
+async def test_a_tree_sums_each_tenant_up_with_all_beneath_it_and_tells_its_own_part(plane: Plane) -> None:
+    await run_in_tree(plane)
+    flat = {line["key"]: line["gpu_ms"] for line in (await plane.get(USAGE)).json["lines"]}
+    found = (await plane.get(f"{USAGE}?by=tenant&tree=true")).json
+    lines = {line["path"]: line for line in found["lines"]}
+    assert set(lines) == {"org", "org/vision", "other"}
+    assert lines["org"]["gpu_ms"] == flat["org"] + flat["vision"]
+    assert (lines["org"]["own"]["gpu_ms"], lines["org"]["jobs"], lines["org"]["own"]["jobs"]) == (flat["org"], 2, 1)
+    assert lines["org/vision"]["gpu_ms"] == lines["org/vision"]["own"]["gpu_ms"] == flat["vision"]
+    paths = [line["path"] for line in found["lines"]]
+    assert paths.index("org/vision") == paths.index("org") + 1
+    assert found["total"]["gpu_ms"] == sum(flat.values()) == lines["org"]["gpu_ms"] + lines["other"]["gpu_ms"]
+    below = (await plane.get(f"{USAGE}?tree=true&tenant=org")).json
+    assert [line["path"] for line in below["lines"]] == ["org", "org/vision"]
+    assert below["total"]["gpu_ms"] == lines["org"]["gpu_ms"]
+
+
+async def test_only_tenants_form_a_tree(plane: Plane) -> None:
+    refused = await plane.get(f"{USAGE}?by=user&tree=true")
+    assert (refused.status, refused.json["code"]) == (400, "bad_parameter")
+    assert "only tenants" in refused.json["message"]
+
+
+async def test_a_token_bound_to_a_tenant_sees_what_that_one_and_those_beneath_it_used(plane: Plane) -> None:
+    """No sum of one above it either, which would tell what the others there used."""
+    await run_in_tree(plane)
+    whole = {line["key"]: line["gpu_ms"] for line in (await plane.get(f"{USAGE}?tree=true")).json["lines"]}
+    for role in (Role.VIEWER, Role.USER):
+        org, vision = await token_of(plane, role, "org"), await token_of(plane, role, "vision")
+        for query, headers, keys in (
+            ("", org, {"org", "vision"}),
+            ("?tree=true", org, {"org", "vision"}),
+            ("?by=job", org, {"1", "2"}),
+            ("?by=node", org, {"n"}),
+            ("", vision, {"vision"}),
+            ("?tree=true", vision, {"vision"}),
+            ("?tenant=vision", org, {"vision"}),
+        ):
+            found = (await plane.ask("GET", USAGE + query, headers=headers)).json
+            assert {line["key"] for line in found["lines"]} == keys, (role, query)
+            expected = whole["vision"] if keys == {"vision"} else whole["org"]
+            assert found["total"]["gpu_ms"] == expected, (role, query)
+        for query in ("?tenant=other", "?tenant=org&tree=true", "?tenant=nope"):
+            refused = await plane.ask("GET", USAGE + query, headers=vision)
+            assert (refused.status, refused.json["code"]) == (403, "not_allowed"), query
+    everybody = await plane.ask("GET", USAGE, headers=await token_of(plane, Role.VIEWER))
+    assert len(everybody.json["lines"]) == 3
