@@ -12,8 +12,11 @@ import grpc
 from grpc import aio
 
 from stoker.brain.domain.access import Caller, Role
+from stoker.brain.domain.audit import NOBODY
 from stoker.brain.domain.errors import StokerError
 from stoker.live.access import Access, not_allowed
+from stoker.live.audit_rows import Asked
+from stoker.live.control import ControlPlane
 from stoker.live.rpc.status import abort
 from stoker.wire.token import HEADER
 
@@ -35,16 +38,18 @@ def authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
 class Gate(aio.ServerInterceptor):
     """C1. It stands before every service of the listener."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
 
     async def intercept_service(
         self, continuation: "_Find", handler_call_details: grpc.HandlerCallDetails
     ) -> "_Handler | None":
         if handler_call_details.method.startswith(_OURS):
             try:
-                self._access.caller(authorization(handler_call_details.invocation_metadata or ()))
+                self._control.access.caller(authorization(handler_call_details.invocation_metadata or ()))
             except StokerError as fault:
+                asked = Asked("ask", handler_call_details.method)
+                self._control.audit_trail.refused(NOBODY, asked, fault.refusal, self._control.committer.now())
                 return _refusing(fault)
         return await continuation(handler_call_details)
 

@@ -25,11 +25,12 @@ from stoker.brain.state.commands import Cancel
 from stoker.live.access import Sight
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import BODY_BYTES_MAX, names_several, too_large
+from stoker.live.http.asked import asked_by
 from stoker.live.http.jobs import BODIES_PER_TURN
 from stoker.live.http.listing import filter_of, page_of, select
 from stoker.live.http.orders import tell
 from stoker.live.http.recall import named_recalled
-from stoker.live.http.roles import check_role
+from stoker.live.http.roles import NOBODY, check_role
 from stoker.live.http.rows import ROWS_PER_TURN
 from stoker.live.http.shown import Seen, members_named, seen, shown, shown_to
 from stoker.live.http.submit import Key, keyed, of_index, spec_for, submitted
@@ -83,6 +84,7 @@ class JobService(JobServiceServicer):
         work: Callable[[Caller, _Request], Awaitable[_Response]],
     ) -> _Response:
         """`method` is that of the same request in REST: its role is wanted here too."""
+        caller = NOBODY
         try:
             caller = caller_of(context, self._control.access)
             check_role(caller, method, _PATH)
@@ -92,6 +94,8 @@ class JobService(JobServiceServicer):
                     return await work(caller, request)
         except StokerError as fault:
             refusal = fault.refusal
+            asked = asked_by(method, _path(request))
+            self._control.audit_trail.refused(caller.principal, asked, refusal, self._control.committer.now())
         except TimeoutError:
             refusal = _took_too_long()
         except Exception as fault:
@@ -203,6 +207,11 @@ def _check_message(request: Message) -> None:
     if request.ByteSize() > BODY_BYTES_MAX:
         raise too_large()
     check_known(request)
+
+
+def _path(request: Message) -> str:
+    """Of the same request in REST."""
+    return f"{_PATH}/{request.id}" if isinstance(request, pb.GetRequest | pb.CancelRequest) else _PATH
 
 
 def _key(request: pb.SubmitRequest) -> Key:

@@ -45,7 +45,7 @@ class RpcServer:
     def __init__(self, settings: GrpcSettings, control: ControlPlane) -> None:
         """Raises: StokerError `port_in_use` or `cannot_listen`."""
         self._sessions = control.sessions
-        self._server = aio.server(options=_OPTIONS, interceptors=(Gate(control.access),))
+        self._server = aio.server(options=_OPTIONS, interceptors=(Gate(control),))
         agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control), self._server)
         job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control), self._server)
         self._health = _add_health(self._server)
