@@ -100,15 +100,8 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
     job_class: JobClass = JobClass.BATCH,
 ) -> Job:
     """A job that has waited for so many hours, after `tries` attempts that have ended; or an array of such."""
-    demand = Demand(
-        gpu_count=gpus,
-        gpu_memory_mb=gpu_memory_mb,
-        gpu_model=model,
-        cpus=cpus,
-        memory_mb=memory_mb,
-        tasks=tasks,
-        tasks_per_node=tasks_per_node,
-    )
+    needs = {"gpu_count": gpus, "gpu_memory_mb": gpu_memory_mb, "cpus": cpus, "memory_mb": memory_mb}
+    demand = Demand(**needs, gpu_model=model, tasks=tasks, tasks_per_node=tasks_per_node)
     members = parse_array(array) if array else None
     spec = JobSpec(
         name=f"job{id_}",
@@ -129,9 +122,13 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
         spec=spec,
         by=Principal("user:test"),
         submitted_at=Instant(NOW - int(waited_h * HOUR_MS)),
-        attempts=tuple(Attempt(number=n, epoch=Epoch(1), placed_at=NOW, tasks=()) for n in range(1, tries + 1)),
+        attempts=_ended(tries),
         members=Members(lazy=members.indexes, waiting=members.count) if members else None,
     )
+
+
+def _ended(tries: int) -> tuple[Attempt, ...]:
+    return tuple(Attempt(number=n, epoch=Epoch(1), placed_at=NOW, tasks=()) for n in range(1, tries + 1))
 
 
 def tenant(
@@ -152,8 +149,7 @@ def member(array: Job, index: int, *, tries: int = 1) -> Job:
     """A member of `array` that is a record and waits, after attempts that have ended."""
     made = lazy_member(array, index)
     assert made is not None, f"member {index} is no longer lazy"
-    attempts = tuple(Attempt(number=n, epoch=Epoch(1), placed_at=NOW, tasks=()) for n in range(1, tries + 1))
-    return msgspec.structs.replace(made, attempts=attempts)
+    return msgspec.structs.replace(made, attempts=_ended(tries))
 
 
 def started_members(array: Job, *indexes: int) -> Job:

@@ -215,6 +215,9 @@ class BeginEpoch(msgspec.Struct, frozen=True, kw_only=True):
     """What the settings say. It holds unless they said the same before: then a person's change stays."""
 
 
+Sharing = PutTenant | DeleteTenant | SetPools | CreateToken | RevokeToken
+"""How a cluster is shared, and with whom."""
+
 Command = (
     Submit
     | Cancel
@@ -236,11 +239,7 @@ Command = (
     | TaintNode
     | PutPartition
     | DeletePartition
-    | PutTenant
-    | DeleteTenant
-    | SetPools
-    | CreateToken
-    | RevokeToken
+    | Sharing
     | RunDeadlines
     | BeginEpoch
 )

@@ -36,6 +36,7 @@ from stoker.brain.state.commands import (
     RevokeToken,
     RunDeadlines,
     SetPools,
+    Sharing,
     SignalJob,
     Submit,
     TaintNode,
@@ -89,6 +90,18 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return partition.put(state, command)
         case DeletePartition():
             return partition.delete(state, command)
+        case PutTenant() | DeleteTenant() | SetPools() | CreateToken() | RevokeToken():
+            return _admit_sharing(state, command, now)
+        case RunDeadlines():
+            return deadlines.run(state, now)
+        case BeginEpoch():
+            return leadership.begin(state, command, ids)
+        case _:
+            assert_never(command)
+
+
+def _admit_sharing(state: ClusterState, command: Sharing, now: Instant) -> Answer:
+    match command:
         case PutTenant():
             return tenant.put(state, command)
         case DeleteTenant():
@@ -99,9 +112,5 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return access.create(state, command, now)
         case RevokeToken():
             return access.revoke(state, command)
-        case RunDeadlines():
-            return deadlines.run(state, now)
-        case BeginEpoch():
-            return leadership.begin(state, command, ids)
         case _:
             assert_never(command)
