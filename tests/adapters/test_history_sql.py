@@ -16,6 +16,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import UsageBy
 from stoker.ports import HistoryFailed
 from tests.contracts.history import ALL, HistoryContract, all_jobs, at, batch, ended, held, opened, query
+from tests.contracts.history_audit import AuditContract
 
 FINE = ("INDEX", "per_job")
 """Ways of a scan that read no more than they must: along an index, or over sums that were just made."""
@@ -39,10 +40,12 @@ class HistoryFolder:
     def break_it(self) -> None:
         self.sql("ALTER TABLE job RENAME TO gone")
         self.sql("ALTER TABLE mark RENAME TO gone_too")
+        self.sql("ALTER TABLE audit RENAME TO gone_as_well")
 
     def mend_it(self) -> None:
         self.sql("ALTER TABLE gone RENAME TO job")
         self.sql("ALTER TABLE gone_too RENAME TO mark")
+        self.sql("ALTER TABLE gone_as_well RENAME TO audit")
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def store(tmp_path: Path) -> HistoryFolder:
     return HistoryFolder(tmp_path / "data")
 
 
-class TestSqliteHistory(HistoryContract):
+class TestSqliteHistory(HistoryContract, AuditContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> HistoryFolder:
         return HistoryFolder(tmp_path / "data")

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.contracts.history import HistoryContract
+from tests.contracts.history_audit import AuditContract
 from tests.rig.sim_history import SimArchive, SimHistory
 from tests.rig.virtual_loop import on_virtual_time
 from tests.rig.world import SimClock
@@ -23,7 +24,7 @@ class ArchiveStore:
 
 
 @on_virtual_time
-class TestSimHistory(HistoryContract):
+class TestSimHistory(HistoryContract, AuditContract):
     @pytest.fixture
     def store(self) -> ArchiveStore:
         return ArchiveStore()
