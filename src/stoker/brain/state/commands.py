@@ -215,7 +215,7 @@ class BeginEpoch(msgspec.Struct, frozen=True, kw_only=True):
     """What the settings say. It holds unless they said the same before: then a person's change stays."""
 
 
-Sharing = PutTenant | DeleteTenant | SetPools | CreateToken | RevokeToken
+Sharing = PutPartition | DeletePartition | PutTenant | DeleteTenant | SetPools | CreateToken | RevokeToken
 """How a cluster is shared, and with whom."""
 
 Command = (
@@ -237,8 +237,6 @@ Command = (
     | ForgetNode
     | LabelNode
     | TaintNode
-    | PutPartition
-    | DeletePartition
     | Sharing
     | RunDeadlines
     | BeginEpoch

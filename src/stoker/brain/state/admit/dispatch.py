@@ -86,22 +86,20 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return label.label_node(state, command)
         case TaintNode():
             return label.taint_node(state, command)
-        case PutPartition():
-            return partition.put(state, command)
-        case DeletePartition():
-            return partition.delete(state, command)
-        case PutTenant() | DeleteTenant() | SetPools() | CreateToken() | RevokeToken():
-            return _admit_sharing(state, command, now)
         case RunDeadlines():
             return deadlines.run(state, now)
         case BeginEpoch():
             return leadership.begin(state, command, ids)
         case _:
-            assert_never(command)
+            return _admit_sharing(state, command, now)
 
 
 def _admit_sharing(state: ClusterState, command: Sharing, now: Instant) -> Answer:
     match command:
+        case PutPartition():
+            return partition.put(state, command)
+        case DeletePartition():
+            return partition.delete(state, command)
         case PutTenant():
             return tenant.put(state, command)
         case DeleteTenant():
