@@ -136,6 +136,7 @@ SOME_JOBS = (
         ),
     ),
 )
+AMONG = st.sampled_from([None, frozenset(), frozenset({"vision", "nobody"}), frozenset({"default", "vision"})])
 FILTERS = st.builds(
     JobFilter,
     states=st.lists(st.sampled_from(list(JobState)), max_size=3, unique=True).map(tuple),
@@ -146,6 +147,7 @@ FILTERS = st.builds(
     since=st.sampled_from([0, 1_000, 1_500, 1_501, 9_001]).map(Instant),
     until=st.sampled_from([0, 800, 801, 1_800, 9_000]).map(Instant),
     members=st.booleans(),
+    among=AMONG,
 )
 HOLDINGS = (
     held(1, 0, 1_000),
@@ -285,6 +287,7 @@ class HistoryContract:
             tenant=st.sampled_from(["", "vision", "nobody"]),
             user=st.sampled_from(["", "anna", "bob"]),
             through=st.sampled_from([0, 3, 6]).map(Position),
+            among=AMONG,
         )
         async with opened(store) as history:
             await history.record(batch(7, holdings=HOLDINGS))

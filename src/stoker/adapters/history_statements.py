@@ -252,6 +252,6 @@ def _charged(query: UsageQuery) -> tuple[str, list[Value]]:
             tests.append(f"{column} = ?")
             values.append(wanted)
     if query.among is not None:
-        tests.append(within("tenant IN ({values})", len(query.among)))
+        tests.append(within("tenant IN ({values})", len(query.among)) if query.among else "1 = 0")
         values.extend(sorted(query.among))
     return " AND ".join(tests), values
