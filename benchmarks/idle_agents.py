@@ -156,7 +156,7 @@ async def serve(folder: str, port: int, http_port: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     settings = ControlSettings(data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=port))
-    await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True))
+    await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True), open_to_owner=False)
 
 
 def main() -> int:

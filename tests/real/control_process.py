@@ -41,7 +41,7 @@ async def main(folder, http_port, grpc_port, file_bytes_max, files_max):
     settings = ControlSettings(
         data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=grpc_port)
     )
-    await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True))
+    await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True), open_to_owner=False)
 
 try:
     asyncio.run(main(sys.argv[1], *(int(word) for word in sys.argv[2:])))

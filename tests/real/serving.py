@@ -46,7 +46,7 @@ def serving(folder: Path, port: int) -> Iterator[Served]:
 
     def serve() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(run_control(settings, stop=stop, on_ready=ready.set))
+            runner.run(run_control(settings, stop=stop, on_ready=ready.set, open_to_owner=False))
 
     thread = threading.Thread(target=serve)
     thread.start()
