@@ -44,6 +44,12 @@ def note_of(node: "NodeView") -> str:
     return "; ".join(filter(None, parts))
 
 
+def account_of(node: "NodeView") -> str:
+    if node.account != "root":
+        return node.account
+    return "their own users" + (", or root where none is named" if node.allow_root else "")
+
+
 def _marks(node: "NodeView") -> "Iterator[tuple[str, object]]":
     """Labels and taints, and which of them people have a hand in."""
     yield "labels", labels_line(node)
@@ -68,6 +74,7 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield "memory", f"{node.free.memory_mb} of {node.memory_mb} MiB free"
     yield from _marks(node)
     yield "runs", ", ".join(node.executors)
+    yield "jobs run as", account_of(node)
     yield "version", node.version
     yield "registered", node.registered_at
     yield "boot id", node.boot_id

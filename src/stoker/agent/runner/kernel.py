@@ -21,7 +21,8 @@ _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
-_SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+_SYS_KEYCTL_BY_MACHINE: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+_SYS_KEYCTL: Final = _SYS_KEYCTL_BY_MACHINE.get(os.uname().machine)
 _KEYCTL_JOIN_SESSION_KEYRING: Final = 1
 _CAPABILITIES_VERSION: Final = 0x20080522
 """With 64 capabilities in two halves."""
@@ -68,9 +69,8 @@ def close_to_tracers() -> None:
 def leave_keyring() -> None:
     """Have an empty session keyring instead of the one we were born with, where the kernel has such things.
     Source: keyctl(2), session-keyring(7)."""
-    number = _SYS_KEYCTL.get(os.uname().machine)
-    if number is not None:
-        _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
+    if _SYS_KEYCTL is not None:
+        _libc.syscall(_SYS_KEYCTL, _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def default_signals(numbers: tuple[int, ...]) -> None:

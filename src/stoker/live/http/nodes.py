@@ -124,6 +124,8 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: Sight) -> No
         taints_by=_taints_by(node),
         taints_off=node.taints_off,
         executors=inventory.executors,
+        account=inventory.account,
+        allow_root=inventory.account == "root" and inventory.allow_root,
         simulated=inventory.simulated,
         version=inventory.version,
         boot_id=inventory.boot_id,

@@ -62,6 +62,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     taints_off: tuple[str, ...] = ()
     """Keys of taints that people took off."""
     executors: tuple[str, ...]
+    account: str = ""
+    """Unix account of its agent. `root`: each job runs as its own user. Another: all jobs run as that one. Empty: an
+    agent of an older version, which runs all as its own account."""
+    allow_root: bool = False
+    """Where the agent is root: do jobs run as root that name no user, or root?"""
     simulated: bool
     version: str
     boot_id: str
