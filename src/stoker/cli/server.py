@@ -80,7 +80,7 @@ def servers_of(ctx: click.Context) -> str:
     from stoker.wire.retry import DEFAULT_SERVER
 
     chosen: str | None = ctx.meta.get(_KEY)
-    return chosen if chosen is not None else server_in_file() or DEFAULT_SERVER
+    return chosen if chosen is not None else server_in_file(ctx) or DEFAULT_SERVER
 
 
 def token_of(ctx: click.Context) -> str:

@@ -15,7 +15,6 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ import click
 
 _TOKEN: Final = "stoker.token"
 _FILE: Final = "stoker.token_file"
+_KEPT: Final = "stoker.user_settings"
 VARIABLE: Final = "STOKER_TOKEN"
 _BYTES_MAX: Final = 1_024
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -66,9 +66,9 @@ def hide(token: str) -> None:
             at = shown.find(sought, at + len(sought))
 
 
-def server_in_file() -> str:
+def server_in_file(ctx: click.Context) -> str:
     """Empty = none. Raises: StokerError `bad_settings` or `bad_token_file`."""
-    return user_settings().server
+    return _kept(ctx).server
 
 
 def token_for(ctx: click.Context, servers: str) -> str:
@@ -85,7 +85,7 @@ def token_for(ctx: click.Context, servers: str) -> str:
         return _in_file(file)
     if given := os.environ.get(VARIABLE, ""):
         return _checked(VARIABLE, given)
-    kept = user_settings()
+    kept = _kept(ctx)
     if not kept.token or not _same_servers(kept.server, servers):
         return ""
     return _checked(str(config_path()), kept.token)
@@ -98,9 +98,16 @@ def config_path() -> Path:
     return folder / "stoker" / "config.yaml"
 
 
-@cache
+def _kept(ctx: click.Context) -> UserSettings:
+    """Read once for each command."""
+    kept: UserSettings | None = ctx.meta.get(_KEPT)
+    if kept is None:
+        kept = ctx.meta[_KEPT] = user_settings()
+    return kept
+
+
 def user_settings() -> UserSettings:
-    """Raises: StokerError `bad_settings` or `bad_token_file`."""
+    """What the person's file says. Raises: StokerError `bad_settings` or `bad_token_file`."""
     path = config_path()
     try:
         status = path.stat()
