@@ -7,6 +7,8 @@ Source: RFC 9110 (HTTP), the gRPC status codes, DESIGN section 7 (exit status).
 
 from typing import Final, NamedTuple
 
+from stoker.brain.domain.errors import Refusal
+
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -244,6 +246,17 @@ def grpc_status(code: str) -> str:
 
 def exit_status(code: str) -> int:
     return status_of(code).exit
+
+
+def retry_after_s(refusal: Refusal) -> int:
+    """Seconds after which the same request may be let in; 0 = waiting doesn't help, or nobody knows how long."""
+    told = refusal.facts.get("retry_after_s", 0)
+    return int(told) or (_PASSING_S if refusal.code in _PASSING else 0)
+
+
+_PASSING: Final = frozenset({"overloaded", "queue_full", "too_many_streams"})
+_PASSING_S: Final = 1
+"""What may be over in a second."""
 
 
 def title_of(code: str) -> str:

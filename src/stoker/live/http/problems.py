@@ -4,7 +4,6 @@ Refusals pass through as they are; what the framework says (no such path, no suc
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -17,10 +16,7 @@ from stoker.live.control import ControlPlane
 from stoker.live.http.answers import caller_of, problem_answer
 from stoker.live.http.asked import asked_by
 from stoker.ports import Telemetry
-
-_RETRY_S: Final = "1"
-_PASSING: Final = frozenset({"overloaded", "queue_full", "too_many_streams"})
-"""What may be over in a second."""
+from stoker.wire.status import retry_after_s
 
 
 def add_problems(app: FastAPI, control: ControlPlane) -> None:
@@ -37,8 +33,9 @@ def _refused(control: ControlPlane) -> Callable[[Request, Exception], Awaitable[
         by, asked = caller_of(request).principal, asked_by(request.method, request.scope["path"])
         control.audit_trail.refused(by, asked, fault.refusal, control.committer.now())
         told = problem_answer(fault.refusal)
-        if fault.refusal.code in _PASSING:
-            told.headers["Retry-After"] = _RETRY_S
+        after_s = retry_after_s(fault.refusal)
+        if after_s:
+            told.headers["Retry-After"] = str(after_s)
         return told
 
     return answer

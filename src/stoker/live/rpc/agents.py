@@ -17,7 +17,7 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.live.access import Access, token_unknown
 from stoker.live.control import ControlPlane
-from stoker.live.rpc.callers import Context, agent_of
+from stoker.live.rpc.callers import Callers, Context
 from stoker.live.rpc.status import abort
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
@@ -33,13 +33,14 @@ SESSION_KEY: Final = "stoker-session"
 class AgentService(SchedulerServiceServicer):
     """The gRPC face of `Sessions`."""
 
-    def __init__(self, control: ControlPlane) -> None:
+    def __init__(self, control: ControlPlane, callers: Callers) -> None:
+        self._callers = callers
         self._sessions: Sessions = control.sessions
         self._access: Access = control.access
 
     async def RegisterAgent(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
         try:
-            agent = agent_of(context, self._access)
+            agent = self._callers.agent_of(context)
             welcome = await self._sessions.register(codec.decode_registration(request), agent.token)
         except (StokerError, codec.Malformed) as fault:
             await _refuse(context, fault)
@@ -53,7 +54,7 @@ class AgentService(SchedulerServiceServicer):
 
     async def TaskFinished(self, request: pb.TaskFinishedRequest, context: Context) -> pb.TaskFinishedResponse:
         try:
-            agent = agent_of(context, self._access)
+            agent = self._callers.agent_of(context)
             finished = codec.decode_finished(request)
             _check_node(self._sessions.opened(_session(context), agent.token).node, finished.node)
             epoch = await self._sessions.finished(finished)
@@ -65,7 +66,7 @@ class AgentService(SchedulerServiceServicer):
         self, request_iterator: AsyncIterator[pb.AgentReport], context: Context
     ) -> AsyncIterator[pb.ControlMessage]:
         try:
-            agent = agent_of(context, self._access)
+            agent = self._callers.agent_of(context)
             stream = self._sessions.attach(_session(context), agent.token)
         except StokerError as fault:
             await _refuse(context, fault)
@@ -99,7 +100,7 @@ class AgentService(SchedulerServiceServicer):
         self, request_iterator: AsyncIterator[pb.LogChunk], context: Context
     ) -> AsyncIterator[pb.LogRequest]:
         try:
-            agent = agent_of(context, self._access)
+            agent = self._callers.agent_of(context)
             stream = self._sessions.opened(_session(context), agent.token)
         except StokerError as fault:
             await _refuse(context, fault)

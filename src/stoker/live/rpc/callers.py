@@ -3,21 +3,27 @@
 Rules: C1  a call of one of our services without a token that is good is refused before its message is read; the
            standard health and reflection services are open
        C2  only an agent's token joins nodes, and it does nothing else; where no token is wanted, whoever sends none may
+       C3  where no token is wanted, a peer of another account of this machine is refused, as far as the kernel tells
+       C4  who is refused for what he shows or may not do is told to the audit trail, as by REST
 """
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 from grpc import aio
 
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.audit import NOBODY
-from stoker.brain.domain.errors import StokerError
-from stoker.live.access import Access, not_allowed
+from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.ids import Principal
+from stoker.live.access import not_allowed
 from stoker.live.audit_rows import Asked
 from stoker.live.control import ControlPlane
+from stoker.live.peer import foreign_peer, tcp_owner
 from stoker.live.rpc.status import abort
+from stoker.live.settings import GrpcSettings, is_loopback
 from stoker.wire.token import HEADER
 
 Context = aio.ServicerContext[Any, Any]
@@ -26,6 +32,8 @@ _Find: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | Non
 
 _KEY: Final = HEADER.lower()
 _OURS: Final = "/stoker."
+_JOIN: Final = Asked("node_join")
+_LOOPBACK: Final = {"ipv4": "127.0.0.1", "ipv6": "::1"}
 
 
 def authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
@@ -35,21 +43,75 @@ def authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
     return ", ".join(texts) if texts else None
 
 
+class Callers:
+    """Everyone who calls one listener."""
+
+    def __init__(self, settings: GrpcSettings, control: ControlPlane) -> None:
+        self._access = control.access
+        self._audit_trail = control.audit_trail
+        self._now = control.committer.now
+        self._host = settings.host
+        self._for_owner_alone = control.access.open_to_owner and is_loopback(settings.host)
+        self.port = settings.port
+        """Known once it is listened on."""
+
+    def check(self, metadata: Iterable[tuple[str, str | bytes]], method: str) -> None:
+        """C1. Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`."""
+        try:
+            self._access.caller(authorization(metadata))
+        except StokerError as fault:
+            self.note(NOBODY, Asked("ask", method), fault.refusal)
+            raise
+
+    def of(self, context: Context) -> Caller:
+        """Raises: StokerError as `check`, and `foreign_user` (C3)."""
+        if self._for_owner_alone:
+            refusal = self._foreign(context.peer())
+            if refusal is not None:
+                self.note(NOBODY, _JOIN, refusal)
+                raise StokerError(refusal)
+        return self._access.caller(authorization(context.invocation_metadata() or ()))
+
+    def agent_of(self, context: Context) -> Caller:
+        """C2. Raises: StokerError as `of`, and `not_allowed`."""
+        caller = self.of(context)
+        if caller.token and caller.role is not Role.AGENT:
+            fault = not_allowed(
+                f"only agents join nodes, and this token has the role {caller.role}",
+                "make one for them: `stoker token create --role agent`",
+            )
+            self.note(caller.principal, _JOIN, fault.refusal)
+            raise fault
+        return caller
+
+    def note(self, by: Principal, asked: Asked, refusal: Refusal) -> None:
+        """C4"""
+        self._audit_trail.refused(by, asked, refusal, self._now())
+
+    def _foreign(self, peer: str) -> Refusal | None:
+        """`peer` is as gRPC names it: `ipv4:127.0.0.1:50123`, `ipv6:%5B::1%5D:50123`."""
+        family, _, rest = peer.partition(":")
+        host, _, port = unquote(rest).rpartition(":")
+        if family not in _LOOPBACK or not port.isdigit():
+            return None
+        here = _LOOPBACK[family] if self._host == "localhost" else self._host
+        return foreign_peer(tcp_owner((host.strip("[]"), int(port)), (here, self.port)))
+
+
 class Gate(aio.ServerInterceptor):
     """C1. It stands before every service of the listener."""
 
-    def __init__(self, control: ControlPlane) -> None:
-        self._control = control
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
 
     async def intercept_service(
         self, continuation: "_Find", handler_call_details: grpc.HandlerCallDetails
     ) -> "_Handler | None":
-        if handler_call_details.method.startswith(_OURS):
+        method = handler_call_details.method
+        if method.startswith(_OURS):
             try:
-                self._control.access.caller(authorization(handler_call_details.invocation_metadata or ()))
+                self._callers.check(handler_call_details.invocation_metadata or (), method)
             except StokerError as fault:
-                asked = Asked("ask", handler_call_details.method)
-                self._control.audit_trail.refused(NOBODY, asked, fault.refusal, self._control.committer.now())
                 return _refusing(fault)
         return await continuation(handler_call_details)
 
@@ -61,19 +123,3 @@ def _refusing(fault: StokerError) -> "_Handler":
         await abort(context, fault.refusal)
 
     return grpc.stream_stream_rpc_method_handler(refuse_call)
-
-
-def caller_of(context: Context, access: Access) -> Caller:
-    """Raises: StokerError `token_missing` or `token_unknown`."""
-    return access.caller(authorization(context.invocation_metadata() or ()))
-
-
-def agent_of(context: Context, access: Access) -> Caller:
-    """C2. Raises: StokerError as `caller_of`, and `not_allowed`."""
-    caller = caller_of(context, access)
-    if caller.token and caller.role is not Role.AGENT:
-        raise not_allowed(
-            f"only agents join nodes, and this token has the role {caller.role}",
-            "make one for them: `stoker token create --role agent`",
-        )
-    return caller

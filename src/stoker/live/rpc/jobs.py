@@ -34,7 +34,7 @@ from stoker.live.http.roles import NOBODY, check_role
 from stoker.live.http.rows import ROWS_PER_TURN
 from stoker.live.http.shown import Seen, members_named, seen, shown, shown_to
 from stoker.live.http.submit import Key, keyed, of_index, spec_for, submitted
-from stoker.live.rpc.callers import Context, caller_of
+from stoker.live.rpc.callers import Callers, Context
 from stoker.live.rpc.status import abort
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.gen.job_pb2_grpc import JobServiceServicer
@@ -58,8 +58,9 @@ _Response = TypeVar("_Response", bound=Message)
 class JobService(JobServiceServicer):
     """The gRPC face of jobs."""
 
-    def __init__(self, control: ControlPlane) -> None:
+    def __init__(self, control: ControlPlane, callers: Callers) -> None:
         self._control = control
+        self._callers = callers
         self._calls = 0
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitResponse:
@@ -86,7 +87,8 @@ class JobService(JobServiceServicer):
         """`method` is that of the same request in REST: its role is wanted here too."""
         caller = NOBODY
         try:
-            caller = caller_of(context, self._control.access)
+            caller = self._callers.of(context)
+            self._control.rates.take(caller.principal)
             check_role(caller, method, _PATH)
             with self._counted():
                 _check_message(request)
@@ -94,8 +96,7 @@ class JobService(JobServiceServicer):
                     return await work(caller, request)
         except StokerError as fault:
             refusal = fault.refusal
-            asked = asked_by(method, _path(request))
-            self._control.audit_trail.refused(caller.principal, asked, refusal, self._control.committer.now())
+            self._callers.note(caller.principal, asked_by(method, _path(request)), refusal)
         except TimeoutError:
             refusal = _took_too_long()
         except Exception as fault:

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from stoker.live.control import ControlPlane
 from stoker.live.listen import why_not
 from stoker.live.rpc.agents import AgentService
-from stoker.live.rpc.callers import Gate
+from stoker.live.rpc.callers import Callers, Gate
 from stoker.live.rpc.jobs import JobService
 from stoker.live.settings import GrpcSettings
 from stoker.wire.gen import agent_pb2, agent_pb2_grpc, job_pb2, job_pb2_grpc
@@ -45,15 +45,17 @@ class RpcServer:
     def __init__(self, settings: GrpcSettings, control: ControlPlane) -> None:
         """Raises: StokerError `port_in_use` or `cannot_listen`."""
         self._sessions = control.sessions
-        self._server = aio.server(options=_OPTIONS, interceptors=(Gate(control),))
-        agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control), self._server)
-        job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control), self._server)
+        callers = Callers(settings, control)
+        self._server = aio.server(options=_OPTIONS, interceptors=(Gate(callers),))
+        agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control, callers), self._server)
+        job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control, callers), self._server)
         self._health = _add_health(self._server)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
             self.port: int = self._server.add_insecure_port(f"{host}:{settings.port}")
         except RuntimeError as fault:
             raise why_not(settings.host, settings.port, "grpc") from fault
+        callers.port = self.port
 
     async def __aenter__(self) -> int:
         """The port."""

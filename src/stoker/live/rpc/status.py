@@ -17,7 +17,7 @@ from grpc import aio
 
 from stoker.brain.domain.errors import Refusal
 from stoker.wire.rest.problem import problem_of
-from stoker.wire.status import grpc_status
+from stoker.wire.status import grpc_status, retry_after_s
 
 CODE_KEY: Final = "stoker-code"
 PROBLEM_KEY: Final = "stoker-problem"
@@ -27,12 +27,13 @@ DETAILS_BYTES_MAX: Final = 2_048
 PROBLEM_BYTES_MAX: Final = 4_096
 
 
-async def abort(context: aio.ServicerContext[Any, Any], refusal: Refusal, retry_after_s: int = 0) -> NoReturn:
+async def abort(context: aio.ServicerContext[Any, Any], refusal: Refusal) -> NoReturn:
     """End the call with this refusal."""
     details = f"{refusal.message}. {refusal.hint}"
     metadata = [(CODE_KEY, refusal.code), (PROBLEM_KEY, problem_text(refusal))]
-    if retry_after_s:
-        metadata.append((RETRY_KEY, str(retry_after_s)))
+    after_s = retry_after_s(refusal)
+    if after_s:
+        metadata.append((RETRY_KEY, str(after_s)))
     await context.abort(
         grpc.StatusCode[grpc_status(refusal.code)],
         _fitting(details.encode("utf-8", "backslashreplace").decode()),
