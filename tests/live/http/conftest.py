@@ -5,10 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.http.people import People, people_in
 from tests.live.http.plane import Plane, plane_in
 
 
 @pytest.fixture
 async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
     async with plane_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def people(tmp_path: Path) -> AsyncIterator[People]:
+    """One that wants tokens, and people who have some."""
+    async with people_in(tmp_path) as made:
         yield made

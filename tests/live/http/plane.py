@@ -44,8 +44,9 @@ class Reply(NamedTuple):
 class Plane:
     """One control plane and a way to ask it."""
 
-    def __init__(self, control: ControlPlane) -> None:
+    def __init__(self, control: ControlPlane, log: io.BytesIO | None = None) -> None:
         self.control = control
+        self._log = log or io.BytesIO()
         self.app: FastAPI = create_app(control)
 
     async def ask(self, method: str, target: str, body: object = None, headers: dict[str, str] | None = None) -> Reply:
@@ -55,6 +56,10 @@ class Plane:
 
     async def get(self, target: str) -> Reply:
         return await self.ask("GET", target)
+
+    def log_text(self) -> str:
+        """All that it has logged."""
+        return self._log.getvalue().decode()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Let the loop run until something holds; five seconds at most."""
@@ -134,15 +139,15 @@ class Agent:
 async def plane_in(
     folder: Path, settings: ControlSettings | None = None, *, open_to_owner: bool = True
 ) -> AsyncIterator[Plane]:
-    clock = SystemClock()
-    telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=io.BytesIO())
+    clock, written = SystemClock(), io.BytesIO()
+    telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=written)
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     log, history = SqliteLog(folder, telemetry=telemetry), SqliteHistory(folder)
     await log.open()
     try:
         control = await recover_control(settings or ControlSettings(), log, history, world, open_to_owner=open_to_owner)
         async with active(control):
-            yield Plane(control)
+            yield Plane(control, written)
     finally:
         await history.close()
         await log.close()
@@ -150,7 +155,6 @@ async def plane_in(
 
 async def asgi_ask(app: FastAPI, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
     """What a server would hand to the application, and what it would get back."""
-    path, _, query = target.partition("?")
     sent: list[dict[str, Any]] = []
     gone = asyncio.Event()
     incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -164,10 +168,19 @@ async def asgi_ask(app: FastAPI, method: str, target: str, body: bytes, headers:
     async def send(message: Any) -> None:  # noqa: ANN401  # an ASGI message
         sent.append(message)
 
+    await app(scope_of(method, target, body, headers), receive, send)
+    first = sent[0]
+    answered = {name.decode().lower(): value.decode("latin-1") for name, value in first["headers"]}
+    return Reply(first["status"], answered, b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+def scope_of(method: str, target: str, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
+    """The head of a request, as a server hands it to an application."""
+    path, _, query = target.partition("?")
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     if body and "content-length" not in headers:
         raw.append((b"content-length", str(len(body)).encode()))
-    scope = {
+    return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
@@ -182,7 +195,3 @@ async def asgi_ask(app: FastAPI, method: str, target: str, body: bytes, headers:
         "server": ("127.0.0.1", 8080),
         "state": {},
     }
-    await app(scope, receive, send)
-    first = sent[0]
-    answered = {name.decode().lower(): value.decode("latin-1") for name, value in first["headers"]}
-    return Reply(first["status"], answered, b"".join(message.get("body", b"") for message in sent[1:]))
