@@ -58,13 +58,15 @@ class RpcStage:
 
 
 @asynccontextmanager
-async def rpc_stage(folder: Path, *, open_to_owner: bool = True) -> AsyncIterator[RpcStage]:
+async def rpc_stage(
+    folder: Path, *, open_to_owner: bool = True, settings: ControlSettings | None = None
+) -> AsyncIterator[RpcStage]:
     clock, said = SystemClock(), io.BytesIO()
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, stream=said))
     log, history = SqliteLog(folder), SqliteHistory(folder)
     await log.open()
     try:
-        control = await recover_control(ControlSettings(), log, history, world, open_to_owner=open_to_owner)
+        control = await recover_control(settings or ControlSettings(), log, history, world, open_to_owner=open_to_owner)
         async with active(control), RpcServer(GrpcSettings(port=0), control) as port:
             options = (("grpc.use_local_subchannel_pool", 1),)
             async with aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
