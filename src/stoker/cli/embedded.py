@@ -32,6 +32,7 @@ MEMORY_MB: Final = 128 * 1024
 GPU_MEMORY_MB: Final = 80 * 1024
 STOP_S: Final = 20.0
 """Agents get the jobs' grace of ten seconds, and as much again."""
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 LAST_WORDS: Final = 2_000
 """Bytes of a log that are shown when its agent ended."""
 
@@ -182,10 +183,12 @@ def _control_settings(shape: Shape) -> ControlSettings:
 def _write_agent_files(shape: Shape, name: str, folder: Path) -> Path:
     """The settings of one node, and its GPUs where they are simulated."""
     folder.mkdir(parents=True, exist_ok=True)
-    address = f"[{shape.host}]" if ":" in shape.host else shape.host
+    # Every address is none that ranks of a gang could meet at; this machine's own always is.
+    host = _LOOPBACK.get(shape.host, shape.host)
+    address = f"[{host}]" if ":" in host else host
     settings: dict[str, object] = {
         "data_dir": str(folder),
-        "node": {"name": name, "address": shape.host},
+        "node": {"name": name, "address": host},
         "control": {"addresses": [f"{address}:{shape.grpc_port}"]},
         "executor": {"jobs_end_with_agent": True, "allow_root": os.getuid() == 0},
         "log": {"level": "info", "format": "text"},
