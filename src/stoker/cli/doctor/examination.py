@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stoker.agent.machine import local_address
 from stoker.agent.settings import AgentSettings
-from stoker.cli.doctor import effective, folder, machine, network, node, serving
+from stoker.cli.doctor import effective, folder, machine, network, node, serving, users
 from stoker.cli.doctor.finding import Check, Finding, Level
 from stoker.live.settings import ControlSettings
 
@@ -52,6 +52,7 @@ def _agent(settings: AgentSettings) -> list[Check]:
     return [
         *folder.checks("agent", settings.data_dir),
         *node.checks(settings),
+        *users.checks(settings),
         network.control_check(addresses),
         network.address_check(settings.node.address, lambda: local_address(addresses[0])),
     ]
