@@ -7,6 +7,7 @@ Rules: G1  every indented block of a page is a piece of one shell script, run fr
            which holds for the block that follows, or for the page when it is the first line
        G4  a page that speaks of `stoker up --nodes 3` gets three nodes
        G5  every YAML file that a page shows is one that `stoker doctor` takes
+       G6  the ports and the data folder that a page names as people have them are those of its cluster
 """
 
 import os
@@ -70,10 +71,12 @@ def test_a_page_can_be_followed_line_by_line(page: Path, tmp_path: Path) -> None
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m stoker "$@"\n')
     command.chmod(0o755)
     nodes = next(iter(re.findall(r"`stoker up --nodes (\d+)`", page.read_text(encoding="utf-8"))), "2")
-    with UpProcess(tmp_path, "--nodes", nodes) as up, Client(up.url) as client:
+    data_dir = tmp_path / "data"
+    with UpProcess(tmp_path, "--nodes", nodes, data_dir=data_dir) as up, Client(up.url) as client:
         until(lambda: client.status().online_nodes == int(nodes), what=f"{nodes} nodes")
-        # People type the address that a plain `stoker up` has.
-        script = re.sub(r"http://127\.0\.0\.1:8080", up.url, script)
+        # G6
+        script = script.replace("http://127.0.0.1:8080", up.url).replace("127.0.0.1:9090", f"127.0.0.1:{up.grpc_port}")
+        script = re.sub(r"/var/lib/stoker\b(?!-)", str(data_dir / "control"), script)
         path = f"{command.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
