@@ -229,8 +229,12 @@ def token_text(token: Token) -> str:
 
 
 def pools_text(pools: Pools) -> str:
-    shares = f"online {pools.online / WHOLE:g}, batch {pools.batch / WHOLE:g}"
+    shares = f"online {_share(pools.online)}, batch {_share(pools.batch)}"
     return f"{shares}, strict" if pools.strict else shares
+
+
+def _share(parts: int) -> str:
+    return f"{parts / WHOLE:.6f}".rstrip("0").rstrip(".")
 
 
 def unheeded_row(

@@ -12,6 +12,7 @@ Rules: A1  a command that left facts has one row, made from those
 Limits: `rows_max` rows wait, about 15 MiB; a row of A3 for each of `counted_max` callers, then one for all others.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -48,6 +49,8 @@ class AuditTrail:
     def __init__(
         self, state: ClusterState, telemetry: Telemetry, *, rows_max: int = ROWS_MAX, counted_max: int = COUNTED_MAX
     ) -> None:
+        self.news = asyncio.Event()
+        """There may be rows to write."""
         self.replaying = True
         """Facts come in slices that may end within a command."""
         self._state = state
@@ -89,6 +92,7 @@ class AuditTrail:
             row = unheeded_row(self._state, command, now, number, refusal)
             if row is not None:
                 self._add(row)
+                self.news.set()
 
     def refused(self, by: Principal, asked: Asked, refusal: Refusal, now: Instant) -> None:
         """Told by the faces of what never became a command, where its caller may not ask it. A2, A3."""
@@ -96,6 +100,7 @@ class AuditTrail:
             self._count(by, refusal.code, now)
         elif refusal.code in DENIED and (number := self._next_number()):
             self._add(denied_row(self._state, by, asked, now, number, refusal))
+        self.news.set()
 
     def _count(self, by: Principal, code: str, now: Instant) -> None:
         key = (by, code)
@@ -141,7 +146,7 @@ class AuditTrail:
     def _drop(self, rows: int) -> None:
         """A4."""
         if not self._dropped:
-            self._telemetry.warn("audit_rows_dropped", waiting=len(self._rows))
+            self._telemetry.warn("audit_trail_full", waiting=len(self._rows))
         self._dropped += rows
         self._telemetry.count("audit_rows_dropped", rows)
 
@@ -198,7 +203,7 @@ class AuditTrail:
 
     @property
     def waiting(self) -> int:
-        return len(self._rows) + len(self._risen)
+        return len(self._rows) + len(self._risen) + (self._telling is not None)
 
     def unwritten(self, query: AuditQuery) -> Iterator[AuditRow]:
         """Rows that match and may not be in the history yet, as a list of now."""

@@ -170,6 +170,8 @@ class Recorder:
     def _durable_now(self, entries: Sequence[Entry]) -> None:
         if self._notes or self._gap:
             self._news.set()
+        if self.trail.waiting:
+            self.trail.news.set()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -185,8 +187,10 @@ class Recorder:
     async def run_trail(self) -> None:
         """Until cancelled: write the audit trail also while no job ends."""
         while True:
+            await self.trail.news.wait()
             await self._clock.sleep(TRAIL_PERIOD_S)
-            if self.trail.waiting and not self.fault:
+            self.trail.news.clear()
+            if not self.fault:  # else `run` tries again, at its own pace
                 await self.flush(None)
 
     async def run_trim(self) -> None:
