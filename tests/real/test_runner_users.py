@@ -151,6 +151,15 @@ async def test_it_holds_three_descriptors_and_a_keyring_of_its_own(
     assert (end.clean, said.split()) == (True, ["0", "1", "2", "3"]), "3 is the listing's own"
 
 
+@pytest.mark.parametrize("files", [{}, {"output": "out.txt", "error": "err.txt"}], ids=["kept", "in files"])
+async def test_it_may_open_its_output_by_name(
+    users: Users, node: RealNode, agent: Listener, files: dict[str, str]
+) -> None:
+    """As shell scripts do. A pipe belongs to whoever made it, which was root."""
+    end, said = await ran(node, agent, users.ann, "echo out > /dev/stdout && echo err > /dev/stderr", ONE, **files)
+    assert (end.clean, sorted(said.split())) == (True, ["err", "out"]), end.error
+
+
 # --- who it can't be ----------------------------------------------------------------------------------------------
 
 

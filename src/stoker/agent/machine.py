@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from stoker.agent.label import normal_taints
-from stoker.agent.settings import NODE_NAME, AgentSettings
+from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import Registration
 from stoker.ports import ProbeResult
 

@@ -4,16 +4,14 @@ One file, `agent.yaml`; every key may also come from the environment (`STOKER__N
 process settings: they concern one node, change no decision of the cluster, and may differ from node to node.
 """
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
 from stoker.agent.label import label_faults, taint_faults
+from stoker.brain.domain.node import NODE_NAME
 from stoker.ports import LogSettings
 
-NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
-"""What a host may be called, with dots, dashes and capitals; nothing that a path, a label or a table would mind."""
 ADDRESSES_MAX: Final = 16
 
 

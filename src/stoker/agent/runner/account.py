@@ -41,7 +41,7 @@ class CannotBecome(Exception):
 class Actor:
     """As whom a child of the runner acts, and what is made that account's on the way."""
 
-    __slots__ = ("_allow_root", "_folders", "_node", "name")
+    __slots__ = ("_allow_root", "_folders", "_node", "_streams", "name")
 
     def __init__(self, name: str, node: str, *, allow_root: bool) -> None:
         """`name` empty = as the runner itself."""
@@ -49,11 +49,16 @@ class Actor:
         self._node = node
         self._allow_root = allow_root
         self._folders: list[str] = []
+        self._streams: tuple[int, ...] = ()
 
     def owns(self, folder: str) -> None:
         """Make the folder where it is missing, and this account's, closed to all others."""
         if self.name:
             self._folders.append(folder)
+
+    def writes_to(self, *streams: int) -> None:
+        """Its own descriptors that it may also open by name: `> /dev/stderr` opens the pipe anew."""
+        self._streams = streams
 
     @property
     def words(self) -> str:
@@ -80,6 +85,8 @@ class Actor:
         say(VOID)
         for folder in self._folders:
             _hand_over(folder, account)
+        for stream in self._streams:
+            _hand_over_pipe(stream, account)
         try:
             _become(account, groups)
         except OSError as error:
@@ -164,6 +171,13 @@ def _hand_over(folder: str, account: pwd.struct_passwd) -> None:
             raise CannotBecome(f"the folder {folder} belongs to another account (uid {owner})")
     finally:
         os.close(opened)
+
+
+def _hand_over_pipe(stream: int, account: pwd.struct_passwd) -> None:
+    """Never a device: that is everybody's."""
+    with suppress(OSError):
+        if stat.S_ISFIFO(os.fstat(stream).st_mode):
+            os.fchown(stream, account.pw_uid, account.pw_gid)
 
 
 def _make(folder: str) -> None:

@@ -63,6 +63,7 @@ class Launch:
         self.env = {_name(name): _bytes(value, f"the variable {name}") for name, value in env.items()}
         self.workdir = workdir
         self.actor = actor
+        actor.writes_to(1, 2)
         self.folder = order["folder"]
         if self.folder:
             actor.owns(self.folder)
@@ -124,8 +125,12 @@ class Launch:
         try:
             os.chdir(self.workdir)
         except OSError as error:
-            return f"cannot use the working directory {self.workdir}{self.actor.words}: {_said(error)}"
+            closed = "; that user must be able to enter each folder on the way" if self._is_closed(error) else ""
+            return f"cannot use the working directory {self.workdir}{self.actor.words}: {_said(error)}{closed}"
         return ""
+
+    def _is_closed(self, error: OSError) -> bool:
+        return bool(self.actor.name) and error.errno == errno.EACCES
 
     def _exec(self) -> str:
         """Answers why none of the candidates could be run; the most telling of the reasons."""
