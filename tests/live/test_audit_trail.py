@@ -10,7 +10,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.quota import Pools
 from stoker.brain.state.commands import Cancel, DrainNode, SetPools, Submit
-from stoker.live import audit_trail
+from stoker.live import audit_trail, history
 from stoker.live.audit_rows import Asked
 from stoker.live.settings import ControlSettings, HistorySettings
 from stoker.ports import HistoryBatch, HistoryFailed, HistoryMark
@@ -129,11 +129,11 @@ async def test_rows_outlive_a_history_that_is_filled_anew_and_fails_once_more_at
     failed: list[HistoryBatch] = []
     record = SimHistory.record
 
-    async def fail_once(history: SimHistory, batch: HistoryBatch) -> None:
+    async def fail_once(store: SimHistory, batch: HistoryBatch) -> None:
         if batch.audit and not failed:
             failed.append(batch)
             raise HistoryFailed("the disk is gone")
-        await record(history, batch)
+        await record(store, batch)
 
     async with stage() as s:
         s.control.history._notes_max = 2
@@ -148,6 +148,31 @@ async def test_rows_outlive_a_history_that_is_filled_anew_and_fails_once_more_at
         assert (len(failed), list(archive_of(s).jobs)) == (1, jobs)
         assert written(s) == rows
         assert len(rows) == 12
+
+
+@virtual
+async def test_a_batch_that_holds_only_the_first_rows_marks_no_position_beyond_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marks: list[HistoryMark] = []
+    record = SimHistory.record
+
+    async def fail_second(store: SimHistory, batch: HistoryBatch) -> None:
+        marks.append(batch.mark)
+        if len(marks) == 2:
+            raise HistoryFailed("the disk is gone")
+        await record(store, batch)
+
+    monkeypatch.setattr(history, "ROWS_MAX", 3)
+    async with stage() as s:
+        await s.pause()
+        monkeypatch.setattr(SimHistory, "record", fail_second)
+        for _ in range(8):
+            s.committer.tell(Submit(by=BOB, specs=(spec(),)))
+        rows = await _noted(s)
+        await s.pause(10)
+        assert written(s) == rows
+        assert marks[0].position == rows[2].position
 
 
 async def _noted(s: Stage) -> list[AuditRow]:
