@@ -24,6 +24,10 @@ MVP_BODY = (
     '{"tenant_id":"default","name":"api-job","priority":500,"gpu_count":1,"gpu_memory_mb":16000,"cpu_cores":4,'
     '"memory_mb":32000,"image":"nvidia/cuda:12.0-base"}'
 )
+MVP_TENANT = (
+    '{"name":"research","email":"lab@example.org","organization":"Lab","max_gpus":4,"max_gpu_memory_mb":64000,'
+    '"max_cpu_cores":32,"max_memory_mb":128000,"max_concurrent_jobs":2,"priority_tier":"medium"}'
+)
 CLUSTER_NAMES = "total_gpus, available_gpus, total_nodes, online_nodes, total_jobs, pending_jobs, running_jobs"
 TARGETS = "demo test check fmt lint proto coverage bench soak docs images"
 
@@ -141,6 +145,56 @@ def test_the_cluster_status_and_both_health_paths_answer_by_the_mvps_names(typed
     assert (found["total_gpus"], found["total_nodes"], found["online_nodes"]) == (8, 2, 2)
     for path in ("$STOKER_SERVER/health", "$API/health"):
         assert asked(typed, path)[1]["status"] == "ok"
+
+
+def test_dgpus_gpus_and_quota_answer_and_its_put_changes_both_shares(typed: Typed) -> None:
+    """Its own was 0 and 0 until somebody put it."""
+    status, gpus = asked(typed, "$API/gpus")
+    assert (status, gpus["total"]) == (200, 8)
+    status, quota = asked(typed, "$API/quota")
+    assert (status, quota["total_gpus"]) == (200, 8)
+    for pool, guaranteed in (("online", 6), ("batch", 2)):
+        found = quota[pool]
+        assert isinstance(found, dict)
+        assert found["quota"] == found["guaranteed"] == guaranteed
+        assert {"used", "available", "borrowed", "free"} <= found.keys()
+    status, quota = asked(typed, """-X PUT $API/quota -d '{"online_percent":0.6}'""")
+    assert (status, quota["online_percent"], quota["batch_percent"]) == (200, 0.6, 0.4)
+    assert asked(typed, "$API/quota")[1] == quota
+    status, problem = asked(typed, """-X PUT $API/quota -d '{"online_percent":60}'""")
+    assert (status, problem["code"], problem["error"]) == (400, "bad_share", problem["message"])
+    said(typed, "stoker quota set --online-percent 0.7")
+    assert "70 %" in said(typed, "stoker quota show")
+
+
+def test_the_mvps_tenant_is_made_by_its_own_bytes_and_its_jobs_are_held_to_it(typed: Typed) -> None:
+    """Its command line left out GPU memory and jobs, its server took zero, and refused every job."""
+    status, tenant = asked(typed, f"-X POST $API/tenants -H 'Content-Type: application/json' -d '{MVP_TENANT}'")
+    assert (status, tenant["id"], tenant["tenant_id"]) == (201, "research", "research")
+    sent = json.loads(MVP_TENANT)
+    assert {name: tenant[name] for name in sent} == sent
+    assert asked(typed, "$API/tenants/research") == (200, tenant)
+    status, found = asked(typed, "$API/tenants")
+    assert "default" in [each["name"] for each in found["tenants"]]  # type: ignore[attr-defined]  # a list
+    body = MVP_BODY.replace('"image":"nvidia/cuda:12.0-base"', '"command": ["true"]').replace("default", "research")
+    status, job = asked(typed, f"-X POST $API/jobs -d '{body}'")
+    assert (status, job["tenant"]) == (201, "research")
+    said(typed, f"stoker wait {job['id']}")
+    status, problem = asked(typed, f"-X POST $API/jobs -d '{body.replace('research', 'nobody')}'")
+    assert (status, problem["code"]) == (422, "unknown_tenant")
+
+
+def test_the_mvps_create_tenant_makes_one_whose_jobs_run_at_its_priority(typed: Typed) -> None:
+    """Its own made one without GPU memory, that could never run a job."""
+    assert said(typed, "stoker tenant create ml-team --max-gpus 10 --priority high").startswith("tenant ml-team")
+    tenant = json.loads(said(typed, "stoker tenant show ml-team --json"))
+    assert (tenant["max_gpus"], tenant["priority_tier"], tenant["max_gpu_memory_mb"]) == (10, "high", None)
+    job_id = said(typed, "stoker submit --tenant ml-team --name test-job --gpus 1").strip()
+    said(typed, f"stoker wait {job_id}")
+    job = json.loads(said(typed, f"stoker status {job_id} --json"))
+    assert (job["state"], job["tenant"], job["priority"]) == ("succeeded", "ml-team", 1000)
+    refused = typed("stoker submit --tenant ml-team --gpus 6 --tasks 2 -- true")
+    assert (refused.returncode, refused.stdout, "over_tenant_limit" in refused.stderr) == (4, "", True)
 
 
 @pytest.mark.parametrize("target", TARGETS.split())
