@@ -21,7 +21,6 @@ from stoker.brain.state.facade import ClusterView
 from stoker.brain.state.view import Bucket
 from stoker.brain.state.walls import other_class, owed
 from stoker.wire.rest.quota import HolderView, LentView, PoolNow, QuotaView, quota_view
-from stoker.wire.rest.tenant import in_tree_order
 
 NAMED_MAX: Final = 5
 """Holders in the sentence; the answer has them all, up to `HOLDERS_MAX`."""
@@ -63,29 +62,29 @@ class TenantFigure(NamedTuple):
 
 
 def tenant_figures(state: ClusterState, most: int = FIGURES_MAX) -> dict[str, TenantFigure]:
-    """The tenants that use most, and under OTHERS all that are neither among them nor beneath one of them.
-
-    Its cost: a look at every tenant, 10 ms for 10,000.
-    """
-    # Of those that use alike the one higher in the tree stays first, so whoever is shown has all above him shown too.
-    ranked = sorted(((_figure(state, tenant), tenant) for tenant in in_tree_order(state.tenants)), key=_least)
-    shown: dict[str, TenantFigure] = {tenant.name: figure for figure, tenant in ranked[:most]}
-    others = [figure for figure, tenant in ranked[most:] if not tenant.parent]
+    """The tenants that use most, and under OTHERS all that are neither among them nor beneath one of them."""
+    books = state.indexes.books
+    busy = dict.fromkeys((*books.by_tenant, *books.pending, *books.promised))
+    idle = (name for name in sorted(state.tenants) if name not in busy)
+    # Of those that use alike the one higher in the tree comes first, so whoever is shown has all above him shown too.
+    ranked = [*sorted(busy, key=lambda name: (*_least(state, name), name)), *idle]
+    shown: dict[str, TenantFigure] = {name: _figure(state, name) for name in ranked[:most]}
     if len(ranked) > most:
+        others = [_figure(state, name) for name in ranked[most:] if not state.tenants[name].parent]
         sums = (sum(figure[at] or 0 for figure in others) for at in range(len(TenantFigure._fields)))
         shown[OTHERS] = TenantFigure(*sums)._replace(limit=None)
     return shown
 
 
-def _figure(state: ClusterState, tenant: Tenant) -> TenantFigure:
-    books, quota = state.indexes.books, tenant.quota
-    used = books.used_by(tenant.name)
-    return TenantFigure(used.gpus, quota.guaranteed, quota.gpus_max, used.jobs, books.pending_of(tenant.name))
+def _figure(state: ClusterState, name: TenantName) -> TenantFigure:
+    books, quota = state.indexes.books, state.tenants[name].quota
+    used = books.used_by(name)
+    return TenantFigure(used.gpus, quota.guaranteed, quota.gpus_max, used.jobs, books.pending_of(name))
 
 
-def _least(ranked: tuple[TenantFigure, Tenant]) -> tuple[int, ...]:
-    figure, _ = ranked
-    return -figure.gpus, -figure.running, -figure.pending, -figure.guaranteed
+def _least(state: ClusterState, name: TenantName) -> tuple[int, ...]:
+    figure, depth = _figure(state, name), len(list(path_of(state.tenants, name)))
+    return -figure.gpus, -figure.running, -figure.pending, -figure.guaranteed, depth
 
 
 def lent_story(state: ClusterState, job: Job, reason: Reason | None) -> LentView | None:

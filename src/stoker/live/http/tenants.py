@@ -1,5 +1,7 @@
 """REST for tenants: list, show, make, change, delete."""
 
+from typing import Final
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,12 +29,14 @@ from stoker.wire.rest.tenant import (
 )
 from stoker.wire.versions import API_PREFIX
 
-_SAID = (
+SLICE: Final = 200
+"""Tenants shown before others get a turn: about three milliseconds."""
+_SAID: Final = (
     *("guarantees_exceed_parent", "guarantee_above_limit", "out_of_range", "text_too_long", "bad_time"),
     *("conflicting_fields", *BODY, *CHANGE),
 )
-_MADE = ("tenant_exists", "bad_tenant_name", "unknown_tenant", "too_many_tenants", "tree_too_deep")
-_CHANGED = (*TENANT, "unknown_tenant", "tenant_place")
+_MADE: Final = ("tenant_exists", "bad_tenant_name", "unknown_tenant", "too_many_tenants", "tree_too_deep")
+_CHANGED: Final = (*TENANT, "unknown_tenant", "tenant_place")
 """`unknown_tenant`: it was deleted in the same moment."""
 
 
@@ -44,8 +48,11 @@ def routes(control: ControlPlane) -> APIRouter:
     async def list_tenants(request: Request) -> Response:
         """List every tenant, each followed by those beneath it."""
         query_of(request, NoQuery)
-        state = control.committer.state
-        views = [_view(state, tenant) for tenant in in_tree_order(state.tenants)]
+        views: list[TenantView] = []
+        for tenant in in_tree_order(control.committer.state.tenants):
+            views.append(_view(control.committer.state, tenant))
+            if len(views) % SLICE == 0:
+                await control.clock.sleep(0)
         return json_answer(TenantListView(tenants=views, total=len(views)))
 
     @router.post("/tenants", **route(shown, status=201, body=json_content(NewTenantBody), refusals=(*_MADE, *_SAID)))
