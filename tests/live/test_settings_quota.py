@@ -75,3 +75,10 @@ def test_doctor_knows_where_each_share_came_from(tmp_path: Path) -> None:
     assert loaded.origin["quota.strict"] == "STOKER__QUOTA__STRICT"
     assert loaded.origin["quota.batch_percent"] == "default"
     assert loaded.value.quota.as_pools() == Pools(online=600_000, batch=400_000, strict=True)
+
+
+def test_what_batch_gets_is_written_out_for_whoever_looks_at_what_holds(tmp_path: Path) -> None:
+    assert ControlSettings().quota.batch_percent == 0.3
+    path = tmp_path / "control.yaml"
+    path.write_text("quota: {online_percent: 0.9}\n")
+    assert load(ControlSettings, path, {}, {}).value.quota.batch_percent == 0.1

@@ -179,6 +179,14 @@ def test_a_wrong_type_is_named_with_path_and_both_types(fields: dict[str, object
     assert got in refusal.message
 
 
+@pytest.mark.parametrize(("field", "words"), [("class", "online, batch"), ("visible", "uuid, index")])
+def test_a_word_that_is_none_of_those_there_are_gets_them_named(field: str, words: str) -> None:
+    refusal = refused({"command": "true", field: "gold"})
+    assert (refusal.code, refusal.facts["path"], refusal.facts["got"]) == ("bad_field", field, "'gold'")
+    assert words in refusal.message
+    assert words in refusal.hint
+
+
 @pytest.mark.parametrize("value", [-1, 2**53, 10**30])
 @pytest.mark.parametrize("field", ["gpu_count", "gpu_memory_mb", "cpus", "memory_mb", "tasks", "retries"])
 def test_a_count_below_zero_or_beyond_what_json_keeps_is_refused(field: str, value: int) -> None:

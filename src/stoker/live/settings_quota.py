@@ -20,6 +20,11 @@ class QuotaSettings:
     strict: bool = False
     """Whether the shares are walls. By default each class borrows what the other leaves idle."""
 
+    def __post_init__(self) -> None:
+        if self.batch_percent is None and 0 <= self.online_percent <= 1:
+            # What holds is what people see, so the rest is written out.
+            object.__setattr__(self, "batch_percent", (WHOLE - _parts(self.online_percent)) / WHOLE)
+
     def faults(self) -> list[str]:
         shares = {"online_percent": self.online_percent, "batch_percent": self.batch_percent}
         found = [
@@ -34,9 +39,7 @@ class QuotaSettings:
 
     def as_pools(self) -> Pools:
         """The shares that these settings ask for."""
-        online = _parts(self.online_percent)
-        batch = WHOLE - online if self.batch_percent is None else _parts(self.batch_percent)
-        return Pools(online=online, batch=batch, strict=self.strict)
+        return Pools(online=_parts(self.online_percent), batch=_parts(self.batch_percent or 0), strict=self.strict)
 
 
 def _parts(share: float) -> int:

@@ -10,7 +10,8 @@ Rules: D1  an unknown field or parameter is refused by name, with the nearest kn
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Annotated, Final, TypeVar
+from enum import Enum
+from typing import Annotated, Final, TypeVar, get_args
 
 import msgspec
 
@@ -30,6 +31,7 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`(?: - at `(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`(?: - at `(.*)`)?", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?: (.*?))??(?:, got `([^`]*)`)?(?: - at `(.*)`)?", re.DOTALL)
+_ENUM = re.compile(r"Invalid enum value (.*?)(?: - at `(.*)`)?", re.DOTALL)
 _ELSEWHERE = re.compile(r"(.*?)(?: - at `(.*)`)?", re.DOTALL)
 _SHOWN_MAX: Final = 80
 
@@ -121,11 +123,23 @@ def _invalid(said: str, shape: type[msgspec.Struct], at: str, kind: str) -> Stok
     if match := _EXPECTED.fullmatch(said):
         wanted = " ".join(part for part in (match[1], match[2]) if part)
         return bad_value(_path(at, match[4]), wanted=wanted, got=match[3] or "a value out of range", kind=kind)
+    if match := _ENUM.fullmatch(said):
+        words = _words_of(shape, (match[2] or "$")[2:])
+        if words:
+            path, wanted = _path(at, match[2]), f"one of {', '.join(words)}"
+            return bad_value(path, wanted=wanted, got=match[1][:_SHOWN_MAX], kind=kind)
     match = _ELSEWHERE.fullmatch(said)
     assert match is not None, "the pattern matches every text"
     path = _path(at, match[2])
     message = f"`{path}`: {match[1][:200]}"
     return StokerError(refuse(f"bad_{kind}", message, f"correct `{path}` and send it again", path=path))
+
+
+def _words_of(shape: type[msgspec.Struct], name: str) -> list[str]:
+    """The words that a field of `shape` may have. Empty = it isn't a field of its own, or not of words."""
+    found = [field.type for field in msgspec.structs.fields(shape) if field.encode_name == name]
+    kinds = [each for one in found for each in (get_args(one) or (one,))]
+    return [str(word.value) for each in kinds if isinstance(each, type) and issubclass(each, Enum) for word in each]
 
 
 def unknown_name(name: str, shape: type[msgspec.Struct], at: str, kind: str) -> StokerError:
