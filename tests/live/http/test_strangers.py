@@ -1,6 +1,7 @@
 """What of a job do people of other tenants see, and what can they do to it?"""
 
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from stoker.brain.state.events.node import StraysFound
 from stoker.brain.state.events.union import Event
 from stoker.live.feed import Entry
 from stoker.live.http.hearing import Heard
+from stoker.live.settings import ControlSettings
+from stoker.live.settings_policy import PolicySettings
 from stoker.wire.versions import API_PREFIX
-from tests.live.http.people import People, Person
+from tests.live.http.people import People, Person, people_in
 from tests.live.http.plane import Agent
 
 JOBS, TASKS = f"{API_PREFIX}/jobs", f"{API_PREFIX}/tasks"
@@ -282,3 +285,30 @@ async def test_admins_hear_of_tokens_without_their_digests(people: People) -> No
     made = [event for event in await heard_by(people, people.admin) if isinstance(event, TokenCreated)]
     assert len(made) >= 6
     assert {event.token.digest for event in made} == {""}
+
+
+# -- what the state has forgotten ----------------------------------------------------------------------------------
+
+
+async def test_of_jobs_that_only_the_history_knows_strangers_see_no_more(tmp_path: Path) -> None:
+    settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
+    async with people_in(tmp_path, settings) as people:
+        known = people.plane.control.committer.state.jobs
+        jobs = [await people.anna.submit(name=SECRET, command=SECRET) for _ in range(3)]
+        for job in jobs:
+            await people.anna.ask("DELETE", f"{JOBS}/{job}")
+        await people.plane.until(lambda: len(known) == 1)
+        assert (await people.anna.get(f"{JOBS}?name={SECRET}")).body.count(b'"job_id"') == 3
+        assert (await people.anna.get(f"{JOBS}?user=anna")).body.count(b'"job_id"') == 3
+        for query in (f"name={SECRET}", "user=anna"):
+            assert (await people.bert.get(f"{JOBS}?{query}")).json["jobs"] == []
+        for target in ("jobs", f"jobs/{jobs[0]}", "tasks", f"tasks/{jobs[0]}"):
+            reply = await people.bert.get(f"{API_PREFIX}/{target}")
+            assert reply.status == 200
+            assert SECRET.encode() not in reply.body
+        for what in ("why", "events"):
+            assert (await people.bert.get(f"{JOBS}/{jobs[0]}/{what}")).status == 403
+            assert (await people.anna.get(f"{JOBS}/{jobs[0]}/{what}")).status == 200
+        gone = JobHeld(job=JobId(int(jobs[0])))
+        assert await heard_by(people, people.anna, [gone]) == [gone]
+        assert await heard_by(people, people.bert, [gone]) == []
