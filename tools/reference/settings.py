@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.policy import Policy
@@ -106,6 +107,8 @@ def _kind(kind: object) -> str:
     if get_origin(kind) in (list, tuple):
         inner = get_args(kind)[0]
         return f"list of {_kind(inner)}" if get_origin(inner) is Literal else "list"
+    if get_origin(kind) in (UnionType, Union):
+        return " or ".join(_kind(each) if each is not type(None) else "nothing" for each in get_args(kind))
     plain: Any = get_origin(kind) or kind
     return _KINDS.get(plain, str(kind))
 
@@ -116,4 +119,6 @@ def _default(field: Field[Any]) -> str:
         return "(must be given)"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(str, value)) + "]"
+    if value is None:
+        return "null"
     return '""' if value == "" else str(value).lower() if isinstance(value, bool) else str(value)

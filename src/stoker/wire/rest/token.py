@@ -25,6 +25,7 @@ class NewTokenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     user: str | None = None
     """Unix account of the jobs that are submitted with it."""
     comment: str | None = None
+    """For people."""
     expires: str | None = None
     """After how long it ends: `30d`, `12h`. Left out = never."""
 
