@@ -1,12 +1,13 @@
 """Who is told that his GPUs are lent, and to whom: L1 and L2 of `live.quota_story`."""
 
+from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.quota import Pools, Quota
+from stoker.brain.domain.quota import Limits, Pools, Quota
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.commands import PutTenant, SetPools
-from stoker.live.quota_story import HOLDERS_MAX, NAMED_MAX, lent_story
+from stoker.live.quota_story import HOLDERS_MAX, NAMED_MAX, lent_story, quota_now
 from stoker.wire.rest.quota import LentView
 from tests.brain.state.story import ANNA, Story, spec
 
@@ -121,3 +122,28 @@ def test_the_sentence_names_few_and_the_answer_is_bounded() -> None:
     assert told is not None
     assert len(told.holders) == HOLDERS_MAX
     assert f"{HOLDERS_MAX - NAMED_MAX} other tenant(s) the rest" in told.message
+
+
+def test_what_is_kept_for_a_class_is_what_its_waiting_jobs_may_have_and_its_guarantee_covers() -> None:
+    story = Told(10, Pools())
+    story.tenant("full")
+    story.holds("default", 8)
+    assert quota_now(story.state).batch.free == 2
+    story.submit(spec(9, job_class=JobClass.ONLINE))
+    shown = quota_now(story.state)
+    assert (shown.online.waiting_gpus, shown.batch.free) == (9, 2), "more than the guarantee of 7 has left"
+    wall = Tenant(name=TenantName("full"), quota=Quota(limits=Limits(gpus=1)))
+    story.submit(spec(2, job_class=JobClass.ONLINE, tenant=wall.name))
+    assert quota_now(story.state).batch.free == 0
+    story.do(PutTenant(by=ANNA, tenant=wall, create=False))
+    shown = quota_now(story.state)
+    assert (shown.online.waiting_gpus, shown.batch.free) == (11, 2), "its tenant may not have more"
+    story.submit(spec(1, job_class=JobClass.ONLINE))
+    assert quota_now(story.state).batch.free == 1
+
+
+def test_members_of_an_array_want_as_much_as_its_own_limit_lets_start() -> None:
+    story = Told(10, Pools())
+    story.submit(spec(1, job_class=JobClass.ONLINE, array=parse_array("0-9%2")))
+    shown = quota_now(story.state)
+    assert (shown.online.waiting_gpus, shown.batch.free) == (2, 8)

@@ -54,7 +54,10 @@ amounts = st.integers(0, 300)
 shares = st.integers(0, WHOLE)
 
 
-@given(amounts, st.builds(PoolNow, amounts, amounts), st.builds(PoolNow, amounts, amounts), shares, st.booleans())
+pool_nows = st.builds(PoolNow, amounts, amounts, amounts)
+
+
+@given(amounts, pool_nows, pool_nows, shares, st.booleans())
 def test_the_numbers_of_the_pools_agree_with_each_other(
     free: int, online: PoolNow, batch: PoolNow, share: int, strict: bool
 ) -> None:

@@ -42,12 +42,12 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     borrowed: int
     """Held beyond its guarantee."""
     limit_now: int
-    """The most that its jobs could hold now: what the other one holds, or is kept for jobs of it that wait, is taken
-    off."""
+    """The most that its jobs could hold now: without what the other one holds, and what is kept for jobs of it that
+    wait and are within its guarantee."""
     free: int
     """GPUs that are idle and that its jobs may take."""
     waiting_gpus: int
-    """Asked for by its jobs that wait for nothing else."""
+    """Asked for by its jobs in the queue: not those that are held, or wait for a time or for other jobs."""
 
 
 class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +85,9 @@ class PoolNow(NamedTuple):
 
     used: int
     waiting: int
+    """Asked for by jobs in the queue."""
+    covered: int
+    """Of these, by jobs that no limit keeps waiting, and that fit into what the guarantee has left."""
 
 
 def pools_of(body: QuotaBody, now: Pools) -> Pools:
@@ -142,7 +145,7 @@ def quota_view(pools: Pools, free: int, now: dict[JobClass, PoolNow]) -> QuotaVi
 def _kept(other: PoolNow, guaranteed: int, *, strict: bool) -> int:
     """Idle GPUs that the other class alone may take."""
     left = max(0, guaranteed - other.used)
-    return left if strict else min(left, other.waiting)
+    return left if strict else min(left, other.covered)
 
 
 def _pool(own: PoolNow, guaranteed: int, free: int, kept: int) -> PoolView:
