@@ -185,8 +185,9 @@ class History(Protocol):
 
     async def trim_audit(self, before: Instant, rows_max: int) -> int:
         """Drop rows of the audit trail from before then, and the oldest of more than `rows_max`; answer how many went.
-        Of commands that left no fact at most a quarter of `rows_max` stay, so that whoever is refused often enough
-        can't push out what was done. Must not delay a concurrent `record` noticeably."""
+        Of commands that left no fact at most a quarter of `rows_max` stay, and rows about jobs go before others: who is
+        refused often, or submits much, can't push out who made a token. Must not delay a concurrent `record`
+        noticeably."""
         ...
 
     async def close(self) -> None: ...

@@ -142,6 +142,17 @@ class AuditContract:
             assert left[100:] == done[::-1]
             assert left[:100] == noise[:-101:-1]
 
+    async def test_whoever_submits_much_cannot_push_out_who_changed_the_cluster(self, store: HistoryStore) -> None:
+        made = [row(position, action="token_create", job=JobId(0)) for position in range(1, 51)]
+        jobs = [row(position, action="submit", job=JobId(position)) for position in range(51, 1_001)]
+        async with opened(store) as history:
+            await history.record(told(1_000, *made, *jobs))
+            assert await history.trim_audit(Instant(0), 100) == 900
+            left = await history.audit(EVERY, 0, 2_000)
+            assert left == [*jobs[:-51:-1], *made[::-1]]
+            assert await history.trim_audit(Instant(0), 20) == 80
+            assert await history.audit(EVERY, 0, 2_000) == made[:-21:-1]
+
     async def test_a_key_tells_the_position(self, store: HistoryStore) -> None:
         last = row(2**38, number=NUMBERS - 1, at_ms=5)
         async with opened(store) as history:

@@ -143,7 +143,8 @@ class SimHistory:
         factless = sorted(key for key, row in archive.audit.items() if row.outcome != OK)
         for key in factless[: max(0, len(factless) - rows_max // 4)]:
             del archive.audit[key]
-        for key in sorted(archive.audit)[: max(0, len(archive.audit) - rows_max)]:
+        jobs_first = sorted(archive.audit, key=lambda key: (archive.audit[key].job == 0, key))
+        for key in jobs_first[: max(0, len(archive.audit) - rows_max)]:
             del archive.audit[key]
         archive.audit = {key: row for key, row in archive.audit.items() if row.at >= before}
         return had - len(archive.audit)

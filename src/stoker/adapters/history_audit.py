@@ -27,6 +27,7 @@ REWIND: Final = "DELETE FROM audit WHERE id >= ?"
 COUNT: Final = "SELECT count(*) FROM audit"
 COUNT_FACTLESS: Final = "SELECT count(*) FROM audit WHERE outcome <> 'ok'"
 DROP_OLD: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at_ms < ? ORDER BY at_ms LIMIT ?)"
+DROP_OLDEST_OF_JOBS: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE job > 0 ORDER BY id LIMIT ?)"
 DROP_OLDEST: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT ?)"
 DROP_OLDEST_FACTLESS: Final = (
     "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE outcome <> 'ok' ORDER BY id LIMIT ?)"

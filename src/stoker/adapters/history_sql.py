@@ -131,17 +131,19 @@ class SqliteHistory:
         (rows,), (factless,) = [
             (await self._ask(each, ()))[0] for each in (history_audit.COUNT, history_audit.COUNT_FACTLESS)
         ]
-        surplus = max(0, factless - rows_max // FACTLESS_SHARE)
-        dropped = await self._trim_rows(history_audit.DROP_OLDEST_FACTLESS, surplus)
-        dropped += await self._trim_rows(history_audit.DROP_OLDEST, max(0, rows - dropped - rows_max))
+        dropped = await self._trim_rows(history_audit.DROP_OLDEST_FACTLESS, factless - rows_max // FACTLESS_SHARE)
+        for statement in (history_audit.DROP_OLDEST_OF_JOBS, history_audit.DROP_OLDEST):
+            dropped += await self._trim_rows(statement, rows - dropped - rows_max)
         while gone := await self._in(self._writing, self._changed, history_audit.DROP_OLD, (before, TRIM_ROWS)):
             dropped += gone
         return dropped
 
     async def _trim_rows(self, statement: str, surplus: int) -> int:
-        for done in range(0, surplus, TRIM_ROWS):
-            await self._in(self._writing, self._changed, statement, (min(TRIM_ROWS, surplus - done),))
-        return surplus
+        dropped, gone = 0, -1
+        while gone and dropped < surplus:
+            gone = await self._in(self._writing, self._changed, statement, (min(TRIM_ROWS, surplus - dropped),))
+            dropped += gone
+        return dropped
 
     async def close(self) -> None:
         """Safe to call twice, and after `open` failed."""

@@ -122,8 +122,8 @@ class HistorySettings:
     """Ended jobs kept at most, about 1.7 KiB each on the disk of data_dir: 3.3 GiB, or a year of 5,000 jobs a day.
     Beyond it the oldest go, however young."""
     audit_rows_max: int = 5_000_000
-    """Rows of the audit trail kept at most, about 200 bytes each: 1 GiB, or a year of 13,000 commands a day. Beyond it
-    the oldest go; what was refused or changed nothing has a quarter of them."""
+    """Rows of the audit trail kept at most, about 140 bytes each: 0.7 GiB, or a year of 13,000 commands a day. Beyond
+    it the oldest go, those about jobs first; what was refused or changed nothing has a quarter of them."""
 
     def faults(self) -> list[str]:
         found = []
