@@ -200,6 +200,15 @@ async def test_another_token_from_another_folder_does_not_get_a_connected_nodes_
         again.cancel()
 
 
+@pytest.mark.parametrize("name", ["", "a b", "../n1", "n1\n", "x" * 64, "n\x1b[31m", "nöd"])
+async def test_an_agent_joins_under_no_name_that_a_table_or_a_path_would_mind(tmp_path: Path, name: str) -> None:
+    async with rpc_stage(tmp_path, open_to_owner=False) as stage:
+        metadata = shows(await stage.token(Role.AGENT))
+        call = SchedulerServiceStub(stage.channel).RegisterAgent(registration(name, "u"), metadata=metadata)
+        assert await refusal_of(call) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed_message")
+        assert not stage.control.committer.state.nodes
+
+
 async def test_no_token_comes_into_the_log(tmp_path: Path) -> None:
     async with rpc_stage(tmp_path, open_to_owner=False) as stage:
         good, bad = await stage.token(Role.AGENT), fresh_token(SystemEntropy())

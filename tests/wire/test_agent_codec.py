@@ -11,7 +11,7 @@ from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd
-from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
     Beat,
     LogChunk,
@@ -56,7 +56,8 @@ inventories = st.builds(
     account=text,
     allow_root=st.booleans(),
 )
-registrations = st.builds(Registration, node=word.map(NodeName), inventory=inventories)
+nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
+registrations = st.builds(Registration, node=nodes, inventory=inventories)
 statuses = st.builds(TaskStatus, key=keys, phase=st.sampled_from(TaskPhase), gpus=uuids, started_at=instant)
 reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(TaskInventory, boot_id=text, tasks=st.lists(statuses, max_size=3).map(tuple)),
@@ -93,7 +94,7 @@ ends = st.builds(
     peak_memory_mb=big,
     error=text,
 )
-finishes = st.builds(TaskFinished, node=word.map(NodeName), key=keys, end=ends)
+finishes = st.builds(TaskFinished, node=nodes, key=keys, end=ends)
 log_requests = st.builds(LogRequest, request=big, key=keys, offset=st.integers(-INT64, INT64), limit=big, wait_ms=big)
 log_chunks = st.builds(
     LogChunk, request=big, offset=big, data=st.binary(max_size=50), size=big, ended=st.booleans(), error=text
@@ -146,7 +147,7 @@ def test_exit_code_zero_is_not_the_same_as_no_exit_code() -> None:
         (pb.TaskFinishedRequest(node="n", end=pb.TaskEnd(cause="exited")), "job 0, attempt 0"),
         (pb.TaskFinishedRequest(node="n", key=pb.TaskKey(job=1, attempt=1)), "end.cause"),
         (pb.TaskFinishedRequest(node="n", key=pb.TaskKey(job=1, attempt=1, rank=-1)), "rank -1"),
-        (pb.TaskFinishedRequest(key=pb.TaskKey(job=1, attempt=1), end=pb.TaskEnd(cause="exited")), "node is empty"),
+        (pb.TaskFinishedRequest(key=pb.TaskKey(job=1, attempt=1), end=pb.TaskEnd(cause="exited")), "node can't be ''"),
     ],
     ids=["no key", "no end", "negative rank", "no node"],
 )

@@ -14,7 +14,7 @@ from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import Command, EndCause, StopCause, TaskEnd
-from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
     Beat,
     LogChunk,
@@ -77,7 +77,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         account=wire.account,
         allow_root=wire.allow_root,
     )
-    return Registration(node=NodeName(_not_empty("node", wire.node)), inventory=inventory)
+    return Registration(node=_node_name(wire.node), inventory=inventory)
 
 
 def _encode_gpu(gpu: Gpu) -> pb.Gpu:
@@ -255,7 +255,7 @@ def encode_finished(finished: TaskFinished) -> pb.TaskFinishedRequest:
 def decode_finished(wire: pb.TaskFinishedRequest) -> TaskFinished:
     end = wire.end  # a missing one has no cause, which is refused below
     return TaskFinished(
-        node=NodeName(_not_empty("node", wire.node)),
+        node=_node_name(wire.node),
         key=_decode_key(wire.key),
         end=TaskEnd(
             cause=_word("end.cause", EndCause, end.cause),
@@ -342,6 +342,13 @@ def _not_empty(field: str, text: str) -> str:
     if not text:
         raise Malformed(f"{field} is empty")
     return text
+
+
+def _node_name(text: str) -> NodeName:
+    """Names stand in paths, tables and the log: an agent may not choose just any."""
+    if not NODE_NAME.fullmatch(text):
+        raise Malformed(f"node can't be {text[:_TEXT_SHOWN_MAX]!r}: 1 to 63 letters, digits, dots, dashes, underscores")
+    return NodeName(text)
 
 
 def _not_negative(field: str, number: int) -> int:

@@ -1,5 +1,6 @@
 """What is a node, and what of it is free?"""
 
+import re
 from typing import Final
 
 import msgspec
@@ -9,6 +10,8 @@ from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.units import NEVER, Instant
 
+NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+"""What a host may be called, with dots, dashes and capitals; nothing that a path, a label or a table would mind."""
 ROOT: Final = "root"
 
 
