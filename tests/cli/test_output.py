@@ -66,6 +66,13 @@ def test_the_whole_story_of_a_job_has_its_environment_and_each_ranks_times() -> 
     assert "to 2026-11-28T00:00:02Z, 1 CPUs" in whole
 
 
+def test_of_a_job_of_another_tenant_only_what_it_takes_is_told_and_why_there_is_no_more() -> None:
+    told = dict(job_pairs(job(reduced=True, tenant="red", name="", command="", submitted_by=""), 0, whole=True))
+    assert told["asks for"] == "1 GPU"
+    assert told["hidden"] == "the rest: it is for people of tenant red"
+    assert not {"name", "command", "exit code", "workdir", "uid"} & told.keys()
+
+
 def test_why_lists_the_numbers_behind_it_only_when_asked() -> None:
     answer = why(facts={"free": 2, "wanted": 4})
     assert list(why_lines(answer, whole=True)) == [*why_lines(answer), "free: 2", "wanted: 4"]

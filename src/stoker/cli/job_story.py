@@ -24,6 +24,9 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
         yield "members", members_text(job.members)
     elif job.array_of:
         yield "member of", f"array {job.array_of}, index {job.array_index}"
+    if job.reduced:
+        yield from _reduced_pairs(job, now_ms)
+        return
     if whole:
         yield "uid", job.uid
     yield "name", job.name
@@ -42,6 +45,22 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     yield "retries", f"{job.retries_used} of {job.retries} used, {job.requeues_used} requeues"
     for attempt in job.attempts:
         yield from _attempt_pairs(attempt, now_ms, whole=whole)
+
+
+def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:
+    """All that people of other tenants may see."""
+    yield "state", job.state.value
+    if job.reason is not None:
+        yield "reason", f"{job.reason.message} [{job.reason.code.value}]"
+    gang = f", for each of {job.tasks} tasks" if job.tasks > 1 else ""
+    yield "asks for", f"{job.gpu_count} GPU{'s' * (job.gpu_count != 1)}{gang}"
+    yield "priority", job.priority
+    yield "tenant", f"{job.tenant}, class {job.job_class.value}"
+    yield "time limit", duration(job.time_limit_ms)
+    yield "submitted", job.submitted_at
+    yield "waited", waited(job, now_ms)
+    yield "ran", ran(job, now_ms)
+    yield "hidden", f"the rest: it is for people of tenant {job.tenant}"
 
 
 def _wish_pairs(job: "JobView", *, whole: bool) -> Pairs:

@@ -80,7 +80,7 @@ class Access:
     def _unknown(self) -> StokerError:
         """Raises: StokerError `too_many_wrong_tokens`."""
         self._wrong.note()
-        return token_unknown()
+        return token_unknown(none_wanted=self.open_to_owner)
 
     def _is_over(self, token: Token) -> bool:
         return token.expires_at != NEVER and token.is_expired(self._committer.now())
@@ -194,16 +194,16 @@ def not_allowed(message: str, hint: str) -> StokerError:
     return StokerError(refuse("not_allowed", message, hint))
 
 
-def token_unknown() -> StokerError:
+def token_unknown(*, none_wanted: bool = False) -> StokerError:
     """K1"""
-    return StokerError(
-        refuse(
-            "token_unknown",
-            "the token is not known here: it was never made, was revoked or has expired",
-            "ask an admin for a new one (`stoker token create`), and see that the whole of it is sent, to the right "
-            "control plane",
-        )
+    hint = (
+        "this control plane wants no token: leave STOKER_TOKEN, --token and the token of the config file out"
+        if none_wanted
+        else "ask an admin for a new one (`stoker token create`), and see that the whole of it is sent, to the right "
+        "control plane"
     )
+    message = "the token is not known here: it was never made, was revoked or has expired"
+    return StokerError(refuse("token_unknown", message, hint))
 
 
 def _token_missing() -> StokerError:

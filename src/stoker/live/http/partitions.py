@@ -63,9 +63,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Make a partition."""
         body = decode_body(NewPartitionBody, await body_of(request))
         partition = partition_of(body.name, body)
-        await carry_out(
-            control, request, PutPartition(by=caller_of(request).principal, partition=partition, create=True)
-        )
+        await _put(control, request, partition, create=True)
         return await answer(partition, 201)
 
     @router.get("/partitions/{name}", **route(shown, path="name", refusals=PARTITION))
@@ -78,9 +76,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Replace a partition whole, or make it. Jobs that are in already keep their time limits."""
         body = decode_body(PartitionBody, await body_of(request))
         partition = partition_of(request.path_params["name"], body)
-        await carry_out(
-            control, request, PutPartition(by=caller_of(request).principal, partition=partition, create=False)
-        )
+        await _put(control, request, partition, create=False)
         return await answer(partition)
 
     @router.delete(
@@ -93,6 +89,11 @@ def routes(control: ControlPlane) -> APIRouter:
         return await answer(partition)
 
     return router
+
+
+async def _put(control: ControlPlane, request: Request, partition: Partition, *, create: bool) -> None:
+    command = PutPartition(by=caller_of(request).principal, partition=partition, create=create)
+    await carry_out(control, request, command)
 
 
 def _partition_at(request: Request, state: ClusterState) -> Partition:

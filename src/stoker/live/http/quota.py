@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from stoker.brain.state.commands import SetPools
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import body_of, caller_of, json_answer, query_of
+from stoker.live.http.answers import body_of, caller_of, carry_out, json_answer, query_of
 from stoker.live.http.contract import BODY, CHANGE, json_content, route
 from stoker.live.quota_story import quota_now
 from stoker.wire.rest.decode import decode_body
@@ -33,7 +33,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Share the GPUs anew, at once. What runs goes on."""
         body = decode_body(QuotaBody, await body_of(request))
         pools = pools_of(body, control.committer.state.pools)
-        await control.committer.ask(SetPools(by=caller_of(request).principal, pools=pools, force=body.force))
+        await carry_out(control, request, SetPools(by=caller_of(request).principal, pools=pools, force=body.force))
         return json_answer(quota_now(control.committer.state))
 
     return router

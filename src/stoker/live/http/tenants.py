@@ -13,7 +13,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeleteTenant, PutTenant
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import body_of, caller_of, json_answer, query_of
+from stoker.live.http.answers import body_of, caller_of, carry_out, json_answer, query_of
 from stoker.live.http.contract import BODY, CHANGE, TENANT, json_content, route
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.query import NoQuery
@@ -60,7 +60,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Make a tenant. A limit that is left out is none."""
         body = decode_body(NewTenantBody, await body_of(request))
         tenant = tenant_of(body)
-        await control.committer.ask(PutTenant(by=caller_of(request).principal, tenant=tenant, create=True))
+        await _put(control, request, tenant, create=True)
         return json_answer(_view(control.committer.state, tenant), 201)
 
     @router.get("/tenants/{name}", **route(shown, path="name", refusals=TENANT))
@@ -77,7 +77,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Change what is given, and leave the rest; null takes a limit off. What runs goes on."""
         body = decode_body(TenantBody, await body_of(request))
         tenant = changed(_tenant_at(request, control.committer.state), body)
-        await control.committer.ask(PutTenant(by=caller_of(request).principal, tenant=tenant, create=False))
+        await _put(control, request, tenant, create=False)
         return json_answer(_view(control.committer.state, tenant))
 
     @router.delete(
@@ -89,10 +89,15 @@ def routes(control: ControlPlane) -> APIRouter:
         it was."""
         state = control.committer.state
         was = _view(state, _tenant_at(request, state))
-        await control.committer.ask(DeleteTenant(by=caller_of(request).principal, name=TenantName(was.name)))
+        await carry_out(control, request, DeleteTenant(by=caller_of(request).principal, name=TenantName(was.name)))
         return json_answer(was)
 
     return router
+
+
+async def _put(control: ControlPlane, request: Request, tenant: Tenant, *, create: bool) -> None:
+    command = PutTenant(by=caller_of(request).principal, tenant=tenant, create=create)
+    await carry_out(control, request, command)
 
 
 def _tenant_at(request: Request, state: ClusterState) -> Tenant:
