@@ -55,8 +55,12 @@ def raw_json(content: bytes, status: int = 200, headers: Mapping[str, str] | Non
 
 def problem_answer(refusal: Refusal) -> Response:
     problem = problem_of(refusal)
-    headers = _CHALLENGE if problem.status == HTTPStatus.UNAUTHORIZED else None
-    return Response(_encode(problem), status_code=problem.status, headers=headers, media_type=MEDIA_TYPE)
+    answer = Response(_encode(problem), status_code=problem.status, media_type=MEDIA_TYPE)
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        answer.headers.update(_CHALLENGE)
+    if "retry_after_s" in refusal.facts:
+        answer.headers["Retry-After"] = str(refusal.facts["retry_after_s"])
+    return answer
 
 
 def caller_of(request: Request) -> Caller:

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker.brain.domain.access import OWNER, Caller
@@ -73,7 +72,7 @@ class Guard:
             scope[CALLER] = self._admitted(scope, said)
         except StokerError as fault:
             self._note(scope, said, fault.refusal)
-            await _refusing(fault.refusal)(scope, receive, send)
+            await problem_answer(fault.refusal)(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             await self._app({**scope, "method": "GET", _HEAD: True}, receive, _without_body(send))
@@ -110,14 +109,6 @@ class Guard:
         if origin and origin not in self._origins and not _is_same(origin, host, proxied=not self._names_loopback):
             return _refused("Origin", origin, _ORIGIN_HINT)
         return None
-
-
-def _refusing(refusal: Refusal) -> Response:
-    """Says also when to come back, where that is known."""
-    answer = problem_answer(refusal)
-    if "retry_after_s" in refusal.facts:
-        answer.headers["Retry-After"] = str(refusal.facts["retry_after_s"])
-    return answer
 
 
 def _said(scope: Scope) -> _Said:
