@@ -48,12 +48,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def list_tenants(request: Request) -> Response:
         """List every tenant, each followed by those beneath it."""
         query_of(request, NoQuery)
-        views: list[TenantView] = []
-        for tenant in in_tree_order(control.committer.state.tenants):
-            views.append(_view(control.committer.state, tenant))
-            if len(views) % SLICE == 0:
-                await control.clock.sleep(0)
-        return json_answer(TenantListView(tenants=views, total=len(views)))
+        return json_answer(await _all(control))
 
     @router.post("/tenants", **route(shown, status=201, body=json_content(NewTenantBody), refusals=(*_MADE, *_SAID)))
     async def create_tenant(request: Request) -> Response:
@@ -93,6 +88,15 @@ def routes(control: ControlPlane) -> APIRouter:
         return json_answer(was)
 
     return router
+
+
+async def _all(control: ControlPlane) -> TenantListView:
+    views: list[TenantView] = []
+    for tenant in in_tree_order(control.committer.state.tenants):
+        views.append(_view(control.committer.state, tenant))
+        if len(views) % SLICE == 0:
+            await control.clock.sleep(0)
+    return TenantListView(tenants=views, total=len(views))
 
 
 async def _put(control: ControlPlane, request: Request, tenant: Tenant, *, create: bool) -> None:
