@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from stoker.adapters.entropy import SystemEntropy
 from stoker.agent.settings import AgentSettings, ExecutorSettings, GpuSettings, NodeSettings
 from stoker.brain.domain.ids import GpuUuid
 from stoker.cli.doctor import node
 from stoker.cli.doctor.finding import Level, Said
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
+from stoker.wire.token import fresh_token
 
 GPU = ProbedGpu(uuid=GpuUuid("GPU-1"), index=0, model="NVIDIA H100", memory_mb=81_559)
 
@@ -51,6 +53,17 @@ def test_every_label_and_taint_that_could_not_be_used_is_named() -> None:
     told = list(node.labels({"zone": "a", "-bad": "x", "ok": "no way"}, ("gpu=old:NoSchedule", "x:Sometimes")))
     assert levels(told) == [Level.ERROR] * 3
     assert levels(node.labels({"zone": "a"}, ())) == [Level.OK]
+
+
+def test_a_token_file_is_read_as_the_agent_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(fresh_token(SystemEntropy()))
+    path.chmod(0o644)
+    (said,) = node.token_file(str(path))
+    assert (said.level, "chmod 600" in said.fix) == (Level.ERROR, True)
+    path.chmod(0o600)
+    assert levels(node.token_file(str(path))) == [Level.OK]
+    assert levels(node.token_file("")) == [Level.WARNING]
 
 
 def test_a_name_that_cannot_be_a_nodes_is_told() -> None:

@@ -10,6 +10,7 @@ from stoker.adapters.probe_scripted import ScriptedProbe
 from stoker.adapters.probe_smi import SmiMissing, SmiProbe
 from stoker.agent.machine import host_name, node_name
 from stoker.agent.settings import AgentSettings
+from stoker.agent.token_file import TokenFile
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.label import check_label, parse_taint
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
@@ -23,6 +24,7 @@ _DEVICES: Final = Path("/dev")
 def checks(settings: AgentSettings) -> list[Check]:
     return [
         Check("name", lambda: name(settings)),
+        Check("token_file", lambda: token_file(settings.control.token_file)),
         Check("labels", lambda: labels(settings.node.labels, settings.node.taints)),
         Check("gpus", lambda: gpus(settings), seconds=PROBE_S),
         Check("cgroups", lambda: cgroups(cgroup_state())),
@@ -35,6 +37,20 @@ def name(settings: AgentSettings) -> Iterator[Said]:
         yield fine(f"this node joins as {node_name(settings, host_name())}")
     except StokerError as fault:
         yield wrong(fault.refusal.message, fault.refusal.hint)
+
+
+def token_file(named: str) -> Iterator[Said]:
+    """Read as the agent reads it. Whether the token is good is the control plane's to say."""
+    if not named:
+        fix = "name a file with a token of role agent, readable by its owner alone"
+        yield doubtful("control.token_file is empty: only a control plane of `stoker up` takes this agent", fix)
+        return
+    try:
+        TokenFile(Path(named)).read()
+    except StokerError as fault:
+        yield wrong(fault.refusal.message, fault.refusal.hint)
+    else:
+        yield fine(f"{named} holds a token, for its owner alone")
 
 
 def labels(given: Mapping[str, str], taints: Sequence[str]) -> Iterator[Said]:
