@@ -12,7 +12,7 @@ from stoker.brain.domain.ids import NodeName
 from stoker.live.committer import Committer
 from tests.rig.assembly import AgentProcess, ControlProcess
 from tests.rig.oracle import Oracle
-from tests.rig.recorded import unlike
+from tests.rig.recorded import unlike, untold
 from tests.rig.sim_link import SimNetwork
 from tests.rig.sim_log import SimDisk
 from tests.rig.sim_runner import Machine
@@ -136,6 +136,7 @@ class Cluster:
         if not await self.control.parts.history.flush(committer.durable):
             self.oracle.broken.append(f"H the history can't be written: {self.control.parts.history.fault}")
         self.oracle.broken += unlike(committer.state, self.disk.archive)
+        self.oracle.broken += untold(self.disk)
         for agent in self.agents:
             offered = committer.state.nodes[agent.node].inventory
             if offered != agent.registration().inventory:

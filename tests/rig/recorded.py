@@ -1,9 +1,16 @@
 """Does the history say what the log says?"""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from stoker.brain.domain.ids import Position, Principal
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import decode_fact
 from tests.rig.sim_history import SimArchive
+
+if TYPE_CHECKING:
+    from tests.rig.sim_log import SimDisk
 
 
 def unlike(state: ClusterState, archive: SimArchive) -> Iterator[str]:
@@ -27,3 +34,19 @@ def unlike(state: ClusterState, archive: SimArchive) -> Iterator[str]:
             yield f"H task {key} held {held.get(key)} and was written as {holding}"
         elif holding.until < held[key][2]:
             yield f"H task {key} ended at {held[key][2]} and was written as ending earlier: {holding.until}"
+
+
+def untold(disk: "SimDisk") -> Iterator[str]:
+    """Commands of people that left facts in the log and not one row in the audit trail, or rows without such facts."""
+    commands: dict[Position, tuple[Instant, Principal]] = {}
+    for number, record in enumerate(disk.records):
+        fact, position = decode_fact(record), Position(disk.first + number)
+        if fact.joined is True:
+            commands.pop(Position(position - 1), None)
+        if fact.by.startswith("user:"):
+            commands[position] = (fact.at, fact.by)
+    rows = [row for row in disk.archive.audit.values() if not row.number and row.position >= disk.first]
+    told = {row.position: (row.at, row.by) for row in rows}
+    for position in sorted(commands.keys() | told.keys()):
+        if commands.get(position) != told.get(position):
+            yield f"H command at {position} was {commands.get(position)} and is told as {told.get(position)}"
