@@ -14,9 +14,12 @@ from typing import Final
 
 import pytest
 
+from stoker.adapters.data_folder import hold_folder
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import Refusal
+from stoker.cli import token_store
 from stoker.cli.token_store import tokens_in
 from stoker.live.rates import WRONG_MAX
 from stoker.wire.client import Client, StokerError
@@ -207,6 +210,34 @@ def test_a_refusal_ends_with_its_status_and_prints_no_token(tmp_path: Path) -> N
     for words, status in ((("create", "--role", "user"), 4), (("create", "--role", "boss"), 2), (("revoke", "a"), 3)):
         done = run(tmp_path, "token", *words, "--data-dir", data)
         assert (done.returncode, done.stdout) == (status, ""), words
+
+
+def test_a_control_plane_that_just_starts_or_ends_is_waited_for(tmp_path: Path) -> None:
+    held = hold_folder(tmp_path / "data")
+    command = stoker("token", "create", "--role", "admin", "--data-dir", str(held.path))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(tmp_path)) as maker:
+        until(lambda: _about_to_open(maker.pid), 30, "it to try")
+        held.release()
+        said, _ = maker.communicate(timeout=30)
+    assert is_token(said.strip())
+
+
+def _about_to_open(pid: int) -> bool:
+    """Has it loaded all that it needs?"""
+    return "_sqlite3" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_a_folder_that_another_program_holds_is_told_with_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_store, "HELD_PAUSE_S", 0.0)
+    held = hold_folder(tmp_path / "data")
+    with tokens_in(held.path) as tokens:
+        (held.path / STORE_NAME).touch()
+        refusal = refused(tokens.tokens)
+    held.release()
+    assert refusal.code == "data_dir_held"
+    assert str(os.getpid()) in refusal.message
 
 
 def test_the_folder_of_stoker_up_is_told_from_that_of_its_control_plane(tmp_path: Path) -> None:

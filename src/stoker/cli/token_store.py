@@ -5,6 +5,8 @@ Rules: D1  without a data folder the server is asked, as by every other command
            root can open: no token is wanted
        D3  one that is stopped, or was never started, has its log opened under the lock that it would hold itself
        D4  root acts as the owner of the folder, so that a control plane that isn't root can read what was written
+       D5  while a control plane starts or ends, it holds the folder and has no socket yet, or no longer: that is waited
+           out for a few seconds
 """
 
 import asyncio
@@ -25,6 +27,7 @@ from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.access import OWNER, TokenId
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.state.commands import CreateToken, RevokeToken
+from stoker.cli.pause import pause
 from stoker.live.committer import Committer
 from stoker.live.main import as_refusals
 from stoker.live.stopped import writing
@@ -45,6 +48,8 @@ from stoker.wire.rest.token import (
 from stoker.wire.token import fresh_token, id_of
 from stoker.wire.transport import SocketTransport
 
+HELD_TRIES: Final = 20
+HELD_PAUSE_S: Final = 0.25
 _UP_FOLDER: Final = "control"
 """Where `stoker up` has its control plane's folder within its own."""
 
@@ -61,12 +66,44 @@ class Tokens(Protocol):
 
 @contextmanager
 def tokens_in(data_dir: Path) -> Iterator[Tokens]:
-    """Those of the control plane whose data folder this is (D2, D3).
+    """Those of the control plane whose data folder this is. Each method raises StokerError `data_dir_unusable`,
+    `data_dir_held`, `store_too_new`, `log_damaged` or `log_failed` beside what a control plane refuses with."""
+    yield FolderTokens(data_dir)
 
-    Raises: StokerError `data_dir_unusable`, `data_dir_held`, `store_too_new`, `log_damaged` or `log_failed`.
-    """
-    folder = data_dir.absolute()
-    _must_be_control(folder)
+
+class FolderTokens:
+    """Asked anew each time: D2 or D3."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir.absolute()
+
+    def create_token(self, body: NewTokenBody) -> NewTokenView:
+        return self._ask(lambda tokens: tokens.create_token(body))
+
+    def tokens(self) -> TokenListView:
+        return self._ask(lambda tokens: tokens.tokens())
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        return self._ask(lambda tokens: tokens.revoke_token(token_id))
+
+    def _ask(self, ask: Callable[[Tokens], Answer]) -> Answer:
+        """D5"""
+        _must_be_control(self._folder)
+        for _ in range(HELD_TRIES):
+            try:
+                with _tokens_now(self._folder) as tokens:
+                    return ask(tokens)
+            except StokerError as fault:
+                if fault.refusal.code != "data_dir_held":
+                    raise
+                held = fault
+            pause(HELD_PAUSE_S)
+        hint = "another program uses that folder: stop it, or name the data_dir of a control plane"
+        raise StokerError(replace(held.refusal, hint=hint)) from held
+
+
+@contextmanager
+def _tokens_now(folder: Path) -> Iterator[Tokens]:
     if not is_served(folder / SOCKET_NAME):
         yield StoppedTokens(folder)
         return
@@ -149,15 +186,8 @@ class StoppedTokens:
             raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
 
     def _with_writer(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
-        try:
-            with as_refusals():
-                return asyncio.run(self._write(work))
-        except StokerError as fault:
-            if fault.refusal.code != "data_dir_held":
-                raise
-            # Its socket would have answered, were it serving.
-            hint = "a control plane starts or ends there: try again in a second; else stop that process"
-            raise StokerError(replace(fault.refusal, hint=hint)) from fault
+        with as_refusals():
+            return asyncio.run(self._write(work))
 
     async def _write(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
         clock = SystemClock()
