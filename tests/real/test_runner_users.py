@@ -44,8 +44,12 @@ async def node(users: Users) -> AsyncIterator[RealNode]:
 
 @pytest.fixture
 async def agent(node: RealNode) -> AsyncIterator[Listener]:
-    async with agent_on(node) as agent:
-        yield agent
+    before = os.umask(0o077)  # as a service manager may have it, and no job should
+    try:
+        async with agent_on(node) as agent:
+            yield agent
+    finally:
+        os.umask(before)
 
 
 async def ran(
