@@ -26,12 +26,10 @@ from stoker.live.access import Sight
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import BODY_BYTES_MAX, names_several, too_large
 from stoker.live.http.asked import asked_by
-from stoker.live.http.jobs import BODIES_PER_TURN
 from stoker.live.http.listing import filter_of, page_of, select
 from stoker.live.http.orders import tell
 from stoker.live.http.recall import named_recalled
 from stoker.live.http.roles import NOBODY, check_role
-from stoker.live.http.rows import ROWS_PER_TURN
 from stoker.live.http.shown import Seen, members_named, seen, shown, shown_to
 from stoker.live.http.submit import Key, keyed, of_index, spec_for, submitted
 from stoker.live.rpc.callers import Callers, Context
@@ -47,6 +45,8 @@ CALLS_MAX: Final = 256
 """At once, of all callers: each may hold a message of some MiB while it waits for the disk."""
 DEADLINE_S: Final = 60.0
 """Longer than a slow disk or a long look into the history takes."""
+JOBS_PER_TURN: Final = 64
+"""Jobs read or drawn before others get a turn: below two milliseconds."""
 _PATH: Final = f"{API_PREFIX}/jobs"
 _DIALECT: Final = "grpc"
 
@@ -151,7 +151,7 @@ class JobService(JobServiceServicer):
                 specs.append(spec_for(self._control, caller, job_body(job, at), at))
             except StokerError as fault:
                 raise of_index(fault, index) from fault
-            if len(specs) % BODIES_PER_TURN == 0:
+            if len(specs) % JOBS_PER_TURN == 0:
                 await self._control.clock.sleep(0)
         return specs
 
@@ -194,7 +194,7 @@ class JobService(JobServiceServicer):
             if left < 0 and encoded:
                 break
             encoded.append(message)
-            if len(encoded) % ROWS_PER_TURN == 0:
+            if len(encoded) % JOBS_PER_TURN == 0:
                 await self._control.clock.sleep(0)
         return encoded
 

@@ -24,6 +24,8 @@ from stoker.wire.gen import agent_pb2, agent_pb2_grpc, job_pb2, job_pb2_grpc
 
 MESSAGE_BYTES_MAX: Final = 16 << 20
 """An inventory of 10,000 tasks is about 1 MiB."""
+IDLE_MS_MAX: Final = 600_000
+"""A connection without a call is closed then; clients open another by themselves. An agent always has a call."""
 STOP_GRACE_S: Final = 0.5
 """For ends that are being made durable. Streams are closed before, so nothing else is left."""
 
@@ -31,6 +33,7 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
