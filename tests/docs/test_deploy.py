@@ -79,5 +79,29 @@ def test_the_panels_of_the_dashboard_neither_overlap_nor_share_an_id() -> None:
         taken |= cells
 
 
+SHIPPED = ("README.md", "docs", "deploy", "examples", "proto", "src", "tools")
+TOKEN = r"stoker_[a-z0-9]{8}_[A-Za-z0-9_-]{43}"
+PASSWORD = r"""\b(?:password|passwd|secret)\b["']?\s*[:=]\s*["']?[^\s"'{$<]"""
+
+
+def secrets_in(text: str, *, program: bool = False) -> list[str]:
+    """Tokens; and passwords, but in a program, which may have a variable of that name."""
+    return re.findall(TOKEN if program else f"{TOKEN}|{PASSWORD}", text)
+
+
+def test_nothing_that_is_shipped_has_a_password_or_a_token_in_it() -> None:
+    above = [DEPLOY.parent / name for name in SHIPPED]
+    files = [path for each in above for path in ([each] if each.is_file() else each.rglob("*"))]
+    kept = [path for path in files if path.is_file() and path.suffix != ".pyc"]
+    assert len(kept) > 100
+    found = {path.name: secrets_in(path.read_text(errors="replace"), program=path.suffix == ".py") for path in kept}
+    assert {name: secrets for name, secrets in found.items() if secrets} == {}
+
+
+@pytest.mark.parametrize("text", [f"stoker_abcd2345_{'x' * 43}", "password: hunter2", "secret='x'"])
+def test_a_secret_would_be_seen(text: str) -> None:
+    assert secrets_in(f"- {text}\n")
+
+
 def test_every_metric_has_a_sentence() -> None:
     assert unexplained() == []
