@@ -2,10 +2,15 @@
 
 from collections.abc import Iterable
 
+import pytest
+
+from stoker import __version__
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.doctor import serving
+from stoker.cli.doctor.examination import of_server
 from stoker.cli.doctor.exposition import Meters
-from stoker.cli.doctor.finding import Level, Said
-from stoker.cli.doctor.serving import JobRow, NodeRow, ReasonRow
+from stoker.cli.doctor.finding import Level, Said, named
+from stoker.cli.doctor.serving import JobRow, NodeRow, ReasonRow, Server
 from stoker.wire.transport import Reply
 
 NOON_MS = 1_796_040_000_000
@@ -107,3 +112,24 @@ def test_the_servers_disk_is_judged_as_ours_is() -> None:
         return said.level
 
     assert [level(free) for free in (1 << 20, 1 << 29, 1 << 40)] == [Level.ERROR, Level.WARNING, Level.OK]
+
+
+def test_a_control_plane_that_wants_a_token_is_told_so_once_and_not_by_every_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusal = refuse("token_missing", "no token was sent", "set STOKER_TOKEN")
+
+    def get(path: str) -> Reply:
+        if path == "/health":
+            return Reply(200, {}, b'{"version": "%s"}' % __version__.encode())
+        if path == "/ready":
+            return Reply(200, {}, b"{}")
+        raise StokerError(refusal)
+
+    server = Server("http://127.0.0.1:1")
+    monkeypatch.setattr(server, "get", get)
+    found = list(of_server(lambda check: named(check.name, check.look()), server))
+    assert [(each.check, each.what, each.fix) for each in found if each.level is Level.ERROR] == [
+        ("token", "no token was sent", "set STOKER_TOKEN")
+    ]
+    assert [each.check for each in found] == ["server", "ready", "server_clock", "token"]

@@ -28,10 +28,12 @@ def of_file(
 
 def of_server(run: Run, server: serving.Server) -> Iterator[Finding]:
     """A control plane that serves, and what it says of its cluster."""
-    found = run(serving.first(server))
-    yield from found
-    if all(finding.level is not Level.ERROR for finding in found):
-        yield from _each(run, serving.checks(server))
+    for gate, checks in ((serving.first, serving.open_checks), (serving.token, serving.checks)):
+        found = run(gate(server))
+        yield from found
+        if any(finding.level is Level.ERROR for finding in found):
+            return
+        yield from _each(run, checks(server))
 
 
 def _each(run: Run, checks: Iterable[Check]) -> Iterator[Finding]:

@@ -98,10 +98,31 @@ def first(server: Server) -> Check:
     return Check("server", lambda: answers(server), seconds=BOUND_S)
 
 
-def checks(server: Server) -> list[Check]:
+def open_checks(server: Server) -> list[Check]:
+    """What is answered without a token."""
     looks = {
         "ready": lambda: ready(server),
         "server_clock": lambda: server_clock(server.get("/health"), now_ms()),
+    }
+    return [Check(name, look, seconds=BOUND_S) for name, look in looks.items()]
+
+
+def token(server: Server) -> Check:
+    """Without a good one there is no use in the others."""
+    return Check("token", lambda: proves(server), seconds=BOUND_S)
+
+
+def proves(server: Server) -> Iterator[Said]:
+    try:
+        server.get(f"{API_PREFIX}/cluster/status")
+    except StokerError as fault:
+        yield wrong(fault.refusal.message, fault.refusal.hint)
+    else:
+        yield fine("the control plane answers whoever asks so")
+
+
+def checks(server: Server) -> list[Check]:
+    looks = {
         "nodes": lambda: nodes(_nodes(server)),
         "agents": lambda: agents(_nodes(server), __version__),
         "addresses": lambda: addresses(_nodes(server)),
