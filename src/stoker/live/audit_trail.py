@@ -39,6 +39,8 @@ COUNTED: Final = frozenset(
 """A3."""
 DENIED: Final = frozenset({"not_allowed", "user_not_yours"})
 """A2. The brain refuses nothing by these codes, so that nothing is noted twice."""
+ASK: Final = "ask"
+"""The action of whoever asked for what nobody may, or was only counted."""
 DROPPED: Final = "rows_dropped"
 """The action of the row that tells of A4."""
 
@@ -116,7 +118,7 @@ class AuditTrail:
                 if not number:
                     return
                 row = AuditRow(
-                    position=self._state.position, number=number, at=now, by=key[0], action="ask", outcome=code, times=0
+                    position=self._state.position, number=number, at=now, by=key[0], action=ASK, outcome=code, times=0
                 )
         self._counts[key] = replace(row, times=row.times + 1)
         self._risen[key] = None

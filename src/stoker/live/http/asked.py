@@ -9,6 +9,7 @@ from typing import Final
 from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.errors import StokerError
 from stoker.live.audit_rows import Asked
+from stoker.live.audit_trail import ASK
 from stoker.wire.versions import API_PREFIX
 
 READ: Final = "read"
@@ -37,14 +38,13 @@ _CHANGES: Final[Mapping[tuple[str, str, str], str]] = {
     ("DELETE", "tokens", ""): "token_revoke",
 }
 """By method, noun, and what follows the name."""
-_OTHER: Final = "ask"
 
 
 def asked_by(method: str, path: str) -> Asked:
     """Never what was in a query or a body."""
     noun, _, rest = path.removeprefix(API_PREFIX).strip("/").partition("/")
     name, _, tail = rest.partition("/")
-    action = READ if method in ("GET", "HEAD") else _CHANGES.get((method, noun, tail), _OTHER)
+    action = READ if method in ("GET", "HEAD") else _CHANGES.get((method, noun, tail), ASK)
     if action == READ and noun in ("jobs", "tasks") and tail:
         action = f"{READ}_{tail.partition('/')[0][:20]}"
     if noun not in ("jobs", "tasks") or not name:

@@ -1,5 +1,6 @@
 """REST for the audit trail: who told the cluster what, and what came of it. Admins only."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from fastapi import APIRouter
@@ -9,11 +10,14 @@ from starlette.responses import Response
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.audit import OK, REFUSED, UNCHANGED, AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.nearest import did_you_mean
+from stoker.brain.domain.nearest import nearest
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.live.access import require_admin
+from stoker.live.audit_rows import ACTIONS
+from stoker.live.audit_trail import ASK, DROPPED
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import caller_of, json_answer, query_of
+from stoker.live.http.asked import READ
 from stoker.live.http.contract import json_content, route
 from stoker.live.http.recall import record_of
 from stoker.ports import HistoryFailed
@@ -22,8 +26,12 @@ from stoker.wire.rest.audit import AUDIT_MAX, AuditAsked, AuditListView, audit_v
 from stoker.wire.status import STATUSES
 from stoker.wire.versions import API_PREFIX
 
-_REFUSALS: Final = ("not_allowed", "bad_moment", "bad_job_id", "bad_array", "several_jobs", "history_unavailable")
+_REFUSALS: Final = (
+    *("not_allowed", "unknown_outcome", "unknown_action", "bad_moment", "bad_job_id", "bad_array", "several_jobs"),
+    "history_unavailable",
+)
 _OUTCOMES: Final = (OK, UNCHANGED, REFUSED)
+_ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED)
 
 
 def routes(control: ControlPlane) -> APIRouter:
@@ -63,7 +71,7 @@ async def _query(control: ControlPlane, asked: AuditAsked) -> AuditQuery:
         since=Instant(parse_moment(asked.since, now)) if asked.since else NEVER,
         until=Instant(parse_moment(asked.until, now)) if asked.until else NEVER,
         by=asked.by,
-        action=asked.action,
+        action=_action(asked.action),
         outcome=_outcome(asked.outcome),
         tenant=asked.tenant,
         job=await _ref(control, asked.job) if asked.job else None,
@@ -71,13 +79,24 @@ async def _query(control: ControlPlane, asked: AuditAsked) -> AuditQuery:
 
 
 def _outcome(word: str) -> str:
-    """Raises: StokerError `bad_parameter`: a misspelt code would look as if nothing had been refused so."""
+    """Raises: StokerError `unknown_outcome`: a misspelt code would look as if nothing had been refused so."""
     if not word or word in _OUTCOMES or word in STATUSES:
         return word
-    hint = did_you_mean(word, sorted((*_OUTCOMES, *STATUSES)), "`ok`, `unchanged`, `refused`, or the code of a refusal")
-    raise StokerError(
-        refuse("bad_parameter", f"`outcome`: {word[:80]!r} is no outcome that there is", hint, path="outcome")
-    )
+    hint = _meant(word, (*_OUTCOMES, *STATUSES), "`ok`, `unchanged`, `refused`, or the code of a refusal")
+    raise StokerError(refuse("unknown_outcome", f"no command ends as {word[:80]!r}", hint, got=word[:80]))
+
+
+def _action(word: str) -> str:
+    """Raises: StokerError `unknown_action`, for the same reason."""
+    if not word or word in _ACTIONS or word.startswith(f"{READ}_"):
+        return word
+    hint = _meant(word, _ACTIONS, f"known are: {', '.join(_ACTIONS)}")
+    raise StokerError(refuse("unknown_action", f"no command is called {word[:80]!r}", hint, got=word[:80]))
+
+
+def _meant(word: str, known: Sequence[str], nothing: str) -> str:
+    near = nearest(word, known)
+    return f"did you mean `{near}`?" if near else nothing
 
 
 async def _ref(control: ControlPlane, text: str) -> JobRef:
