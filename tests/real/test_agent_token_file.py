@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.entropy import SystemEntropy
+from stoker.agent.link_grpc import GrpcLink
+from stoker.agent.ports import LinkRefused
 from stoker.brain.domain.access import LOCAL, Role
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.ids import JobId, NodeName
@@ -16,6 +18,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.commands import Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.wire.token import fresh_token
+from tests.contracts import link as link_contract
 from tests.real.agent_process import AgentProcess, alive
 from tests.real.rpc_stage import RpcStage, rpc_stage
 
@@ -84,6 +87,26 @@ async def test_a_task_outlives_the_revocation_of_its_agents_token_and_ends_under
         assert (jobs[job].state, jobs[job].exit_code) == (JobState.FAILED, 7)
         assert agent.output().count("registration_refused") == 1
         assert token[16:] not in agent.output()
+
+
+@pytest.mark.parametrize(
+    ("role", "said"),
+    [
+        (None, "no token was sent, and one is wanted here; let `control.token_file` name"),
+        (Role.VIEWER, "only agents join nodes, and this token has the role viewer; `control.token_file` must name"),
+    ],
+)
+async def test_a_refused_agent_is_told_what_to_do_with_its_token_file(
+    tmp_path: Path, role: Role | None, said: str
+) -> None:
+    async with rpc_stage(tmp_path / "control", open_to_owner=False) as stage:
+        token = await stage.token(role) if role else ""
+        link = GrpcLink([f"127.0.0.1:{stage.port}"], token=(lambda: token) if token else None)
+        with pytest.raises(LinkRefused) as refused:
+            await link.connect(link_contract.registration())
+        assert said in str(refused.value)
+        assert "stoker token create --role agent" in str(refused.value)
+        assert "STOKER_TOKEN" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,14 @@ _REFUSALS: Final = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+_CODE_KEY: Final = "stoker-code"
+_MAKE: Final = "`stoker token create --role agent` on the control plane's machine prints one, and no restart is needed"
 _TOKEN_HINTS: Final = {
-    grpc.StatusCode.UNAUTHENTICATED: "; `control.token_file` names the file with an agent's token, read at each try",
-    grpc.StatusCode.PERMISSION_DENIED: "; `control.token_file` wants a token of role agent: "
-    "`stoker token create --role agent`",
+    "token_missing": f"let `control.token_file` name a file with an agent's token; {_MAKE}",
+    "token_unknown": f"put another token of role agent into the file that `control.token_file` names; {_MAKE}",
+    "not_allowed": f"`control.token_file` must name a file with a token of role agent; {_MAKE}",
 }
+"""What an agent can do about it, instead of what the control plane advises people."""
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1_000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_WAIT_S * 1_000)),
@@ -119,7 +122,7 @@ async def _open(address: str, registration: Registration, proof: _Metadata, time
         session = _Session(address, channel, stub, welcome, aio.Metadata(*proof, (SESSION_KEY, welcome.session)))
     except aio.AioRpcError as error:
         if error.code() in _REFUSALS:
-            raise LinkRefused(f"{address} refused: {error.details()}{_TOKEN_HINTS.get(error.code(), '')}") from error
+            raise LinkRefused(f"{address} refused: {_advice(error)}") from error
         raise LinkDown(_words(address, error)) from error
     finally:
         if session is None:  # refused, broken or cancelled: a channel left open would keep its socket
@@ -207,6 +210,14 @@ class _Session:
             if task is not None and not task.cancelling():
                 raise LinkDown(f"the stream to {self._address} was broken off") from None
             raise
+
+
+def _advice(error: aio.AioRpcError) -> str:
+    """What a refusal says: its message, and what to do."""
+    code = dict(error.trailing_metadata() or ()).get(_CODE_KEY, "")
+    hint = _TOKEN_HINTS.get(str(code))
+    details = error.details() or ""
+    return details if hint is None else f"{details.partition('. ')[0]}; {hint}"
 
 
 def _words(address: str, error: aio.AioRpcError) -> str:
