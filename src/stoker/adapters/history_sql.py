@@ -7,6 +7,7 @@ Rules: H1 to H4 of the port, and
        K1  WAL with synchronous=FULL: a batch is on the disk once `record` returns
        K2  rows are removed in transactions of TRIM_ROWS rows per table, between which batches get through
        K3  a store that belongs to something else, or to a newer Stoker, is left alone; the message says how to go on
+       K4  rows of the audit trail are read and looked into by the reading thread
 Limits: of holdings at most HOLDINGS_PER_JOB times as many rows as of jobs, the oldest go first; offers go with age.
 """
 
@@ -39,6 +40,8 @@ BUSY_TIMEOUT_S: Final = 10.0
 TRIM_ROWS: Final = 500
 """Of each table: about ten milliseconds, so that a batch behind one slice waits no longer."""
 HOLDINGS_PER_JOB: Final = 4
+LOOKED_AT_MAX: Final = 50_000
+"""Rows about members of one array among which those about one member are looked for, the newest first."""
 FACTLESS_SHARE: Final = 4
 """One row in so many may be of a command that left no fact."""
 
@@ -106,14 +109,7 @@ class SqliteHistory:
         return await self._in(self._reading, self._held, tuple(spans), through)
 
     async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
-        found: list[AuditRow] = []
-        while True:
-            rows = [history_audit.row_of(row) for row in await self._ask(*history_audit.rows_of(query, below, most))]
-            # Which members a row names is a text, which no statement looks into.
-            found += [row for row in rows if query.matches(row)]
-            if len(rows) < most or len(found) >= most:
-                return found[:most]
-            below = rows[-1].key
+        return await self._in(self._reading, self._audited, query, below, most)
 
     async def trim(self, before: Instant, rows_max: int) -> int:
         (jobs,), (holdings,) = [(await self._ask(each, ()))[0] for each in (sql.COUNT_JOBS, sql.COUNT_HOLDINGS)]
@@ -247,6 +243,18 @@ class SqliteHistory:
 
     def _selected(self, statement: str, values: Sequence[sql.Value]) -> list[tuple]:  # type: ignore[type-arg]  # rows of whatever was asked for
         return self._opened(self._reader).execute(statement, values).fetchall()
+
+    def _audited(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
+        found: list[AuditRow] = []
+        looked_at = 0
+        while True:
+            rows = [history_audit.row_of(row) for row in self._selected(*history_audit.rows_of(query, below, most))]
+            # Which members a row names is a text, which no statement looks into.
+            found += [row for row in rows if query.matches(row)]
+            looked_at += len(rows)
+            if len(rows) < most or len(found) >= most or looked_at >= LOOKED_AT_MAX:
+                return found[:most]
+            below = rows[-1].key
 
     def _decoded(self, statement: str, values: Sequence[sql.Value]) -> list[Job]:
         try:

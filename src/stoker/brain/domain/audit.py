@@ -26,8 +26,9 @@ NOBODY: Final = Principal("nobody")
 """Whoever has shown no good token."""
 NUMBERS: Final = 1 << 24
 """So many commands without a fact can be told apart under one position."""
-MEMBERS_TEXT_MAX: Final = 4_000
-"""Of a row that concerns members scattered wider than that, only the first and the last are kept."""
+MEMBERS_TEXT_MAX: Final = 400
+"""Of a row about members that are scattered more than that can say, only the first and the last are kept: whoever asks
+about one member has every such text read."""
 ABOUT: Final = "~"
 """Before members of which only the first and the last are known."""
 

@@ -19,8 +19,8 @@ from stoker.wire.rest.audit import AUDIT_MAX
 from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
 from stoker.wire.versions import API_PREFIX
 
-ORDERS_MAX: Final = 10_000
-"""Of more orders to one job the newest are shown: those to an array may be as many as it has members."""
+ORDERS_MAX: Final = 2_000
+"""Of more orders to one job the newest are shown: those to an array may be as many as it has members. About 25 ms."""
 
 
 def routes(control: ControlPlane) -> APIRouter:

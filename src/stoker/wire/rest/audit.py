@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stoker.brain.domain.array import count_of
-from stoker.brain.domain.audit import ABOUT, AuditRow, members_of
+from stoker.brain.domain.audit import AuditRow
 from stoker.wire.rest.decode import Limit
 from stoker.wire.rest.instant import iso
 
@@ -92,5 +91,4 @@ def job_text(row: AuditRow) -> str:
     """As people write it. Members scattered too widely to be named are shown by the first and the last."""
     if not row.members:
         return str(row.job) if row.job else ""
-    one = not row.members.startswith(ABOUT) and count_of(members_of(row.members)) == 1
-    return f"{row.job}_{row.members}" if one else f"{row.job}_[{row.members}]"
+    return f"{row.job}_{row.members}" if row.member >= 0 else f"{row.job}_[{row.members}]"
