@@ -8,7 +8,7 @@ from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.commands import PutTenant, SetPools
 from stoker.live.quota_story import HOLDERS_MAX, NAMED_MAX, lent_story, quota_now
-from stoker.wire.rest.quota import LentView
+from stoker.wire.rest.lent import LentView
 from tests.brain.state.story import ANNA, Story, spec
 
 NO_GPUS = Reason(ReasonCode.INSUFFICIENT_GPUS)

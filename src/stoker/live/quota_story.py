@@ -20,7 +20,8 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.facade import ClusterView
 from stoker.brain.state.view import Bucket
 from stoker.brain.state.walls import Walls, other_class, owed
-from stoker.wire.rest.quota import HolderView, LentView, PoolNow, QuotaView, quota_view
+from stoker.wire.rest.lent import HolderView, LentView
+from stoker.wire.rest.quota import PoolNow, QuotaView, quota_view
 
 NAMED_MAX: Final = 5
 """Holders in the sentence; the answer has them all, up to `HOLDERS_MAX`."""

@@ -3,8 +3,10 @@
 Nothing is sent here: `client` and `async_client` differ only in how they wait for an answer.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -13,7 +15,6 @@ from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.idempotency import KEY_HEADER
 from stoker.wire.pause import fresh_key
-from stoker.wire.rest.audit import AuditAsked, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import (
@@ -27,18 +28,22 @@ from stoker.wire.rest.job import (
     SignalBody,
     WhyView,
 )
-from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
 from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
 from stoker.wire.rest.node import DrainBody, LabelsBody, NodeListView, NodeView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView
-from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody, JobsBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
-from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantListView, TenantView
-from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
-from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import Reply, Request, bad_answer
 from stoker.wire.versions import API_PREFIX
+
+# What few commands need is imported where it is asked for: it would cost the others ten milliseconds.
+if TYPE_CHECKING:
+    from stoker.wire.rest.audit import AuditAsked, AuditListView
+    from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
+    from stoker.wire.rest.quota import QuotaBody, QuotaView
+    from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
+    from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
+    from stoker.wire.rest.usage import UsageAsked, UsageView
 
 Answer = TypeVar("Answer", covariant=True)
 View = TypeVar("View", bound=msgspec.Struct)
@@ -173,6 +178,8 @@ def why(job_id: str) -> Ask[WhyView]:
 
 
 def job_events(job_id: str, query: JobEventsAsked | None) -> Ask[JobEventsView]:
+    from stoker.wire.rest.job_event import JobEventsView
+
     return _read(JobEventsView, f"/jobs/{_word(job_id)}/events{_query(query)}")
 
 
@@ -252,30 +259,44 @@ def delete_partition(name: str) -> Ask[PartitionView]:
 
 
 def tenants() -> Ask[list[TenantView]]:
+    from stoker.wire.rest.tenant import TenantListView
+
     return Ask(_get("/tenants"), lambda reply: _decoded(TenantListView)(reply).tenants)
 
 
 def tenant(name: str) -> Ask[TenantView]:
+    from stoker.wire.rest.tenant import TenantView
+
     return _read(TenantView, f"/tenants/{_word(name)}")
 
 
 def create_tenant(tenant: NewTenantBody) -> Ask[TenantView]:
+    from stoker.wire.rest.tenant import TenantView
+
     return _change(TenantView, "POST", "/tenants", tenant, repeatable=False)
 
 
 def change_tenant(name: str, change: TenantBody) -> Ask[TenantView]:
+    from stoker.wire.rest.tenant import TenantView
+
     return _change(TenantView, "PUT", f"/tenants/{_word(name)}", change)
 
 
 def delete_tenant(name: str) -> Ask[TenantView]:
+    from stoker.wire.rest.tenant import TenantView
+
     return _change(TenantView, "DELETE", f"/tenants/{_word(name)}", repeatable=False)
 
 
 def quota() -> Ask[QuotaView]:
+    from stoker.wire.rest.quota import QuotaView
+
     return _read(QuotaView, "/quota")
 
 
 def set_quota(change: QuotaBody) -> Ask[QuotaView]:
+    from stoker.wire.rest.quota import QuotaView
+
     return _change(QuotaView, "PUT", "/quota", change)
 
 
@@ -284,10 +305,14 @@ def gpus() -> Ask[GpuListView]:
 
 
 def usage(query: UsageAsked | None) -> Ask[UsageView]:
+    from stoker.wire.rest.usage import UsageView
+
     return _read(UsageView, "/usage" + _query(query))
 
 
 def audit(query: AuditAsked | None) -> Ask[AuditListView]:
+    from stoker.wire.rest.audit import AuditListView
+
     return _read(AuditListView, "/audit" + _query(query))
 
 
@@ -304,14 +329,20 @@ def health() -> Ask[HealthView]:
 
 def create_token(body: NewTokenBody) -> Ask[NewTokenView]:
     """Never sent twice: a token whose text got lost would stay behind, good for whoever finds it."""
+    from stoker.wire.rest.token import NewTokenView
+
     return _change(NewTokenView, "POST", "/tokens", body, repeatable=False)
 
 
 def tokens() -> Ask[TokenListView]:
+    from stoker.wire.rest.token import TokenListView
+
     return _read(TokenListView, "/tokens")
 
 
 def revoke_token(token_id: str) -> Ask[TokenView]:
+    from stoker.wire.rest.token import TokenView
+
     return _change(TokenView, "DELETE", f"/tokens/{_word(token_id)}", repeatable=False)
 
 

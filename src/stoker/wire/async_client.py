@@ -7,9 +7,11 @@
 The methods, what they answer and what they raise are those of `client.Client`, and many tasks may call them at once.
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from msgspec import structs
 
@@ -18,22 +20,24 @@ from stoker.wire import asks, steps
 from stoker.wire.asks import Ask, LogPart
 from stoker.wire.async_transport import AsyncTransport
 from stoker.wire.pause import pause_async
-from stoker.wire.rest.audit import AuditAsked, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
-from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
-from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
-from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
-from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
-from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import DEFAULT_SERVER, PATIENCE_S
 from stoker.wire.steps import Give, Pause, Steps
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.audit import AuditAsked, AuditListView
+    from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
+    from stoker.wire.rest.quota import QuotaBody, QuotaView
+    from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
+    from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
+    from stoker.wire.rest.usage import UsageAsked, UsageView
 
 __all__ = ["DEFAULT_SERVER", "AsyncClient", "JobBody", "JobListQuery", "LogPart", "LogQuery", "StokerError"]
 

@@ -9,9 +9,11 @@ code, message and hint, or `no_server` where none answers, or `no_answer` where 
 have been carried out. What is safe to repeat is repeated; `retry` says what that is.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from msgspec import structs
 
@@ -19,23 +21,25 @@ from stoker.brain.domain.errors import StokerError
 from stoker.wire import asks, steps
 from stoker.wire.asks import Ask, LogPart
 from stoker.wire.pause import pause
-from stoker.wire.rest.audit import AuditAsked, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
-from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
-from stoker.wire.rest.quota import QuotaBody, QuotaView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
-from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
-from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
-from stoker.wire.rest.usage import UsageAsked, UsageView
 from stoker.wire.retry import PATIENCE_S
 from stoker.wire.steps import Give, Pause, Steps
 from stoker.wire.transport import DEFAULT_SERVER, Transport
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.audit import AuditAsked, AuditListView
+    from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
+    from stoker.wire.rest.quota import QuotaBody, QuotaView
+    from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
+    from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
+    from stoker.wire.rest.usage import UsageAsked, UsageView
 
 __all__ = ["DEFAULT_SERVER", "Client", "JobBody", "JobListQuery", "LogPart", "LogQuery", "StokerError", "TaskListQuery"]
 

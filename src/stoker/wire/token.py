@@ -8,10 +8,12 @@ shown once, to whoever made it, and is never kept, logged or repeated in a messa
 import binascii
 import re
 from collections.abc import Container
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stoker.brain.domain.access import TokenId
-from stoker.ports import Entropy
+
+if TYPE_CHECKING:
+    from stoker.ports import Entropy
 
 HEADER: Final = "Authorization"
 """Of REST; gRPC has the same in lower case as metadata."""
@@ -28,7 +30,7 @@ _SEED_BITS: Final = 63
 _DRAWS: Final = -(-(_ID_BITS + _SECRET_BITS) // _SEED_BITS)
 
 
-def fresh_token(entropy: Entropy, taken: Container[TokenId] = ()) -> str:
+def fresh_token(entropy: "Entropy", taken: Container[TokenId] = ()) -> str:
     """The text of a token that nobody had before; its id is none of those `taken`."""
     text = _drawn(entropy)
     while id_of(text) in taken:
@@ -36,7 +38,7 @@ def fresh_token(entropy: Entropy, taken: Container[TokenId] = ()) -> str:
     return text
 
 
-def _drawn(entropy: Entropy) -> str:
+def _drawn(entropy: "Entropy") -> str:
     bits = 0
     for _ in range(_DRAWS):
         bits = bits << _SEED_BITS | entropy.seed()

@@ -19,7 +19,7 @@ from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.attempt import AttemptView, attempt_view
 from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.instant import iso, iso_or_none
-from stoker.wire.rest.quota import LentView
+from stoker.wire.rest.lent import LentView
 
 LIST_DEFAULT = 50
 LIST_MAX = 1000

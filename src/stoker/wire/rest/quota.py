@@ -6,7 +6,7 @@ Rules: P1  shares are from 0 to 1; anything else is refused, and nothing changes
 
 from decimal import Decimal
 from math import isfinite, nan
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -60,24 +60,6 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     online_percent: float
     batch_percent: float
     strict: bool
-
-
-class HolderView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds more than is guaranteed: a class, or a tenant with all beneath it."""
-
-    kind: Literal["class", "tenant"]
-    name: str
-    gpus: int
-    """Beyond the guarantee."""
-
-
-class LentView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job waits that a guarantee covers: its GPUs are lent. The largest holders come first."""
-
-    message: str
-    guarantees: list[str]
-    """Which ones cover it: `class online`, `tenant vision`."""
-    holders: list[HolderView]
 
 
 class PoolNow(NamedTuple):
