@@ -9,14 +9,13 @@ Rules: J1  WAL with synchronous=FULL: a commit returns after the log's own fsync
 import errno
 import os
 import sqlite3
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
 from stoker.adapters.data_folder import make_private
+from stoker.adapters.record_check import RecordDamaged, checksum
 from stoker.adapters.sqlite_schema import ForeignStore, migrate
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import LogConflict, LogFailed
@@ -39,22 +38,6 @@ _SQLITE_ERRNO: Final = {
 }
 
 Row = tuple[Position, Epoch, bytes]
-
-
-class RecordDamaged(Exception):
-    """The record at `position` is missing or isn't what was written.
-
-    `unreadable`: the file's own structure is broken there, so that no statement mends it.
-    """
-
-    def __init__(self, position: int, known: str, *, unreadable: bool = False) -> None:
-        super().__init__(known)
-        self.position = Position(position)
-        self.unreadable = unreadable
-
-
-def checksum(position: int, epoch: int, record: bytes) -> int:
-    return zlib.crc32(record, zlib.crc32(struct.pack(">qq", position, epoch)))
 
 
 class Journal:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder import unusable
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.access import OWNER, TokenId
@@ -193,7 +193,7 @@ class StoppedTokens:
         clock = SystemClock()
         # Standard output is the command's: what the log has to say of itself, the control plane says at its start.
         world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
-        log = SqliteLog(self._folder)
+        log = log_at(self._folder, "", clock, world.entropy, world.telemetry)
         try:
             await log.open()
             async with writing(log, world) as committer:

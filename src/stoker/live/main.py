@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
 from stoker.adapters.metrics import Metrics
 from stoker.brain.domain.errors import StokerError, refuse
@@ -72,7 +72,8 @@ async def run_control(
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     with _library_logs(telemetry), as_refusals():
-        log, history = SqliteLog(settings.data_dir, telemetry=telemetry), SqliteHistory(settings.data_dir)
+        log = log_at(settings.data_dir, settings.store.url, clock, world.entropy, telemetry)
+        history = SqliteHistory(settings.data_dir)
         try:
             await log.open()
             with _listeners(settings) as listeners:

@@ -60,13 +60,17 @@ class GrpcSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     url: str = ""
-    """Where the event log lives. Empty = SQLite in data_dir, the only store of this version."""
+    """Where the event log lives. Empty = SQLite in data_dir. `postgresql://user@host/database` = PostgreSQL 15 or
+    newer; of several hosts, `postgresql://user@a,b/database`, the one that takes writes. A password is better kept in
+    the environment (`STOKER__STORE__URL`) or in a `passfile`."""
 
     def faults(self) -> list[str]:
-        if self.url:
-            # Never the whole of it: the address of a store has a password in it.
-            kind = self.url.partition(":")[0][:20]
-            return [f"url: {kind!r} can't be used: this version keeps its log in data_dir; use the empty text"]
+        # Never the whole of it: the address of a store may have a password in it.
+        kind = self.url.partition(":")[0][:20]
+        if self.url and kind not in ("postgresql", "postgres"):
+            return [
+                f"url: {kind!r} isn't a store that Stoker knows: write postgresql://..., or the empty text for SQLite"
+            ]
         return []
 
 

@@ -1,0 +1,84 @@
+"""Which store keeps the event log of a data folder?
+
+Rules: C1  the folder is held by one process, whatever the store: the history and the socket are in there in either case
+       C2  a folder whose log is in one store isn't opened with another: the queue would seem to be empty. A file in it
+           says that its log is elsewhere; to mean it, one removes that file, or the store, by hand
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from stoker.adapters.data_folder import HeldFolder, hold_folder, make_private, unusable
+from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite_journal import STORE_NAME
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.ports import Clock, Entropy, EventLog, Snapshot, Telemetry
+
+ELSEWHERE_NAME: Final = "log-is-in-postgresql"
+
+
+def log_at(data_dir: Path, url: str, clock: Clock, entropy: Entropy, telemetry: Telemetry) -> EventLog:
+    """The log of this folder. `url` empty = SQLite in it. Raises: StokerError `store_moved`."""
+    if url:
+        # Only who asks for it needs the driver.
+        from stoker.adapters.log_postgres import PostgresLog
+
+        return _Elsewhere(data_dir.absolute(), PostgresLog(url, clock, entropy, telemetry))
+    _not_elsewhere(data_dir.absolute())
+    return SqliteLog(data_dir, telemetry=telemetry)
+
+
+def _not_elsewhere(folder: Path) -> None:
+    """C2"""
+    if (folder / ELSEWHERE_NAME).exists():
+        raise _moved(
+            f"the log of {folder} is in PostgreSQL, and store.url is empty",
+            f"set store.url as before; if the queue there is to be given up, remove {folder / ELSEWHERE_NAME}",
+        )
+
+
+class _Elsewhere:
+    """The `EventLog` port on a database, for a folder that has the rest."""
+
+    def __init__(self, folder: Path, log: EventLog) -> None:
+        self._folder = folder
+        self._held: HeldFolder | None = None
+        self._log = log
+
+    async def open(self) -> Position:
+        """Raises: StokerError as both do, or `store_moved`; LogDamaged."""
+        self._held = hold_folder(self._folder)
+        if (self._folder / STORE_NAME).exists():
+            raise _moved(
+                f"{self._folder} has a log of its own, and store.url names a database",
+                f"leave store.url empty; if the queue there is to be given up, move {self._folder / STORE_NAME} away",
+            )
+        end = await self._log.open()
+        try:
+            make_private(self._folder / ELSEWHERE_NAME)
+        except OSError as fault:
+            raise unusable(self._folder, fault) from fault
+        return end
+
+    async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        await self._log.append(epoch, position, records)
+
+    def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
+        return self._log.follow(position)
+
+    async def snapshot(self) -> Snapshot | None:
+        return await self._log.snapshot()
+
+    async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
+        await self._log.save_snapshot(position, chunks)
+
+    async def close(self) -> None:
+        await self._log.close()
+        if self._held is not None:
+            self._held.release()
+
+
+def _moved(message: str, hint: str) -> StokerError:
+    return StokerError(refuse("store_moved", message, hint))

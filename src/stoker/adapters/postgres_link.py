@@ -1,0 +1,196 @@
+"""How does a store reach PostgreSQL, and get back to it?
+
+Two connections: one that writes the log, one beside it for everything else, so that neither waits for the other.
+
+Rules: P2  a connection that breaks is made anew; what was asked on it may or may not have been done
+       P3  the server is waited for during `reconnect_s`; what is asked meanwhile waits too. Then the log has failed
+       P6  the password of the URL is in no message
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.ports import Clock, LogConflict, LogFailed, Telemetry
+
+RECONNECT_S: Final = 30.0
+"""Long enough for a restart of the server, or for its standby to be promoted."""
+RETRY_S: Final = 0.2
+CONNECT_S: Final = 5
+_LOCK: Final = 0x53544B52
+"""Of the advisory lock that a writer holds: 'STKR'."""
+_LOCK_TRIES: Final = 25
+_OPTIONS: Final[dict[str, Any]] = {
+    "autocommit": True,
+    "application_name": "stoker",
+    "connect_timeout": CONNECT_S,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""A server that is gone without a word is noticed in ten seconds."""
+
+Answer = TypeVar("Answer")
+Connection = AsyncConnection[tuple[object, ...]]
+LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+
+
+class PostgresLink:
+    """The connections of one store."""
+
+    def __init__(self, url: str, clock: Clock, telemetry: Telemetry, reconnect_s: float) -> None:
+        self._url = url
+        self._clock = clock
+        self._telemetry = telemetry
+        self._reconnect_s = reconnect_s
+        self._writer: Connection | None = None
+        self._side: Connection | None = None
+        self._beside = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def writer(self) -> Connection:
+        """Raises: LogFailed."""
+        if self._closed or self._writer is None:
+            raise LogFailed("the log is closed")
+        return self._writer
+
+    async def open(self) -> None:
+        """Raises: StokerError `store_held`, psycopg.Error."""
+        self._writer = await self._connect()
+        await self._lock(self._writer, 0)
+        self._side = await self._connect()
+
+    async def again(self, ask: Callable[[Connection], Awaitable[Answer]], fault: psycopg.Error) -> Answer:
+        """P2 and P3: the answer on a new writing connection. Raises: LogFailed, LogConflict."""
+        lost_pid = 0 if self.writer.closed else self.writer.info.backend_pid
+        self._telemetry.warn("store_lost", error=self.words(fault))
+        try:
+            async with asyncio.timeout(self._reconnect_s):
+                while True:
+                    with suppress(*LOST):
+                        await self.writer.close()
+                        self._writer = await self._connect()
+                        await self._lock(self._writer, lost_pid)
+                        answer = await ask(self._writer)
+                        self._telemetry.event("store_back")
+                        return answer
+                    await self._clock.sleep(RETRY_S)
+        except TimeoutError:
+            waited = f"{self._reconnect_s:g} s"
+            raise LogFailed(f"PostgreSQL hasn't answered for {waited}: {self.words(fault)}") from fault
+        except StokerError as refused:
+            raise LogConflict(refused.refusal.message) from refused
+
+    async def aside(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        """Ask on the second connection; once more, on another one, when it was lost. Raises: LogFailed."""
+        async with self._beside:
+            try:
+                return await self._ask_aside(ask)
+            except LOST as fault:
+                await self._side_again(fault)
+            try:
+                return await self._ask_aside(ask)
+            except LOST as fault:
+                raise LogFailed(f"PostgreSQL doesn't answer: {self.words(fault)}") from fault
+
+    async def _ask_aside(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        if self._closed or self._side is None:
+            raise LogFailed("the log is closed")
+        try:
+            return await ask(self._side)
+        except LOST:
+            raise
+        except psycopg.Error as fault:
+            raise LogFailed(f"PostgreSQL refused: {self.words(fault)}") from fault
+
+    async def _side_again(self, fault: psycopg.Error) -> None:
+        try:
+            async with asyncio.timeout(self._reconnect_s):
+                while True:
+                    with suppress(*LOST):
+                        if self._side is not None:
+                            await self._side.close()
+                        self._side = await self._connect()
+                        return
+                    await self._clock.sleep(RETRY_S)
+        except TimeoutError:
+            raise LogFailed(f"PostgreSQL doesn't answer: {self.words(fault)}") from fault
+
+    async def _connect(self) -> Connection:
+        several = len(str(conninfo_to_dict(self._url).get("host", "")).split(",")) > 1
+        hosts: dict[str, Any] = {"target_session_attrs": "read-write"} if several else {}
+        return await AsyncConnection.connect(self._url, **_OPTIONS, **hosts)
+
+    async def _lock(self, db: Connection, lost_pid: int) -> None:
+        """Nobody else writes while this connection lives. A courtesy, for the end of the log is what protects it: who
+        starts a second control plane on this store is told so. Our own lost session may still hold it, and is ended.
+
+        Raises: StokerError `store_held`.
+        """
+        for _ in range(_LOCK_TRIES):
+            row = await one(db, "SELECT pg_try_advisory_lock(%s)", _LOCK)
+            if row[0]:
+                return
+            holder = await one(
+                db,
+                "SELECT coalesce(max(pid), 0) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND granted "
+                "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+                _LOCK,
+            )
+            if not lost_pid or holder[0] != lost_pid:
+                break
+            await db.execute("SELECT pg_terminate_backend(%s)", (lost_pid,))
+            await self._clock.sleep(RETRY_S)
+        raise StokerError(
+            refuse(
+                "store_held",
+                "another control plane writes to the database of store.url",
+                "stop it first; when it was killed, the server lets go of it as soon as it notices",
+            )
+        )
+
+    async def close(self) -> None:
+        """Safe to call twice, and after `open` failed."""
+        self._closed = True
+        async with self._beside:
+            for db in (self._writer, self._side):
+                if db is not None:
+                    with suppress(psycopg.Error):
+                        await db.close()
+
+    def unreachable(self, fault: psycopg.Error) -> StokerError:
+        return StokerError(
+            refuse(
+                "store_unreachable",
+                f"the database of store.url can't be used: {self.words(fault)}",
+                "see that the server runs, and that the account of the URL may create tables in that database",
+            )
+        )
+
+    def words(self, fault: psycopg.Error) -> str:
+        """P6"""
+        said = " ".join(str(fault).split())[:400]
+        password = str(conninfo_to_dict(self._url).get("password") or "")
+        return said.replace(password, "***") if password else said
+
+
+async def one(db: Connection, query: str, *values: object) -> tuple[object, ...]:
+    """The only row."""
+    cursor = await db.execute(query, values)
+    row = await cursor.fetchone()
+    assert row is not None, f"no row: {query}"
+    return row
+
+
+def whole(value: object) -> int:
+    """What PostgreSQL calls bigint."""
+    assert isinstance(value, int), f"a number was expected: {value!r}"
+    return value

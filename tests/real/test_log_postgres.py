@@ -1,0 +1,175 @@
+"""The PostgreSQL log: the contract of the port on a real server, and what only a real server can do to it."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.adapters.clock import SystemClock
+from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.log_postgres import PostgresLog
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import Position
+from stoker.ports import LogConflict, LogFailed
+from tests.contracts.event_log import ONE, EventLogContract, everything, numbered, opened, records
+from tests.real.postgres import Server, programs, server
+
+pytestmark = pytest.mark.skipif(programs() is None, reason="no PostgreSQL here (Debian: apt-get install postgresql)")
+_names = itertools.count()
+
+
+class DatabaseStore:
+    """A database, in which each `log()` is another process."""
+
+    def __init__(self, on: Server) -> None:
+        self.server = on
+        self.name = f"store_{next(_names)}"
+        self.url = on.database(self.name)
+        self.warnings: list[tuple[str, dict[str, object]]] = []
+
+    def log(self, *, reconnect_s: float = 20.0) -> PostgresLog:
+        return PostgresLog(self.url, SystemClock(), SystemEntropy(), self, reconnect_s=reconnect_s)
+
+    def damage_record(self, position: Position) -> None:
+        self.sql(f"UPDATE stoker_event SET record = '\\x00' || substr(record, 2) WHERE position = {position}")
+
+    def damage_snapshot(self, position: Position) -> None:
+        self.sql(f"UPDATE stoker_snapshot_chunk SET chunk = '\\x00' || substr(chunk, 2) WHERE position = {position}")
+
+    def sql(self, statement: str) -> str:
+        return self.server.sql(self.name, statement)
+
+    # The part of Telemetry that a log uses, and the rest of the port.
+    def warn(self, name: str, **fields: object) -> None:
+        self.warnings.append((name, fields))
+
+    def event(self, name: str, **fields: object) -> None: ...
+    def count(self, name: str, by: int = 1, **labels: str) -> None: ...
+    def gauge(self, name: str, value: float, **labels: str) -> None: ...
+    def observe(self, name: str, seconds: float, **labels: str) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with server() as made:
+        yield made
+
+
+@pytest.fixture
+def store(postgres: Server) -> DatabaseStore:
+    return DatabaseStore(postgres)
+
+
+class TestPostgresLog(EventLogContract):
+    @pytest.fixture
+    def store(self, postgres: Server) -> DatabaseStore:
+        return DatabaseStore(postgres)
+
+
+async def test_a_second_writer_is_told_that_there_is_one(store: DatabaseStore) -> None:
+    async with opened(store):
+        with pytest.raises(StokerError) as caught:
+            await store.log().open()
+    assert caught.value.refusal.code == "store_held"
+
+
+async def test_p1_a_writer_whose_lock_was_lost_writes_nothing_once_another_has_written(store: DatabaseStore) -> None:
+    stale, fresh = store.log(), store.log()
+    await stale.open()
+    await stale.append(ONE, Position(0), records(1, 2))
+    store.sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+    assert await fresh.open() == 2
+    await fresh.append(ONE, Position(2), records(3, 1))
+    with pytest.raises(LogConflict):
+        await stale.append(ONE, Position(2), [b"stale"])
+    assert await everything(fresh) == numbered(1, 3)
+    await stale.close()
+    await fresh.close()
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "sessions"])
+async def test_p2_a_server_that_goes_away_under_load_loses_and_doubles_nothing(how: str) -> None:
+    with server() as own:
+        store = DatabaseStore(own)
+        async with opened(store) as (log, _):
+            done = asyncio.Event()
+            acknowledged = 0
+
+            async def load() -> None:
+                nonlocal acknowledged
+                while not done.is_set():
+                    await log.append(ONE, Position(acknowledged), records(acknowledged + 1, 3))
+                    acknowledged += 3
+
+            loading = asyncio.create_task(load())
+            for _ in range(3):
+                await asyncio.sleep(0.2)
+                await asyncio.to_thread(_hurt, store, how)
+                before = acknowledged
+                async with asyncio.timeout(30):
+                    while acknowledged < before + 9:
+                        assert not loading.done(), await loading
+                        await asyncio.sleep(0.01)
+            done.set()
+            await loading
+            assert await everything(log) == numbered(1, acknowledged)
+
+
+def _hurt(store: DatabaseStore, how: str) -> None:
+    if how == "sessions":
+        store.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stoker'")
+        return
+    if how == "restart":
+        store.server.stop()
+    else:
+        store.server.kill()
+    store.server.start()
+
+
+async def test_p3_a_server_that_stays_away_fails_the_log_and_the_message_has_no_password() -> None:
+    with server() as own:
+        store = DatabaseStore(own)
+        store.url = store.url.replace("postgres@", "postgres:hunter2@")
+        log = store.log(reconnect_s=0.5)
+        await log.open()
+        own.stop()
+        with pytest.raises(LogFailed) as caught:
+            await log.append(ONE, Position(0), records(1, 1))
+        await log.close()
+    said = str(caught.value) + repr(store.warnings)
+    assert "0.5 s" in said
+    assert "hunter2" not in said
+
+
+async def test_a_store_that_cannot_be_reached_is_refused_in_words(store: DatabaseStore) -> None:
+    store.url = "postgresql://anna:hunter2@127.0.0.1:1/none"
+    log = store.log()
+    with pytest.raises(StokerError) as caught:
+        await log.open()
+    await log.close()
+    refusal = caught.value.refusal
+    assert refusal.code == "store_unreachable"
+    assert "hunter2" not in refusal.message
+
+
+async def test_a_store_of_a_newer_stoker_is_left_as_it_is(store: DatabaseStore) -> None:
+    async with opened(store):
+        pass
+    store.sql("INSERT INTO stoker_schema VALUES (999)")
+    with pytest.raises(StokerError) as caught:
+        await store.log().open()
+    assert caught.value.refusal.code == "store_too_new"
+
+
+async def test_records_behind_the_snapshots_are_trimmed_and_the_rest_is_found_again(store: DatabaseStore) -> None:
+    log = PostgresLog(store.url, SystemClock(), SystemEntropy(), store, look_back_max=10)
+    await log.open()
+    await log.append(ONE, Position(0), records(1, 5_000))
+    await log.save_snapshot(Position(3_000), [b"older"])
+    await log.save_snapshot(Position(4_000), [b"newer"])
+    await log.close()
+    assert store.sql("SELECT min(position) FROM stoker_event") == "2991"
+    async with opened(store) as (again, end):
+        assert end == 5_000
+        assert await everything(again, after=4_000) == numbered(4_001, 1_000)
