@@ -51,7 +51,7 @@ def serving(folder: Path, port: int) -> Iterator[Served]:
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        assert ready.wait(10), "the control plane didn't come up"
+        assert ready.wait(30), "the control plane didn't come up"
         _every_part_awake(served)
         yield served
     finally:
