@@ -136,7 +136,7 @@ def _welcome(shape: Shape, real: Mapping[str, int], *, temporary: bool) -> None:
     say(f"  jobs    run as {_account()}, on this machine, and end with this command")
     say(f"  try     stoker submit {server}--gpus 1 -- sh -c 'echo I see $CUDA_VISIBLE_DEVICES'")
     say(f"          stoker list {server}".rstrip())
-    if shape.insecure:
+    if not is_loopback(shape.host):
         warning = f"WARNING: whoever reaches {address} can run programs here as {_account()}: no token is wanted."
         click.secho(warning, fg="red", bold=True, err=True)
     say("Ctrl-C ends it.")

@@ -5,7 +5,6 @@ with commas between them. `who` says whose token goes with it.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -33,7 +32,7 @@ _OPTIONS: Final = (
     click.option(
         "--token-file",
         metavar="F",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=click.Path(dir_okay=False),
         expose_value=False,
         callback=remember_file,
         help="File with the token, readable by its owner alone.",

@@ -14,11 +14,13 @@ Rules: W1  what stands on the command line is nearer than STOKER_TOKEN, which is
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
+
+if TYPE_CHECKING:
+    from stoker.brain.domain.errors import StokerError
+    from stoker.cli.user_settings import UserSettings
 
 _TOKEN: Final = "stoker.token"
 _FILE: Final = "stoker.token_file"
@@ -30,23 +32,13 @@ _ARGV_AT: Final = (47, 48)
 """Where /proc/self/stat has the bounds of the command line: proc_pid_stat(5), fields 48 and 49."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSettings:
-    """What a person keeps for all commands."""
-
-    server: str = ""
-    """Which control plane to ask; commas between several. Empty = http://127.0.0.1:8080."""
-    token: str = ""
-    """What to show it. Empty = nothing."""
-
-
 def remember_token(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
     if value is not None:
         hide(value)
         ctx.meta[_TOKEN] = value
 
 
-def remember_file(ctx: click.Context, option: click.Parameter, value: Path | None) -> None:
+def remember_file(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
     if value is not None:
         ctx.meta[_FILE] = value
 
@@ -57,7 +49,8 @@ def hide(token: str) -> None:
 
     with suppress(OSError, ValueError, IndexError):
         # The second field is a name in parentheses, which may hold anything.
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        with open("/proc/self/stat") as about:
+            fields = about.read().rpartition(")")[2].split()
         begin, end = (int(fields[at - 2]) for at in _ARGV_AT)
         shown, sought = ctypes.string_at(begin, end - begin), os.fsencode(token)
         at = shown.find(sought) if sought else -1
@@ -68,7 +61,8 @@ def hide(token: str) -> None:
 
 def server_in_file(ctx: click.Context) -> str:
     """Empty = none. Raises: StokerError `bad_settings` or `bad_token_file`."""
-    return _kept(ctx).server
+    kept = _kept(ctx)
+    return kept.server if kept else ""
 
 
 def token_for(ctx: click.Context, servers: str) -> str:
@@ -86,36 +80,38 @@ def token_for(ctx: click.Context, servers: str) -> str:
     if given := os.environ.get(VARIABLE, ""):
         return _checked(VARIABLE, given)
     kept = _kept(ctx)
-    if not kept.token or not _same_servers(kept.server, servers):
+    if kept is None or not kept.token or not _same_servers(kept.server, servers):
         return ""
-    return _checked(str(config_path()), kept.token)
+    return _checked(config_path(), kept.token)
 
 
-def config_path() -> Path:
+def config_path() -> str:
     base = os.environ.get("XDG_CONFIG_HOME", "")
     # The specification says that a relative one is to be ignored.
-    folder = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.config"))
-    return folder / "stoker" / "config.yaml"
+    folder = base if os.path.isabs(base) else os.path.expanduser("~/.config")
+    return os.path.join(folder, "stoker", "config.yaml")
 
 
-def _kept(ctx: click.Context) -> UserSettings:
-    """Read once for each command."""
-    kept: UserSettings | None = ctx.meta.get(_KEPT)
-    if kept is None:
-        kept = ctx.meta[_KEPT] = user_settings()
+def _kept(ctx: click.Context) -> "UserSettings | None":
+    """What the person's file says, read once for each command; None without one.
+
+    Raises: StokerError `bad_settings` or `bad_token_file`.
+    """
+    if _KEPT not in ctx.meta:
+        ctx.meta[_KEPT] = _read()
+    kept: UserSettings | None = ctx.meta[_KEPT]
     return kept
 
 
-def user_settings() -> UserSettings:
-    """What the person's file says. Raises: StokerError `bad_settings` or `bad_token_file`."""
+def _read() -> "UserSettings | None":
     path = config_path()
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
-        return UserSettings()
-    from stoker.adapters.settings import load
+        return None
+    from stoker.cli.user_settings import read_settings
 
-    kept = load(UserSettings, path, {}, {}).value
+    kept = read_settings(path)
     if kept.token:
         _must_be_private(path, status)
     return kept
@@ -128,29 +124,29 @@ def _same_servers(kept: str, asked: str) -> bool:
     return not kept or set(parsed_servers(asked)) <= set(parsed_servers(kept))
 
 
-def _in_file(path: Path) -> str:
+def _in_file(path: str) -> str:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             _must_be_private(path, os.fstat(file.fileno()))
             text = file.read(_BYTES_MAX + 1).decode("ascii", "replace").strip()
     except OSError as fault:
         raise _bad_file(path, f"can't be read: {fault.strerror}", "name a file that holds one token") from fault
     if not text:
         raise _bad_file(path, "is empty", "put a token into it, as `stoker token create` prints it")
-    return _checked(str(path), text)
+    return _checked(path, text)
 
 
-def _must_be_private(path: Path, status: os.stat_result) -> None:
+def _must_be_private(path: str, status: os.stat_result) -> None:
     """W3"""
     if stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise _bad_file(path, f"is open to others than its owner (mode {mode:04o})", f"chmod 600 {path}")
 
 
-def _bad_file(path: Path, what: str, hint: str) -> Exception:
+def _bad_file(path: str, what: str, hint: str) -> "StokerError":
     from stoker.brain.domain.errors import StokerError, refuse
 
-    return StokerError(refuse("bad_token_file", f"the token in {path} isn't used: it {what}", hint, path=str(path)))
+    return StokerError(refuse("bad_token_file", f"the token in {path} isn't used: it {what}", hint, path=path))
 
 
 def _checked(source: str, text: str) -> str:

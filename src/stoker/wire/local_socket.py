@@ -10,15 +10,17 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # what a command imports that only asks a server is counted in milliseconds
+    from pathlib import Path
 
 SOCKET_NAME: Final = "control.sock"
 PATH_BYTES_MAX: Final = 107
 
 
 @contextmanager
-def address_of(path: Path) -> Iterator[str]:
+def address_of(path: "Path") -> Iterator[str]:
     """What to bind or connect to, for as long as the block lasts. Raises: OSError where the folder can't be opened."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
@@ -30,7 +32,7 @@ def address_of(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def connected(path: Path, timeout_s: float) -> socket.socket:
+def connected(path: "Path", timeout_s: float) -> socket.socket:
     """Raises: OSError where nobody listens, or who asks may not."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.settimeout(timeout_s)
@@ -43,7 +45,7 @@ def connected(path: Path, timeout_s: float) -> socket.socket:
     return made
 
 
-def is_served(path: Path) -> bool:
+def is_served(path: "Path") -> bool:
     """Does somebody listen there, whom this account may ask?"""
     try:
         connected(path, 1.0).close()

@@ -6,7 +6,7 @@ Standard library only, so that a command line starts quickly. What a lost or a b
 import http.client
 import select
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
 from stoker.wire.local_socket import connected
@@ -26,6 +26,9 @@ from stoker.wire.retry import (
     parsed_servers,
     preferred,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["DEFAULT_SERVER", "Reply", "Request", "Transport"]
 
@@ -143,7 +146,7 @@ class Transport:
 class SocketTransport(Transport):
     """The same to the control plane on this machine that listens on a Unix socket."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: "Path") -> None:
         super().__init__()
         self._path = path
 
@@ -152,7 +155,7 @@ class SocketTransport(Transport):
 
 
 class _SocketConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, server: SplitResult) -> None:
+    def __init__(self, path: "Path", server: SplitResult) -> None:
         super().__init__(server.hostname or "", server.port, timeout=CONNECT_S)
         self._path = path
 
