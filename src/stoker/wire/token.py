@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 HEADER: Final = "Authorization"
 """Of REST; gRPC has the same in lower case as metadata."""
-TEXT_CHARS_MAX: Final = 128
-"""Nothing longer is a token."""
 _SCHEME: Final = "bearer"
 _TEXT: Final = re.compile(r"stoker_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
