@@ -186,12 +186,12 @@ def _reserve(found: Count, name: TenantName, on_path: set[TenantName]) -> int:
 class Room:
     """What each node that takes work has left: its GPUs, CPUs and memory."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, jobs: Iterable[Job] | None = None) -> None:
         self.state = state
         self.gpus: dict[NodeName, list[Gpu]] = {}
         self.rest: dict[NodeName, tuple[int, int]] = {}
         taken: dict[NodeName, list[TaskPlacement]] = {name: [] for name in state.nodes}
-        for job in state.jobs.values():
+        for job in state.jobs.values() if jobs is None else jobs:
             for task in job.attempts[-1].tasks if job.state in LIVE else ():
                 if task.end is None:
                     taken[task.placement.node].append(task.placement)
@@ -341,8 +341,8 @@ def pass_faults(state: ClusterState, plan: Plan) -> Iterator[str]:
     Rules: F1  whoever is placed has no better standing than who was placed before him, each as it was at that moment
            F2  who waits although nobody who waits has a better standing didn't fit, or not within his limits, on what
                was free before the first who was placed behind him
-           F3  where one job alone has the best standing and waits for GPUs of one node, on some node that is large
-               enough nobody behind it took of what it needs
+           F3  where one job alone has the best standing and waits for GPUs of one node, nobody behind it takes it
+               farther from having them: the most that is free on a node large enough is no less than before
            F4  no limit is broken by any placement
     """
     done = Pass(state, plan)
@@ -373,12 +373,8 @@ def _of_each_shape(jobs: Iterable[Job]) -> list[Job]:
 
 def _keep_faults(done: Pass, job: Job, behind: int) -> Iterator[str]:
     """F3"""
-    before, after = done.moments[behind][1], done.moments[-1][1]
-    needed = job.spec.demand.gpu_count
-    nodes = before.large_enough(job.spec)
-    for name in nodes:
-        had, left = (len(room.suitable(name, job.spec.demand)) for room in (before, after))
-        if left >= min(had, needed):
-            return
-    if nodes and needed:
-        yield f"F3 nothing is kept of {nodes} for {job.story()}"
+    rooms, demand = (done.moments[behind][1], done.moments[-1][1]), job.spec.demand
+    nodes = rooms[0].large_enough(job.spec)
+    had, left = (max([len(room.suitable(name, demand)) for name in nodes], default=0) for room in rooms)
+    if left < min(had, demand.gpu_count):
+        yield f"F3 at most {left} GPUs are left on a node, and {had} were before others came, of {job.story()}"

@@ -6,12 +6,13 @@ way; the rules are those of `tests/naive_quota.py`, which counts everything anew
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.brain.cycle import propose
 from stoker.brain.domain.array import JobRef, parse_array
-from stoker.brain.domain.demand import Demand, JobClass
+from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import CONTROL, DEFAULT_TENANT, JobId, NodeName, Principal, TenantName
 from stoker.brain.domain.job import EndCause, JobSpec, tasks_on
@@ -19,13 +20,16 @@ from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Limits, Pools, Quota
+from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import NO_TENANT, UNSTATED, Tenant, Tier
 from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.where import ANYWHERE, make_where
 from stoker.brain.state import commands as ask
+from stoker.brain.state.admit import plan as admit_plan
 from stoker.brain.state.events.job import JobPlaced
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.facade import ClusterView
+from stoker.brain.state.walls import Spent, Walls
 from tests.brain.state.story import ANNA, Story, inventory, settle_all
 from tests.naive_quota import Room, books_faults, count, pass_faults, wall_faults
 
@@ -222,9 +226,32 @@ class World(Story):
         raise AssertionError([job.story() for job in self.state.jobs.values() if not job.is_final])
 
 
+def test_it_would_be_noticed_if_limits_were_not_asked_again_when_a_plan_is_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rig's own mutants can't show it: there hardly anything happens between a plan and its settlement."""
+
+    class Open(Walls):
+        def before(self, shape: Shape, spent: Spent) -> Reason | None:
+            return None
+
+    monkeypatch.setattr(admit_plan, "Walls", Open)
+    with pytest.raises(AssertionError):
+        _live_all(40)
+
+
 @settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 60))
 def test_no_limit_is_exceeded_no_counter_drifts_and_who_is_owed_goes_first(seed: int, steps: int) -> None:
+    _live(seed, steps)
+
+
+def _live_all(seeds: int) -> None:
+    for seed in range(seeds):
+        _live(seed, 60)
+
+
+def _live(seed: int, steps: int) -> None:
     world = World(seed)
     for _ in range(steps):
         world.step()

@@ -3,6 +3,7 @@
 from random import Random
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools, Quota
 from stoker.brain.domain.tenant import Tenant
+from stoker.brain.engine.keep import Keeper
 from stoker.brain.state.commands import DrainNode, PutTenant, SetPools
 from tests.brain.state.story import ANNA, Story, spec
 
@@ -118,6 +120,16 @@ def test_a_large_job_starts_behind_small_ones_of_its_own_tenant(seed: int, turns
     for job in jobs:
         if job in story.state.jobs:  # else it has ended meanwhile
             story.turns_until_live(job, (3 * GPUS + len(sizes)) * turns_max + 2)
+
+
+def test_it_would_starve_if_nothing_were_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keeper, "keep", lambda keeper, pool, shape: False)
+    story = Crowd(1, 1, 8, _crowd())
+    story.promise(LAB, GPUS)
+    story.fill()
+    owed = story.submit(spec(GPUS, tenant=LAB))
+    with pytest.raises(AssertionError, match="starved"):
+        story.turns_until_live(owed, GPUS * 8 + 2)
 
 
 def test_a_target_that_is_drained_is_left_for_another_node() -> None:

@@ -21,8 +21,8 @@ def name(text: str) -> TenantName:
 
 
 def tenant(text: str, guaranteed: int = 0, *, parent: str = "", **fields: object) -> Tenant:
-    quota = Quota(guaranteed=guaranteed, limits=Limits(gpus=fields.pop("limit", None)))  # type: ignore[arg-type]
-    return Tenant(name=name(text), parent=name(parent), quota=quota, **fields)  # type: ignore[arg-type]
+    quota = Quota(guaranteed=guaranteed, limits=Limits(gpus=fields.pop("limit", None)))  # type: ignore[arg-type]  # by name
+    return Tenant(name=name(text), parent=name(parent), quota=quota, **fields)  # type: ignore[arg-type]  # by name
 
 
 def made(story: Story, *tenants: Tenant) -> Story:

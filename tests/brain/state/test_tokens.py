@@ -19,7 +19,7 @@ LAB = TenantName("lab")
 
 
 def token(text: str, role: Role = Role.ADMIN, tenant: TenantName = NO_TENANT, **fields: object) -> Token:
-    return Token(id=TokenId(text), digest=f"digest-of-{text}", role=role, tenant=tenant, **fields)  # type: ignore[arg-type]
+    return Token(id=TokenId(text), digest=f"digest-of-{text}", role=role, tenant=tenant, **fields)  # type: ignore[arg-type]  # by name
 
 
 def create(story: Story, wanted: Token) -> str:
