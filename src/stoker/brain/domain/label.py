@@ -27,6 +27,9 @@ HOSTNAME: Final = "stoker.io/hostname"
 """The name of the node."""
 GPU_MODEL: Final = "stoker.io/gpu-model"
 """The model of its GPUs as a label's value: `NVIDIA-H100-80GB-HBM3`. Only where all of them are of one model."""
+JOBS_AS: Final = "stoker.io/jobs-as"
+"""`users` of a node that runs only jobs of named Unix users, and none as root. Other nodes don't have it."""
+USERS: Final = "users"
 NO_SCHEDULE: Final = "NoSchedule"
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -236,7 +239,7 @@ def label_value(text: str) -> str:
 def labels_of(node: Node) -> dict[str, str]:
     """Every label that a selector may ask for (B3, B4). A new dictionary at each call."""
     labels = labels_set_on(node.inventory.labels, node.labels)
-    for key in (HOSTNAME, GPU_MODEL):
+    for key in (HOSTNAME, GPU_MODEL, JOBS_AS):
         labels.pop(key, None)
         own = label_of(node, key)
         if own is not None:
@@ -250,6 +253,8 @@ def label_of(node: Node, key: str) -> str | None:
         return node.name
     if key == GPU_MODEL:
         return _gpu_model(node)
+    if key == JOBS_AS:
+        return USERS if node.inventory.only_users else None
     if key in node.labels:
         return node.labels[key]
     return node.inventory.labels.get(key)

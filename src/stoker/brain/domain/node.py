@@ -50,6 +50,11 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     agent_uid: str = ""
     """Made once per agent data folder: tells a restarted agent from a second machine under the same name."""
 
+    @property
+    def only_users(self) -> bool:
+        """Does it run only jobs that name a Unix user, and none as root?"""
+        return self.account == ROOT and not self.allow_root
+
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A machine with an agent. Its state word is derived: see `state.view`."""

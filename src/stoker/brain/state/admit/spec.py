@@ -12,15 +12,18 @@ from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.fit import asked, suitable_gpus, tasks_ever
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.label import JOBS_AS, USERS
 from stoker.brain.domain.node import ROOT, Inventory, Node
 from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
+from stoker.brain.domain.where import Operator, Requirement, Where, both
 from stoker.brain.state.admit.access import user_fault
 from stoker.brain.state.admit.quota import queue_full, tenant_fault, time_cut, with_priority
 from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
 from stoker.brain.state.cluster import ClusterState
 
+_NOT_FOR_USERS: Final = Where(require=(Requirement(JOBS_AS, Operator.NOT_IN, (USERS,)),))
 _SHARE: Final = ", or let more of them share a node (`--tasks-per-node`)"
 
 
@@ -49,6 +52,7 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> 
         spec = with_priority(state, spec)
         if spec.time_limit_ms == 0:
             spec = replace(spec, time_limit_ms=time_cut(state, spec, time_default(state, spec)))
+        spec = _kept_off(state, spec)
         fault = _spec_fault(state, spec, now)
         if fault is None:
             shape = spec.shape
@@ -262,7 +266,7 @@ def _account_fault(state: ClusterState, user: str) -> Refusal | None:
     if fault:
         return fault
     nodes = [node.inventory for node in state.nodes.values() if not node.forgotten]
-    if not nodes or any(inventory.account != ROOT or inventory.allow_root for inventory in nodes):
+    if not nodes or not all(inventory.only_users for inventory in nodes):
         return None
     if not user:
         return refuse(
@@ -278,6 +282,13 @@ def _account_fault(state: ClusterState, user: str) -> Refusal | None:
         "submit with a token of another user (`stoker token create --user U`), or set `executor.allow_root: true` on a "
         "node",
     )
+
+
+def _kept_off(state: ClusterState, spec: JobSpec) -> JobSpec:
+    """Away from the nodes that would refuse to start it, where there are some: it names no user, or root."""
+    if spec.user not in ("", ROOT) or not any(node.inventory.only_users for node in state.nodes.values()):
+        return spec
+    return replace(spec, where=both(spec.where, _NOT_FOR_USERS))
 
 
 def _image_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
