@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters import history_sql
+from stoker.adapters import history_audit, history_sql
 from stoker.adapters import history_statements as sql
 from stoker.adapters.history_sql import HISTORY_NAME, SqliteHistory
+from stoker.brain.domain.array import JobRef
+from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import UsageBy
 from stoker.ports import HistoryFailed
 from tests.contracts.history import ALL, HistoryContract, all_jobs, at, batch, ended, held, opened, query
-from tests.contracts.history_audit import AuditContract
+from tests.contracts.history_audit import AuditContract, row, told
 
 FINE = ("INDEX", "per_job")
 """Ways of a scan that read no more than they must: along an index, or over sums that were just made."""
@@ -169,3 +171,33 @@ async def test_no_question_about_certain_jobs_reads_the_whole_history(store: His
                 scans = [step for step in plan if step.startswith("SCAN") and not any(word in step for word in FINE)]
                 assert not scans, (statement, plan)
                 assert any("INDEX" in step or "PRIMARY KEY" in step for step in plan), (statement, plan)
+
+
+async def test_a_history_from_before_there_was_an_audit_trail_gets_one(store: HistoryFolder) -> None:
+    first = next(iter(sorted(history_sql._MIGRATIONS.glob("0001_*.sql"))))
+    with closing(sqlite3.connect(store.path)) as db:
+        db.executescript(f"{first.read_text('utf-8')}\nPRAGMA user_version = 1;")
+        db.execute("INSERT INTO mark VALUES (1, 'cluster-1', 7)")
+        db.commit()
+    async with opened(store) as history:
+        assert await history.open() == at(7)
+        assert await history.audit(AuditQuery(), 0, 9) == []
+        await history.record(told(8, row(8)))
+        assert await history.audit(AuditQuery(), 0, 9) == [row(8)]
+
+
+async def test_no_question_about_the_audit_trail_by_job_person_or_time_reads_all_of_it(store: HistoryFolder) -> None:
+    member = JobRef(JobId(1), ((3, 3, 1),))
+    asked = (
+        AuditQuery(job=JobRef(JobId(1))),
+        AuditQuery(job=member),
+        AuditQuery(by="user:anna"),
+        AuditQuery(since=Instant(5), until=Instant(9)),
+    )
+    async with opened(store) as history:
+        await history.record(told(1, row(1)))
+        with closing(sqlite3.connect(store.path)) as db:
+            for each in asked:
+                statement, values = history_audit.rows_of(each, 0, 9)
+                plan = [str(step[3]) for step in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+                assert not [step for step in plan if step.startswith("SCAN")], (statement, plan)
