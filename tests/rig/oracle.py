@@ -19,6 +19,7 @@ Promises: O1  an acknowledged job is never lost
           O12 no job starts before what it waits for has happened, or before its time to begin
           O13 once a job or a whole array was told to end, durably, none of it starts unless somebody asks once more
           O14 no task is placed on a node that its job doesn't select
+          O15 to O18 are those of `sharing_oracle.py`
 What ran on a node that a person forgot by force is exempt from O4 and O5 (ADR 3): they were told so.
 """
 
@@ -32,6 +33,7 @@ from stoker.brain.domain.instruction import Instruction, Signal, Start, TaskKey
 from stoker.brain.domain.job import EndCause, Job, Task
 from stoker.brain.domain.label import labels_of, taints_of
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.reason import AWAITING_PASS
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import admits
@@ -42,6 +44,7 @@ from stoker.brain.state.events.job import AttemptStopping, DependenciesMet, JobP
 from stoker.brain.state.invariants import violations
 from stoker.live.loop import Loop
 from tests.rig.quick_check import QuickCheck
+from tests.rig.sharing_oracle import SharingOracle
 from tests.rig.sim_log import SimDisk
 from tests.rig.sim_runner import Machine, Process
 
@@ -63,6 +66,7 @@ class Oracle:
     """Jobs and arrays that were told to end, by an acknowledged order."""
     revived: dict[JobId, None] = field(default_factory=dict)
     """Those of which somebody asked to run something once more."""
+    sharing: SharingOracle = field(default_factory=SharingOracle)
     _check: QuickCheck = field(default_factory=QuickCheck)
     _placed: set[tuple[JobId, int]] = field(default_factory=set)
     _stopped: set[tuple[JobId, int]] = field(default_factory=set)
@@ -83,6 +87,7 @@ class Oracle:
         self.events += 1
         self._ledger = state
         self.broken += [f"O6 at event {state.position}: {fault}" for fault in self._check.violations(state)]
+        self.broken += self.sharing.applied(state, fact.event, self._check.open_jobs)
         if fact.at < self._last_at:
             self.broken.append(f"O6 event {state.position} is of {fact.at}, after one of {self._last_at}")
         self._last_at = fact.at
@@ -98,6 +103,9 @@ class Oracle:
                 job = state.jobs.get(process.key.job)
                 if job is not None and job.is_final:
                     self.broken.append(f"O5 {job.story()} is final, but {process.key} lives on {machine.name}")
+
+    def planned(self, state: ClusterState, plan: Plan) -> None:
+        self.broken += self.sharing.planned(state, plan)
 
     def _must_be_due(self, job: Job, at: Instant) -> None:
         """O12, O13."""
@@ -183,6 +191,7 @@ class Oracle:
         self.broken += [
             f"O1 job {job} was acknowledged and is lost" for job in self.acknowledged if job not in state.jobs
         ]
+        self.broken += self.sharing.kept(state)
 
     def stepped(self, state: ClusterState, loop: Loop) -> None:
         """O7. A pass under way when a job was first seen may not have seen it; the next one has."""
@@ -206,6 +215,7 @@ class Oracle:
     def ended(self, state: ClusterState) -> None:
         """O1, O6, O8, O9."""
         self.broken += [f"O6 at the end: {violation}" for violation in violations(state)]
+        self.broken += self.sharing.kept(state)
         for job_id in self.acknowledged:
             job = state.jobs.get(job_id)
             if job is None:
@@ -251,7 +261,8 @@ class Oracle:
                 self.broken.append(f"O9 {name} is out of service: {state.node_state(name)}")
             elif free.gpus != node.inventory.gpus or node.strays:
                 self.broken.append(f"O9 {name} has {len(free.gpus)} GPUs free, strays {node.strays}")
-        left = (state.indexes.held, state.indexes.ports, state.indexes.on_node)
+        books = state.indexes.books
+        left = (state.indexes.held, state.indexes.ports, state.indexes.on_node, *books.amounts(), books.pending)
         if any(left):
             self.broken.append(f"O9 still held: {left}")
 

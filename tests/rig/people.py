@@ -28,6 +28,7 @@ from stoker.brain.state.commands import (
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.union import Event
 from tests.rig.cluster import Cluster
+from tests.rig.sharing import any_ownership, lift_limits, share
 
 BOB: Final = Principal("user:bob")
 FOR_EVER_S: Final = 100_000
@@ -37,17 +38,19 @@ FOR_EVER_S: Final = 100_000
 def act(cluster: Cluster) -> None:
     """One request of somebody's."""
     roll = cluster.dice.random()
-    if roll < 0.65 or not cluster.oracle.acknowledged:
+    if roll < 0.6 or not cluster.oracle.acknowledged:
         cluster.ask(submit(cluster, any_spec(cluster), cluster.dice.choice([1, 1, 3])))
-    elif roll < 0.92:
+    elif roll < 0.86:
         target = any_target(cluster)
         order = cluster.dice.choice([Cancel, Cancel, Cancel, Hold, Release, Requeue, None])
         if order is None:
             cluster.ask(tell(cluster, SignalJob(by=BOB, target=target, signal=10)))
         else:
             cluster.ask(tell(cluster, order(by=BOB, target=target), cluster.dice.choice([1, 1, 2, 3])))
-    elif roll < 0.96:
+    elif roll < 0.9:
         cluster.ask(drain_or_resume(cluster))
+    elif roll < 0.96:
+        cluster.ask(share(cluster))
     else:
         cluster.ask(label_or_taint(cluster))
 
@@ -70,6 +73,7 @@ def any_spec(cluster: Cluster) -> JobSpec:
         after=any_dependencies(cluster),
         where=make_where(*dice.choice([*(("",),) * 12, ("zone=a",), ("zone!=b",), ("", ("n1",)), ("", (), ("x",))])),
         hold=dice.random() < 0.03,
+        **any_ownership(cluster),
         begin=Instant(cluster.clock.now() + 20_000) if dice.random() < 0.05 else NEVER,
     )
 
@@ -141,6 +145,7 @@ async def label_or_taint(cluster: Cluster) -> None:
 async def no_wish_unmet(cluster: Cluster) -> None:
     """What people still do once the faults have ended: nothing waits for a person or for a node of another kind."""
     await release_all(cluster)
+    await lift_limits(cluster)
     for agent in cluster.agents:
         await _ask(cluster, LabelNode(by=BOB, node=agent.node, labels={"zone": "a"}))
         await _ask(cluster, TaintNode(by=BOB, node=agent.node, taints=(), remove=("x",)))

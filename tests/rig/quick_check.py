@@ -8,6 +8,7 @@ else is made from nothing. The answer is the same; a test holds the two against 
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Collection
 from typing import TypeVar
 
 from stoker.brain.domain.ids import JobId
@@ -36,6 +37,11 @@ class QuickCheck:
         """Arrays and members, the final ones too: an array is counted from all of them."""
         self._final: dict[JobState, list[JobId]] = {word: [] for word in sorted(FINAL)}
         self._ended: list[tuple[Instant, JobId]] = []
+
+    @property
+    def open_jobs(self) -> Collection[Job]:
+        """Those that hadn't ended when it last looked."""
+        return self._open.values()
 
     def violations(self, state: ClusterState) -> list[str]:
         if state is not self._state:

@@ -7,14 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
+from stoker.brain import cycle
 from stoker.brain.domain.ids import Position
+from stoker.brain.domain.plan import Plan
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.apply import dispatch
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
+from stoker.brain.state.view import View
 from stoker.live import committer
 from tests.rig.cluster import Cluster
 from tests.rig.faults import one_fault
 from tests.rig.people import act, forget_any, no_wish_unmet, resume_all
+from tests.rig.sharing import found
 from tests.rig.virtual_loop import run_virtual
 
 
@@ -43,6 +49,7 @@ async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool, history
     try:
         with watched(cluster):
             await cluster.start()
+            await found(cluster)
             if history_fails:
                 cluster.later(_break_history(cluster, random.Random(seed)))
             for _ in range(steps):
@@ -74,15 +81,21 @@ async def _break_history(cluster: Cluster, dice: random.Random) -> None:
 
 @contextmanager
 def watched(cluster: Cluster) -> Iterator[None]:
-    """The oracle sees every event that the living control plane applies; it changes nothing."""
-    real = dispatch.apply
+    """The oracle sees every event that the living control plane applies, and every plan; it changes nothing."""
+    real, propose = dispatch.apply, cycle.propose
 
     def seen(state: ClusterState, fact: Fact, position: Position) -> None:
         real(state, fact, position)
         if state is cluster.control.state:
             cluster.oracle.applied(state, fact)
 
-    with mock.patch.object(committer, "apply", seen):
+    def planned(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
+        plan = propose(view, policy, now, seed, budget)
+        if cluster.control.state is not None:
+            cluster.oracle.planned(cluster.control.state, plan)
+        return plan
+
+    with mock.patch.object(committer, "apply", seen), mock.patch.object(cycle, "propose", planned):
         yield
 
 

@@ -59,7 +59,7 @@ def _break_a_final_record(state: ClusterState) -> None:
 
 
 def _revive_a_final_job(state: ClusterState) -> None:
-    job = next(job for job in state.jobs.values() if job.state is JobState.SUCCEEDED)
+    job = next(job for job in state.jobs.values() if job.state is JobState.SUCCEEDED and job.attempts)
     state.jobs[job.id] = replace(job, state=JobState.RUNNING)
 
 

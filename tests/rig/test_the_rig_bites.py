@@ -244,7 +244,7 @@ def any_node_will_do(patch: Patch) -> None:
 MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
     (starts_are_sent_again_and_no_record_is_looked_at, "O2 "),
     (instructions_leave_before_the_inventory_was_compared, "before it was compared"),
-    (answers_do_not_wait_for_the_disk, "O1 "),
+    (answers_do_not_wait_for_the_disk, "O1 |O8 |O18 "),
     (silence_ends_what_runs, "O5 |O8 "),
     (gpus_are_free_once_the_leader_has_exited, "O5 "),
     (exit_codes_get_lost_on_the_way, "O8 "),

@@ -1,0 +1,150 @@
+"""A promise about tenants, quotas or tokens broken on purpose is noticed, as in `test_the_rig_bites.py`."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+
+from stoker.brain.domain.access import TokenId
+from stoker.brain.domain.demand import JobClass, Shape
+from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.job import EndCause, Job
+from stoker.brain.domain.quota import Amount, Quota
+from stoker.brain.engine.keep import Keeper
+from stoker.brain.engine.pool import Pool
+from stoker.brain.engine.turns import FIRST, Turns
+from stoker.brain.state import walls
+from stoker.brain.state.books import Books
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.indexes import Indexes
+from stoker.brain.state.walls import Wall, Walls
+from tests.rig.run import simulate
+
+SEEDS_MAX: Final = 60
+Patch = pytest.MonkeyPatch
+
+
+def _unless(patch: Patch, forgets: Callable[[Job | None, Job | None], bool]) -> None:
+    """The books don't follow such a change of a job."""
+    real = Indexes._follow_books
+
+    def follow(indexes: Indexes, old: Job | None, new: Job | None) -> None:
+        if not forgets(old, new):
+            real(indexes, old, new)
+
+    patch.setattr(Indexes, "_follow_books", follow)
+
+
+def what_the_last_task_of_an_attempt_held_is_charged_for_ever(patch: Patch) -> None:
+    """Fault 3."""
+    _unless(patch, lambda old, new: bool(new and new.live_attempt and not new.live_attempt.open_tasks))
+
+
+def what_a_forgotten_node_held_is_charged_for_ever(patch: Patch) -> None:
+    def forgets(old: Job | None, new: Job | None) -> bool:
+        tasks = new.attempts[-1].tasks if old and new and new.attempts else ()
+        return any(task.end is not None and task.end.cause is EndCause.FORGOTTEN for task in tasks)
+
+    _unless(patch, forgets)
+
+
+def tasks_of_a_gang_that_have_ended_are_charged_until_all_have(patch: Patch) -> None:
+    _unless(patch, lambda old, new: bool(old and new and old.live_attempt and new.live_attempt))
+
+
+def only_the_jobs_own_tenant_is_charged(patch: Patch) -> None:
+    real = Books.charge
+
+    def charge(books: Books, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
+        tenants = books._tenants
+        books._tenants = {tenant: tenants[tenant]}
+        real(books, tenant, job_class, more)
+        books._tenants = tenants
+
+    patch.setattr(Books, "charge", charge)
+
+
+def those_who_wait_are_not_counted(patch: Patch) -> None:
+    patch.setattr(Books, "wait", lambda books, tenant, more: None)
+
+
+def limits_are_not_looked_at(patch: Patch) -> None:
+    patch.setattr(Walls, "before", lambda walls, shape, spent: None)
+
+
+def only_the_limits_of_the_jobs_own_tenant_count(patch: Patch) -> None:
+    real = Walls._walls
+
+    def own(walls: Walls, shape: Shape) -> list[Wall]:
+        return [wall for wall in real(walls, shape) if wall.tenant == shape.tenant]
+
+    patch.setattr(Walls, "_walls", own)
+
+
+def the_guarantee_of_who_may_not_borrow_is_no_limit(patch: Patch) -> None:
+    def walls_of(quota: Quota) -> Iterator[tuple[int, int]]:
+        limits = quota.limits
+        all_ = (limits.gpus, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)
+        return ((at, limit) for at, limit in enumerate(all_) if limit is not None)
+
+    patch.setattr(walls, "walls_of", walls_of)
+
+
+def strict_pools_are_none(patch: Patch) -> None:
+    patch.setattr(Walls, "pool_limit", lambda walls, job_class, spent: walls.gpus)
+
+
+def what_is_not_lent_is_borrowed(patch: Patch) -> None:
+    patch.setattr(Walls, "_unlent", lambda walls, name, gpus, spent: None)
+
+
+def whose_turn_it_is_does_not_matter(patch: Patch) -> None:
+    patch.setattr(Turns, "standing", lambda turns, shape: FIRST)
+
+
+def nothing_is_kept_for_who_is_owed(patch: Patch) -> None:
+    def keep(keeper: Keeper, pool: Pool, shape: Shape) -> bool:
+        return False
+
+    patch.setattr(Keeper, "keep", keep)
+
+
+def a_revoked_token_stays(patch: Patch) -> None:
+    real = ClusterState.drop_token
+
+    def drop(state: ClusterState, token: TokenId) -> None:
+        kept = state.tokens[token]
+        real(state, token)
+        state.token_of_digest[kept.digest] = token
+
+    patch.setattr(ClusterState, "drop_token", drop)
+
+
+MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str, int], ...]] = (
+    (what_the_last_task_of_an_attempt_held_is_charged_for_ever, "O16 ", 0),
+    (what_a_forgotten_node_held_is_charged_for_ever, "O16 ", 1),
+    (tasks_of_a_gang_that_have_ended_are_charged_until_all_have, "O16 ", 0),
+    (only_the_jobs_own_tenant_is_charged, "O16 ", 3),
+    (those_who_wait_are_not_counted, "O16 ", 0),
+    (limits_are_not_looked_at, "O15 ", 0),
+    (only_the_limits_of_the_jobs_own_tenant_count, "O15 ", 9),
+    (the_guarantee_of_who_may_not_borrow_is_no_limit, "O15 ", 0),
+    (strict_pools_are_none, "O15 ", 13),
+    (what_is_not_lent_is_borrowed, "O15 ", 5),
+    (whose_turn_it_is_does_not_matter, "O17 .*F[12] ", 0),
+    (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 37),
+    (a_revoked_token_stays, "O18 ", 4),
+)
+"""With the seed to begin with: it noticed when this was written. When it doesn't any more another will."""
+
+
+@pytest.mark.parametrize(("mutant", "promise", "first"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS])
+def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str, first: int, monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match=promise):
+        _simulate_all(first)
+
+
+def _simulate_all(first: int) -> None:
+    for seed in (*range(first, SEEDS_MAX), *range(first)):
+        simulate(seed, forgetting=seed % 2 == 1)
