@@ -118,6 +118,8 @@ def test_a_token_that_expires_ends_by_itself(control: ControlProcess) -> None:
     with Client(control.url, token=text) as client:
         until(lambda: _is_refused(client), 10, "the token to expire")
         assert refusal(client) == "token_unknown"
+    with control.client() as admin:
+        assert id_of(text) not in [each.id for each in admin.tokens().tokens]
 
 
 def _is_refused(client: Client) -> bool:

@@ -163,7 +163,7 @@ class StoppedTokens:
 
     def tokens(self) -> TokenListView:
         async def look(committer: Committer) -> TokenListView:
-            return listed(committer.state.tokens)
+            return listed(committer.state.tokens, committer.now())
 
         return self._with_writer(look) if self._exists() else TokenListView(tokens=[], total=0)
 

@@ -39,9 +39,9 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.get("/tokens", **route(json_content(TokenListView), query=NoQuery))
     async def list_tokens(request: Request) -> Response:
-        """List every token that wasn't revoked, the oldest first, without their texts."""
+        """List every token that holds, the oldest first, without their texts."""
         query_of(request, NoQuery)
-        return json_answer(listed(tokens))
+        return json_answer(listed(tokens, control.committer.now()))
 
     @router.post(
         "/tokens", **route(json_content(NewTokenView), status=201, body=json_content(NewTokenBody), refusals=_MADE)

@@ -104,7 +104,8 @@ def new_token_view(token: Token, text: str) -> NewTokenView:
     return NewTokenView(**structs.asdict(token_view(token)), token=text)
 
 
-def listed(tokens: dict[TokenId, Token]) -> TokenListView:
-    """All of them, the oldest first."""
-    views = [token_view(each) for each in sorted(tokens.values(), key=lambda each: (each.created_at, each.id))]
+def listed(tokens: dict[TokenId, Token], now: Instant) -> TokenListView:
+    """Those that still hold, the oldest first."""
+    held = [each for each in tokens.values() if each.expires_at == NEVER or each.expires_at > now]
+    views = [token_view(each) for each in sorted(held, key=lambda each: (each.created_at, each.id))]
     return TokenListView(tokens=views, total=len(views))
