@@ -61,7 +61,6 @@ def all_hold(amount: Amount) -> tuple[Amount, Amount, Amount, Amount, Amount]:
 
 
 def test_who_waits_or_is_held_uses_nothing() -> None:
-    """In the MVP queued jobs filled up their tenant's quota."""
     story = shared()
     job = gang(story)
     assert used(story) == all_hold(NOTHING)
@@ -278,7 +277,7 @@ def test_a_job_that_comes_back_waits_also_beyond_the_cap() -> None:
 
 
 def test_many_jobs_may_wait_for_a_limit_that_lets_one_run_at_a_time() -> None:
-    """In the MVP a tenant's waiting jobs counted against its quota, so the second one was refused."""
+    """In the MVP a limit was looked at on submit only: a tenant queued far more than that and started it all."""
     story = shared()
     limited(story, TEAM, gpus=4)
     jobs = [gang(story) for _ in range(3)]
@@ -304,6 +303,23 @@ def test_a_limit_of_the_tenant_above_holds_for_all_beneath_it_together() -> None
     for tenant in (TEAM, LAB, TEAM, OTHER):
         story.submit(spec(1, tenant=tenant))
     assert story.decide() == ["1", "2", "4"]
+
+
+def test_a_huge_limit_on_what_no_node_has_is_in_nobodys_way() -> None:
+    """Fault 16."""
+    story = shared()
+    limited(story, TEAM, gpus=9_999, gpu_memory_mb=2**53 - 1)
+    job = story.submit(spec(0, tenant=TEAM))
+    assert story.decide() == [f"{job}"]
+
+
+def test_a_job_that_waits_for_a_limit_holds_up_no_smaller_one_behind_it() -> None:
+    """Fault 83: one job that was too large for its quota blocked a third."""
+    story = shared()
+    limited(story, TEAM, gpus=4)
+    small, large, third = (story.submit(spec(size, tenant=TEAM)) for size in (1, 4, 3))
+    assert story.decide() == [f"{small}", f"{third}"]
+    assert story.job(large).state is JobState.PENDING
 
 
 @pytest.mark.parametrize(("limit", "most"), [("gpus", 3), ("cpus", 5), ("memory_mb", 999), ("gpu_memory_mb", 159_999)])
