@@ -154,7 +154,7 @@ async def test_a_stranger_tells_members_nothing_however_he_names_them(
 ) -> None:
     array = await people.anna.submit(array="0-9", name=SECRET)
     await people.anna.ask("POST", f"{JOBS}/{array}_4/hold")  # a record of its own
-    named = target.format(id=array, member=int(array) + 5)
+    named = target.format(id=array, member=int(array) + 7)
     body = {"signal": "TERM"} if order == "/signal" else None
     reply = await people.bert.ask(method, f"{JOBS}/{named}{order}", body)
     assert (reply.status, reply.json["code"]) == (403, "not_allowed")
