@@ -4,14 +4,28 @@ import json
 
 import pytest
 
+from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire import asks
 from stoker.wire.asks import Order
+from stoker.wire.async_transport import AsyncTransport
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 from stoker.wire.rest.submit import JobBody
-from stoker.wire.retry import PAUSE_FIRST_S, PAUSE_MAX_S, Reply, Request, Tries, parsed_servers
+from stoker.wire.retry import (
+    PAUSE_FIRST_S,
+    PAUSE_MAX_S,
+    Reply,
+    Request,
+    Tries,
+    checked_token,
+    headers_of,
+    parsed_servers,
+)
+from stoker.wire.token import fresh_token
+from stoker.wire.transport import Transport
 
+TOKEN = fresh_token(SystemEntropy())
 (SERVER,) = parsed_servers("http://127.0.0.1:1")
 READ = Request("GET", "/x", repeatable=True)
 SUBMIT = Request("POST", "/x", b"{}", repeatable=True)
@@ -186,3 +200,18 @@ def test_who_asks_too_often_is_asked_again_when_he_is_told_to_and_not_before() -
     assert found.next_pause_s() == 7
     assert not found.accepts(said("rate_limited", 429, **{"retry-after": "14"}))
     assert raised(found.next_pause_s).code == "rate_limited"
+
+
+@pytest.mark.parametrize("text", ["hunter2", "stoker_hunter2", "x\r\nhost: hunter2", f"{TOKEN}\n{TOKEN}", TOKEN[:-1]])
+def test_what_is_no_token_is_never_sent_and_never_repeated(text: str) -> None:
+    for kind in (Transport, AsyncTransport):
+        refusal = raised(lambda kind=kind: kind(token=text))
+        assert refusal.code == "bad_token"
+        assert "hunter2" not in f"{refusal}"
+        assert TOKEN[:-1] not in f"{refusal}"
+
+
+def test_a_token_read_with_its_line_end_is_sent_without() -> None:
+    assert checked_token(f"{TOKEN}\n") == TOKEN
+    assert headers_of(READ, TOKEN)["Authorization"] == f"Bearer {TOKEN}"
+    assert "Authorization" not in headers_of(READ)

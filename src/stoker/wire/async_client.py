@@ -48,7 +48,7 @@ class AsyncClient:
     """One user's way to one cluster, for any number of tasks of one event loop."""
 
     def __init__(self, servers: str = DEFAULT_SERVER, *, token: str = "", patience_s: float = PATIENCE_S) -> None:
-        """As `Client`. Raises: StokerError `bad_server`."""
+        """As `Client`. Raises: StokerError `bad_server` or `bad_token`."""
         self._transport = AsyncTransport(servers, token=token, patience_s=patience_s)
 
     async def __aenter__(self) -> Self:

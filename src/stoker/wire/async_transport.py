@@ -26,6 +26,7 @@ from stoker.wire.retry import (
     Tries,
     Unreachable,
     answer_too_long,
+    checked_token,
     headers_of,
     parsed_servers,
     preferred,
@@ -149,9 +150,9 @@ class AsyncTransport:
         patience_s: float = 0.0,
         pause: Callable[[float], Awaitable[object]] = pause_async,
     ) -> None:
-        """`servers` has commas between several. Raises: StokerError `bad_server`."""
+        """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
         self._servers = parsed_servers(servers)
-        self._token = token
+        self._token = checked_token(token)
         self._answer_s = answer_s
         self._patience_s = patience_s
         self._pause = pause

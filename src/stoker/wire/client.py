@@ -62,7 +62,7 @@ class Client:
         For up to `patience_s` a request is repeated that may be, while no server answers or each says that it can't
         now; 0 = say so at once. `pause` blocks for seconds.
 
-        Raises: StokerError `bad_server`.
+        Raises: StokerError `bad_server` or `bad_token`.
         """
         self._transport = Transport(servers, token=token, patience_s=patience_s, pause=pause)
         self._pause = pause

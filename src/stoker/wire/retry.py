@@ -24,7 +24,7 @@ import msgspec
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
-from stoker.wire.token import HEADER, bearer
+from stoker.wire.token import HEADER, bearer, is_token
 from stoker.wire.versions import USER_AGENT
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
@@ -159,6 +159,15 @@ def _names_host(host: str) -> bool:
 def preferred(servers: Sequence[SplitResult], server: SplitResult) -> list[SplitResult]:
     """C1"""
     return [server, *(each for each in servers if each is not server)]
+
+
+def checked_token(text: str) -> str:
+    """A token as it is sent; empty for none. Raises: StokerError `bad_token`, which doesn't repeat it."""
+    token = text.strip()
+    if not token or is_token(token):
+        return token
+    hint = "give the whole line that `stoker token create` printed, or the empty text to send none"
+    raise StokerError(refuse("bad_token", f"what is to be sent as token is none: it has {len(token)} characters", hint))
 
 
 def headers_of(request: Request, token: str = "") -> dict[str, str]:

@@ -22,6 +22,7 @@ from stoker.wire.retry import (
     Tries,
     Unreachable,
     answer_too_long,
+    checked_token,
     headers_of,
     parsed_servers,
     preferred,
@@ -45,9 +46,9 @@ class Transport:
         patience_s: float = 0.0,
         pause: Callable[[float], object] = pause,
     ) -> None:
-        """`servers` has commas between several. Raises: StokerError `bad_server`."""
+        """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
         self._servers = parsed_servers(servers)
-        self._token = token
+        self._token = checked_token(token)
         self._answer_s = answer_s
         self._patience_s = patience_s
         self._pause = pause
