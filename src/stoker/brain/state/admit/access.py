@@ -22,6 +22,8 @@ Answer = tuple[Event, ...] | Refusal
 _ACCOUNT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,30}\$?")
 """What useradd(8) takes, with capitals and dots, which directories of accounts have."""
 
+_ID: Final = re.compile(r"[a-z0-9]{1,16}")
+
 
 def create(state: ClusterState, command: CreateToken, now: Instant) -> Answer:
     token = command.token
@@ -98,9 +100,10 @@ def _full(state: ClusterState, gone: int) -> Refusal | None:
 def revoke(state: ClusterState, command: RevokeToken) -> Answer:
     if command.id in state.tokens:
         return (TokenRevoked(id=command.id),)
+    # A whole token in the place of its id must not be repeated, wherever refusals are read.
+    named = command.id if _ID.fullmatch(command.id) else "of that id"
     return refuse(
         "token_not_found",
-        f"there is no token {command.id[:80]!r}",
+        f"there is no token {named}",
         "`stoker token list` shows the ids; what was revoked before or has expired isn't among them",
-        token_id=command.id[:80],
     )
