@@ -338,3 +338,13 @@ async def test_no_answer_log_line_or_meter_holds_a_token_or_its_digest(people: P
             assert not any(secret.encode() in body for body in bodies)
             assert secret not in log
     assert b"token_created" in stream.body
+
+
+async def test_who_sees_which_tenants_is_the_same_one_by_one_and_all_at_once(people: People) -> None:
+    control = people.plane.control
+    state, known = control.committer.state, control.access
+    for person in (people.anna, people.bert, people.guest, people.agent):
+        sees = access.Sight(state, known.caller(person.headers["authorization"]))
+        assert sees.tenants() == frozenset(filter(sees, state.tenants))
+    for person in (people.viewer, people.admin):
+        assert access.Sight(state, known.caller(person.headers["authorization"])).tenants() is None
