@@ -262,7 +262,7 @@ class Oracle:
             elif free.gpus != node.inventory.gpus or node.strays:
                 self.broken.append(f"O9 {name} has {len(free.gpus)} GPUs free, strays {node.strays}")
         books = state.indexes.books
-        left = (state.indexes.held, state.indexes.ports, state.indexes.on_node, *books.amounts(), books.pending)
+        left = (state.indexes.held, state.indexes.ports, state.indexes.on_node, *books.amounts())
         if any(left):
             self.broken.append(f"O9 still held: {left}")
 

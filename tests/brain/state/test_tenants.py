@@ -299,7 +299,7 @@ def test_a_tenant_is_within_itself_and_all_above_it() -> None:
     assert not any(is_within(tenants, name("gone"), above) for above in (*tenants, name("gone")))
 
 
-def test_the_default_priority_is_that_of_the_nearest_tier_and_the_cap_that_of_the_lowest() -> None:
+def test_default_and_cap_of_the_priority_are_those_of_the_lowest_tier_on_the_path() -> None:
     story = made(
         Story(),
         tenant("plain"),
@@ -308,7 +308,7 @@ def test_the_default_priority_is_that_of_the_nearest_tier_and_the_cap_that_of_th
         tenant("under", parent="high"),
     )
     tenants = story.state.tenants
-    assert [priority_default(tenants, name(each)) for each in ("plain", "low")] == [500, 100]
+    assert [priority_default(tenants, name(each)) for each in ("plain", "low", "high", "under")] == [500, 100, 100, 100]
     assert [priority_cap(tenants, name(each)) for each in ("plain", "low", "high", "under")] == [None, 100, 100, 100]
 
 

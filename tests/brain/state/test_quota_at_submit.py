@@ -1,0 +1,203 @@
+"""Which jobs does a tenant let in, and with which defaults?"""
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.brain.domain.array import parse_array
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
+from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import Limits, Quota
+from stoker.brain.domain.tenant import NO_TENANT, UNSTATED, Tenant, Tier
+from stoker.brain.domain.units import DAY_MS, HOUR_MS
+from stoker.brain.state.commands import PutTenant, Submit
+from tests.brain.state.story import ANNA, Story, spec
+
+LAB, TEAM = TenantName("lab"), TenantName("team")
+
+
+def tenants(policy: Policy | None = None, *, lab: Tier | None = None, team: Tier | None = None) -> Story:
+    """`team` beneath `lab`, and a node."""
+    story = Story(policy)
+    story.node("n1")
+    for name, parent, tier in ((LAB, NO_TENANT, lab), (TEAM, LAB, team)):
+        story.do(PutTenant(by=ANNA, tenant=Tenant(name=name, parent=parent, tier=tier), create=True))
+    return story
+
+
+def limited(story: Story, name: TenantName, **limits: int) -> None:
+    changed = replace(story.state.tenants[name], quota=Quota(limits=Limits(**limits)))
+    story.do(PutTenant(by=ANNA, tenant=changed, create=False))
+
+
+def submit(story: Story, *specs: JobSpec) -> str:
+    """ "" when they were taken, else the code of the refusal."""
+    answer = story.ask(Submit(by=ANNA, specs=specs))
+    return answer.code if isinstance(answer, Refusal) else ""
+
+
+def admitted(story: Story, wanted: JobSpec) -> JobSpec:
+    return story.job(story.submit(wanted)).spec
+
+
+# -- V1 ----------------------------------------------------------------------------------------------------------
+
+
+def test_v1_a_tenant_that_is_not_there_is_refused_with_the_nearest_name() -> None:
+    story = tenants()
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(tenant=TenantName("taem")),)))
+    assert (refusal.code, refusal.facts["tenant"]) == ("unknown_tenant", "taem")
+    assert "team" in refusal.hint
+
+
+def test_v1_who_names_no_tenant_is_in_the_default_one() -> None:
+    assert admitted(tenants(), spec()).tenant == DEFAULT_TENANT
+
+
+def test_of_many_jobs_the_one_that_is_refused_is_named_and_none_is_taken() -> None:
+    story = tenants()
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(), spec(tenant=TenantName("gone")))))
+    assert refusal.facts["index"] == 1
+
+
+# -- V2 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lab", "team", "priority"),
+    [
+        (None, None, 500),
+        (Tier.LOW, None, 100),
+        (None, Tier.HIGH, 1000),
+        (Tier.CRITICAL, Tier.MEDIUM, 500),
+        (Tier.LOW, Tier.HIGH, 100),
+    ],
+)
+def test_v2_a_job_that_names_no_priority_gets_what_the_tiers_above_it_allow_and_no_more(
+    lab: Tier | None, team: Tier | None, priority: int
+) -> None:
+    assert admitted(tenants(lab=lab, team=team), spec(tenant=TEAM, priority=UNSTATED)).priority == priority
+
+
+@pytest.mark.parametrize(
+    ("lab", "team", "most"), [(None, Tier.HIGH, 1000), (Tier.LOW, Tier.HIGH, 100), (Tier.LOW, None, 100)]
+)
+def test_v2_a_priority_above_the_lowest_tier_on_the_path_is_refused_and_the_cap_itself_is_not(
+    lab: Tier | None, team: Tier | None, most: int
+) -> None:
+    story = tenants(lab=lab, team=team)
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(tenant=TEAM, priority=most + 1),)))
+    assert (refusal.code, refusal.facts["priority_max"]) == ("priority_above_tier", most)
+    assert admitted(story, spec(tenant=TEAM, priority=most)).priority == most
+    assert admitted(story, spec(tenant=TEAM, priority=-5)).priority == -5
+
+
+def test_v2_without_a_tier_there_is_no_cap_but_that_of_the_policy() -> None:
+    assert admitted(tenants(), spec(tenant=TEAM, priority=999_999)).priority == 999_999
+    assert submit(tenants(), spec(tenant=TEAM, priority=1_000_001)) == "out_of_range"
+
+
+# -- V3 ----------------------------------------------------------------------------------------------------------
+
+
+def test_v3_a_time_limit_beyond_that_of_the_tenant_or_of_one_above_is_refused() -> None:
+    story = tenants()
+    limited(story, LAB, time_ms=2 * HOUR_MS)
+    limited(story, TEAM, time_ms=3 * HOUR_MS)
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(tenant=TEAM, time_limit_ms=2 * HOUR_MS + 1),)))
+    assert (refusal.code, refusal.facts["tenant"], refusal.facts["limit_max_ms"]) == (
+        "time_limit_too_long",
+        LAB,
+        2 * HOUR_MS,
+    )
+    assert submit(story, spec(tenant=TEAM, time_limit_ms=2 * HOUR_MS)) == ""
+    assert submit(story, spec(time_limit_ms=5 * HOUR_MS)) == ""
+
+
+def test_v3_a_time_limit_that_nobody_named_is_cut_to_what_the_tenant_allows() -> None:
+    story = tenants()
+    assert admitted(story, spec(tenant=TEAM)).time_limit_ms == DAY_MS
+    limited(story, LAB, time_ms=HOUR_MS)
+    assert admitted(story, spec(tenant=TEAM)).time_limit_ms == HOUR_MS
+
+
+# -- V4 ----------------------------------------------------------------------------------------------------------
+
+
+def test_v4_where_gpu_memory_is_limited_a_job_with_gpus_says_how_much_it_needs() -> None:
+    story = tenants()
+    limited(story, LAB, gpu_memory_mb=100_000)
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(1, tenant=TEAM),)))
+    assert (refusal.code, refusal.facts) == ("demand_unstated", {"tenant": LAB, "field": "gpu_memory_mb"})
+    assert submit(story, spec(0, tenant=TEAM)) == ""
+    assert submit(story, replace(spec(tenant=TEAM), demand=Demand(gpu_count=1, gpu_memory_mb=50_000))) == ""
+
+
+def test_v4_where_memory_is_limited_every_job_says_how_much_it_needs() -> None:
+    story = tenants()
+    limited(story, TEAM, memory_mb=1_000)
+    assert submit(story, spec(0, tenant=TEAM)) == "demand_unstated"
+    assert submit(story, replace(spec(tenant=TEAM), demand=Demand(memory_mb=1_000))) == ""
+    assert submit(story, spec(0, tenant=LAB)) == ""
+
+
+# -- V5 ----------------------------------------------------------------------------------------------------------
+
+
+def test_v5_a_gang_counts_as_a_whole_and_an_array_member_by_member() -> None:
+    story = tenants()
+    limited(story, TEAM, gpus=3)
+    assert submit(story, spec(2, tenant=TEAM, tasks=2)) == "over_tenant_limit"
+    assert submit(story, spec(1, tenant=TEAM, tasks=3)) == ""
+    assert submit(story, spec(3, tenant=TEAM, array=parse_array("0-9"))) == ""
+
+
+def test_v5_a_tenant_that_may_run_no_job_takes_none() -> None:
+    story = tenants()
+    limited(story, LAB, jobs=0)
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(0, tenant=TEAM),)))
+    assert (refusal.code, refusal.facts) == ("over_tenant_limit", {"tenant": LAB, "asked": 1, "limit": 0})
+
+
+def test_v5_who_may_not_borrow_is_let_in_up_to_the_guarantee() -> None:
+    story = tenants()
+    changed = Tenant(name=LAB, quota=Quota(guaranteed=2, borrow=False))
+    story.do(PutTenant(by=ANNA, tenant=changed, create=False))
+    assert submit(story, spec(3, tenant=TEAM)) == "over_tenant_limit"
+    assert submit(story, spec(2, tenant=TEAM)) == ""
+
+
+def test_v5_what_is_too_much_only_now_waits() -> None:
+    story = tenants()
+    limited(story, TEAM, gpus=3)
+    first, second = story.submit(spec(2, tenant=TEAM)), story.submit(spec(2, tenant=TEAM))
+    assert story.decide() == [f"{first}"]
+    story.started(first)
+    story.end(first)
+    assert story.decide() == [f"{second}"]
+
+
+# -- V6 ----------------------------------------------------------------------------------------------------------
+
+
+def test_v6_the_bound_of_the_policy_on_one_tenant_counts_each_for_itself() -> None:
+    story = tenants(Policy(tenant_pending_jobs_max=3))
+    assert submit(story, *[spec(tenant=TEAM)] * 3) == ""
+    assert submit(story, spec(tenant=TEAM)) == "queue_full"
+    assert submit(story, spec()) == ""
+
+
+def test_v6_the_bound_of_the_policy_on_all_counts_all() -> None:
+    story = tenants(Policy(pending_jobs_max=2))
+    assert submit(story, spec(tenant=TEAM), spec()) == ""
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(tenant=LAB),)))
+    assert (refusal.code, refusal.facts) == ("queue_full", {"pending": 2, "pending_max": 2})
+
+
+def test_v6_one_request_of_several_tenants_counts_for_those_above_them_together() -> None:
+    story = tenants()
+    limited(story, LAB, pending=3)
+    assert submit(story, *[spec(tenant=TEAM)] * 2, *[spec(tenant=LAB)] * 2) == "queue_full"
+    assert submit(story, *[spec(tenant=TEAM)] * 2, spec(tenant=LAB)) == ""
