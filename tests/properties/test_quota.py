@@ -26,6 +26,7 @@ from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.where import ANYWHERE, make_where
 from stoker.brain.state import commands as ask
 from stoker.brain.state.admit import plan as admit_plan
+from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobPlaced
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.facade import ClusterView
@@ -244,6 +245,27 @@ def test_it_would_be_noticed_if_limits_were_not_asked_again_when_a_plan_is_carri
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 60))
 def test_no_limit_is_exceeded_no_counter_drifts_and_who_is_owed_goes_first(seed: int, steps: int) -> None:
     _live(seed, steps)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1 << 32), dice=st.randoms(use_true_random=False))
+def test_a_plan_does_not_depend_on_the_order_in_which_tenants_and_nodes_came(seed: int, dice: Random) -> None:
+    world = World(seed)
+    for _ in range(20):
+        world.step()
+    tenants, nodes = list(world.state.tenants.values()), list(world.state.nodes.values())
+    dice.shuffle(tenants)
+    dice.shuffle(nodes)
+    shuffled = ClusterState()
+    shuffled.policy, shuffled.pools = world.state.policy, world.state.pools
+    for tenant in tenants:
+        shuffled.put_tenant(tenant)
+    for node in nodes:
+        shuffled.put_node(node)
+    for job in world.state.jobs.values():
+        shuffled.put_job(job)
+    one, two = (propose(ClusterView(each), Policy(), world.now, 1, 100) for each in (world.state, shuffled))
+    assert one == two
 
 
 def _live_all(seeds: int) -> None:
