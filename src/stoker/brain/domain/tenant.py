@@ -64,7 +64,10 @@ def path_of(tenants: Mapping[TenantName, Tenant], name: TenantName) -> Iterator[
 
 def is_within(tenants: Mapping[TenantName, Tenant], name: TenantName, above: TenantName) -> bool:
     """Is `name` the tenant `above`, or beneath it?"""
-    return any(tenant.name == above for tenant in path_of(tenants, name))
+    tenant = tenants.get(name)
+    while tenant is not None and tenant.name != above:
+        tenant = tenants.get(tenant.parent)
+    return tenant is not None
 
 
 def priority_cap(tenants: Mapping[TenantName, Tenant], name: TenantName) -> int | None:

@@ -19,7 +19,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
 from stoker.brain.domain.where import Operator, Requirement, Where, both
 from stoker.brain.state.admit.access import user_fault
-from stoker.brain.state.admit.quota import queue_full, tenant_fault, time_cut, with_priority
+from stoker.brain.state.admit.quota import TenantRules
 from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
 from stoker.brain.state.cluster import ClusterState
 
@@ -43,17 +43,18 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> 
         large = _array_fault(spec, state.policy)
         if large is not None:
             return _at(large, index) if len(specs) > 1 else large
-    full = queue_full(state, specs)
+    tenants = TenantRules(state)
+    full = tenants.queue_full(specs)
     if full:
         return full
     possible: dict[Shape, Refusal | None] = {}
     admitted: list[JobSpec] = []
     for index, spec in enumerate(specs):
-        spec = with_priority(state, spec)
+        spec = tenants.with_priority(spec)
         if spec.time_limit_ms == 0:
-            spec = replace(spec, time_limit_ms=time_cut(state, spec, time_default(state, spec)))
+            spec = replace(spec, time_limit_ms=tenants.time_cut(spec, time_default(state, spec)))
         spec = _kept_off(state, spec)
-        fault = _spec_fault(state, spec, now)
+        fault = _spec_fault(state.policy, spec, now) or tenants.fault(spec) or _place_fault(state, spec)
         if fault is None:
             shape = spec.shape
             if shape not in possible:
@@ -70,18 +71,17 @@ def _at(fault: Refusal, index: int) -> Refusal:
     return Refusal(code=fault.code, message=f"jobs[{index}]: {fault.message}", hint=fault.hint, facts=facts)
 
 
-def _spec_fault(state: ClusterState, spec: JobSpec, now: Instant) -> Refusal | None:
-    policy = state.policy
+def _spec_fault(policy: Policy, spec: JobSpec, now: Instant) -> Refusal | None:
     return (
         _text_fault(spec, policy)
         or _demand_fault(spec.demand, policy)
         or _limits_fault(spec, policy)
         or _waiting_fault(spec, policy, now)
-        or tenant_fault(state, spec)
-        or _account_fault(state, spec.user)
-        or _image_fault(state, spec)
-        or where_fault(state, spec)
     )
+
+
+def _place_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
+    return _account_fault(state, spec.user) or _image_fault(state, spec) or where_fault(state, spec)
 
 
 def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
@@ -239,6 +239,21 @@ def _array_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
             members_max=policy.array_members_max,
         )
     return None
+
+
+def _too_many_conditions(specs: Sequence[JobSpec], policy: Policy) -> Refusal | None:
+    """Each may have to be judged anew whenever the job that it speaks of changes."""
+    conditions = sum(len(spec.after) for spec in specs)
+    if len(specs) == 1 or conditions <= policy.dependencies_per_submit_max:  # one job has a bound of its own
+        return None
+    return refuse(
+        "too_many_dependencies",
+        f"the {len(specs)} jobs of the request wait for {conditions} others in all; at most"
+        f" {policy.dependencies_per_submit_max} such conditions are taken at once",
+        "send them in several requests, or let them wait for one job that waits for the others",
+        dependencies=conditions,
+        dependencies_max=policy.dependencies_per_submit_max,
+    )
 
 
 def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
