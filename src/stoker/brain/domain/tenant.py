@@ -5,7 +5,7 @@ Tenants form a tree. A job belongs to one, and is charged to it and to all above
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -79,3 +79,29 @@ def priority_default(tenants: Mapping[TenantName, Tenant], name: TenantName) -> 
     """Of a job that names none: the most that the tiers on its path allow."""
     cap = priority_cap(tenants, name)
     return PRIORITY_DEFAULT if cap is None else cap
+
+
+class Standing(NamedTuple):
+    """What holds for every job of one tenant."""
+
+    path: tuple[Tenant, ...]
+    """Itself and all above it. Empty = there is no such tenant."""
+    priority: int
+    """Of a job that names none."""
+    priority_max: int | None
+    times: tuple[tuple[TenantName, int], ...]
+    """The limits on time limits, in milliseconds, and whose they are."""
+    pending: tuple[tuple[TenantName, int], ...]
+    """The same on how many may wait."""
+
+
+def standing_of(tenants: Mapping[TenantName, Tenant], name: TenantName) -> Standing:
+    path = tuple(path_of(tenants, name))
+    limits = [(tenant.name, tenant.quota.limits) for tenant in path]
+    return Standing(
+        path=path,
+        priority=priority_default(tenants, name),
+        priority_max=priority_cap(tenants, name),
+        times=tuple([(each, limit.time_ms) for each, limit in limits if limit.time_ms is not None]),
+        pending=tuple([(each, limit.pending) for each, limit in limits if limit.pending is not None]),
+    )

@@ -13,7 +13,7 @@ from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
-from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
+from stoker.brain.domain.tenant import THE_DEFAULT, Standing, Tenant, standing_of
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
 
@@ -22,6 +22,7 @@ class ClusterState:
     """All that the log adds up to, at `position`."""
 
     __slots__ = (
+        "_standings",
         "cluster_id",
         "epoch",
         "indexes",
@@ -54,6 +55,8 @@ class ClusterState:
         self.submit_keys: dict[str, SubmitKey] = {}
         """Idempotency keys of submits, oldest first, by principal and key."""
         self.tenants: dict[TenantName, Tenant] = {THE_DEFAULT.name: THE_DEFAULT}
+        self._standings: dict[TenantName, Standing] = {}
+        """As far as anybody asked since a tenant last changed."""
         self.pools = Pools()
         self.pools_configured: Pools | None = None
         """What the settings file said when it was last heeded."""
@@ -85,11 +88,22 @@ class ClusterState:
 
     def put_tenant(self, tenant: Tenant) -> None:
         self.tenants[tenant.name] = tenant
+        self._standings.clear()
         self.indexes.books.tenant_changed(tenant.name, tenant)
 
     def drop_tenant(self, name: TenantName) -> None:
         del self.tenants[name]
+        self._standings.clear()
         self.indexes.books.tenant_changed(name, None)
+
+    def standing(self, name: TenantName) -> Standing:
+        """What holds for every job of this tenant."""
+        standing = self._standings.get(name)
+        if standing is None:
+            standing = standing_of(self.tenants, name)
+            if standing.path:  # of names that nobody made there is no end
+                self._standings[name] = standing
+        return standing
 
     def put_token(self, token: Token) -> None:
         self.tokens[token.id] = token

@@ -6,12 +6,11 @@ Rules: V1  the tenant exists
        V4  where memory or GPU memory is limited, a job must say how much it needs
        V5  what alone is more than a limit could never start, so it isn't let in; else it may wait
        V6  no more may wait than the bounds on pending jobs say: of the tenant, of those above it, of the policy
-Costs: each tenant and demand is looked up once for all jobs of a command, since a bulk is mostly of one kind: asked
+Costs: each demand is held against the limits once for all jobs of a command, since a bulk is mostly of one kind: asked
        anew for each job, the tree took a third of what it costs to take a job in.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,26 +19,13 @@ from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.quota import needs
-from stoker.brain.domain.tenant import UNSTATED, Tenant, path_of, priority_cap, priority_default
+from stoker.brain.domain.tenant import UNSTATED, Tenant
 from stoker.brain.domain.units import human_duration
-from stoker.brain.state.admit.tenant import find_tenant
+from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.walls import WHAT, alone
 
 _SAY = {"gpu_memory_mb": "--gpu-memory 16GiB", "memory_mb": "--memory 32GiB"}
-
-
-class _Standing(NamedTuple):
-    """What holds for all jobs of one tenant."""
-
-    missing: Refusal | None
-    path: tuple[Tenant, ...]
-    priority: int
-    priority_max: int | None
-    times: tuple[tuple[TenantName, int], ...]
-    """Time limits on the path, in milliseconds."""
-    pending: tuple[tuple[TenantName, int], ...]
-    """Bounds on those that wait."""
 
 
 class TenantRules:
@@ -47,26 +33,25 @@ class TenantRules:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._standings: dict[TenantName, _Standing] = {}
         self._demands: dict[tuple[TenantName, Demand], Refusal | None] = {}
 
     def with_priority(self, spec: JobSpec) -> JobSpec:
         """V2"""
         if spec.priority != UNSTATED:
             return spec
-        return replace(spec, priority=self._standing(spec.tenant).priority)
+        return replace(spec, priority=self._state.standing(spec.tenant).priority)
 
     def time_cut(self, spec: JobSpec, time_ms: int) -> int:
         """A default time limit, cut to what the tenant allows (V3)."""
-        for _, limit in self._standing(spec.tenant).times:
+        for _, limit in self._state.standing(spec.tenant).times:
             time_ms = min(time_ms, limit)
         return time_ms
 
     def fault(self, spec: JobSpec) -> Refusal | None:
         """V1 to V5."""
-        standing = self._standing(spec.tenant)
-        if standing.missing is not None:
-            return standing.missing
+        standing = self._state.standing(spec.tenant)
+        if not standing.path:
+            return tenant_gone(self._state, spec.tenant)
         cap = standing.priority_max
         if cap is not None and spec.priority > cap:
             return _above_tier(spec, cap)
@@ -88,31 +73,11 @@ class TenantRules:
         sums: dict[tuple[TenantName, int], int] = {}
         for name, count in more.items():
             full = full or _over(books.pending_of(name), count, policy.tenant_pending_jobs_max, name)
-            for bound in self._standing(name).pending:
+            for bound in self._state.standing(name).pending:
                 sums[bound] = sums.get(bound, 0) + count
         for (name, most), count in sums.items():
             full = full or _over(books.pending_of(name), count, most, name)
         return full
-
-    def _standing(self, name: TenantName) -> _Standing:
-        standing = self._standings.get(name)
-        if standing is None:
-            standing = self._standings[name] = _standing_of(self._state, name)
-        return standing
-
-
-def _standing_of(state: ClusterState, name: TenantName) -> _Standing:
-    found = find_tenant(state, name)
-    path = tuple(path_of(state.tenants, name))
-    limits = [(tenant.name, tenant.quota.limits) for tenant in path]
-    return _Standing(
-        missing=found if isinstance(found, Refusal) else None,
-        path=path,
-        priority=priority_default(state.tenants, name),
-        priority_max=priority_cap(state.tenants, name),
-        times=tuple([(each, limit.time_ms) for each, limit in limits if limit.time_ms is not None]),
-        pending=tuple([(each, limit.pending) for each, limit in limits if limit.pending is not None]),
-    )
 
 
 def _above_tier(spec: JobSpec, cap: int) -> Refusal:
