@@ -32,6 +32,8 @@ LOOKUP_S: Final = 10.0
 """Above what SSSD takes to give up on a server that is down. The kernel ends the child then, whatever it waits for."""
 VOID: Final = b"\0"
 """Says that what was said before it no longer holds."""
+NOBODY: Final = -1
+"""Instead of a uid."""
 
 
 class CannotBecome(Exception):
@@ -82,7 +84,7 @@ class Actor:
         except OSError as error:
             raise CannotBecome(f"the groups of user {self.name!r} can't be read on {self._node}: {error}") from error
         signal.setitimer(signal.ITIMER_REAL, 0)
-        say(VOID)
+        say(b"%b%d%b" % (VOID, account.pw_uid, VOID))
         for folder in self._folders:
             _hand_over(folder, account)
         for stream in self._streams:
@@ -138,6 +140,12 @@ def plain(words: bytes) -> bytes:
 def last_words(said: bytes) -> str:
     """What still holds of what a child said."""
     return said.rpartition(VOID)[2].decode("utf-8", "replace")
+
+
+def uid_said(said: bytes) -> int:
+    """As whom a child acts. NOBODY = it never got so far."""
+    uid = said.rpartition(VOID)[0].rpartition(VOID)[2]
+    return int(uid) if uid.isdigit() else NOBODY
 
 
 def is_of(folder: str, uid: int) -> bool:

@@ -127,10 +127,22 @@ def marked(mark: str, procs: Iterable[Proc]) -> list[Proc]:
 
 def catches(pid: int, number: int) -> bool:
     """Has the process a handler for this signal? Source: SigCgt in proc(5)."""
+    caught = _status(pid, b"SigCgt:")
+    return bool(caught and int(caught[0], 16) >> (number - 1) & 1)
+
+
+def uid_of(pid: int) -> int | None:
+    """Its real uid. None = it is gone. The owner of /proc/PID won't do: a process can make that root by itself."""
+    uids = _status(pid, b"Uid:")
+    return int(uids[0]) if uids else None
+
+
+def _status(pid: int, name: bytes) -> list[bytes]:
+    """The words of one line of /proc/PID/status."""
     for line in _read(f"/proc/{pid}/status", 8192).splitlines():
-        if line.startswith(b"SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
+        if line.startswith(name):
+            return line.split()[1:]
+    return []
 
 
 def is_shell(pid: int) -> bool:

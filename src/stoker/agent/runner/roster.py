@@ -11,7 +11,7 @@ import os
 from collections import deque
 
 from stoker.agent.runner import clock, ending, procfs, spool
-from stoker.agent.runner.account import CannotBecome, actor
+from stoker.agent.runner.account import NOBODY, CannotBecome, actor, uid_said
 from stoker.agent.runner.cgroup import Cgroups, Group
 from stoker.agent.runner.copier import Pipes
 from stoker.agent.runner.copies import Copies
@@ -205,6 +205,7 @@ class Roster:
         pipes = task.copier.pipes if task.copier else Pipes()
         task.tree.born_s = clock.boot_s()
         task.tree.pipe = os.fstat(pipes.output).st_ino
+        task.tree.uid = NOBODY if launch.actor.name else None
         try:
             pid, task.answer = launch.fork((self._null, pipes.output, pipes.error))
         except OSError:
@@ -234,6 +235,8 @@ class Roster:
         self._unwatch(task.answer)
         os.close(task.answer)
         task.answer = -1
+        if task.tree.uid is not None:
+            task.tree.uid = uid_said(bytes(task.said))
         if reason and task.cause != "stopped":
             task.cause, task.error = "start_failed", reason
         elif task.phase == STARTING:

@@ -10,7 +10,8 @@ session, and descent from any of these.
 
 Rules: K1  a signal goes only to a process whose pid and birth are those that were seen
        K2  an orphan that can't be attributed (own session, scrubbed environment, other output) belongs to the last
-           task to end of those that lived at its birth
+           task to end of those that lived at its birth and may act as its account: no job outlives its end behind
+           another user's, or holds that one up
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _KILL_ROUNDS_MAX: Final = 8
 """Rounds of search and kill in one go, against trees that fork meanwhile; the next check goes on."""
 _SPARING: Final = (signal.SIGUSR1, signal.SIGUSR2)
 """Mean only what a program takes them for; one that doesn't know them dies."""
+_ROOT: Final = 0
 _ORPHANS_MAX: Final = 65_536
 """Attributions kept; at the bound all are found anew."""
 
@@ -39,7 +41,7 @@ _ORPHANS_MAX: Final = 65_536
 class Tree:
     """The processes of one task."""
 
-    __slots__ = ("birth", "born_s", "group", "inherited", "key", "leading", "mark", "pid", "pipe")
+    __slots__ = ("birth", "born_s", "group", "inherited", "key", "leading", "mark", "pid", "pipe", "uid")
 
     def __init__(self, key: str, mark: str, group: Group | None) -> None:
         self.key = key
@@ -56,6 +58,13 @@ class Tree:
         """The leader is our child and not reaped."""
         self.inherited = False
         """Started by an earlier runner."""
+        self.uid: int | None = None
+        """As whom its processes act; -1 = none of them is a program yet, which could leave any. None = it can't be
+        told."""
+
+    def may_act_as(self, uid: int | None) -> bool:
+        """Root may become whom it wants; whoever isn't stays what he is (U3 and U4 of `account`)."""
+        return self.uid in (None, _ROOT, uid)
 
 
 class Trees:
@@ -181,8 +190,11 @@ class Trees:
         """K2."""
         if self._owner(proc) in self._trees or proc.birth_s < tree.born_s - 1:
             return False
+        uid = procfs.uid_of(proc.pid)
+        if not tree.may_act_as(uid):
+            return False
         others = (other for other in self._trees.values() if other is not tree and not other.inherited)
-        return not any(other.born_s <= proc.birth_s for other in others)
+        return not any(other.born_s <= proc.birth_s and other.may_act_as(uid) for other in others)
 
     def _searched(self, tree: Tree) -> list[Proc]:
         """Processes of an inherited tree that can be told by themselves."""
