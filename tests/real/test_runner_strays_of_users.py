@@ -14,6 +14,7 @@ from tests.real.unix_users import Users, made_users, needs_root
 pytestmark = needs_root
 LEAVES_A_CHILD = """
 import os, sys
+execed, until_exec = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
@@ -23,6 +24,8 @@ if os.fork() == 0:
         os.execve("/bin/sleep", ["sleep", sys.argv[1]], {})
     os._exit(0)
 os.wait()
+os.close(until_exec)
+os.read(execed, 1)
 """
 """In a session of its own, without the marks of its task in its environment, and with other output."""
 
