@@ -14,12 +14,12 @@ from stoker.brain.domain.ids import JobId, NodeName, PartitionName, Principal, T
 from stoker.brain.domain.label import Taint
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.partition import Partition
-from stoker.brain.domain.quota import Pools
-from stoker.brain.domain.tenant import NO_TENANT, Tenant
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.quota import Limits, Pools, Quota
+from stoker.brain.domain.tenant import NO_TENANT, Tenant, Tier
+from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.state import commands as told_to
 from stoker.brain.state.commands import Command
-from stoker.live.audit_rows import ACTIONS
+from stoker.live.audit_rows import ACTIONS, tenant_text
 from stoker.live.feed import Entry
 from tests.live.audit_stage import rows_of, token, told, written
 from tests.live.history_stage import worker
@@ -28,7 +28,7 @@ from tests.live.stage import ANNA, Stage, spec, stage, virtual
 N1, NOWHERE = NodeName("n1"), NodeName("n9")
 OF_OTHERS = (
     *(told_to.Register, told_to.CompareInventory, told_to.ReportStarted, told_to.ReportEnding, told_to.ReportFinished),
-    *(told_to.NodeSilent, told_to.NodeHeard, told_to.RunDeadlines, told_to.BeginEpoch),
+    *(told_to.NodeSilent, told_to.NodeHeard, told_to.RunDeadlines, told_to.BeginEpoch, told_to.RestoreCluster),
 )
 """What nodes report and the control plane tells itself; people can't say it."""
 RUNS, WAITS, HELD, ENDED, UNKNOWN = (JobRef(JobId(number)) for number in (1, 2, 3, 4, 999))
@@ -319,3 +319,12 @@ async def test_who_told_what_is_kept_in_the_order_in_which_it_was_carried_out() 
         done = [(row.position, row.at, row.by) for row in rows if row.outcome == "ok"]
         assert done == [(position, fact.at, fact.by) for position, fact in facts if fact.by in people]
         assert [row.key for row in rows] == sorted(row.key for row in rows)
+
+
+def test_all_that_a_tenant_may_is_in_the_row_in_words_of_the_command_line() -> None:
+    limits = Limits(gpus=4, time_ms=DAY_MS)
+    quota = Quota(guaranteed=2, limits=limits, borrow=False, lend=False)
+    said = tenant_text(Tenant(name=TenantName("vision"), parent=TenantName("lab"), quota=quota, tier=Tier.HIGH))
+    assert said == (
+        "beneath lab, 2 GPUs guaranteed, gpus at most 4, time at most 1d, doesn't borrow, doesn't lend, tier high"
+    )

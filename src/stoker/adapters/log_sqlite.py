@@ -22,9 +22,10 @@ from typing import Final, TypeVar
 
 from stoker.adapters.data_folder import HeldFolder, hold_folder, unusable
 from stoker.adapters.record_check import RecordDamaged
-from stoker.adapters.snapshot_files import KEPT, SnapshotDamaged, SnapshotFiles, StoredSnapshot
+from stoker.adapters.snapshot_files import KEPT, SnapshotFiles, StoredSnapshot
 from stoker.adapters.sqlite_journal import STORE_NAME, Journal, JournalReader, as_os_error, move_wal
 from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.state.snapshot_frame import SnapshotDamaged
 from stoker.ports import LogConflict, LogDamaged, LogFailed, Snapshot, Telemetry
 
 LOOK_BACK_MAX: Final = 50_000

@@ -1,7 +1,6 @@
 """How is a snapshot kept in a file so that it is there whole or not at all?
 
-Shape: lines of JSON. A head with the position; for each chunk a line with its length, then the chunk; a tail with the
-       number of chunks and a checksum over all of them. Chunks are JSON themselves, so the file can be read by eye.
+Shape: that of `brain.state.snapshot_frame`.
 Rules: N1  written beside, synced, renamed, folder synced: a crash leaves the old files and perhaps a `.tmp`
        N2  the newest KEPT files stay; the older one is what recovery falls back to when the newest is damaged
        N3  a file is answered only when head, lengths, tail and checksum agree
@@ -9,19 +8,16 @@ Rules: N1  written beside, synced, renamed, folder synced: a crash leaves the ol
 
 import os
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
-
-import msgspec
+from typing import BinaryIO, Final
 
 from stoker.adapters.data_folder import make_private, sync_folder
 from stoker.brain.domain.ids import Position
+from stoker.brain.state.snapshot_frame import SnapshotDamaged, framed, unframed
 
 KEPT: Final = 2
-FORMAT: Final = 1
 SYNC_EVERY_BYTES: Final = 256 * 1024
 """One big sync at the end would make every fsync of the log wait for it; small ones let the log pass between: 16 ms
 with 2 MiB at a time, 2 ms with this."""
@@ -32,33 +28,12 @@ _NAME: Final = re.compile(r"snapshot-([0-9]{1,19})\.jsonl")
 _DAMAGED_NAME: Final = "snapshot.damaged"
 
 
-class SnapshotDamaged(Exception):
-    """The file isn't a whole snapshot. The message says what disagrees."""
-
-
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
     """The `Snapshot` port, read from a file."""
 
     position: Position
     chunks: tuple[bytes, ...]
-
-
-class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    stoker_snapshot: int
-    position: int
-
-
-class _Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    chunk_bytes: int
-
-
-class _Tail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    chunks: int
-    crc32: int
-
-
-_Line = TypeVar("_Line", _Head, _Length, _Tail)
 
 
 class SnapshotFiles:
@@ -87,7 +62,7 @@ class SnapshotFiles:
         try:
             make_private(beside)
             with beside.open("wb", buffering=0) as file:
-                _write(file, _lines(position, chunks))
+                _write(file, framed(position, chunks))
             beside.replace(path)
         except OSError:
             beside.unlink(missing_ok=True)
@@ -114,7 +89,7 @@ class SnapshotFiles:
             data = self.path(position).read_bytes()
         except OSError as fault:
             raise SnapshotDamaged(fault.strerror or str(fault)) from fault
-        return StoredSnapshot(position, _parse(position, data))
+        return StoredSnapshot(position, unframed(position, data))
 
     def set_aside(self, position: Position) -> Path:
         """Rename a damaged file, so that it is neither counted nor lost. One such file is kept."""
@@ -122,17 +97,6 @@ class SnapshotFiles:
         self.path(position).replace(aside)
         sync_folder(self._folder)
         return aside
-
-
-def _lines(position: Position, chunks: Sequence[bytes]) -> Iterator[bytes]:
-    yield msgspec.json.encode(_Head(FORMAT, position)) + b"\n"
-    checksum = 0
-    for chunk in chunks:
-        checksum = zlib.crc32(chunk, checksum)
-        yield msgspec.json.encode(_Length(len(chunk))) + b"\n"
-        yield chunk
-        yield b"\n"
-    yield msgspec.json.encode(_Tail(len(chunks), checksum)) + b"\n"
 
 
 def _write(file: BinaryIO, lines: Iterator[bytes]) -> None:
@@ -152,42 +116,3 @@ def _put(file: BinaryIO, data: bytes) -> None:
     while view:
         view = view[file.write(view[:SYNC_EVERY_BYTES]) :]
         os.fsync(file.fileno())
-
-
-def _parse(position: Position, data: bytes) -> tuple[bytes, ...]:
-    line, at = _line(data, 0)
-    head = _decode(line, _Head)
-    if head.stoker_snapshot != FORMAT:
-        raise SnapshotDamaged(f"its format is {head.stoker_snapshot}; this Stoker reads format {FORMAT}")
-    if head.position != position:
-        raise SnapshotDamaged(f"it says that it was taken at position {head.position}")
-    chunks: list[bytes] = []
-    checksum = 0
-    while True:
-        line, at = _line(data, at)
-        if not line.startswith(b'{"chunk_bytes"'):
-            break
-        end = at + _decode(line, _Length).chunk_bytes
-        if data[end : end + 1] != b"\n":
-            raise SnapshotDamaged(f"chunk {len(chunks) + 1} has another length than it should")
-        chunks.append(data[at:end])
-        checksum = zlib.crc32(chunks[-1], checksum)
-        at = end + 1
-    tail = _decode(line, _Tail)
-    if tail.chunks != len(chunks) or tail.crc32 != checksum or at != len(data):
-        raise SnapshotDamaged("its checksum doesn't agree with its content")
-    return tuple(chunks)
-
-
-def _line(data: bytes, start: int) -> tuple[bytes, int]:
-    end = data.find(b"\n", start)
-    if end < 0:
-        raise SnapshotDamaged("it is cut short")
-    return data[start:end], end + 1
-
-
-def _decode(line: bytes, kind: type[_Line]) -> _Line:
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise SnapshotDamaged(f"a line of its frame can't be read: {fault}") from fault

@@ -17,7 +17,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import TokenCreated, TokenRevoked
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlaced, JobRequeued, JobSubmitted
-from stoker.brain.state.events.leadership import EpochBegan
+from stoker.brain.state.events.leadership import ClusterRestored, EpochBegan
 from stoker.brain.state.events.node import (
     NodeDrained,
     NodeForgotten,
@@ -170,6 +170,10 @@ def _epoch(event: EpochBegan) -> Fields:
     return {"role": "active", "epoch": event.epoch}
 
 
+def _restored(event: ClusterRestored) -> Fields:
+    return {"backup": event.backup, "next_job_id": event.next_job_id}
+
+
 _LINES: Final[dict[type, tuple[str, Callable[..., Fields]]]] = {
     JobSubmitted: ("task_submitted", _submitted),
     JobPlaced: ("task_scheduled", _placed),
@@ -191,6 +195,7 @@ _LINES: Final[dict[type, tuple[str, Callable[..., Fields]]]] = {
     TokenCreated: ("token_created", _token),
     TokenRevoked: ("token_revoked", _revoked),
     EpochBegan: ("role_changed", _epoch),
+    ClusterRestored: ("cluster_restored", _restored),
 }
 _NAMES: Final = {kind: line[0] for kind, line in _LINES.items()}
 _FIELDS: Final = {kind: line[1] for kind, line in _LINES.items()}

@@ -22,10 +22,10 @@ from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.tenant import NO_TENANT, Tenant
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, human_duration
 from stoker.brain.state import commands as told
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events import access, job, node, partition, tenant
+from stoker.brain.state.events import access, job, leadership, node, partition, tenant
 from stoker.brain.state.events.union import Event
 
 _TOKEN: Final = re.compile(r"stoker_([a-z0-9]{8})_[A-Za-z0-9_-]+")
@@ -53,6 +53,8 @@ ACTIONS: Final[Mapping[type, str]] = {
     told.RevokeToken: "token_revoke",
 }
 """What people may command. The other commands are those of nodes and of the control plane itself."""
+RESTORE: Final = "restore"
+"""What a person did while no control plane ran."""
 
 
 def is_person(by: Principal) -> bool:
@@ -187,6 +189,10 @@ def _token(telling: Telling, state: ClusterState, event: access.TokenCreated) ->
     telling.about("token_create", event.token.id, token_text(event.token), event.token.tenant)
 
 
+def _restored(telling: Telling, state: ClusterState, event: leadership.ClusterRestored) -> None:
+    telling.about(RESTORE, "", f"from a backup at position {event.backup}; job ids go on at {event.next_job_id}")
+
+
 _READINGS: Final[Mapping[type, Callable[[Telling, ClusterState, Any], None]]] = {
     job.JobSubmitted: Telling.submitted,
     job.JobFinished: _finished,
@@ -208,17 +214,22 @@ _READINGS: Final[Mapping[type, Callable[[Telling, ClusterState, Any], None]]] = 
     tenant.TenantDeleted: lambda telling, _, event: telling.about("tenant_delete", event.name, "", event.name),
     tenant.PoolsSet: lambda telling, _, event: telling.about("quota_set", "", pools_text(event.pools)),
     access.TokenCreated: _token,
+    leadership.ClusterRestored: _restored,
     access.TokenRevoked: lambda telling, _, event: telling.about("token_revoke", event.id),
 }
 
 
 def tenant_text(of: Tenant) -> str:
-    limits = ((name, getattr(of.quota.limits, name)) for name in of.quota.limits.__struct_fields__)
-    said = [f"{name} at most {value}" for name, value in limits if value is not None]
+    limits, longest = of.quota.limits, of.quota.limits.time_ms
+    walls = ((name, getattr(limits, name)) for name in limits.__struct_fields__ if name != "time_ms")
+    said = [f"{name} at most {value}" for name, value in walls if value is not None]
     return ", ".join(
         [f"beneath {of.parent}"] * bool(of.parent)
         + [f"{of.quota.guaranteed} GPUs guaranteed"] * bool(of.quota.guaranteed)
         + said
+        + [f"time at most {human_duration(longest or 0)}"] * (longest is not None)
+        + ["doesn't borrow"] * (not of.quota.borrow)
+        + ["doesn't lend"] * (not of.quota.lend)
         + [f"tier {of.tier}"] * (of.tier is not None)
     )
 

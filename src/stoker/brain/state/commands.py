@@ -215,6 +215,12 @@ class BeginEpoch(msgspec.Struct, frozen=True, kw_only=True):
     """What the settings say. It holds unless they said the same before: then a person's change stays."""
 
 
+class RestoreCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """Go on from a backup, whose state this is."""
+
+    by: Principal
+
+
 Sharing = PutPartition | DeletePartition | PutTenant | DeleteTenant | SetPools | CreateToken | RevokeToken
 """How a cluster is shared, and with whom."""
 
@@ -240,4 +246,5 @@ Command = (
     | Sharing
     | RunDeadlines
     | BeginEpoch
+    | RestoreCluster
 )

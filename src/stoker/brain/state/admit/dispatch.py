@@ -32,6 +32,7 @@ from stoker.brain.state.commands import (
     ReportFinished,
     ReportStarted,
     Requeue,
+    RestoreCluster,
     ResumeNode,
     RevokeToken,
     RunDeadlines,
@@ -90,6 +91,8 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return deadlines.run(state, now)
         case BeginEpoch():
             return leadership.begin(state, command, ids)
+        case RestoreCluster():
+            return leadership.restore(state)
         case _:
             return _admit_sharing(state, command, now)
 

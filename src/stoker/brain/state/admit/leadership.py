@@ -1,13 +1,21 @@
-"""May a control plane become active under this epoch?"""
+"""May a control plane become active under this epoch, and what does a cluster begin with that comes from a backup?"""
 
 from collections.abc import Callable
+from typing import Final
 
 from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import JOB_ID_MAX, Epoch, JobId
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import BeginEpoch
-from stoker.brain.state.events.leadership import ClusterCreated, EpochBegan, PolicySet
+from stoker.brain.state.events.leadership import ClusterCreated, ClusterRestored, EpochBegan, PolicySet
 from stoker.brain.state.events.tenant import PoolsSet
 from stoker.brain.state.events.union import Event
+
+EPOCHS_SKIPPED: Final = 1_000
+"""Agents obey no epoch below the newest that they have seen, and since a backup there may have been some: a thousand
+starts are years of them."""
+IDS_SKIPPED: Final = 1_000_000
+"""As many jobs may wait at once, and a backup that is a day old lacks no more of them than that."""
 
 
 def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> tuple[Event, ...] | Refusal:
@@ -27,3 +35,14 @@ def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> t
     if command.pools != state.pools_configured:
         events.append(PoolsSet(pools=command.pools, configured=command.pools))
     return tuple(events)
+
+
+def restore(state: ClusterState) -> tuple[Event, ...] | Refusal:
+    """Nothing that was given away after the backup may be given away again: neither an epoch nor a job's id."""
+    following = state.next_job_id + IDS_SKIPPED
+    if following > JOB_ID_MAX:
+        return refuse("ids_spent", f"job ids end at {JOB_ID_MAX}", "start a new cluster with an empty data folder")
+    return (
+        EpochBegan(epoch=Epoch(state.epoch + EPOCHS_SKIPPED)),
+        ClusterRestored(backup=state.position, next_job_id=JobId(following)),
+    )

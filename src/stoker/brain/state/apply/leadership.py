@@ -3,7 +3,13 @@
 from typing import assert_never
 
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.leadership import ClusterCreated, EpochBegan, LeadershipEvent, PolicySet
+from stoker.brain.state.events.leadership import (
+    ClusterCreated,
+    ClusterRestored,
+    EpochBegan,
+    LeadershipEvent,
+    PolicySet,
+)
 
 
 def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
@@ -16,5 +22,8 @@ def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
             state.epoch = event.epoch
         case PolicySet():
             state.put_policy(event.policy)
+        case ClusterRestored():
+            assert event.next_job_id >= state.next_job_id, f"job {event.next_job_id} would not be a new one"
+            state.next_job_id = event.next_job_id
         case _:
             assert_never(event)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.ids import Epoch, JobId, Position
 from stoker.brain.domain.policy import Policy
 
 
@@ -22,4 +22,13 @@ class PolicySet(msgspec.Struct, frozen=True, kw_only=True, tag="policy_set"):
     policy: Policy
 
 
-LeadershipEvent = ClusterCreated | EpochBegan | PolicySet
+class ClusterRestored(msgspec.Struct, frozen=True, kw_only=True, tag="cluster_restored"):
+    """What stands before this fact came from a backup; what happened after it was taken is not known here."""
+
+    backup: Position
+    """The position of the backup."""
+    next_job_id: JobId
+    """Ids below it may have been given to jobs that the backup lacks."""
+
+
+LeadershipEvent = ClusterCreated | EpochBegan | PolicySet | ClusterRestored
