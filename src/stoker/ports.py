@@ -134,6 +134,8 @@ class History(Protocol):
            H2  the same batch again changes nothing; a job that ended anew replaces what it was
            H3  every method raises HistoryFailed while the store can't be used, and works again once it can
            H4  a read sees whole batches only, and neither waits for writes nor holds them up
+           H5  a copy is of one moment, whole batches only, and can be opened as a history; neither writes nor reads
+               wait for it, and nothing of it is left once it is closed, or after the next `open`
     """
 
     async def open(self) -> HistoryMark:
@@ -190,7 +192,28 @@ class History(Protocol):
         noticeably."""
         ...
 
+    async def copy(self) -> "HistoryCopy":
+        """All that is in it now, to be read and then closed by whoever asked."""
+        ...
+
     async def close(self) -> None: ...
+
+
+class HistoryCopy(Protocol):
+    """The bytes of a history as they were at one moment."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+
+    async def read(self) -> bytes:
+        """The next bytes; none are left when it is empty. Raises: HistoryFailed."""
+        ...
+
+    async def close(self) -> None:
+        """Safe to call twice."""
+        ...
 
 
 class Telemetry(Protocol):

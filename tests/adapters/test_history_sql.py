@@ -1,6 +1,7 @@
 """The SQLite history: the contract of the port, and rules of its own."""
 
 import asyncio
+import errno
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from stoker.brain.domain.usage import UsageBy
 from stoker.ports import HistoryFailed
 from tests.contracts.history import ALL, HistoryContract, all_jobs, at, batch, ended, held, opened, query
 from tests.contracts.history_audit import AuditContract, row, told
+from tests.contracts.history_copy import CopyContract, whole
 
 FINE = ("INDEX", "per_job")
 """Ways of a scan that read no more than they must: along an index, or over sums that were just made."""
@@ -34,6 +36,11 @@ class HistoryFolder:
 
     def history(self) -> SqliteHistory:
         return SqliteHistory(self.folder)
+
+    def of_copy(self, content: bytes) -> "HistoryFolder":
+        folder = HistoryFolder(self.folder.with_name(f"copy-{len(list(self.folder.parent.iterdir()))}"))
+        folder.path.write_bytes(content)
+        return folder
 
     def sql(self, statement: str) -> list[tuple[object, ...]]:
         with closing(sqlite3.connect(self.path, isolation_level=None)) as db:
@@ -55,7 +62,7 @@ def store(tmp_path: Path) -> HistoryFolder:
     return HistoryFolder(tmp_path / "data")
 
 
-class TestSqliteHistory(HistoryContract, AuditContract):
+class TestSqliteHistory(HistoryContract, AuditContract, CopyContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> HistoryFolder:
         return HistoryFolder(tmp_path / "data")
@@ -201,3 +208,48 @@ async def test_no_question_about_the_audit_trail_by_job_person_or_time_reads_all
                 statement, values = history_audit.rows_of(each, 0, 9)
                 plan = [str(step[3]) for step in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
                 assert not [step for step in plan if step.startswith("SCAN")], (statement, plan)
+
+
+async def test_a_copy_is_a_file_without_a_name(store: HistoryFolder) -> None:
+    """Y2"""
+    async with opened(store) as history:
+        await history.record(batch(1, ended(1)))
+        before = sorted(path.name for path in store.folder.iterdir())
+        copy = await history.copy()
+        assert sorted(path.name for path in store.folder.iterdir()) == before
+        await copy.close()
+
+
+async def test_what_a_crash_left_half_copied_goes_when_the_history_is_opened(store: HistoryFolder) -> None:
+    """Y2"""
+    leftover = store.folder / f"{HISTORY_NAME}.copy"
+    leftover.write_bytes(b"half")
+    async with opened(store):
+        assert not leftover.exists()
+
+
+async def test_a_copy_that_finds_no_room_is_refused_and_leaves_nothing(
+    store: HistoryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y2"""
+    async with opened(store) as history:
+        await history.record(batch(1, ended(1)))
+
+        def full(fd: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("stoker.adapters.history_copy.os.fdatasync", full)
+        with pytest.raises(HistoryFailed, match="can't be copied: No space left on device"):
+            await history.copy()
+        assert not (store.folder / f"{HISTORY_NAME}.copy").exists()
+        assert [job.id for job in await all_jobs(history)] == [1]
+
+
+async def test_a_copy_is_one_file_that_opens_where_nothing_can_be_written(store: HistoryFolder) -> None:
+    async with opened(store) as history:
+        await history.record(batch(1, ended(1)))
+        copied = store.of_copy(await whole(await history.copy()))
+    with closing(sqlite3.connect(f"file:{copied.path}?mode=ro&immutable=1", uri=True)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert db.execute("PRAGMA quick_check").fetchone() == ("ok",)
+        assert db.execute("SELECT count(*) FROM job").fetchone() == (1,)

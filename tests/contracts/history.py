@@ -38,6 +38,10 @@ class HistoryStore(Protocol):
         """A history on this store that nobody has opened yet."""
         ...
 
+    def of_copy(self, content: bytes) -> "HistoryStore":
+        """Another store, that holds what a copy of this one does."""
+        ...
+
     def break_it(self) -> None:
         """From now on nothing can be read or written."""
         ...

@@ -1,5 +1,7 @@
 """A history that survives the process, as plain lists: as slow and as obvious as it can be."""
 
+import hashlib
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +13,8 @@ from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import Holding, Offer, Span, UsageQuery, UsageSum, gpu_ms_within, overlap_ms
 from stoker.ports import Clock, HistoryBatch, HistoryFailed, HistoryMark
+
+_PIECE_BYTES = 1_000
 
 
 @dataclass(slots=True)
@@ -149,8 +153,34 @@ class SimHistory:
         archive.audit = {key: row for key, row in archive.audit.items() if row.at >= before}
         return had - len(archive.audit)
 
+    async def copy(self) -> "SimCopy":
+        return SimCopy(pickle.dumps(await self._reach()))
+
     async def close(self) -> None:
         self._open = False
+
+
+class SimCopy:
+    """The HistoryCopy port in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self.size = len(content)
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        self._left = content
+
+    async def read(self) -> bytes:
+        piece, self._left = self._left[:_PIECE_BYTES], self._left[_PIECE_BYTES:]
+        return piece
+
+    async def close(self) -> None:
+        self._left = b""
+
+
+def archive_in(content: bytes) -> SimArchive:
+    """What a copy is of."""
+    archive = pickle.loads(content)  # bytes of our own
+    assert isinstance(archive, SimArchive)
+    return archive
 
 
 def _sum(query: UsageQuery, key: str, holdings: Sequence[Holding]) -> UsageSum:

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 from stoker.adapters import history_audit
 from stoker.adapters import history_statements as sql
 from stoker.adapters.data_folder import make_private
+from stoker.adapters.history_copy import FileCopy, remove_leftovers
 from stoker.adapters.sqlite_journal import is_damage, words
 from stoker.adapters.sqlite_schema import ForeignStore, migrate
 from stoker.brain.domain.audit import NUMBERS, AuditQuery, AuditRow
@@ -32,7 +33,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import Offer, Span, UsageQuery, UsageSum
-from stoker.ports import HistoryBatch, HistoryFailed, HistoryMark
+from stoker.ports import HistoryBatch, HistoryCopy, HistoryFailed, HistoryMark
 
 HISTORY_NAME: Final = "history.db"
 BUSY_TIMEOUT_S: Final = 10.0
@@ -62,6 +63,7 @@ class SqliteHistory:
         self._path = data_dir.absolute() / HISTORY_NAME
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="stoker-history")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="stoker-history-read")
+        self._copying = ThreadPoolExecutor(1, thread_name_prefix="stoker-history-copy")
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._closed = False
@@ -141,11 +143,18 @@ class SqliteHistory:
             dropped += gone
         return dropped
 
+    async def copy(self) -> HistoryCopy:
+        try:
+            return await self._in(self._copying, self._taken)
+        except OSError as fault:
+            raise HistoryFailed(f"{self._path} can't be copied: {fault.strerror or fault}") from fault
+
     async def close(self) -> None:
         """Safe to call twice, and after `open` failed."""
         if self._closed:
             return
         self._closed = True
+        self._copying.shutdown()
         await self._in(self._reading, self._close_reader)
         await self._in(self._writing, self._close_writer)
         self._writing.shutdown()
@@ -166,13 +175,11 @@ class SqliteHistory:
         way_out = _WAY_OUT if is_damage(fault) else ""
         return HistoryFailed(f"{self._path} can't be used: {words(fault)}{way_out}")
 
-    def _way_out(self) -> str:
-        return ". Move it away, or restore it from a backup: Stoker then begins a new one with what it knows"
-
     def _open_writer(self) -> HistoryMark:
         self._close_writer()
         with suppress(OSError):  # what can't be made SQLite can't open, and it says why
             make_private(self._path)
+            remove_leftovers(self._path)
         db = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
         try:
             db.execute("PRAGMA journal_mode = WAL")
@@ -190,6 +197,10 @@ class SqliteHistory:
         self._reader = sqlite3.connect(
             f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
         )
+
+    def _taken(self) -> FileCopy:
+        self._opened(self._writer)
+        return FileCopy(self._path, self._copying)
 
     def _opened(self, db: sqlite3.Connection | None) -> sqlite3.Connection:
         if db is None:
