@@ -148,6 +148,7 @@ async def test_pages_go_back_in_time_without_gap_or_repetition(people: People) -
         ("outcome=refusd", "unknown_outcome"),
         ("action=cancle", "unknown_action"),
         ("action=%00", "unknown_action"),
+        ("tenant=defualt", "unknown_tenant"),
         ("after=x", "bad_parameter"),
         ("after=-1", "bad_parameter"),
         ("after=99999999999999999999", "bad_parameter"),

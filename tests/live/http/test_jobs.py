@@ -161,6 +161,7 @@ async def test_every_filter_filters(plane: Plane) -> None:
     await submit(plane, name="b")
     cancelled = await submit(plane, name="b")
     await plane.ask("DELETE", f"{JOBS}/{cancelled}")
+    await plane.ask("POST", "/api/v1/tenants", {"name": "other"})
 
     async def found(query: str) -> list[str]:
         page = (await plane.get(f"{JOBS}?{query}")).json
@@ -211,6 +212,30 @@ async def test_an_unknown_state_is_refused_and_the_known_ones_are_named(plane: P
 async def test_a_wrong_parameter_is_refused_instead_of_ignored(plane: Plane, query: str, code: str) -> None:
     reply = await plane.get(f"{JOBS}?{query}")
     assert (reply.status, reply.json["code"]) == (400, code)
+
+
+async def test_a_class_that_is_none_is_refused_with_those_there_are(plane: Plane) -> None:
+    reply = await plane.get(f"{JOBS}?class=onlin")
+    assert reply.json["message"] == "`class` must be one of online, batch, but is 'onlin'"
+
+
+async def test_a_list_of_a_tenant_that_never_was_is_refused_and_not_empty(plane: Plane) -> None:
+    for query in ("tenant=defualt", "tenant_id=defualt&state=running"):
+        reply = await plane.get(f"{JOBS}?{query}")
+        assert (reply.status, reply.json["code"]) == (422, "unknown_tenant")
+        assert "`default`" in reply.json["hint"]
+    assert (await plane.get(f"{JOBS}?tenant=default")).json["jobs"] == []
+
+
+async def test_the_jobs_of_a_tenant_that_was_deleted_are_listed_as_long_as_they_are_known(plane: Plane) -> None:
+    await plane.ask("POST", "/api/v1/tenants", {"name": "gone"})
+    first, second = [await submit(plane, tenant="gone", hold=True) for _ in range(2)]
+    for job in (first, second):
+        await plane.ask("DELETE", f"{JOBS}/{job}")
+    await plane.ask("DELETE", "/api/v1/tenants/gone")
+    assert [job["id"] for job in (await plane.get(f"{JOBS}?tenant=gone")).json["jobs"]] == [second, first]
+    beyond = await plane.get(f"{JOBS}?tenant=gone&after={first}")
+    assert (beyond.status, beyond.json["jobs"]) == (200, []), "a page beyond the last one is empty, whoever is gone"
 
 
 async def test_a_parameter_that_is_empty_counts_as_not_given(plane: Plane) -> None:

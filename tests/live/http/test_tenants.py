@@ -191,3 +191,9 @@ async def test_everybody_reads_tenants_and_only_admins_change_them(plane: Plane)
             refused = await plane.ask(method, path, body, headers)
             assert (refused.status, refused.json["code"]) == (403, "not_allowed")
     assert (await plane.ask("PUT", f"{TENANTS}/ml", {"max_gpus": 1}, admin)).json["max_gpus"] == 1
+
+
+async def test_a_question_that_takes_no_parameter_says_so(plane: Plane) -> None:
+    reply = await plane.get(f"{TENANTS}?limit=1")
+    assert (reply.status, reply.json["code"]) == (400, "unknown_parameter")
+    assert reply.json["hint"] == "no parameter is taken here: leave it out"

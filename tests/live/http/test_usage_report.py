@@ -63,6 +63,14 @@ async def test_bad_input_is_one_clear_refusal(plane: Plane, query: str, code: st
     assert reply.json["hint"]
 
 
+@pytest.mark.parametrize("tree", ["", "&tree=true"])
+async def test_the_use_of_a_tenant_that_never_was_is_no_empty_report(plane: Plane, tree: str) -> None:
+    reply = await plane.get(f"{USAGE}?tenant=defualt{tree}")
+    assert (reply.status, reply.json["code"]) == (422, "unknown_tenant")
+    assert "`default`" in reply.json["hint"]
+    assert (await plane.get(f"{USAGE}?tenant=default{tree}")).json["lines"] == []
+
+
 async def test_an_end_in_the_future_means_now(plane: Plane) -> None:
     now = plane.control.clock.now()
     found = (await plane.get(f"{USAGE}?to=2999-01-01")).json

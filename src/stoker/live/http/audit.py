@@ -13,12 +13,13 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.nearest import nearest
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.live.access import require_admin
-from stoker.live.audit_rows import ACTIONS
+from stoker.live.audit_rows import ACTIONS, RESTORE
 from stoker.live.audit_trail import ASK, DROPPED
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import caller_of, json_answer, query_of
 from stoker.live.http.asked import READ
 from stoker.live.http.contract import json_content, route
+from stoker.live.http.listing import check_tenant
 from stoker.live.http.recall import record_of
 from stoker.ports import HistoryFailed
 from stoker.wire.moment import parse_moment
@@ -27,11 +28,11 @@ from stoker.wire.status import STATUSES
 from stoker.wire.versions import API_PREFIX
 
 _REFUSALS: Final = (
-    *("not_allowed", "unknown_outcome", "unknown_action", "bad_moment", "bad_job_id", "bad_array", "several_jobs"),
-    "history_unavailable",
+    *("not_allowed", "unknown_outcome", "unknown_action", "unknown_tenant", "bad_moment"),
+    *("bad_job_id", "bad_array", "several_jobs", "history_unavailable"),
 )
 _OUTCOMES: Final = (OK, UNCHANGED, REFUSED)
-_ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED)
+_ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED, RESTORE)
 
 
 def routes(control: ControlPlane) -> APIRouter:
@@ -45,6 +46,8 @@ def routes(control: ControlPlane) -> APIRouter:
         limit = min(asked.limit, AUDIT_MAX)
         query = await _query(control, asked)
         rows = await newest_rows(control, query, _below(asked.after), limit + 1)
+        if asked.tenant and not rows and not asked.after:
+            check_tenant(control.committer.state, asked.tenant)
         following = str(rows[limit - 1].key) if len(rows) > limit else None
         return json_answer(audit_view(rows[:limit], limit, following))
 

@@ -32,7 +32,7 @@ JOB: Final = (
 RECALLED: Final = (*JOB, "history_unavailable")
 """What a route refuses with that shows jobs which the state may have forgotten."""
 LISTED: Final = ("unknown_state", "history_unavailable")
-LIST: Final = (*LISTED, "bad_job_id", "bad_array", "bad_moment", "job_unknown")
+LIST: Final = (*LISTED, "unknown_tenant", "bad_job_id", "bad_array", "bad_moment", "job_unknown")
 """What any route may refuse with that takes a job's id."""
 NODE: Final = ("node_unknown",)
 PARTITION: Final = ("partition_unknown",)

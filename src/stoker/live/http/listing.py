@@ -23,11 +23,12 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.array import INDEX_MAX, Spans, contains, count_of, index_of, member_id, parse_job_ref
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import JOB_ID_MAX, JobId
+from stoker.brain.domain.ids import JOB_ID_MAX, JobId, TenantName
 from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.domain.job_filter import JobFilter, narrows
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, states_named
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.cluster import ClusterState
 from stoker.live.access import Sight
 from stoker.live.control import ControlPlane
@@ -136,7 +137,25 @@ def _unknown_state(word: str) -> Refusal:
 
 
 async def select(control: ControlPlane, wanted: JobFilter, page: Page) -> Found:
-    """The page of jobs that match. Raises: StokerError `history_unavailable`."""
+    """The page of jobs that match. Raises: StokerError `unknown_tenant`, `history_unavailable`."""
+    found = await _selected(control, wanted, page)
+    if wanted.tenant and not found.jobs and page == Page(page.limit):
+        check_tenant(control.committer.state, wanted.tenant)
+    return found
+
+
+def check_tenant(state: ClusterState, name: str) -> None:
+    """Of a tenant about which nothing was found: is there one of that name? Else a misspelt name would look as if it
+    had no jobs. One that was deleted is found as long as its jobs are.
+
+    Raises: StokerError `unknown_tenant`.
+    """
+    gone = tenant_gone(state, TenantName(name))
+    if gone is not None:
+        raise StokerError(gone)
+
+
+async def _selected(control: ControlPlane, wanted: JobFilter, page: Page) -> Found:
     remembered, total = await _remembered(control, wanted, page)
     rows: dict[JobId, Job | None] = {job.id: job for job in remembered}
     floor = remembered[-1].id if len(remembered) == page.reach else JobId(0)

@@ -17,6 +17,7 @@ from stoker.live.access import Sight, may_read, not_allowed
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import caller_of, json_answer, query_of
 from stoker.live.http.contract import json_content, route
+from stoker.live.http.listing import check_tenant
 from stoker.live.usage import LINES_MAX, UsageReport, usage_report
 from stoker.ports import HistoryFailed
 from stoker.wire.moment import parse_moment
@@ -32,6 +33,7 @@ from stoker.wire.rest.usage import (
 )
 from stoker.wire.versions import API_PREFIX
 
+_REFUSALS: Final = ("bad_moment", "unknown_tenant", "history_unavailable")
 TREE_LINES_MAX: Final = 10_000
 """As many as there may be tenants: a tree without its leaves would have wrong sums."""
 
@@ -41,7 +43,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.get(
         "/usage",
-        **route(json_content(UsageView), query=UsageAsked, refusals=("bad_moment", "history_unavailable")),
+        **route(json_content(UsageView), query=UsageAsked, refusals=_REFUSALS),
     )
     async def usage(request: Request) -> Response:
         """Sum up what was used, by tenant, user, job or node. A token that is bound to a tenant sees that tenant's use
@@ -59,6 +61,8 @@ async def _report(control: ControlPlane, caller: Caller, asked: UsageAsked) -> U
     except HistoryFailed as fault:
         hint = "scheduling goes on; see `history_failed` in the control plane's log"
         raise StokerError(refuse("history_unavailable", f"usage can't be summed up now: {fault}", hint)) from fault
+    if asked.tenant and not report.lines:
+        check_tenant(state, asked.tenant)
     return UsageView(
         since=iso(query.since),
         to=iso(query.until),

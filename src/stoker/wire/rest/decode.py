@@ -139,7 +139,9 @@ def _words_of(shape: type[msgspec.Struct], name: str) -> list[str]:
     """The words that a field of `shape` may have. Empty = it isn't a field of its own, or not of words."""
     found = [field.type for field in msgspec.structs.fields(shape) if field.encode_name == name]
     kinds = [each for one in found for each in (get_args(one) or (one,))]
-    return [str(word.value) for each in kinds if isinstance(each, type) and issubclass(each, Enum) for word in each]
+    words = [word for each in kinds if isinstance(each, type) and issubclass(each, Enum) for word in each]
+    # Of a Literal, which may say by an empty word that it was left out.
+    return [str(word.value) for word in words] or [each for each in kinds if isinstance(each, str) and each]
 
 
 def unknown_name(name: str, shape: type[msgspec.Struct], at: str, kind: str) -> StokerError:
@@ -148,7 +150,8 @@ def unknown_name(name: str, shape: type[msgspec.Struct], at: str, kind: str) -> 
     shown = name[:_SHOWN_MAX]
     near = get_close_matches(shown, known, n=1, cutoff=0.5)
     where = f" in `{at}`" if at else ""
-    hint = f"did you mean `{near[0]}`?" if near else f"known are: {', '.join(sorted(known))}"
+    known_ones = f"known are: {', '.join(sorted(known))}" if known else f"no {kind} is taken here: leave it out"
+    hint = f"did you mean `{near[0]}`?" if near else known_ones
     facts: dict[str, Fact] = {kind: shown}
     if near:
         facts["nearest"] = near[0]
