@@ -92,6 +92,18 @@ def test_every_reason_has_a_sentence_and_a_hint_even_without_facts(code: ReasonC
     assert hint_for(Reason(code))
 
 
+def test_whoever_asks_for_more_than_the_whole_limit_is_not_told_to_wait_for_the_end_of_other_jobs() -> None:
+    facts: dict[str, str | int] = {"tenant": "vision", "what": "GPU(s)", "used": 0, "limit": 2}
+    assert "starts when jobs" in hint_for(Reason(ReasonCode.TENANT_LIMIT, {**facts, "asked": 2}))
+    hint = hint_for(Reason(ReasonCode.TENANT_LIMIT, {**facts, "asked": 4}))
+    assert "can't start" in hint
+    assert "`stoker tenant set vision`" in hint
+
+
+def test_a_class_that_waits_for_what_the_other_one_holds_beyond_its_share_is_told_so() -> None:
+    assert "of the other one that are beyond its share" in hint_for(Reason(ReasonCode.POOL_LIMIT))
+
+
 @given(st.integers(min_value=0, max_value=10**12))
 def test_a_duration_is_always_readable(ms: int) -> None:
     assert human_duration(ms)[0].isdigit()

@@ -118,7 +118,9 @@ def test_t2_guarantees_beneath_a_tenant_add_up_to_its_own_at_most() -> None:
 
 def test_t2_a_guarantee_cannot_sink_below_those_beneath_it() -> None:
     story = made(Story(), tenant("lab", 10), tenant("a", 6, parent="lab"), tenant("b", 3, parent="lab"))
-    assert put(story, tenant("lab", 8)) == "guarantees_exceed_parent"
+    refusal = story.refused(PutTenant(by=ANNA, tenant=tenant("lab", 8), create=False))
+    assert (refusal.code, refusal.facts["beneath"]) == ("guarantees_exceed_parent", 9)
+    assert refusal.hint == "leave it 9 at least, or lower those beneath lab first", "to raise it is no way to lower it"
     assert put(story, tenant("lab", 9)) == ""
 
 

@@ -138,7 +138,8 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ),
     ReasonCode.POOL_LIMIT: (
         "{pool} jobs hold {used} of the {limit} GPU(s) that strict shares leave them, and this asks for {asked} more",
-        "it starts when jobs of its class end; `stoker quota show` tells the shares, and an admin may change them",
+        "it starts when jobs of its class end, or those of the other one that are beyond its share; `stoker quota "
+        "show` tells the shares, and an admin may change them",
     ),
     ReasonCode.GUARANTEE_KEPT: (
         "{free} GPU(s) are free, and kept for jobs that are within a guarantee; this one would borrow",
@@ -183,6 +184,12 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
 }
 
 
+_NEVER_WITHIN: Final = (
+    "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
+    "submit one that asks for less"
+)
+
+
 class _Missing(dict[str, object]):
     def __missing__(self, key: str) -> str:
         return "?"
@@ -195,4 +202,12 @@ def describe(reason: Reason) -> str:
 
 def hint_for(reason: Reason) -> str:
     """What would change it."""
+    if reason.code is ReasonCode.TENANT_LIMIT and _alone_too_much(reason):
+        return _NEVER_WITHIN.format_map(_Missing(reason.facts))
     return _SENTENCES[reason.code][1]
+
+
+def _alone_too_much(reason: Reason) -> bool:
+    """The limit was higher when the job was let in: no end of another job helps it now."""
+    asked, limit = reason.facts.get("asked"), reason.facts.get("limit")
+    return isinstance(asked, int) and isinstance(limit, int) and asked > limit

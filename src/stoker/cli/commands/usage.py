@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Sum up GPU and CPU hours by tenant, user, job or node.
 
-    What still runs counts up to now. An array is one job.
+    What still runs counts up to now. JOBS are those that held something, members of
+    arrays one by one; --by job has one line for an array.
 
     \b
     Examples:

@@ -163,22 +163,27 @@ def _tree_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
         siblings = (each for each in _beneath(state, parent.name) if each.name != tenant.name)
         sums = tenant.quota.guaranteed + sum(each.quota.guaranteed for each in siblings)
         if tenant.quota.guaranteed and sums > parent.quota.guaranteed:
-            return _over_promised(parent, parent.quota.guaranteed, sums)
+            hint = (
+                f"raise that of {parent.name} first (`stoker tenant set {parent.name} --guaranteed-gpus {sums}`), or "
+                "lower one beneath it"
+            )
+            return _over_promised(parent, sums, hint)
     sums = sum(each.quota.guaranteed for each in _beneath(state, tenant.name))
-    return _over_promised(tenant, tenant.quota.guaranteed, sums) if sums > tenant.quota.guaranteed else None
+    hint = f"leave it {sums} at least, or lower those beneath {tenant.name} first"
+    return _over_promised(tenant, sums, hint) if sums > tenant.quota.guaranteed else None
 
 
 def _beneath(state: ClusterState, name: TenantName) -> Iterable[Tenant]:
     return (each for each in state.tenants.values() if each.parent == name)
 
 
-def _over_promised(parent: Tenant, guaranteed: int, sums: int) -> Refusal:
+def _over_promised(parent: Tenant, sums: int, hint: str) -> Refusal:
+    guaranteed = parent.quota.guaranteed
     return refuse(
         "guarantees_exceed_parent",
         f"the tenants beneath {parent.name} would be guaranteed {sums} GPUs together, and {parent.name} itself has a "
         f"guarantee of {guaranteed}",
-        f"raise that of {parent.name} first (`stoker tenant set {parent.name} --guaranteed-gpus {sums}`), or lower one "
-        "beneath it",
+        hint,
         tenant=parent.name,
         guaranteed=guaranteed,
         beneath=sums,
