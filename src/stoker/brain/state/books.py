@@ -19,10 +19,12 @@ _Key = TypeVar("_Key", JobClass, TenantName)
 class Books:
     """No entry says nothing: equal books are equal dictionaries."""
 
-    __slots__ = ("_tenants", "by_class", "by_tenant", "limited", "pending", "promised", "unlending")
+    __slots__ = ("_paths", "_tenants", "by_class", "by_tenant", "limited", "pending", "promised", "unlending")
 
     def __init__(self, tenants: Mapping[TenantName, Tenant]) -> None:
         self._tenants = tenants
+        self._paths: dict[TenantName, tuple[TenantName, ...]] = {}
+        """Of those that were asked for since a tenant last changed."""
         self.by_class: dict[JobClass, Amount] = {}
         self.by_tenant: dict[TenantName, Amount] = {}
         """Each with all tenants beneath it."""
@@ -68,6 +70,7 @@ class Books:
 
     def tenant_changed(self, name: TenantName, tenant: Tenant | None) -> None:
         """Follow one tenant being made, replaced or deleted (None)."""
+        self._paths.clear()
         quota = tenant.quota if tenant else None
         _keep(self.promised, name, quota is not None and quota.guaranteed > 0)
         _keep(self.unlending, name, quota is not None and quota.guaranteed > 0 and not quota.lend)
@@ -76,17 +79,23 @@ class Books:
     def charge(self, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
         """So much more is held; less where negative."""
         _set(self.by_class, job_class, self.used_by_class(job_class).plus(more))
-        for each in path_of(self._tenants, tenant):
-            _set(self.by_tenant, each.name, self.used_by(each.name).plus(more))
+        for each in self._path(tenant):
+            _set(self.by_tenant, each, self.used_by(each).plus(more))
 
     def wait(self, tenant: TenantName, more: int) -> None:
         """So many more wait; fewer when negative."""
-        for each in path_of(self._tenants, tenant):
-            waiting = self.pending_of(each.name) + more
+        for each in self._path(tenant):
+            waiting = self.pending_of(each) + more
             if waiting:
-                self.pending[each.name] = waiting
+                self.pending[each] = waiting
             else:
-                del self.pending[each.name]
+                del self.pending[each]
+
+    def _path(self, tenant: TenantName) -> tuple[TenantName, ...]:
+        path = self._paths.get(tenant)
+        if path is None:
+            path = self._paths[tenant] = tuple(each.name for each in path_of(self._tenants, tenant))
+        return path
 
 
 def _set(amounts: dict[_Key, Amount], key: _Key, amount: Amount) -> None:

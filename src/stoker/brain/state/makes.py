@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.label import HOSTNAME, Taint, labels_of, taints_of
+from stoker.brain.domain.label import HOSTNAME, JOBS_AS, USERS, Taint, labels_of, taints_of
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.where import ANYWHERE, Operator, Requirement, Where, admits
 from stoker.brain.state.view import Admitted, Alike, GpuKinds
@@ -34,6 +34,13 @@ class _Likeness(NamedTuple):
     memory_mb: int
     labels: tuple[tuple[str, str], ...]
     taints: tuple[Taint, ...]
+
+
+class Strict(NamedTuple):
+    """Of the nodes ever registered."""
+
+    any: bool
+    all: bool
 
 
 class _Group:
@@ -56,6 +63,7 @@ class Makes:
         self._group_of: dict[NodeName, _Group] = {}
         self._admitted: dict[Where, Admitted] = {}
         self._remembered = 0
+        self._strict: Strict | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Makes) and self._names() == other._names()
@@ -80,9 +88,18 @@ class Makes:
         self._group_of[new.name] = group
         insort(group.names, new.name)
 
+    @property
+    def strict(self) -> "Strict":
+        """How many nodes run only jobs that name a user?"""
+        if self._strict is None:
+            some = [group.labels.get(JOBS_AS) == USERS for group in self._groups.values()]
+            self._strict = Strict(any(some), bool(some) and all(some))
+        return self._strict
+
     def node_dropped(self, name: NodeName) -> None:
         """Follow one node that is no longer known at all."""
         self._forget()
+        self._strict = None
         group = self._group_of.pop(name, None)
         if group is not None:
             del group.names[bisect_left(group.names, name)]

@@ -278,11 +278,8 @@ def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | Non
 def _account_fault(state: ClusterState, user: str) -> Refusal | None:
     """Is there a node that would run a job of this account? One whose agent isn't root runs all as itself."""
     fault = user_fault(user)
-    if fault:
+    if fault or not state.indexes.makes.strict.all:
         return fault
-    nodes = [node.inventory for node in state.nodes.values() if not node.forgotten]
-    if not nodes or not all(inventory.only_users for inventory in nodes):
-        return None
     if not user:
         return refuse(
             "user_required",
@@ -301,7 +298,7 @@ def _account_fault(state: ClusterState, user: str) -> Refusal | None:
 
 def _kept_off(state: ClusterState, spec: JobSpec) -> JobSpec:
     """Away from the nodes that would refuse to start it, where there are some: it names no user, or root."""
-    if spec.user not in ("", ROOT) or not any(node.inventory.only_users for node in state.nodes.values()):
+    if spec.user not in ("", ROOT) or not state.indexes.makes.strict.any:
         return spec
     return replace(spec, where=both(spec.where, _NOT_FOR_USERS))
 
