@@ -40,7 +40,10 @@ from stoker.wire.signals import parse_signal
 from stoker.wire.versions import API_PREFIX
 
 Order = Cancel | Hold | Release | Requeue | SignalJob
-_REQUEUE: Final = ("nothing_failed", "job_waits", "too_many_jobs", "dependency_never_satisfied", "unknown_partition")
+_REQUEUE: Final = (
+    *("nothing_failed", "job_waits", "job_ended", "too_many_jobs"),
+    *("dependency_never_satisfied", "unknown_partition"),
+)
 _CHANGES = (AttemptStopping, JobFinished, JobHeld, JobReleased, JobReturned, JobSignalled)
 
 

@@ -164,19 +164,7 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
         events.insert(0, JobReturned(job=array.id))
     if events:
         return tuple(events)
-    if target.whole and target.array:
-        return refuse(
-            "nothing_failed",
-            f"no member of array {target.ref} has failed",
-            "name members, such as `123_4`, to run others once more",
-            job_id=str(target.ref),
-        )
-    return refuse(
-        "job_waits",
-        f"{_what(target)} waits already, or is about to end for another reason",
-        "`stoker why ID` says what it waits for",
-        job_id=str(target.ref),
-    )
+    return _nothing_again(target)
 
 
 def signal(state: ClusterState, command: SignalJob) -> Answer:
@@ -300,6 +288,48 @@ def _can_never_be(job: Job, lost: JobFinished) -> Refusal:
         f"job {job.label} waits for {facts['dependency']}, and {facts['why']}",
         "submit it again without that dependency",
         job_id=job.label,
+    )
+
+
+def _nothing_again(target: _Target) -> Refusal:
+    """Why a requeue found nothing to run once more."""
+    array, named = target.array, target.ref.members
+    if target.whole and array:
+        return refuse(
+            "nothing_failed",
+            f"no member of array {target.ref} has failed",
+            "name members, such as `123_4`, to run others once more",
+            job_id=str(target.ref),
+        )
+    if array and array.members and named and not target.records:
+        lazy = common(named, array.members.lazy)
+        if lazy and array.is_final:
+            return _ended_with_its_array(target, array)
+        if not lazy:
+            return refuse(
+                "job_forgotten",
+                f"{_what(target)} ended so long ago that its record is gone",
+                "submit it again",
+                job_id=str(target.ref),
+            )
+    return refuse(
+        "job_waits",
+        f"{_what(target)} waits already, or is about to end for another reason",
+        "`stoker why ID` says what it waits for",
+        job_id=str(target.ref),
+    )
+
+
+def _ended_with_its_array(target: _Target, array: Job) -> Refusal:
+    """Such members have no record that could return, and the array's brings back all of them."""
+    facts = array.reason.facts if array.reason else {}
+    why = f": it waited for {facts['dependency']}, and {facts['why']}" if "dependency" in facts else ""
+    return refuse(
+        "job_ended",
+        f"{_what(target)} never ran, for array {array.id} ended {array.state} as a whole{why}",
+        f"`stoker requeue {array.id}` lets the whole array wait again",
+        job_id=str(target.ref),
+        state=array.state.value,
     )
 
 

@@ -1,0 +1,48 @@
+"""A requeue that finds nothing to run once more says truly why."""
+
+import pytest
+
+from stoker.brain.domain.array import parse_array, parse_job_ref
+from stoker.brain.domain.dependency import Dependency, DependencyKind
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.policy import Policy
+from stoker.brain.state.commands import Cancel, Requeue
+from tests.brain.state.story import ANNA, Story, spec
+
+
+@pytest.mark.parametrize("members", ["1", "[0-2]"])
+def test_members_that_ended_with_their_array_do_not_wait_and_the_refusal_says_what_brings_them_back(
+    members: str,
+) -> None:
+    story = Story()
+    first = story.submit()
+    array = story.submit(spec(after=(Dependency(kind=DependencyKind.OK, job=first),), array=parse_array("0-3")))
+    story.cancel(first)
+    story.all_due()
+    assert story.job(array).state is JobState.FAILED
+    refused = story.refused(Requeue(by=ANNA, target=parse_job_ref(f"{array}_{members}")))
+    assert refused.code == "job_ended"
+    assert f"array {array} ended failed as a whole: it waited for ok:{first}, and it ended cancelled" in refused.message
+    assert f"`stoker requeue {array}`" in refused.hint
+    story.tell(Requeue, str(array))
+    assert story.job(array).state is JobState.PENDING
+
+
+def test_a_member_whose_record_is_gone_does_not_wait_either() -> None:
+    story = Story(Policy(ended_jobs_max=1))
+    story.node("n1", 2)
+    array = story.submit(spec(array=parse_array("0-3")))
+    for label in story.decide():
+        job = story.named(label).id
+        story.started(job)
+        story.end(job, exit_code=0)
+    story.all_due()
+    assert story.state.find(parse_job_ref(f"{array}_0")) is None
+    assert story.refused(Requeue(by=ANNA, target=parse_job_ref(f"{array}_0"))).code == "job_forgotten"
+
+
+def test_a_member_that_waits_is_said_to_wait() -> None:
+    story = Story()
+    array = story.submit(spec(array=parse_array("0-3")))
+    story.tell(Cancel, f"{array}_3")
+    assert story.refused(Requeue(by=ANNA, target=parse_job_ref(f"{array}_1"))).code == "job_waits"
