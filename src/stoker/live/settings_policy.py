@@ -28,6 +28,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "jobs_per_submit_max": (1, 100_000),
     "array_members_max": (1, 1_000_000),
     "dependencies_max": (1, 10_000),
+    "dependencies_per_submit_max": (1, 1_000_000),
     "submit_keys_max": (1, 1_000_000),
     "begin_ahead_max_ms": (60, 3_650 * _DAY_S),
     "partitions_max": (1, 10_000),

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.ids import NodeName, TenantName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.policy import Policy
@@ -75,6 +76,17 @@ def test_an_empty_list_and_an_endless_one_are_refused() -> None:
     story = Story(Policy(jobs_per_submit_max=3))
     assert story.refused(Submit(by=ANNA, specs=())).code == "no_jobs"
     assert story.refused(Submit(by=ANNA, specs=(GOOD,) * 4)).code == "too_many_jobs"
+
+
+def test_the_conditions_of_all_jobs_of_one_request_have_a_bound_and_the_refusal_says_which() -> None:
+    """Ten thousand jobs with a hundred each on one job would cost a million verdicts whenever that one changes."""
+    story = Story(Policy(dependencies_per_submit_max=5))
+    first = story.submit(GOOD)
+    waits = replace(GOOD, after=(Dependency(kind=DependencyKind.ANY, job=first),) * 3)
+    refusal = story.refused(Submit(by=ANNA, specs=(waits, waits)))
+    assert (refusal.code, refusal.facts) == ("too_many_dependencies", {"dependencies": 6, "dependencies_max": 5})
+    assert "several requests" in refusal.hint
+    assert story.submit(waits, replace(waits, after=waits.after[:2])), "as many as the bound are taken"
 
 
 def test_the_queue_has_a_bound_and_the_refusal_says_which() -> None:

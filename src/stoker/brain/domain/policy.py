@@ -37,6 +37,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Members of one array; a larger one is refused."""
     dependencies_max: int = 100
     """Conditions of one job; more are refused. A job in between can gather as many again."""
+    dependencies_per_submit_max: int = 100_000
+    """Conditions of all jobs of one request; more are refused. Ten for each of the most jobs that one may bring: each
+    condition is judged anew when the job that it names changes, some tenths of a second for so many."""
     submit_keys_max: int = 40_000
     """Idempotency keys remembered, newest kept; a repeat beyond them would be taken for a new submit. Clients repeat
     for 15 s, in which a busy control plane takes nearly as many; each costs 400 bytes."""

@@ -44,7 +44,7 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> 
         if large is not None:
             return _at(large, index) if len(specs) > 1 else large
     tenants = TenantRules(state)
-    full = tenants.queue_full(specs)
+    full = _too_many_conditions(specs, state.policy) or tenants.queue_full(specs)
     if full:
         return full
     possible: dict[Shape, Refusal | None] = {}
