@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from stoker.cli.completion import tenants
 from stoker.cli.main import root
 
 
@@ -48,6 +49,17 @@ def test_every_command_is_in_the_table_that_help_shows() -> None:
     assert all(f"\n  {name}" in said for name in root.list_commands(click.Context(root)))
 
 
+def test_wherever_a_tenant_is_named_its_name_is_completed() -> None:
+    found = {
+        path: parameter
+        for path in every_command()
+        for parameter in command_at(path).params
+        if "--tenant" in parameter.opts or (path[:1] == ("tenant",) and parameter.name == "parent")
+    }
+    assert {path[0] for path in found} >= {"submit", "list", "usage", "audit", "token", "tenant"}
+    assert [path for path, parameter in found.items() if parameter._custom_shell_complete is not tenants] == []
+
+
 def test_ps_is_another_word_for_list() -> None:
     assert command_at(("ps",)) is command_at(("list",))
 
@@ -74,7 +86,8 @@ def test_an_unknown_flag_is_a_usage_error() -> None:
 
 
 def test_help_brings_no_server_and_no_wire_with_it() -> None:
-    program = "import sys; from stoker.cli.main import root; print(*sys.modules)"
+    program = "import sys; from stoker.cli.completion import tenants
+from stoker.cli.main import root; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"msgspec", "fastapi", "grpc", "uvicorn", "pydantic", "rich", "asyncio", "yaml", "http.client"}
     assert not heavy & set(loaded)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.completion import tenants
 from stoker.cli.output import output_options, show_rows
 from stoker.cli.server import connect, server_option
 from stoker.cli.table import Column
@@ -21,7 +22,7 @@ LIMIT = 100
 @click.option("--by", metavar="P", help="Only what this principal told: `user:ada`, `token:ID`, `nobody`.")
 @click.option("--action", metavar="A", help="Only this action: `submit`, `cancel`, `node_drain`.")
 @click.option("--outcome", metavar="O", help="`ok`, `unchanged`, `refused`, or the code of a refusal.")
-@click.option("--tenant", metavar="T", help="Only what concerned this tenant, or a job of it.")
+@click.option("--tenant", metavar="T", shell_complete=tenants, help="Only what concerned this tenant, or a job of it.")
 @click.option("--job", metavar="ID", help="Only what concerned this job, array or member.")
 @click.option("--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="The newest so many rows.")
 @output_options

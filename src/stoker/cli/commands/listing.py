@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from stoker.cli.completion import tenants
 from stoker.cli.job_columns import job_columns
 from stoker.cli.output import Form, for_people, output_options, show_rows, value_text
 from stoker.cli.paging import gather
@@ -25,7 +26,7 @@ LIMIT_MAX: Final = 1_000_000
 @click.option("--state", metavar="STATE[,STATE]", help="Only these, such as pending,running; any dialect is read.")
 @click.option("--name", help="Only jobs of this name.")
 @click.option("--user", help="Only jobs of this user.")
-@click.option("--tenant", help="Only jobs of this tenant.")
+@click.option("--tenant", shell_complete=tenants, help="Only jobs of this tenant.")
 @click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Only jobs of this class.")
 @click.option("--since", metavar="MOMENT", help="Only jobs that hadn't ended before: `7d` ago, a date or a time.")
 @click.option("--until", metavar="MOMENT", help="Only jobs that were submitted before.")

@@ -55,9 +55,11 @@ _WHEN: Final = (
     click.option("--hold", is_flag=True, help="Wait until it is released."),
 )
 _POLICY: Final = (
-    click.option("--tenant", shell_complete=tenants, help="Whose quota it draws on. [default: default]"),
+    click.option("--tenant", shell_complete=tenants, help="Whose quota it draws on. [default: the token's]"),
     click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Its pool. [default: batch]"),
-    click.option("--priority", metavar="P", help="A whole number, or low, normal, high, urgent. [default: normal]"),
+    click.option(
+        "--priority", metavar="P", help="A whole number, or low, normal, high, urgent. [default: the tenant's]"
+    ),
     click.option("--time", "time_limit", metavar="T", help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s."),
     click.option("--retries", type=click.IntRange(0), metavar="N", help="Tries after a non-zero exit. [default: 0]"),
     click.option("--comment", metavar="C", help="For people."),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from stoker.cli.completion import tenants
 from stoker.cli.output import output_options, show_lines, show_rows
 from stoker.cli.server import connect, server_option
 from stoker.cli.table import Column
@@ -71,7 +72,12 @@ def token() -> None:
 
 @token.command()
 @click.option("--role", type=click.Choice(ROLES), required=True, help="What it allows.")
-@click.option("--tenant", metavar="T", help="Tenant of its jobs; a user's token has one, a viewer's may.")
+@click.option(
+    "--tenant",
+    metavar="T",
+    shell_complete=tenants,
+    help="Tenant of its jobs; a user's token has one, a viewer's may.",
+)
 @click.option("--user", metavar="U", help="Unix account that its jobs run as.")
 @click.option("--comment", metavar="TEXT", help="For people: who has it, and what for.")
 @click.option("--expires", metavar="T", help="After how long it ends: 30d, 12h. [default: never]")
