@@ -6,6 +6,8 @@ records are never changed in place, a reader may keep one as long as it likes.
 
 from stoker.brain.domain.access import Token, TokenId
 from stoker.brain.domain.array import JobRef, index_of
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, Principal, TenantName
 from stoker.brain.domain.job import Job, SubmitKey, key_name, member_of
 from stoker.brain.domain.lifecycle import JobState, NodeState
@@ -24,6 +26,7 @@ class ClusterState:
     __slots__ = (
         "_standings",
         "cluster_id",
+        "demand_faults",
         "epoch",
         "indexes",
         "jobs",
@@ -56,6 +59,8 @@ class ClusterState:
         """Idempotency keys of submits, oldest first, by principal and key."""
         self.tenants: dict[TenantName, Tenant] = {THE_DEFAULT.name: THE_DEFAULT}
         self._standings: dict[TenantName, Standing] = {}
+        self.demand_faults: dict[tuple[TenantName, Demand], Refusal | None] = {}
+        """Which demands a tenant's limits let in, remembered by `admit` until a tenant changes."""
         """As far as anybody asked since a tenant last changed."""
         self.pools = Pools()
         self.pools_configured: Pools | None = None
@@ -89,11 +94,13 @@ class ClusterState:
     def put_tenant(self, tenant: Tenant) -> None:
         self.tenants[tenant.name] = tenant
         self._standings.clear()
+        self.demand_faults.clear()
         self.indexes.books.tenant_changed(tenant.name, tenant)
 
     def drop_tenant(self, name: TenantName) -> None:
         del self.tenants[name]
         self._standings.clear()
+        self.demand_faults.clear()
         self.indexes.books.tenant_changed(name, None)
 
     def standing(self, name: TenantName) -> Standing:
