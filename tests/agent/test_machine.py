@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from stoker.adapters.entropy import SystemEntropy
 from stoker.agent.machine import boot_id, describe, local_address, node_name, usable_cpus, usable_memory_mb
+from stoker.agent.main import UID_NAME, _agent_uid
 from stoker.agent.settings import AgentSettings, ControlSettings, NodeSettings
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import GpuUuid, NodeName
@@ -95,3 +97,13 @@ def test_our_address_is_the_one_on_the_way_to_the_control_plane() -> None:
     assert local_address("127.0.0.1:9090") == "127.0.0.1"
     settings = AgentSettings(control=ControlSettings(addresses=("127.0.0.1:9090",)))
     assert describe(settings, NodeName("n"), "u", FOUND, "1").inventory.address == "127.0.0.1"
+
+
+def test_by_what_an_agent_is_known_again_is_closed_to_the_jobs_that_pass_through_its_folder(tmp_path: Path) -> None:
+    """Whoever knew it could take the node's name with the token of any other agent. Older versions left it open."""
+    made = _agent_uid(tmp_path, SystemEntropy())
+    kept = tmp_path / UID_NAME
+    assert kept.stat().st_mode & 0o777 == 0o600
+    kept.chmod(0o644)
+    assert _agent_uid(tmp_path, SystemEntropy()) == made
+    assert kept.stat().st_mode & 0o777 == 0o600

@@ -29,6 +29,7 @@ from stoker.brain.domain.ids import NodeName
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
 UID_NAME: Final = "agent.uid"
+_OWNERS: Final = 0o600
 TETHER_S: Final = 10.0
 """With `jobs_end_with_agent`, a runner whose agent was killed waits that long for another, then ends its tasks."""
 
@@ -151,16 +152,18 @@ def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:
 
 
 def _agent_uid(data_dir: Path, entropy: Entropy) -> str:
-    """Made on the first start in this folder, then read. Raises: StokerError when it can't be kept."""
+    """Made on the first start in this folder, then read. Closed to the jobs that pass through the folder: by it the
+    control plane tells this agent from one that took its name. Raises: StokerError when it can't be kept."""
     path = data_dir / UID_NAME
     try:
         with contextlib.suppress(FileNotFoundError):
+            path.chmod(_OWNERS)
             known = path.read_text().strip()
             if known:
                 return known
         uid = entropy.uid()
         fresh = path.with_suffix(".new")
-        with fresh.open("w") as file:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNERS), "w") as file:
             file.write(f"{uid}\n")
             file.flush()
             os.fsync(file.fileno())

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.ids import CONTROL, JobId, NodeName, Position
@@ -13,7 +14,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import TokenCreated
 from stoker.brain.state.events.job import JobHeld, JobsEligible, JobsPruned, JobSubmitted
-from stoker.brain.state.events.node import StraysFound
+from stoker.brain.state.events.node import NodeRegistered, StraysFound
 from stoker.brain.state.events.union import Event
 from stoker.live.feed import Entry
 from stoker.live.http.hearing import Heard
@@ -285,6 +286,15 @@ async def test_admins_hear_of_tokens_without_their_digests(people: People) -> No
     made = [event for event in await heard_by(people, people.admin) if isinstance(event, TokenCreated)]
     assert len(made) >= 6
     assert {event.token.digest for event in made} == {""}
+
+
+async def test_nobody_hears_by_what_an_agent_is_known_again(people: People, node: Agent) -> None:
+    """Who knew it could take the node's name with the token of any other agent, and end what runs there."""
+    inventory = people.plane.control.committer.state.nodes[NodeName("node-7")].inventory
+    joined = NodeRegistered(node=NodeName("node-7"), inventory=replace(inventory, agent_uid="its-own"))
+    untold = NodeRegistered(node=NodeName("node-7"), inventory=replace(inventory, agent_uid=""))
+    for person in (people.anna, people.bert, people.viewer, people.admin):
+        assert await heard_by(people, person, [joined]) == [untold]
 
 
 # -- what the state has forgotten ----------------------------------------------------------------------------------
