@@ -51,6 +51,16 @@ def test_a_file_that_others_may_read_or_write_is_refused_with_the_command_that_c
     assert f"chmod 600 {file.path}" in refusal.hint
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT PROVED HERE: only root can give a file away")
+def test_a_file_of_another_account_is_refused_however_closed_it_is(tmp_path: Path) -> None:
+    """That account reads it, and may write another token into it."""
+    file = kept(tmp_path, fresh_token(SystemEntropy()).encode())
+    os.chown(file.path, 65_534, 65_534)
+    refusal = refusal_of(file)
+    assert "belongs to another account (uid 65534)" in refusal.message
+    assert f"chown 0 {file.path}" in refusal.hint
+
+
 @pytest.mark.parametrize("content", [b"secret-of-mine", b"stoker_abcdefgh_short", b"\xff\x00", b"x" * 5_000])
 def test_what_is_no_token_is_refused_and_never_repeated(tmp_path: Path, content: bytes) -> None:
     refusal = refusal_of(kept(tmp_path, content))

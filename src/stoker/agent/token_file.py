@@ -2,7 +2,8 @@
 
 Read anew at each connect, so that a token is changed by replacing the file: no agent has to be restarted for it.
 
-Rules: T1  a file that others than its owner may read or write is refused: whoever has the token may join as any node
+Rules: T1  a file that others than its owner may read or write is refused, and so is one whose owner is neither this
+           account nor root: whoever has the token may join as a node
        T2  a file that is missing, empty, no file at all, or holds anything but one token is refused
        T3  no refusal repeats what the file holds
 """
@@ -17,6 +18,7 @@ from stoker.wire.token import is_token
 
 BYTES_MAX: Final = 1_024
 """A token has 59 bytes; a longer file is something else."""
+_ROOT: Final = 0
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _MAKE: Final = "`stoker token create --role agent --data-dir D`, on the control plane's machine, prints one"
 
@@ -48,6 +50,9 @@ class TokenFile:
     def _check(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
             raise self._refused("is no regular file", "name a file that holds one token")
+        ours = os.geteuid()
+        if status.st_uid not in (ours, _ROOT):
+            raise self._refused(f"belongs to another account (uid {status.st_uid})", f"`chown {ours} {self.path}`")
         if status.st_mode & _OTHERS:
             mode = stat.S_IMODE(status.st_mode)
             raise self._refused(f"is open to others than its owner (mode {mode:04o})", f"`chmod 600 {self.path}`")
