@@ -11,7 +11,7 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.cli import who
 from stoker.cli.main import root
 from stoker.cli.server import server_option, servers_of, token_of
-from stoker.wire.token import fresh_token
+from stoker.wire.token import fresh_token, id_of
 
 TYPED, GIVEN, KEPT = (fresh_token(SystemEntropy()) for _ in range(3))
 HOME: Final = "http://head:8080"
@@ -142,3 +142,23 @@ def test_hiding_a_token_of_which_the_command_line_has_none_changes_nothing() -> 
     before = Path("/proc/self/cmdline").read_bytes()
     who.hide(fresh_token(SystemEntropy()))
     assert Path("/proc/self/cmdline").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("token", "%s"),
+        ("why", "1", "%s"),
+        ("%s",),
+        ("submit", "--gpus", "%s", "--", "true"),
+        ("submit", "--env", "%s", "--", "true"),
+        ("token", "create", "--role", "%s"),
+        ("list", "--%s"),
+    ],
+    ids=" ".join,
+)
+def test_a_token_typed_in_the_place_of_something_else_is_named_by_its_id_alone(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(root, [word.replace("%s", TYPED) for word in words])
+    assert done.exit_code == 2
+    assert f"stoker_{id_of(TYPED)}_..." in done.output
+    assert TYPED[-20:] not in done.output

@@ -224,6 +224,14 @@ async def test_a_refusal_too_long_for_metadata_still_arrives(tmp_path: Path) -> 
 # --- the face ---------------------------------------------------------------------------------------------------
 
 
+async def test_a_token_in_the_place_of_an_id_is_not_repeated(tmp_path: Path) -> None:
+    async with faces(tmp_path) as at:
+        with pytest.raises(aio.AioRpcError) as refused:
+            await at.get(at.user, at.admin)
+        assert at.admin[-20:] not in f"{refused.value.details()} {refused.value.trailing_metadata()}"
+        assert "is not a job id" in (refused.value.details() or "")
+
+
 async def test_reflection_tells_a_stranger_all_that_it_needs_to_call(tmp_path: Path) -> None:
     """What grpcurl does before it calls: the list of services, then the file of one."""
     async with faces(tmp_path) as at:

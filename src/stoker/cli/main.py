@@ -95,8 +95,14 @@ class _Root(click.Group):
         try:
             answer = super().invoke(ctx)
             sys.stdout.flush()
-        except (click.exceptions.Exit, click.ClickException):
-            raise  # before the next line, which would import much to find out that it isn't one of ours
+        except click.exceptions.Exit:
+            raise  # before the lines that would import much to find out that it isn't one of ours
+        except click.ClickException as fault:
+            if "stoker_" in fault.message:  # as a token begins
+                from stoker.wire.token import without_secrets
+
+                fault.message = without_secrets(fault.message)  # type: ignore[misc]  # there is no other way to it
+            raise
         except refused() as fault:
             ctx.exit(show_problem(fault))
         except UnicodeEncodeError as fault:

@@ -25,12 +25,13 @@ def refused() -> "type[StokerError]":
 def show_problem(fault: "StokerError") -> int:
     """Print it and answer the exit status."""
     from stoker.wire.status import exit_status
+    from stoker.wire.token import without_secrets
 
     refusal = fault.refusal
     # Some messages list several faults, a line each; their lines are kept, their control characters aren't.
-    message = "\n".join(map(visible, refusal.message.splitlines()))
+    message = "\n".join(map(visible, without_secrets(refusal.message).splitlines()))
     with suppress(OSError):  # a stderr that is full or gone doesn't change how it ended
         click.echo(f"error: {message} [{refusal.code}]", err=True)
         if refusal.hint:
-            click.echo(f"hint: {visible(refusal.hint)}", err=True)
+            click.echo(f"hint: {visible(without_secrets(refusal.hint))}", err=True)
     return exit_status(refusal.code)

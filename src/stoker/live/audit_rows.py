@@ -9,7 +9,6 @@ Rules: D1  a command's row is made from all of its facts; what only followed fro
        D3  what a row holds is copied word by word, never a whole record: specs have environments, tokens have digests
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -27,8 +26,8 @@ from stoker.brain.state import commands as told
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events import access, job, leadership, node, partition, tenant
 from stoker.brain.state.events.union import Event
+from stoker.wire.token import without_secrets
 
-_TOKEN: Final = re.compile(r"stoker_([a-z0-9]{8})_[A-Za-z0-9_-]+")
 TEXT_MAX: Final = 200
 """Letters of a target or of details; what is cut off ends in dots."""
 
@@ -321,5 +320,5 @@ def _of_target(state: ClusterState, ref: JobRef) -> dict[str, Any]:
 
 def short(text: str) -> str:
     """A text for a row: never long, and without the secret of a token that was typed in the place of its id."""
-    text = _TOKEN.sub(r"stoker_\1_...", text[: 2 * TEXT_MAX])
+    text = without_secrets(text[: 2 * TEXT_MAX])
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 3]}..."

@@ -19,6 +19,8 @@ HEADER: Final = "Authorization"
 """Of REST; gRPC has the same in lower case as metadata."""
 _SCHEME: Final = "bearer"
 _TEXT: Final = re.compile(r"stoker_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
+_IN_A_TEXT: Final = re.compile(r"stoker_([a-z0-9]{8})_[A-Za-z0-9_-]{12,}")
+"""Also one of which a long text has only the beginning; less of a secret than that helps nobody."""
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
 _URLSAFE: Final = str.maketrans("+/", "-_")
 """RFC 4648, section 5."""
@@ -57,6 +59,11 @@ def id_of(text: str) -> TokenId:
     found = _TEXT.fullmatch(text)
     assert found is not None, "not the text of a token"
     return TokenId(found[1])
+
+
+def without_secrets(text: str) -> str:
+    """A text for others, in which somebody may have put a token in the place of its id, or of anything else."""
+    return _IN_A_TEXT.sub(r"stoker_\1_...", text) if "stoker_" in text else text
 
 
 def digest_of(text: str) -> str:

@@ -118,6 +118,30 @@ async def test_no_answer_repeats_a_wrong_token(guarded: Plane) -> None:
         assert text not in reply.body.decode() + json.dumps(reply.headers)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("DELETE", f"{TOKENS}/%s", None),
+        ("GET", "/api/v1/jobs/%s", None),
+        ("GET", "/nowhere/%s", None),
+        ("POST", "/api/v1/nodes/%s/drain", {}),
+        ("POST", "/api/v1/jobs", {"command": "true", "tenant": "%s"}),
+        ("POST", "/api/v1/jobs", {"command": "true", "after": "ok:%s"}),
+        ("POST", TOKENS, {"role": "user", "tenant": "default", "user": "%s"}),
+        ("GET", "/api/v1/jobs?%s=1", None),
+    ],
+)
+async def test_no_answer_repeats_a_token_that_was_typed_in_the_place_of_something_else(
+    guarded: Plane, method: str, path: str, body: dict[str, str] | None
+) -> None:
+    """As in `stoker token revoke $(cat ada.token)`: what CI prints is read by many."""
+    admin, typed = await made(guarded, Role.ADMIN), await made(guarded, Role.VIEWER)
+    filled = body and {name: value.replace("%s", typed) for name, value in body.items()}
+    reply = await asked(guarded, admin, method, path.replace("%s", typed), filled)
+    assert 400 <= reply.status < 500
+    assert typed[-20:] not in reply.body.decode() + json.dumps(reply.headers)
+
+
 async def test_after_ten_thousand_wrong_tokens_in_a_minute_they_are_told_to_wait_and_good_ones_go_on(
     guarded: Plane,
 ) -> None:

@@ -18,6 +18,7 @@ from grpc import aio
 from stoker.brain.domain.errors import Refusal
 from stoker.wire.rest.problem import problem_of
 from stoker.wire.status import grpc_status, retry_after_s
+from stoker.wire.token import without_secrets
 
 CODE_KEY: Final = "stoker-code"
 PROBLEM_KEY: Final = "stoker-problem"
@@ -29,7 +30,7 @@ PROBLEM_BYTES_MAX: Final = 4_096
 
 async def abort(context: aio.ServicerContext[Any, Any], refusal: Refusal) -> NoReturn:
     """End the call with this refusal."""
-    details = f"{refusal.message}. {refusal.hint}"
+    details = without_secrets(f"{refusal.message}. {refusal.hint}")
     metadata = [(CODE_KEY, refusal.code), (PROBLEM_KEY, problem_text(refusal))]
     after_s = retry_after_s(refusal)
     if after_s:

@@ -1,5 +1,8 @@
 """How is a refusal written on the wire?
 
+A token that somebody typed in the place of an id, or of anything else, isn't repeated: answers stand in logs of CI jobs
+and on shared screens.
+
 Source: RFC 9457. `error` repeats the message, because both seed dialects read that member.
 """
 
@@ -9,6 +12,7 @@ import msgspec
 
 from stoker.brain.domain.errors import Fact, Refusal
 from stoker.wire.status import status_of
+from stoker.wire.token import without_secrets
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -29,14 +33,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 def problem_of(refusal: Refusal) -> Problem:
     row = status_of(refusal.code)
+    message = without_secrets(refusal.message)
     return Problem(
         type=f"/docs/reference/errors#{refusal.code}",
         title=row.title,
         status=row.http,
-        detail=refusal.message,
+        detail=message,
         code=refusal.code,
-        message=refusal.message,
-        hint=refusal.hint,
-        facts=refusal.facts,
-        error=refusal.message,
+        message=message,
+        hint=without_secrets(refusal.hint),
+        facts={name: without_secrets(fact) if isinstance(fact, str) else fact for name, fact in refusal.facts.items()},
+        error=message,
     )
