@@ -86,8 +86,7 @@ def test_an_unknown_flag_is_a_usage_error() -> None:
 
 
 def test_help_brings_no_server_and_no_wire_with_it() -> None:
-    program = "import sys; from stoker.cli.completion import tenants
-from stoker.cli.main import root; print(*sys.modules)"
+    program = "import sys; from stoker.cli.main import root; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"msgspec", "fastapi", "grpc", "uvicorn", "pydantic", "rich", "asyncio", "yaml", "http.client"}
     assert not heavy & set(loaded)
