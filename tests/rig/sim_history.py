@@ -1,9 +1,10 @@
 """A history that survives the process, as plain lists: as slow and as obvious as it can be."""
 
 import hashlib
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from stoker.adapters.history_statements import unborn
 from stoker.brain.domain.audit import OK, AuditQuery, AuditRow
@@ -154,7 +155,7 @@ class SimHistory:
         return had - len(archive.audit)
 
     async def copy(self) -> "SimCopy":
-        return SimCopy(pickle.dumps(await self._reach()))
+        return SimCopy(_frozen(await self._reach()))
 
     async def close(self) -> None:
         self._open = False
@@ -176,11 +177,41 @@ class SimCopy:
         self._left = b""
 
 
+class _Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy holds. A job or attempt stands behind the position where it ended."""
+
+    mark: HistoryMark
+    jobs: list[tuple[Position, Job]]
+    attempts: list[tuple[JobId, Position, Attempt]]
+    holdings: list[Holding]
+    offers: list[Offer]
+    audit: list[AuditRow]
+
+
+def _frozen(archive: SimArchive) -> bytes:
+    return msgspec.json.encode(
+        _Frozen(
+            mark=archive.mark,
+            jobs=list(archive.jobs.values()),
+            attempts=[(job, *kept) for (job, _), kept in archive.attempts.items()],
+            holdings=list(archive.holdings.values()),
+            offers=list(archive.offers.values()),
+            audit=list(archive.audit.values()),
+        )
+    )
+
+
 def archive_in(content: bytes) -> SimArchive:
     """What a copy is of."""
-    archive = pickle.loads(content)  # bytes of our own
-    assert isinstance(archive, SimArchive)
-    return archive
+    frozen = msgspec.json.decode(content, type=_Frozen)
+    return SimArchive(
+        mark=frozen.mark,
+        jobs={job.id: (position, job) for position, job in frozen.jobs},
+        attempts={(job, attempt.number): (position, attempt) for job, position, attempt in frozen.attempts},
+        holdings={(each.job, each.attempt, each.rank): each for each in frozen.holdings},
+        offers={(offer.node, offer.at): offer for offer in frozen.offers},
+        audit={row.key: row for row in frozen.audit},
+    )
 
 
 def _sum(query: UsageQuery, key: str, holdings: Sequence[Holding]) -> UsageSum:

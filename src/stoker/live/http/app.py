@@ -7,7 +7,9 @@ from fastapi import FastAPI
 from stoker.live.control import ControlPlane
 from stoker.live.http import (
     audit,
+    backup,
     cluster,
+    errors,
     events,
     gpus,
     health,
@@ -47,9 +49,11 @@ _NOUNS: Final = (
     tokens,
     usage,
     audit,
+    backup,
     cluster,
     events,
     health,
+    errors,
 )
 _ABOUT: Final = (
     "Jobs, nodes and GPUs of one cluster. Ids are text. Errors are problems (RFC 9457) with `code`, `message`, `hint` "

@@ -9,14 +9,15 @@ from typing import Final
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.ids import Principal
 from stoker.live.access import not_allowed
+from stoker.wire.rest.problem import TYPES_PATH
 from stoker.wire.versions import API_PREFIX
 
 NOBODY: Final = Caller(principal=Principal("nobody"), role=Role.AGENT)
 """Who asks where everybody may: such routes show nothing of anyone's."""
-OPEN: Final = frozenset({"/health", f"{API_PREFIX}/health", "/ready", "/openapi.json"})
+OPEN: Final = frozenset({"/health", f"{API_PREFIX}/health", "/ready", "/openapi.json", TYPES_PATH})
 """Paths for which no token is wanted."""
 _READS: Final = frozenset({"GET", "HEAD"})
-_ADMINS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("tokens", "audit"))
+_ADMINS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("tokens", "audit", "backup"))
 """What only admins read."""
 _USERS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("jobs", "tasks"))
 """What users change, each of his own tenant."""

@@ -1,0 +1,128 @@
+"""A backup over REST: whole, one at a time, and for admins alone."""
+
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stoker.brain.domain.access import Role
+from stoker.brain.domain.audit import AuditQuery
+from stoker.brain.domain.ids import JOB_ID_MAX, JobId, Position
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import load_snapshot
+from stoker.brain.state.snapshot_frame import unframed
+from stoker.live.backup import Backup, Backups
+from stoker.wire.backup import HISTORY, MEDIA_TYPE, SNAPSHOT, BackupHead, read_backup
+from stoker.wire.versions import API_PREFIX
+from tests.live.http.plane import Plane, plane_in
+from tests.live.http.tokens import token_of
+
+BACKUP = f"{API_PREFIX}/backup"
+JOBS = f"{API_PREFIX}/jobs"
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    async with plane_in(tmp_path / "data") as made:
+        yield made
+
+
+async def submit(plane: Plane) -> int:
+    reply = await plane.ask("POST", JOBS, {"command": "true"})
+    assert reply.status == 201
+    return int(reply.json["id"])
+
+
+def opened(content: bytes) -> tuple[BackupHead, ClusterState, bytes]:
+    taken = {SNAPSHOT: io.BytesIO(), HISTORY: io.BytesIO()}
+    head = read_backup(io.BytesIO(content), {name: into.write for name, into in taken.items()})
+    chunks = unframed(Position(head.position), taken[SNAPSHOT].getvalue())
+    return head, load_snapshot(chunks), taken[HISTORY].getvalue()
+
+
+async def whole(backup: Backup) -> bytes:
+    try:
+        return b"".join([piece async for piece in backup.pieces()])
+    finally:
+        await backup.close()
+
+
+async def test_a_backup_holds_every_job_that_was_acknowledged_before(plane: Plane) -> None:
+    jobs = [await submit(plane) for _ in range(5)]
+    reply = await plane.get(BACKUP)
+    assert (reply.status, reply.headers["content-type"]) == (200, MEDIA_TYPE)
+    assert int(reply.headers["content-length"]) == len(reply.body)
+    head, state, _ = opened(reply.body)
+    assert list(state.jobs) == jobs
+    assert (head.position, head.epoch, head.cluster_id) == (state.position, state.epoch, state.cluster_id)
+    assert head.counts.jobs == 5
+
+
+async def test_it_is_of_one_position_whatever_happens_meanwhile(plane: Plane) -> None:
+    """B1"""
+    before = [await submit(plane) for _ in range(3)]
+    backup = await Backups(plane.control).take()
+    await submit(plane)
+    head, state, _ = opened(await whole(backup))
+    assert list(state.jobs) == before
+    assert head.position == state.position < plane.control.committer.state.position
+
+
+async def test_all_that_happened_up_to_there_is_in_its_history(plane: Plane) -> None:
+    """B2"""
+    agent = await plane.join("n1")
+    await submit(plane)
+    await agent.end(await agent.run())
+    backup = await Backups(plane.control).take()
+    await whole(backup)
+    assert await plane.control.history.store.ids(None, JobId(JOB_ID_MAX), 10) == [1]
+    rows = await plane.control.history.store.audit(AuditQuery(action="submit"), 0, 10)
+    assert [row.job for row in rows] == [1]
+
+
+async def test_a_second_one_at_the_same_time_is_refused_and_a_later_one_is_not(plane: Plane) -> None:
+    """B3"""
+    backups = Backups(plane.control)
+    first = await backups.take()
+    with pytest.raises(Exception, match="another backup is being taken"):
+        await backups.take()
+    await whole(first)
+    await whole(await backups.take())
+
+
+async def test_what_fails_before_it_is_sent_lets_the_next_one_be_taken(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B4"""
+    with monkeypatch.context() as patched:
+        patched.setattr(plane.control.history, "flush", _cannot)
+        reply = await plane.get(BACKUP)
+        assert (reply.status, reply.json["code"]) == (503, "history_unavailable")
+    assert (await plane.get(BACKUP)).status == 200
+
+
+async def _cannot(position: Position | None) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.USER])
+async def test_nobody_but_an_admin_gets_one(tmp_path: Path, role: Role) -> None:
+    async with plane_in(tmp_path / "data", open_to_owner=False) as plane:
+        someone, admin = await token_of(plane, role, "default"), await token_of(plane, Role.ADMIN)
+        reply = await plane.ask("GET", BACKUP, headers=someone)
+        assert (reply.status, reply.json["code"]) == (403, "not_allowed")
+        assert (await plane.ask("HEAD", BACKUP, headers=someone)).status == 403
+        assert (await plane.ask("GET", BACKUP, headers=admin)).status == 200
+
+
+async def test_asking_for_the_head_alone_takes_no_backup(plane: Plane) -> None:
+    reply = await plane.ask("HEAD", BACKUP)
+    assert (reply.status, reply.body) == (200, b"")
+    assert "backup_taken" not in plane.log_text()
+    await plane.get(BACKUP)
+    assert "backup_taken" in plane.log_text()
+
+
+async def test_a_parameter_is_refused_as_everywhere(plane: Plane) -> None:
+    assert (await plane.get(f"{BACKUP}?since=1d")).json["code"] == "unknown_parameter"
