@@ -1,9 +1,12 @@
 """What does an answer mean that isn't the one that was asked for?"""
 
+from collections.abc import Callable
+
 import pytest
 
 from stoker.brain.domain.errors import StokerError
 from stoker.wire import asks
+from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.retry import Reply
 
@@ -15,6 +18,24 @@ def test_several_members_are_no_job() -> None:
     assert caught.value.refusal.code == "several_jobs"
     assert "72_[0-3] names several members" in caught.value.refusal.message
     assert "`72_0`" in caught.value.refusal.hint
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        asks.job,
+        asks.members,
+        asks.why,
+        asks.node,
+        lambda text: asks.order("cancel", text),
+        lambda text: asks.logs(text, LogQuery()),
+    ],
+)
+def test_nothing_is_no_id_and_is_refused_before_anything_is_sent(ask: Callable[[str], object]) -> None:
+    """It asked for the list, whose answer was blamed on the server: `bad_answer`."""
+    with pytest.raises(StokerError) as caught:
+        ask("")
+    assert caught.value.refusal.code == "missing_field"
 
 
 @pytest.mark.parametrize("key", ["a\nX-Other: 1", "a\r", "ключ", "\x7f"])

@@ -375,7 +375,11 @@ def _decoded(shape: type[View]) -> Callable[[Reply], View]:
 
 
 def _word(text: str) -> str:
-    """One part of a path, whatever is in it."""
+    """One part of a path, whatever is in it. Raises: StokerError `missing_field` for nothing: the path of all is
+    another question."""
+    if not text:
+        hint = "give the one that is meant; a variable that was to hold it may be empty"
+        raise StokerError(refuse("missing_field", "an empty text is no id and no name", hint))
     return quote(text, safe="")
 
 
