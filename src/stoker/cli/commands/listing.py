@@ -23,7 +23,15 @@ LIMIT_MAX: Final = 1_000_000
 
 
 @click.command("list")
-@click.option("--state", metavar="STATE[,STATE]", help="Only these, such as pending,running; any dialect is read.")
+@click.option(
+    "--state",
+    metavar="STATE[,STATE]",
+    # Without a value it is the empty text, so that both are refused with the words that there are.
+    is_flag=False,
+    flag_value="",
+    callback=lambda ctx, option, text: _named_states(text),
+    help="Only these, such as pending,running; any dialect is read.",
+)
 @click.option("--name", help="Only jobs of this name.")
 @click.option("--user", help="Only jobs of this user.")
 @click.option("--tenant", shell_complete=tenants, help="Only jobs of this tenant.")
@@ -65,6 +73,15 @@ def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, 
     show_rows(form, job_columns(_now_ms(form)), page.jobs, page)
     if page.next is not None and for_people(form):
         click.echo(_left_out(page.total - len(page.jobs)), err=True)
+
+
+def _named_states(text: str | None) -> str | None:
+    """An empty variable in a script means all jobs to nobody. Raises: click.BadParameter."""
+    if text is None or text.strip(", "):
+        return text
+    from stoker.brain.domain.lifecycle import JobState
+
+    raise click.BadParameter(f"give one or more of {', '.join(JobState)}, with commas between")
 
 
 def _wanted(given: dict[str, Any]) -> dict[str, Any]:
