@@ -2,8 +2,12 @@
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from stoker.cli.commands.listing import _left_out
 from stoker.cli.main import root
+from stoker.wire.rest.job import JobListView
+from tests.cli.views import job
 
 
 def test_all_jobs_and_at_most_so_many_is_a_contradiction_that_is_told_before_a_server_is_asked() -> None:
@@ -25,3 +29,10 @@ def test_no_state_at_all_is_a_usage_error_that_names_the_states(given: list[str]
     assert (done.exit_code, done.stdout) == (2, "")
     assert "'--state': give one or more of pending, held, starting, running," in done.stderr
     assert CliRunner().invoke(root, ["list", "--server", "http://127.0.0.1:1", "--state", "running"]).exit_code == 5
+
+
+def test_what_was_left_out_is_never_counted_too_low() -> None:
+    """`total` counts what the state remembers; 3 of 5 were said to leave 2 while the history held thousands."""
+    page = JobListView(jobs=[job(5), job(4), job(3)], total=5, limit=3, next="3")
+    assert _left_out(page) == "at least 2 more; --all shows them"
+    assert _left_out(replace(page, total=3)) == "more that ended long ago; --all shows them"

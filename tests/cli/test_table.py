@@ -4,7 +4,10 @@ import io
 
 import pytest
 
-from stoker.cli.table import Column, cell_text, fit, plain_lines, show_table
+from stoker.brain.domain.lifecycle import JobState
+from stoker.cli.job_columns import job_columns
+from stoker.cli.table import Column, cell_text, fit, plain_lines, show_table, table_lines
+from tests.cli.views import job
 
 COLUMNS: list[Column[tuple[str, int]]] = [
     Column("NAME", lambda row: row[0]),
@@ -68,6 +71,22 @@ def test_a_long_reason_on_a_narrow_terminal_costs_no_other_column(monkeypatch: p
 def test_a_terminal_too_narrow_for_any_shortening_folds_whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     (_, row) = drawn(monkeypatch, "20", ("123456", "n" * 30, "r" * 200))
     assert row == "123456  nnnnnnn…  rrrrrrr…"
+
+
+def test_a_terminal_too_narrow_for_shortened_texts_is_shown_fewer_numbers_and_never_a_folded_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdout", Terminal())
+    shown = job(7, name="a-long-name-of-a-job", state=JobState.RUNNING)
+    for columns in range(34, 100):
+        head, row = table_lines(job_columns(0), [shown], wide=False, room=columns, paint=False)
+        assert max(len(head), len(row)) <= columns
+        assert {"ID", "NAME", "STATE", "REASON"} <= set(head.split())
+    narrow = table_lines(job_columns(0), [shown], wide=False, room=50, paint=False)[0].split()
+    assert narrow[-1] == "REASON"
+    assert "GPUS" in narrow
+    assert "EXIT" not in narrow
+    assert "EXIT" in table_lines(job_columns(0), [shown], wide=True, room=50, paint=False)[0], "all were asked for"
 
 
 STATES: list[Column[str]] = [Column("STATE", str, coloured=True)]

@@ -6,8 +6,10 @@ row, so that `grep` and `awk` see what a person sees.
 Rules: B1  a cell never holds a raw control character: `safe_text.visible` has seen every one
        B2  into a pipe nothing is cut and nothing is coloured
        B3  a row is one line, in both cases, whatever its texts hold
-       B4  a narrow terminal shortens elastic columns only, the widest first, and shows that it did; what is wider
-           even then is left to the terminal to fold, for a row without its id is of no use
+       B4  a narrow terminal shortens elastic columns only, the widest first, and shows that it did
+       B5  one too narrow for that leaves out columns of numbers, the last first and the first column never, unless
+           `-o wide` asks for all; what is wider even then is left to the terminal to fold, for a row without its id is
+           of no use
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +68,12 @@ def table_lines(
     """The titles and a line for each row. `room` None = as wide as it comes."""
     shown = [column for column in columns if wide or not column.wide]
     cells = [[cell_text(column.cell(row)) for column in shown] for row in rows]
-    return plain_lines(shown, cells if room is None else fit(shown, cells, room), paint=paint)
+    if room is None:
+        return plain_lines(shown, cells, paint=paint)
+    if not wide:
+        places = _places_shown(shown, cells, room)
+        shown, cells = [shown[at] for at in places], [[row[at] for at in places] for row in cells]
+    return plain_lines(shown, fit(shown, cells, room), paint=paint)
 
 
 def cell_text(value: object) -> str:
@@ -102,6 +109,19 @@ def _line(shown: Iterable[str], texts: Sequence[str], widths: Sequence[int], col
         blanks = " " * (room - width(text))
         parts.append(blanks + drawn if column.right else drawn if at == last else drawn + blanks)
     return (" " * GAP).join(parts)
+
+
+def _places_shown(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]], room: int) -> list[int]:
+    """B5"""
+    needs = _widths([[column.title for column in columns], *cells])
+    least = [min(need, ELASTIC_MIN) if column.elastic else need for need, column in zip(needs, columns, strict=True)]
+    places = list(range(len(columns)))
+    for at in reversed(range(1, len(columns))):
+        if sum(least[place] for place in places) + GAP * (len(places) - 1) <= room:
+            break
+        if columns[at].right:
+            places.remove(at)
+    return places
 
 
 def fit(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]], room: int) -> list[list[str]]:

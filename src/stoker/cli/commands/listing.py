@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stoker.wire.client import Client
+    from stoker.wire.rest.job import JobListView
 
 LIMIT: Final = 50
 LIMIT_MAX: Final = 1_000_000
@@ -72,7 +73,7 @@ def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, 
     page = gather(client, wanted, most)
     show_rows(form, job_columns(_now_ms(form)), page.jobs, page)
     if page.next is not None and for_people(form):
-        click.echo(_left_out(page.total - len(page.jobs)), err=True)
+        click.echo(_left_out(page), err=True)
 
 
 def _named_states(text: str | None) -> str | None:
@@ -100,12 +101,13 @@ def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str
     room = size().columns if is_terminal() else None
     columns = job_columns(_now_ms(form))
     lines = table_lines(columns, page.jobs, wide=form == Form.WIDE, room=room, paint=paints())
-    left_out = page.total - len(page.jobs)
-    return [*lines, _left_out(left_out)] if left_out > 0 and is_terminal() else lines
+    return [*lines, _left_out(page)] if page.next is not None and is_terminal() else lines
 
 
-def _left_out(count: int) -> str:
-    return f"{count} more; --all shows them" if count > 0 else "more of those that ended long ago; --all shows them"
+def _left_out(page: "JobListView") -> str:
+    """What the history holds beyond the page isn't counted: pages lead there, and `total` doesn't."""
+    count = page.total - len(page.jobs)
+    return f"at least {count} more; --all shows them" if count > 0 else "more that ended long ago; --all shows them"
 
 
 def _title(wanted: dict[str, Any]) -> str:
