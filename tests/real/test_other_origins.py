@@ -121,6 +121,30 @@ def test_it_does_not_where_tokens_are_wanted_either_even_if_it_knows_one(
         assert client.jobs().total == 0
 
 
+LOADS: Final = """
+const report = {};
+const load = (tag, with_) => new Promise((done) => {
+  const node = Object.assign(document.createElement(tag), with_);
+  [node.onload, node.onerror] = [() => done("loaded"), () => done("failed")];
+  document.body.appendChild(node);
+});
+(async () => {
+  for (const [name, at] of Object.entries(TARGETS))
+    report[name] = await load("object", {data: at}) + " " + await load("img", {src: at});
+  await fetch("/report", {method: "POST", body: JSON.stringify(report)});
+})();
+"""
+
+
+def test_a_page_of_another_origin_can_not_find_out_what_there_is(tmp_path: Path, up: UpProcess) -> None:
+    """What is loaded into a page comes without an `Origin`, and the page learns whether it loaded."""
+    targets = {"there": f"{up.url}/api/v1/nodes/node-1", "nowhere": f"{up.url}/api/v1/nodes/none-such"}
+    script = LOADS.replace("TARGETS", json.dumps(targets))
+    with site(f"<!doctype html><title>kittens</title><body><script>{script}</script></body>") as evil:
+        report = visited(tmp_path, evil.url + "/", evil)
+    assert report["there"] == report["nowhere"]
+
+
 @pytest.mark.parametrize("wants_tokens", [False, True], ids=["up", "control"])
 def test_a_page_that_rebinds_its_own_name_to_this_machine_submits_and_reads_nothing(
     up: UpProcess, control: ControlProcess, tmp_path: Path, wants_tokens: bool

@@ -59,3 +59,25 @@ async def test_without_tokens_no_origin_is_let_in_though_it_is_listed(tmp_path: 
     async with plane_in(tmp_path, settings) as plane:
         assert (await preflight(plane, PORTAL)).status == 403
         assert (await plane.ask("GET", JOBS, headers={"origin": PORTAL})).status == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("dest", ["image", "script", "object", "iframe", "empty"])
+async def test_where_no_token_is_wanted_nothing_is_loaded_into_the_page_of_another_site(
+    plane: Plane, site: str, dest: str
+) -> None:
+    """These come without an `Origin`, and whether they load tells the page which jobs there are."""
+    for path in (JOBS, "/health"):
+        reply = await plane.ask("GET", path, headers={"sec-fetch-site": site, "sec-fetch-dest": dest})
+        assert (reply.status, reply.json["code"]) == (403, "foreign_origin")
+
+
+@pytest.mark.parametrize(("site", "dest"), [("same-origin", "empty"), ("none", "document"), ("cross-site", "document")])
+async def test_a_page_of_ours_and_a_person_who_follows_a_link_are_answered(plane: Plane, site: str, dest: str) -> None:
+    reply = await plane.ask("GET", JOBS, headers={"sec-fetch-site": site, "sec-fetch-dest": dest})
+    assert reply.status == 200
+
+
+async def test_a_listed_page_is_answered_from_its_own_site(listed: Plane) -> None:
+    reply = await listed.ask("GET", "/health", headers={"origin": PORTAL, "sec-fetch-site": "cross-site"})
+    assert reply.status == 200

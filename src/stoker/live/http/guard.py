@@ -3,11 +3,15 @@
 Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a page that rebinds its own name to
            127.0.0.1 is refused
        G2  an `Origin`, where there is one, must be the very host and port that is asked: no other page may ask, but
-           those of `http.cors_origins` where tokens are wanted
+           those of `http.cors_origins` where tokens are wanted. Where none is wanted, `Sec-Fetch-Site` mustn't name
+           another site either: images, scripts and frames come without an `Origin`, and whether they load tells a page
+           which jobs there are. Whoever follows a link may still arrive
        G3  HEAD is GET without the body
        G4  a request's token says who asks; what his role doesn't allow is refused before anything is looked up
        G5  what comes over the socket in the data folder is the owner's; over TCP, where no token is wanted, another
            account of this machine is refused
+
+Source: the W3C's Fetch Metadata Request Headers, which browsers send to the loopback without TLS too.
 """
 
 from ipaddress import ip_address
@@ -28,6 +32,8 @@ from stoker.live.http.roles import NOBODY, OPEN, check_role
 from stoker.live.settings import is_loopback as is_loopback_address
 
 _HEAD: Final = "stoker.head"
+_ELSEWHERE: Final = ("cross-site", "same-site")
+"""What `Sec-Fetch-Site` may be beside `same-origin` and `none`, which is a person who typed the address."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -42,6 +48,8 @@ class _Said(NamedTuple):
     host: str
     origin: str
     authorization: str
+    site: str
+    """Whose page a browser says that asks; of one who follows a link nothing."""
 
 
 class Guard:
@@ -84,7 +92,7 @@ class Guard:
         check_peer(scope)
         if came_by_socket(scope):
             return OWNER
-        refusal = self._foreign(said.host, said.origin)
+        refusal = self._foreign(said)
         if refusal is not None:
             raise StokerError(refusal)
         method, path = scope["method"], scope["path"]
@@ -103,16 +111,22 @@ class Guard:
             caller.principal, asked_by(scope["method"], scope["path"]), refusal, self._control.committer.now()
         )
 
-    def _foreign(self, host: str, origin: str) -> Refusal | None:
-        if self._names_loopback and not is_loopback(host):
-            return _refused("Host", host, _HOST_HINT)
-        if origin and origin not in self._origins and not _is_same(origin, host, proxied=not self._names_loopback):
-            return _refused("Origin", origin, _ORIGIN_HINT)
+    def _foreign(self, said: _Said) -> Refusal | None:
+        if self._names_loopback and not is_loopback(said.host):
+            return _refused("Host", said.host, _HOST_HINT)
+        if said.origin and not self._is_let_in(said):
+            return _refused("Origin", said.origin, _ORIGIN_HINT)
+        if self._access.open_to_owner and said.site in _ELSEWHERE:
+            return _refused("Sec-Fetch-Site", said.site, _ORIGIN_HINT)
         return None
+
+    def _is_let_in(self, said: _Said) -> bool:
+        return said.origin in self._origins or _is_same(said.origin, said.host, proxied=not self._names_loopback)
 
 
 def _said(scope: Scope) -> _Said:
-    host = origin = authorization = ""
+    host = origin = authorization = site = ""
+    follows_link = False
     for name, value in scope["headers"]:
         if name == b"host":
             host = value.decode("latin-1")
@@ -121,7 +135,11 @@ def _said(scope: Scope) -> _Said:
         elif name == b"authorization":
             # Two of them make none that anybody could have meant.
             authorization = f"{authorization}, {value!r}" if authorization else value.decode("latin-1")
-    return _Said(host, origin, authorization)
+        elif name == b"sec-fetch-site":
+            site = value.decode("latin-1")
+        elif name == b"sec-fetch-dest":
+            follows_link = value == b"document"
+    return _Said(host, origin, authorization, "" if follows_link else site)
 
 
 def is_loopback(host: str) -> bool:
