@@ -17,7 +17,16 @@ async def test_a_refusal_is_a_problem_with_all_its_members(plane: Plane) -> None
     assert problem.keys() == members
     assert problem["detail"] == problem["error"] == problem["message"]
     assert (problem["status"], problem["title"]) == (404, STATUSES["job_unknown"].title)
-    assert problem["type"].endswith("#job_unknown")
+
+
+async def test_the_type_of_a_problem_leads_to_what_its_code_means(plane: Plane) -> None:
+    """It named a page of the documents, which no server serves."""
+    page, _, anchor = (await plane.get("/api/v1/jobs/7")).json["type"].partition("#")
+    reply = await plane.get(page)
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = reply.body.decode()
+    assert f'id="{anchor}"' in text
+    assert STATUSES["job_unknown"].title in text
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/api/v1/nothing", "/docs"])

@@ -13,12 +13,15 @@ import msgspec
 from stoker.brain.domain.errors import Fact, Refusal
 from stoker.wire.status import status_of
 from stoker.wire.token import without_secrets
+from stoker.wire.versions import API_PREFIX
 
 MEDIA_TYPE: Final = "application/problem+json"
+TYPES_PATH: Final = f"{API_PREFIX}/errors"
+"""A page for people, with an anchor for each code. Every control plane serves it, to everybody."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One refusal. `type` is the path of the page in the documents that explains the code."""
+    """One refusal. `type` is a reference, relative to the server that refused, to what the code means."""
 
     type: str
     title: str
@@ -35,7 +38,7 @@ def problem_of(refusal: Refusal) -> Problem:
     row = status_of(refusal.code)
     message = without_secrets(refusal.message)
     return Problem(
-        type=f"/docs/reference/errors#{refusal.code}",
+        type=f"{TYPES_PATH}#{refusal.code}",
         title=row.title,
         status=row.http,
         detail=message,
