@@ -1,9 +1,9 @@
-"""Which jobs does a tenant let in, and with which defaults?"""
+"""Which jobs does a tenant let in, at first and once more, and with which defaults?"""
 
 import pytest
 from msgspec.structs import replace
 
-from stoker.brain.domain.array import parse_array
+from stoker.brain.domain.array import parse_array, parse_job_ref
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
@@ -12,7 +12,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.tenant import NO_TENANT, UNSTATED, Tenant, Tier
 from stoker.brain.domain.units import DAY_MS, HOUR_MS
-from stoker.brain.state.commands import PutTenant, Submit
+from stoker.brain.state.commands import Cancel, PutTenant, Requeue, Submit
 from tests.brain.state.story import ANNA, Story, spec
 
 LAB, TEAM = TenantName("lab"), TenantName("team")
@@ -201,3 +201,62 @@ def test_v6_one_request_of_several_tenants_counts_for_those_above_them_together(
     limited(story, LAB, pending=3)
     assert submit(story, *[spec(tenant=TEAM)] * 2, *[spec(tenant=LAB)] * 2) == "queue_full"
     assert submit(story, *[spec(tenant=TEAM)] * 2, spec(tenant=LAB)) == ""
+
+
+# -- V7 ----------------------------------------------------------------------------------------------------------
+
+
+def ended(story: Story, *specs: JobSpec) -> list[str]:
+    jobs = [story.submit(each) for each in specs]
+    for job in jobs:
+        story.cancel(job)
+    return [str(job) for job in jobs]
+
+
+def again(story: Story, target: str) -> str:
+    """ "" when it waits once more, else the code of the refusal."""
+    answer = story.ask(Requeue(by=ANNA, target=parse_job_ref(target)))
+    return answer.code if isinstance(answer, Refusal) else ""
+
+
+def test_v7_no_more_wait_once_more_than_may_wait() -> None:
+    story = tenants()
+    first, second, third = ended(story, *[spec(tenant=TEAM)] * 3)
+    limited(story, LAB, pending=2)
+    assert [again(story, each) for each in (first, second, third)] == ["", "", "queue_full"]
+
+
+def test_v7_members_of_an_array_are_counted_one_by_one() -> None:
+    story = tenants()
+    array = story.submit(spec(tenant=TEAM, array=parse_array("0-5")))
+    story.tell(Cancel, f"{array}_[0-3]")
+    limited(story, TEAM, pending=4)
+    assert again(story, f"{array}_[0-3]") == "queue_full", "two wait, and four more would be six"
+    assert again(story, f"{array}_[0-1]") == ""
+    assert again(story, f"{array}_2") == "queue_full"
+    assert again(story, f"{array}_4") == "job_waits"
+
+
+def test_v7_what_could_never_start_by_now_does_not_wait_once_more() -> None:
+    story = tenants()
+    (job,) = ended(story, spec(gpus=4, tenant=TEAM))
+    limited(story, LAB, gpus=2)
+    assert again(story, job) == "over_tenant_limit"
+    limited(story, LAB)
+    assert again(story, job) == ""
+
+
+def test_v7_a_priority_above_the_tier_of_today_does_not_come_back() -> None:
+    story = tenants(team=Tier.CRITICAL)
+    (job,) = ended(story, spec(tenant=TEAM, priority=2000))
+    story.do(PutTenant(by=ANNA, tenant=replace(story.state.tenants[TEAM], tier=Tier.LOW), create=False))
+    assert again(story, job) == "priority_above_tier"
+
+
+def test_v7_what_runs_may_be_told_to_wait_again_whatever_the_limits_are_by_now() -> None:
+    story = tenants()
+    job = story.submit(spec(gpus=4, tenant=TEAM))
+    story.decide()
+    story.started(job)
+    limited(story, LAB, gpus=2, pending=0)
+    assert again(story, str(job)) == ""

@@ -27,6 +27,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.admit.dependency import never_was
 from stoker.brain.state.admit.job import find_job
+from stoker.brain.state.admit.quota import TenantRules
 from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.admit.where import partition_fault
 from stoker.brain.state.cluster import ClusterState
@@ -153,9 +154,9 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
         if lost is not None:
             return _can_never_be(job, lost)
     uncancelled = _uncancelled(target)
-    large = _too_many(target, sum(map(count_of, uncancelled)))
-    if large:
-        return large
+    fault = _too_many(target, sum(map(count_of, uncancelled))) or _tenant_fault(state, target, again, uncancelled)
+    if fault:
+        return fault
     events: list[JobEvent] = [*_unmade(target, uncancelled)]
     for job in again:
         events.extend(_once_more(job))
@@ -270,6 +271,18 @@ def _uncancelled(target: _Target) -> list[Spans]:
     if count_of(named) > 1:
         return [common(named, gone.indexes) for gone in array.members.cancelled]
     return [named] if array.members.cancelled_with(named[0][0]) else []
+
+
+def _tenant_fault(
+    state: ClusterState, target: _Target, again: Iterable[Job], uncancelled: Iterable[Spans]
+) -> Refusal | None:
+    """May so many wait once more? What is live is asked nothing: it waits again as if it had lost its node."""
+    ended = [job for job in again if job.is_final]
+    more = len(ended) + sum(map(count_of, uncancelled))
+    array = target.array
+    if array and array.is_final and array.members:
+        more += count_of(array.members.lazy)
+    return TenantRules(state).fault_again([*ended, *((array,) if array else ())], more) if more else None
 
 
 def _unmade(target: _Target, uncancelled: Iterable[Spans]) -> Iterator[JobEvent]:

@@ -6,18 +6,21 @@ Rules: V1  the tenant exists
        V4  where memory or GPU memory is limited, a job must say how much it needs
        V5  what alone is more than a limit could never start, so it isn't let in; else it may wait
        V6  no more may wait than the bounds on pending jobs say: of the tenant, of those above it, of the policy
-Costs: each demand is held against the limits once for all jobs of a command, since a bulk is mostly of one kind: asked
-       anew for each job, the tree took a third of what it costs to take a job in.
+       V7  whoever lets an ended job wait once more asks as for a new one; what lost its node or is to be tried again
+           comes back by itself, whatever the limits are by now
+Costs: each demand is held against the limits once until a tenant changes, since most jobs are of few kinds: asked anew
+       for each job, the tree took a third of what it costs to take a job in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.quota import needs
 from stoker.brain.domain.tenant import UNSTATED, Tenant
 from stoker.brain.domain.units import human_duration
@@ -25,7 +28,9 @@ from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.walls import WHAT, alone
 
-_SAY = {"gpu_memory_mb": "--gpu-memory 16GiB", "memory_mb": "--memory 32GiB"}
+DEMANDS_MAX: Final = 4_096
+"""Of different tenants and demands whose answers are remembered; beyond it all are forgotten."""
+_SAY: Final = {"gpu_memory_mb": "--gpu-memory 16GiB", "memory_mb": "--memory 32GiB"}
 
 
 class TenantRules:
@@ -33,7 +38,9 @@ class TenantRules:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._demands: dict[tuple[TenantName, Demand], Refusal | None] = {}
+        self._demands = state.demand_faults
+        if len(self._demands) > DEMANDS_MAX:
+            self._demands.clear()
 
     def with_priority(self, spec: JobSpec) -> JobSpec:
         """V2"""
@@ -68,6 +75,17 @@ class TenantRules:
         more: dict[TenantName, int] = {}
         for spec in specs:
             more[spec.tenant] = more.get(spec.tenant, 0) + (spec.array.count if spec.array else 1)
+        return self._full(more)
+
+    def fault_again(self, ended: Sequence[Job], more: int) -> Refusal | None:
+        """Of jobs of one tenant that are to wait once more (V7): `more` jobs and members in all."""
+        for job in ended:
+            fault = self.fault(job.spec)
+            if fault is not None:
+                return fault
+        return self._full({ended[0].spec.tenant: more}) if ended else None
+
+    def _full(self, more: Mapping[TenantName, int]) -> Refusal | None:
         policy, books = self._state.policy, self._state.indexes.books
         full = _over(self._state.indexes.pending_count, sum(more.values()), policy.pending_jobs_max, "")
         sums: dict[tuple[TenantName, int], int] = {}
@@ -148,7 +166,7 @@ def _over(waiting: int, more: int, most: int, tenant: TenantName | str) -> Refus
     return refuse(
         "queue_full",
         f"{waiting} jobs{whose} wait already; {more} more would exceed the bound of {most}",
-        "wait for jobs to start, or cancel some",
+        "wait for jobs to start, or cancel some" if more <= most else f"at most {most} may wait: send fewer at once",
         pending=waiting,
         pending_max=most,
     )
