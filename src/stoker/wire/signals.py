@@ -44,10 +44,3 @@ def _number(word: str) -> int | None:
             number = _RT_MIN + int(offset[:9]) if sign == "+" else _RT_MAX - int(offset[:9])
             return number if _RT_MIN <= number <= _RT_MAX else None
     return _NUMBERS.get(name)
-
-
-def signal_name(number: int) -> str:
-    """Without `SIG`, as `kill -l` shows it; a number without a name as it is."""
-    if 1 <= number <= len(_NAMES):
-        return _NAMES[number - 1]
-    return f"RTMIN+{number - _RT_MIN}".removesuffix("+0") if _RT_MIN <= number <= _RT_MAX else str(number)
