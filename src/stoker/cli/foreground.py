@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from stoker.adapters.data_folder import hold_folder
+from stoker.adapters.log_store import ELSEWHERE_NAME
 from stoker.adapters.probe_auto import AutoProbe
 from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.agent.machine import die_with_parent
@@ -111,7 +112,7 @@ def _held(folder: Path) -> Iterator[None]:
         hint = "name a folder with --data-dir that this account may write to and that nobody else uses"
         raise StokerError(msgspec.structs.replace(fault.refusal, hint=hint)) from fault
     try:
-        if (folder / STORE_NAME).exists():
+        if any((folder / name).exists() for name in (STORE_NAME, ELSEWHERE_NAME)):
             raise StokerError(
                 refuse(
                     "data_dir_unusable",
