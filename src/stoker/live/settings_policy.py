@@ -40,6 +40,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "gpus_per_task_max": (1, 16_384),
     "retries_max": (0, 10_000),
     "requeues_max": (0, 10_000),
+    "attempts_max": (1, 10_000),
     "port_retries_max": (0, 1_000),
     "port_min": (1_024, 65_535),
     "port_max": (1_024, 65_535),

@@ -156,6 +156,7 @@ STATUSES: Final[dict[str, Status]] = {
     "not_held": _conflict("The job is not held"),
     "not_running": _conflict("The job does not run"),
     "not_an_array": _conflict("The job is no array"),
+    "too_many_attempts": _conflict("The job has had too many attempts"),
     "dependency_never_satisfied": _conflict("A dependency that can never be met"),
     "nothing_failed": _conflict("No member has failed"),
     "member_unknown": _missing("No such member of the array"),

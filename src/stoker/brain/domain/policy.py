@@ -75,6 +75,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The most that `--retries` may ask for; more is refused."""
     requeues_max: int = 10
     """Times that a job starts anew after a loss that wasn't its fault; after that many it ends `node_failed`."""
+    attempts_max: int = 1_000
+    """A person may requeue a job until it has had so many attempts: all of them stay in its record, about 300 bytes for
+    each of their tasks. Retries and requeues that nobody asks for have bounds of their own."""
     port_retries_max: int = 20
     """Attempts that ended `port_taken`; after that many the job ends `failed`."""
     port_min: int = 20_000

@@ -41,7 +41,7 @@ from stoker.wire.versions import API_PREFIX
 
 Order = Cancel | Hold | Release | Requeue | SignalJob
 _REQUEUE: Final = (
-    *("nothing_failed", "job_waits", "job_ended", "too_many_jobs"),
+    *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
     *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full"),
     *("over_tenant_limit", "demand_unstated", "priority_above_tier", "time_limit_too_long"),
 )

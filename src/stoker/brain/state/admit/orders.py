@@ -153,6 +153,8 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
         lost = never_was(state, job.id, job.spec, ()) if job.blocked else None
         if lost is not None:
             return _can_never_be(job, lost)
+        if len(job.attempts) >= state.policy.attempts_max:
+            return _tried_enough(job, state.policy.attempts_max)
     uncancelled = _uncancelled(target)
     fault = _too_many(target, sum(map(count_of, uncancelled))) or _tenant_fault(state, target, again, uncancelled)
     if fault:
@@ -343,6 +345,17 @@ def _ended_with_its_array(target: _Target, array: Job) -> Refusal:
         f"`stoker requeue {array.id}` lets the whole array wait again",
         job_id=str(target.ref),
         state=array.state.value,
+    )
+
+
+def _tried_enough(job: Job, most: int) -> Refusal:
+    return refuse(
+        "too_many_attempts",
+        f"job {job.label} has had {len(job.attempts)} attempts, and no more than {most} are kept of one job",
+        "submit it again",
+        job_id=job.label,
+        attempts=len(job.attempts),
+        attempts_max=most,
     )
 
 
