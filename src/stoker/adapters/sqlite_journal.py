@@ -141,6 +141,23 @@ class JournalReader:
         self._db.close()
 
 
+def begin_behind(folder: Path, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+    """Make the store of a log whose first record stands behind `position`, where a snapshot was taken.
+
+    Raises: LogFailed.
+    """
+    try:
+        journal = Journal(folder)
+    except sqlite3.Error as fault:
+        raise LogFailed(f"can't make {folder / STORE_NAME}: {words(fault)}") from fault
+    try:
+        assert journal.end == 0, f"{journal.path} holds a log already"
+        journal.end = position
+        journal.append(epoch, position, records)
+    finally:
+        journal.close()
+
+
 def move_wal(path: Path) -> None:
     """Copy what the WAL holds into the store, beside a working writer. Raises sqlite3.Error."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=0.0)) as db:

@@ -43,6 +43,8 @@ _SECTIONS: Final = {
         "control": "daemon:control",
         "agent": "daemon:agent",
         "token": "token:token",
+        "backup": "backup:backup",
+        "restore": "backup:restore",
         "doctor": "doctor:doctor",
         "usage": "usage:usage",
         "audit": "audit:audit",

@@ -4,7 +4,8 @@
 with commas between them. `who` says whose token goes with it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from stoker.cli.who import remember_file, remember_token, server_in_file, token_
 
 if TYPE_CHECKING:
     from stoker.wire.client import Client
+    from stoker.wire.transport import Transport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -72,6 +74,19 @@ def connect() -> "Client":
     """A client of the chosen server, closed when the command ends. Raises: StokerError `bad_server`."""
     ctx = click.get_current_context()
     return ctx.with_resource(client_of(ctx))
+
+
+@contextmanager
+def transport() -> "Iterator[Transport]":
+    """A way to the chosen server for what has an answer too long to be held. Raises: StokerError `bad_server`."""
+    from stoker.wire.transport import Transport
+
+    ctx = click.get_current_context()
+    made = Transport(servers_of(ctx), token=token_of(ctx))
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def servers_of(ctx: click.Context) -> str:

@@ -88,7 +88,7 @@ class FolderTokens:
 
     def _ask(self, ask: Callable[[Tokens], Answer]) -> Answer:
         """D5"""
-        _must_be_control(self._folder)
+        must_be_control(self._folder)
         for _ in range(HELD_TRIES):
             try:
                 with _tokens_now(self._folder) as tokens:
@@ -125,6 +125,19 @@ def act_as_owner(folder: Path) -> None:
         return
     except OSError as fault:
         raise unusable(folder, fault) from fault
+
+
+@contextmanager
+def as_owner(folder: Path) -> Iterator[None]:
+    """The same for as long as the block lasts."""
+    who, group = os.geteuid(), os.getegid()
+    act_as_owner(folder)
+    try:
+        yield
+    finally:
+        if os.geteuid() != who:
+            os.seteuid(who)
+            os.setegid(group)
 
 
 class ServedTokens:
@@ -202,7 +215,7 @@ class StoppedTokens:
             await log.close()
 
 
-def _must_be_control(folder: Path) -> None:
+def must_be_control(folder: Path) -> None:
     """A person who named the folder of `stoker up` meant the one within."""
     within = folder / _UP_FOLDER
     if not (folder / STORE_NAME).exists() and (within / STORE_NAME).exists():

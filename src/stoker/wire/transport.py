@@ -5,10 +5,12 @@ Standard library only, so that a command line starts quickly. What a lost or a b
 
 import http.client
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.wire.local_socket import connected
 from stoker.wire.pause import jittered, pause
 from stoker.wire.retry import (
@@ -30,6 +32,9 @@ from stoker.wire.retry import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+LONG_ANSWER_S = 600.0
+"""How long the next bytes of an answer without end are waited for: before the first ones much may have to be copied."""
 
 __all__ = ["DEFAULT_SERVER", "Reply", "Request", "Transport"]
 
@@ -82,6 +87,47 @@ class Transport:
                     self._servers = preferred(self._servers, server)
                     return reply
             self._pause(tries.next_pause_s())
+
+    @contextmanager
+    def opened(self, target: str) -> Iterator["LongAnswer"]:
+        """The answer to a GET that is too long to be held, to be read within the block.
+
+        Raises: StokerError as `send` does.
+        """
+        request = Request("GET", target, repeatable=True)
+        tries = Tries(request, self._patience_s, known=self._known, spread=jittered)
+        try:
+            yield LongAnswer(self._begun(request, tries), self.server)
+        finally:
+            self.close()
+
+    def _begun(self, request: Request, tries: Tries) -> http.client.HTTPResponse:
+        while True:
+            for server in self._servers:
+                response = self._head(server, request, tries)
+                if response is not None:
+                    self._servers = preferred(self._servers, server)
+                    return response
+            self._pause(tries.next_pause_s())
+
+    def _head(self, server: SplitResult, request: Request, tries: Tries) -> http.client.HTTPResponse | None:
+        try:
+            connection = self._connected(server)
+            connection.sock.settimeout(LONG_ANSWER_S)
+            connection.request(request.method, request.target, None, headers_of(request, self._token))
+            response = connection.getresponse()
+            if response.status < 300:
+                return response
+            reply = _read(response)
+        except Unreachable as fault:
+            tries.unreachable(server, fault)
+            return None
+        except (OSError, http.client.HTTPException) as fault:
+            self.close()
+            tries.lost(server, _lost(fault))
+            return None
+        tries.accepts(reply)
+        return None
 
     def _try(self, server: SplitResult, request: Request, tries: Tries) -> Reply | None:
         """The answer; None when another server, or this one later, should be asked."""
@@ -142,6 +188,27 @@ class Transport:
         """Not connected yet."""
         kind = http.client.HTTPSConnection if server.scheme == "https" else http.client.HTTPConnection
         return kind(server.hostname or "", server.port, timeout=CONNECT_S)
+
+
+class LongAnswer:
+    """An answer that is read as it comes."""
+
+    def __init__(self, response: http.client.HTTPResponse, server: str) -> None:
+        self._response = response
+        self._server = server
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes; none are left when it is empty. Raises: StokerError `no_answer` when it is broken off."""
+        try:
+            piece = self._response.read(size)
+        except (OSError, http.client.HTTPException) as fault:
+            raise self._broken(str(fault) or type(fault).__name__) from fault
+        if not piece and self._response.length:
+            raise self._broken(f"{self._response.length} bytes are missing")
+        return piece
+
+    def _broken(self, why: str) -> StokerError:
+        return StokerError(refuse("no_answer", f"{self._server} broke off its answer: {why}", "ask again"))
 
 
 class SocketTransport(Transport):

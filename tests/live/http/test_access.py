@@ -117,6 +117,7 @@ async def test_the_table_of_roles_is_what_the_design_says(people: People) -> Non
     assert {operation.split()[1].split("/")[3] for operation in admins if operation.startswith("GET")} == {
         "tokens",
         "audit",
+        "backup",
     }
     assert "PUT /api/v1/quota" in admins
     assert "POST /api/v1/nodes/x/drain" in admins

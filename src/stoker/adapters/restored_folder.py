@@ -1,0 +1,163 @@
+"""How does a data folder come to be from a backup, all or nothing?
+
+Rules: F1  it is made beside the place where it will be, synced as a whole, and renamed: a crash leaves either what was
+           there before or all of the new one, and perhaps a hidden folder that the next attempt clears away
+       F2  what is there already is never removed: a folder that holds more than an old lock is refused, or moved aside
+       F3  it belongs to whoever owned the folder that was there, so that root may do this for another account
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stoker.adapters.data_folder import LOCK_NAME, hold_folder, sync_folder, unusable
+from stoker.adapters.history_sql import HISTORY_NAME, SqliteHistory
+from stoker.adapters.snapshot_files import SnapshotFiles
+from stoker.adapters.sqlite_journal import begin_behind
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.ports import HistoryFailed, HistoryMark, LogFailed
+
+ASIDE_MAX: Final = 100
+"""Folders of earlier restores beside the one in use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a log goes on from."""
+
+    cluster_id: str
+    position: Position
+    chunks: Sequence[bytes]
+    """The snapshot that was taken there."""
+    epoch: Epoch
+    records: Sequence[bytes]
+    """What stands behind it, under that epoch."""
+
+
+@contextmanager
+def new_folder(path: Path, *, replace: bool) -> Iterator[Path]:
+    """A folder to be filled, which is put in the place of `path` once the block is left without an exception.
+
+    `replace`: what is there is moved aside; else it is refused.
+    Raises: StokerError `data_dir_not_empty`, `data_dir_held` or `data_dir_unusable`.
+    """
+    path = path.absolute()
+    with ExitStack() as undo:
+        try:
+            there = path.is_dir()
+            if there:
+                undo.callback(hold_folder(path).release)
+            _check(path, replace=replace)
+            beside = path.with_name(f".{path.name}.restoring")
+            undo.callback(hold_folder(beside).release)
+            undo.callback(shutil.rmtree, beside, ignore_errors=True)
+            _clear(beside)
+            yield beside
+            _finish(beside, path.stat() if there else None)
+            _put_in_place(beside, path)
+        except OSError as fault:
+            raise unusable(path, fault) from fault
+        except (HistoryFailed, LogFailed) as fault:
+            message = f"can't make {path}: {fault}"
+            hint = "see whether the disk is full; nothing was changed"
+            raise StokerError(refuse("data_dir_unusable", message, hint, path=str(path))) from fault
+
+
+def fill(folder: Path, beginning: Beginning) -> None:
+    """Snapshot and log. Raises: OSError, LogFailed."""
+    SnapshotFiles(folder).save(beginning.position, beginning.chunks)
+    begin_behind(folder, beginning.epoch, beginning.position, beginning.records)
+
+
+async def put_history_back(folder: Path, beginning: Beginning) -> None:
+    """Take off what the history noted after the backup's position. Raises: HistoryFailed, StokerError
+    `backup_damaged`."""
+    history = SqliteHistory(folder)
+    try:
+        found = await history.open()
+        if found.cluster_id != beginning.cluster_id or found.position < beginning.position:
+            named = f"{found.position} of cluster {found.cluster_id or 'none'}"
+            raise StokerError(
+                refuse(
+                    "backup_damaged",
+                    f"the history in the backup ends at {named}, before its state",
+                    "take another backup: this one was put together by hand",
+                )
+            )
+        await history.rewind(HistoryMark(cluster_id=beginning.cluster_id, position=beginning.position))
+    finally:
+        await history.close()
+
+
+def history_in(folder: Path) -> Path:
+    return folder / HISTORY_NAME
+
+
+def _check(path: Path, *, replace: bool) -> None:
+    """F2"""
+    if replace or not path.is_dir() or not (others := _others(path)):
+        return
+    named = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+    raise StokerError(
+        refuse(
+            "data_dir_not_empty",
+            f"{path} isn't empty: it holds {named}",
+            "name a new folder; with --force it is moved aside, and kept",
+            path=str(path),
+        )
+    )
+
+
+def _others(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir() if entry.name != LOCK_NAME)
+
+
+def _clear(folder: Path) -> None:
+    """What an earlier attempt left."""
+    for name in _others(folder):
+        (folder / name).unlink()
+
+
+def _finish(folder: Path, like: os.stat_result | None) -> None:
+    """F1, F3"""
+    for entry in (folder, *folder.iterdir()):
+        if like is not None and (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(entry, like.st_uid, like.st_gid)
+        fd = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    if like is not None:
+        folder.chmod(like.st_mode & 0o777)
+
+
+def _put_in_place(folder: Path, path: Path) -> None:
+    aside = None
+    if path.is_dir():
+        if _others(path):
+            aside = _aside(path)
+            path.rename(aside)
+        else:
+            (path / LOCK_NAME).unlink(missing_ok=True)
+    try:
+        folder.rename(path)
+    except OSError:
+        if aside is not None:
+            aside.rename(path)
+        raise
+    sync_folder(path.parent)
+
+
+def _aside(path: Path) -> Path:
+    for number in range(1, ASIDE_MAX + 1):
+        aside = path.with_name(f"{path.name}.before-restore-{number}")
+        if not aside.exists():
+            return aside
+    message = f"{ASIDE_MAX} folders of earlier restores are beside {path}"
+    raise StokerError(refuse("data_dir_not_empty", message, "remove those that nobody needs", path=str(path)))

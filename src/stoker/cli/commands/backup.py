@@ -1,0 +1,89 @@
+"""`stoker backup` and `stoker restore`: the whole cluster as one file."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker.cli.output import output_options, show_lines
+from stoker.cli.server import server_option, transport
+from stoker.cli.terminal import is_terminal
+
+if TYPE_CHECKING:
+    from stoker.wire.backup import BackupHead
+
+_STDOUT = "-"
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Data folder of a control plane on this machine, running or not: it is asked there, and wants no token.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@output_options
+@server_option
+def backup(file: Path, data_dir: Path | None, force: bool, form: str) -> None:
+    """Write all that the cluster is into FILE, while it goes on.
+
+    Jobs, nodes, tenants, the digests of tokens, the history and the audit trail, as they are at one moment. FILE is
+    there whole or not at all, and readable by you alone: it holds the environment of every job. `-` is standard output.
+
+    \b
+    Examples:
+      stoker backup /backup/stoker-monday.tar
+      stoker backup --data-dir /var/lib/stoker /backup/stoker.tar --force
+      stoker backup - | gzip > stoker.tar.gz
+    """
+    from stoker.cli.backing_up import backup_in, backup_of, file_to_be
+
+    to_stdout = str(file) == _STDOUT
+    if to_stdout and is_terminal():
+        raise click.UsageError("a backup isn't for reading: name a file, or send standard output to one")
+    with ExitStack() as stack:
+        out = sys.stdout.buffer if to_stdout else stack.enter_context(file_to_be(file, force=force))
+        head = backup_of(stack.enter_context(transport()), out) if data_dir is None else backup_in(data_dir, out)
+        out.flush()
+    if not to_stdout:
+        show_lines(form, [f"backup of position {head.position} ({_held(head)}) is in {file}"], head)
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Data folder to make. It mustn't be there yet, or be empty.",
+)
+@click.option("--force", is_flag=True, help="Move aside what is in the folder, and keep it.")
+@output_options
+def restore(file: Path, data_dir: Path, force: bool, form: str) -> None:
+    """Make a control plane's data folder from a backup, all or nothing.
+
+    Start a control plane on it then. What happened after the backup is not known to it: jobs that were submitted since
+    are gone, what runs of them is stopped when agents come back, and what ended since may run again. Ids of jobs go on
+    a million higher, so that none is ever given twice.
+
+    \b
+    Examples:
+      stoker restore /backup/stoker-monday.tar --data-dir /var/lib/stoker
+    """
+    from stoker.cli.restoring import restore_backup
+
+    restored = restore_backup(file, data_dir, force=force)
+    head, state = restored
+    lines = [
+        f"{data_dir} holds the cluster as it was at position {head.position} ({_held(head)})",
+        f"the next job is {state.next_job_id}; what happened after the backup is not known here",
+    ]
+    show_lines(form, lines, head)
+
+
+def _held(head: "BackupHead") -> str:
+    counts = head.counts
+    return f"{counts.jobs} jobs, {counts.nodes} nodes, {counts.tenants} tenants, {counts.tokens} tokens"
