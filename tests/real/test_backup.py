@@ -1,0 +1,384 @@
+"""A cluster that is backed up under load, killed, and goes on from the backup in another folder."""
+
+import http.client
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stoker.brain.domain.access import Role
+from stoker.brain.state.admit.leadership import EPOCHS_SKIPPED, IDS_SKIPPED
+from stoker.wire.backup import HEAD, HISTORY, BackupHead, read_backup
+from stoker.wire.rest.token import NewTokenBody
+from tests.real.agent_process import AgentProcess, job, submit, until, until_state
+from tests.real.control_process import ControlProcess, ask_on
+from tests.real.tokens import token_in
+
+JOB = {"command": "true", "gpu_count": 1}
+RUN_S_MAX = 60.0
+
+
+def stoker(*words: object, env: dict[str, str] | None = None, **how: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]  # given by name
+        [sys.executable, "-m", "stoker", *map(str, words)],
+        env={**os.environ, **(env or {})},
+        stdout=how.pop("stdout", subprocess.PIPE),
+        stderr=subprocess.PIPE,
+        timeout=RUN_S_MAX,
+        **how,
+    )
+
+
+def backed_up(control: ControlProcess, path: Path) -> BackupHead:
+    done = stoker("backup", path, env=control.environ)
+    assert done.returncode == 0, done.stderr
+    with path.open("rb") as file:
+        return read_backup(file, {})
+
+
+def restored(backup: Path, folder: Path) -> ControlProcess:
+    """A control plane over what was restored, whose tokens are those of the backup. Not started."""
+    done = stoker("restore", backup, "--data-dir", folder)
+    assert done.returncode == 0, done.stderr
+    kept = folder.parent / f"{folder.name}.tokens"
+    if not kept.exists():
+        shutil.copytree(folder.parent / "data.tokens", kept)
+    return ControlProcess(folder)
+
+
+def refused(done: subprocess.CompletedProcess[bytes], status: int) -> str:
+    """The code of one clear error, with a hint and without a traceback."""
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == status, done.stderr
+    assert [line.partition(":")[0] for line in lines] == ["error", "hint"], lines
+    return lines[0].rpartition("[")[2].rstrip("]")
+
+
+def known_jobs(control: ControlProcess) -> set[int]:
+    with control.client() as client:
+        return {int(one.id) for one in client.each_job()}
+
+
+def actions(control: ControlProcess, query: str) -> list[str]:
+    status, trail = control.ask("GET", f"/api/v1/audit?{query}")
+    assert status == 200, trail
+    return [row["action"] for row in trail["rows"]]
+
+
+class Submitting:
+    """Clients that submit until the control plane is gone."""
+
+    def __init__(self, control: ControlProcess, clients: int) -> None:
+        self.acknowledged: list[int] = []
+        self._control = control
+        self._threads = [threading.Thread(target=self._submit) for _ in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _submit(self) -> None:
+        client = http.client.HTTPConnection("127.0.0.1", self._control.http_port, timeout=20)
+        try:
+            while True:
+                status, answer = ask_on(client, "POST", "/api/v1/jobs", JOB, self._control.headers)
+                if status == 201:
+                    self.acknowledged.append(int(answer["id"]))
+        except (OSError, http.client.HTTPException):
+            client.close()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(20)
+
+
+def test_what_was_acknowledged_before_a_backup_began_is_there_after_a_kill_and_a_restore(tmp_path: Path) -> None:
+    backup = tmp_path / "b.tar"
+    with ControlProcess(tmp_path / "data") as control:
+        load = Submitting(control, 4)
+        until(lambda: len(load.acknowledged) >= 100, "100 jobs are acknowledged")
+        before = set(load.acknowledged)
+        head = backed_up(control, backup)
+        control.kill()
+        load.join()
+        given = set(load.acknowledged)
+    with restored(backup, tmp_path / "new") as control:
+        known = known_jobs(control)
+        assert before <= known <= given
+        assert head.counts.jobs == len(known)
+        _, status = control.ask("GET", "/api/v1/cluster/status")
+        assert status["cluster_id"] == head.cluster_id
+        assert status["epoch"] == head.epoch + EPOCHS_SKIPPED + 1
+        following = int(submit(control, "true"))
+        assert following not in given
+        assert following > IDS_SKIPPED + max(known)
+        assert actions(control, "limit=2") == ["submit", "restore"]
+        assert [actions(control, f"job={one}") for one in (min(known), max(known))] == [["submit"], ["submit"]]
+
+
+def test_jobs_that_ended_tokens_and_tenants_are_as_they_were(tmp_path: Path) -> None:
+    backup = tmp_path / "b.tar"
+    with ControlProcess(tmp_path / "data") as control, AgentProcess(tmp_path / "node", control):
+        assert control.ask("POST", "/api/v1/tenants", {"name": "vision"})[0] == 201
+        ended = submit(control, "exit 7", tenant_id="vision")
+        until_state(control, ended, "failed")
+        backed_up(control, backup)
+        user = token_in(control.folder, NewTokenBody(role=Role.VIEWER))  # too late for the backup
+        known = control.ask("GET", "/api/v1/tenants")
+        control.kill()
+    with restored(backup, tmp_path / "new") as control:
+        assert (job(control, ended)["state"], job(control, ended)["exit_code"]) == ("failed", 7)
+        assert [one["name"] for one in control.ask("GET", "/api/v1/tenants")[1]["tenants"]] == [
+            one["name"] for one in known[1]["tenants"]
+        ]
+        usage = control.ask("GET", "/api/v1/usage")[1]
+        assert [line["key"] for line in usage["lines"]] == ["vision"]
+        done = stoker("list", env={"STOKER_SERVER": control.url, "STOKER_TOKEN": user})
+        assert refused(done, 4) == "token_unknown"
+
+
+def test_what_runs_at_the_backup_runs_on_and_what_came_later_is_stopped(tmp_path: Path) -> None:
+    backup = tmp_path / "b.tar"
+    go = tmp_path / "go"
+    with ControlProcess(tmp_path / "data") as old, AgentProcess(tmp_path / "node", old) as agent:
+        runs = submit(old, f"until [ -e {go} ]; do sleep 0.05; done; exit 3")
+        until_state(old, runs, "running")
+        backed_up(old, backup)
+        pid_file = tmp_path / "pid"
+        later = submit(old, f"echo $$ > {pid_file}; exec sleep 600")
+        until_state(old, later, "running")
+        until(pid_file.exists, "the later job says its pid")
+        old.kill()
+        control = restored(backup, tmp_path / "new")
+        control.http_port, control.grpc_port = old.http_port, old.grpc_port
+        with control:
+            until(lambda: not _lives(int(pid_file.read_text())), "what the backup doesn't know is stopped")
+            assert job(control, runs)["state"] == "running"
+            go.touch()
+            ended = until_state(control, runs, "failed")
+            assert (ended["exit_code"], len(ended["attempts"])) == (3, 1)
+            assert int(later) not in known_jobs(control)
+            again = submit(control, "exit 5", gpu_count=4)
+            assert until_state(control, again, "failed")["exit_code"] == 5
+        assert agent.output().count("stale_epoch_ignored") == 0
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_two_backups_at_once_are_one_and_a_refusal(tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "data") as control:
+        slow = http.client.HTTPConnection("127.0.0.1", control.http_port, timeout=20)
+        many = {"jobs": [{"command": "true", "env": {"A": "x" * 30_000}}] * 200}
+        for _ in range(3):
+            assert control.ask("POST", "/api/v1/jobs", many)[0] == 201
+        slow.request("GET", "/api/v1/backup", headers=control.headers)
+        assert slow.getresponse().status == 200  # and nobody reads on
+        done = stoker("backup", tmp_path / "b.tar", env=control.environ)
+        assert refused(done, 4) == "backup_running"
+        assert not list(tmp_path.glob("*b.tar*"))
+        slow.close()
+        until(lambda: stoker("backup", tmp_path / "b.tar", env=control.environ).returncode == 0, "the next one works")
+
+
+def test_submits_go_on_while_a_backup_is_read_slowly(tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "data") as control:
+        many = {"jobs": [{"command": "true", "env": {"A": "x" * 30_000}}] * 200}
+        assert control.ask("POST", "/api/v1/jobs", many)[0] == 201
+        slow = http.client.HTTPConnection("127.0.0.1", control.http_port, timeout=20)
+        slow.request("GET", "/api/v1/backup", headers=control.headers)
+        assert slow.getresponse().status == 200
+        began = time.monotonic()
+        for _ in range(20):
+            submit(control, "true")
+        assert time.monotonic() - began < 5
+        slow.close()
+
+
+def test_a_kill_in_the_middle_leaves_no_file_and_no_copy(tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "data") as control:
+        many = {"jobs": [{"command": "true", "env": {"A": "x" * 30_000}}] * 200}
+        assert control.ask("POST", "/api/v1/jobs", many)[0] == 201
+        reader, writer = os.pipe()
+        half = subprocess.Popen(
+            [sys.executable, "-m", "stoker", "backup", "-"],
+            env={**os.environ, **control.environ},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+        )
+        os.close(writer)
+        assert os.read(reader, 1_000)
+        control.kill()
+        with open(reader, "rb") as rest:
+            rest.read()
+        _, said = half.communicate(timeout=RUN_S_MAX)
+        assert half.returncode == 5
+        assert b"broke off its answer" in said
+    assert not [path.name for path in (tmp_path / "data").iterdir() if "copy" in path.name]
+
+
+def test_a_viewer_may_not_and_the_socket_in_the_data_folder_wants_no_token(tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "data") as control:
+        viewer = token_in(control.folder, NewTokenBody(role=Role.VIEWER))
+        done = stoker("backup", tmp_path / "b.tar", env={"STOKER_SERVER": control.url, "STOKER_TOKEN": viewer})
+        assert refused(done, 4) == "not_allowed"
+        assert not (tmp_path / "b.tar").exists()
+        done = stoker("backup", tmp_path / "b.tar", "--data-dir", control.folder)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
+        assert refused(stoker("backup", tmp_path / "b.tar", "--data-dir", control.folder), 4) == "backup_exists"
+        control.kill()
+    # The same command, over the log of one that is stopped.
+    assert stoker("backup", tmp_path / "b.tar", "--data-dir", tmp_path / "data", "--force").returncode == 0
+    assert refused(stoker("backup", tmp_path / "c.tar", "--data-dir", tmp_path), 1) == "data_dir_unusable"
+
+
+def _at_most(size: int) -> Callable[[], None]:
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
+def test_where_the_file_has_no_room_one_error_says_so_and_no_part_is_left(tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "data") as control:
+        done = stoker("backup", tmp_path / "b.tar", env=control.environ, preexec_fn=_at_most(20_000))
+        assert refused(done, 1) == "backup_unwritable"
+        assert not list(tmp_path.glob("*b.tar*"))
+        with open("/dev/full", "wb") as full:
+            done = stoker("backup", "-", env=control.environ, stdout=full)
+        assert done.returncode == 1
+        assert b"Traceback" not in done.stderr
+        missing = stoker("backup", tmp_path / "nowhere" / "b.tar", env=control.environ)
+        assert refused(missing, 1) == "backup_unwritable"
+
+
+def test_where_the_control_plane_has_no_room_for_a_copy_it_says_so_and_goes_on(tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "data") as control:
+        for _ in range(20):
+            submit(control, "true")
+        control.terminate()
+    with closing(sqlite3.connect(tmp_path / "data" / HISTORY)) as db, db:
+        db.execute("CREATE TABLE padding (bytes BLOB)")
+        db.execute("INSERT INTO padding VALUES (zeroblob(2000000))")
+    with ControlProcess(tmp_path / "data", file_bytes_max=1_000_000) as control:
+        status, answer = control.ask("GET", "/api/v1/backup")
+        assert (status, answer["code"]) == (503, "history_unavailable")
+        assert submit(control, "true") == "21"
+        assert not [path.name for path in control.folder.iterdir() if "copy" in path.name]
+
+
+class Kept:
+    """One backup, and a place for what is made of it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.content = file, file.read_bytes()
+
+    def restore(self, content: bytes, folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+        changed = folder.parent / "changed.tar"
+        changed.write_bytes(content)
+        return stoker("restore", changed, "--data-dir", folder, *words)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    folder = tmp_path_factory.mktemp("kept")
+    with ControlProcess(folder / "data") as control:
+        for _ in range(3):
+            submit(control, "true")
+        backed_up(control, folder / "b.tar")
+    return Kept(folder / "b.tar")
+
+
+def places(content: bytes) -> dict[str, tuple[bytes, str]]:
+    """What may have become of a file, and how it is called."""
+    half, later = len(content) // 2, content.index(b"made_at")
+    return {
+        "cut off in its head": (content[:700], "backup_damaged"),
+        "cut off in the middle": (content[:half], "backup_damaged"),
+        "cut off before its end": (content[:-1], "backup_damaged"),
+        "a byte of its head is flipped": (_flipped(content, later + 12), "backup_damaged"),
+        "a byte of its state is flipped": (_flipped(content, 3_000), "backup_damaged"),
+        "a byte of its history is flipped": (_flipped(content, half), "backup_damaged"),
+        "empty": (b"", "backup_foreign"),
+        "another program's": (b"PK\x03\x04" + content, "backup_foreign"),
+        "of a newer format": (content.replace(b'"stoker_backup": 1', b'"stoker_backup": 9', 1), "backup_too_new"),
+    }
+
+
+def _flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+def test_a_file_that_is_not_whole_and_ours_is_refused_and_nothing_is_written(kept: Kept, tmp_path: Path) -> None:
+    for what, (content, code) in places(kept.content).items():
+        done = kept.restore(content, tmp_path / "new")
+        assert refused(done, 1) == code, what
+        assert [path.name for path in tmp_path.iterdir()] == ["changed.tar"], what
+
+
+def test_a_tar_file_of_another_program_is_refused(kept: Kept, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "other.tar", "w") as tar:
+        tar.add(kept.file, HEAD)
+    assert refused(stoker("restore", tmp_path / "other.tar", "--data-dir", tmp_path / "new"), 1) == "backup_foreign"
+
+
+def test_a_folder_that_has_a_log_is_refused_or_moved_aside(kept: Kept, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    assert stoker("restore", kept.file, "--data-dir", folder).returncode == 0
+    (folder / "mine").touch()
+    assert refused(stoker("restore", kept.file, "--data-dir", folder), 4) == "data_dir_not_empty"
+    assert (folder / "mine").exists()
+    assert stoker("restore", kept.file, "--data-dir", folder, "--force").returncode == 0
+    assert not (folder / "mine").exists()
+    assert (tmp_path / "data.before-restore-1" / "mine").exists()
+
+
+def test_a_folder_that_a_control_plane_holds_is_refused_even_by_force(kept: Kept, tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "data") as control:
+        submit(control, "true")
+        for words in ((), ("--force",)):
+            assert refused(stoker("restore", kept.file, "--data-dir", control.folder, *words), 1) == "data_dir_held"
+        assert known_jobs(control) == {1}
+
+
+def test_an_empty_folder_keeps_its_owner_and_its_mode(kept: Kept, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o750)
+    folder.chmod(0o750)
+    if os.geteuid() == 0:
+        os.chown(folder, 4_242, 4_243)
+    before = folder.stat()
+    assert stoker("restore", kept.file, "--data-dir", folder).returncode == 0
+    for entry in (folder, *folder.iterdir()):
+        assert (entry.stat().st_uid, entry.stat().st_gid) == (before.st_uid, before.st_gid)
+    assert folder.stat().st_mode == before.st_mode
+
+
+def test_a_restore_that_finds_no_room_leaves_nothing(kept: Kept, tmp_path: Path) -> None:
+    done = stoker("restore", kept.file, "--data-dir", tmp_path / "new", preexec_fn=_at_most(20_000))
+    assert refused(done, 1) == "data_dir_unusable"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_restore_that_was_killed_is_done_again(kept: Kept, tmp_path: Path) -> None:
+    half = tmp_path / ".new.restoring"
+    half.mkdir()
+    (half / "history.db").write_bytes(b"half")
+    assert stoker("restore", kept.file, "--data-dir", tmp_path / "new").returncode == 0
+    assert not half.exists()
