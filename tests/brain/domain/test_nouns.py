@@ -100,6 +100,11 @@ def test_whoever_asks_for_more_than_the_whole_limit_is_not_told_to_wait_for_the_
     assert "`stoker tenant set vision`" in hint
 
 
+@pytest.mark.parametrize("code", [ReasonCode.INSUFFICIENT_CPUS, ReasonCode.INSUFFICIENT_MEMORY])
+def test_a_job_without_gpus_that_waits_for_cpus_is_not_told_that_gpus_are_free(code: ReasonCode) -> None:
+    assert "free, but" not in describe(Reason(code, {"tasks": 1, "needed": 1, "best": 0, "room": 0}))
+
+
 def test_a_class_that_waits_for_what_the_other_one_holds_beyond_its_share_is_told_so() -> None:
     assert "of the other one that are beyond its share" in hint_for(Reason(ReasonCode.POOL_LIMIT))
 

@@ -93,13 +93,13 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "it starts when GPUs of other nodes come free; a higher `--tasks-per-node` would fit sooner",
     ),
     ReasonCode.INSUFFICIENT_CPUS: (
-        "GPUs are free, but each of {tasks} task(s) needs {needed} CPU(s) beside them; at most {best} are free on a "
-        "node that has the GPUs, room for {room} task(s) in all",
+        "each of {tasks} task(s) needs {needed} CPU(s); at most {best} are free on a node that has all GPUs it asks "
+        "for, room for {room} task(s) in all",
         "ask for fewer CPUs (`--cpus`), or wait for running jobs to end",
     ),
     ReasonCode.INSUFFICIENT_MEMORY: (
-        "GPUs and CPUs are free, but each of {tasks} task(s) needs {needed} MiB of memory; at most {best} MiB are free "
-        "on such a node, room for {room} task(s) in all",
+        "each of {tasks} task(s) needs {needed} MiB of memory; at most {best} MiB are free on a node that has all GPUs "
+        "and CPUs it asks for, room for {room} task(s) in all",
         "ask for less memory (`--memory`), or wait for running jobs to end",
     ),
     ReasonCode.NO_FREE_PORT: (
