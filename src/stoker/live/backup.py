@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Position
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.snapshot_frame import framed
@@ -22,6 +23,9 @@ from stoker.live.snapshots import REST_S
 from stoker.ports import Clock, HistoryCopy, HistoryFailed
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Counts, Part, Writing
 from stoker.wire.versions import PRODUCT
+
+SLICE_BYTES: Final = 4 * 1024
+"""Longer pieces are chunks of the state, after each of which others get a turn."""
 
 
 class Backups:
@@ -61,9 +65,9 @@ class Backups:
         await control.committer.settled()
         if not await control.history.flush(position):  # B2
             raise _no_history(control.history.fault)
+        pieces, snapshot = await _framed(position, chunks, control.clock)
         copy = await control.history.store.copy()
         try:
-            pieces = list(framed(position, chunks))
             head = BackupHead(
                 version=PRODUCT,
                 cluster_id=state.cluster_id,
@@ -71,10 +75,7 @@ class Backups:
                 position=position,
                 made_at=control.clock.now(),
                 counts=counts,
-                parts=(
-                    await _part(SNAPSHOT, pieces, control.clock),
-                    Part(name=HISTORY, size=copy.size, sha256=copy.sha256),
-                ),
+                parts=(snapshot, Part(name=HISTORY, size=copy.size, sha256=copy.sha256)),
             )
         except BaseException:
             await copy.close()
@@ -116,13 +117,16 @@ class Backup:
         await self._history.close()
 
 
-async def _part(name: str, pieces: Sequence[bytes], clock: Clock) -> Part:
+async def _framed(position: Position, chunks: Sequence[bytes], clock: Clock) -> tuple[list[bytes], Part]:
+    """The snapshot's frame in pieces, summed up in slices."""
     summed = hashlib.sha256()
-    for number, piece in enumerate(pieces):
+    pieces: list[bytes] = []
+    for piece in framed(position, chunks):
         summed.update(piece)
-        if number % 3 == 2:
-            await clock.sleep(0)
-    return Part(name=name, size=sum(map(len, pieces)), sha256=summed.hexdigest())
+        pieces.append(piece)
+        if len(piece) > SLICE_BYTES:
+            await clock.sleep(REST_S)
+    return pieces, Part(name=SNAPSHOT, size=sum(map(len, pieces)), sha256=summed.hexdigest())
 
 
 def _counts(state: ClusterState) -> Counts:
