@@ -202,7 +202,11 @@ def test_who_asks_too_often_is_asked_again_when_he_is_told_to_and_not_before() -
     assert raised(found.next_pause_s).code == "rate_limited"
 
 
-@pytest.mark.parametrize("text", ["hunter2", "stoker_hunter2", "x\r\nhost: hunter2", f"{TOKEN}\n{TOKEN}", TOKEN[:-1]])
+@pytest.mark.parametrize(
+    "text",
+    ["hunter2", "stoker_hunter2", "x\r\nhost: hunter2", f"{TOKEN}\n{TOKEN}", TOKEN[:-1]],
+    ids=["word", "prefix", "header", "twice", "short"],
+)
 def test_what_is_no_token_is_never_sent_and_never_repeated(text: str) -> None:
     for kind in (Transport, AsyncTransport):
         refusal = raised(lambda kind=kind: kind(token=text))
