@@ -11,8 +11,9 @@ from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.ids import Position
 from stoker.live.feed import Entry, Feed
 from stoker.live.http import events
-from stoker.live.http.events import OpenStreams, messages
+from stoker.live.http.events import STREAMS_MAX, messages
 from stoker.live.http.hearing import Heard
+from stoker.live.http.readers import Readers
 from tests.live.http.plane import Plane
 
 EVENTS = "/api/v1/events"
@@ -21,7 +22,7 @@ EVENTS = "/api/v1/events"
 def following(plane: Plane, entries: AsyncIterator[Entry], caller: Caller = OWNER) -> AsyncGenerator[bytes, None]:
     """The stream of one reader."""
     access = plane.control.access
-    return messages(Heard(plane.control, caller, entries), OpenStreams(), lambda: access.watch(caller))
+    return messages(Heard(plane.control, caller, entries), lambda: access.watch(caller))
 
 
 async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
@@ -34,10 +35,9 @@ async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
 
 
 async def test_a_reader_hears_each_durable_fact_with_its_position_as_id(plane: Plane) -> None:
-    heard, streams = Heard(plane.control, OWNER, plane.control.committer.feed.subscribe(None)), OpenStreams()
-    stream = messages(heard, streams, lambda: plane.control.access.watch(OWNER))
+    heard = Heard(plane.control, OWNER, plane.control.committer.feed.subscribe(None))
+    stream = messages(heard, lambda: plane.control.access.watch(OWNER))
     assert await anext(stream) == b": stoker\n\n"
-    assert streams.count == 1
     await plane.ask("POST", "/api/v1/jobs", {"command": "echo a\nb", "name": "n\n"})
     message = await told(stream)
     shown = json.loads(message["data"])
@@ -47,7 +47,6 @@ async def test_a_reader_hears_each_durable_fact_with_its_position_as_id(plane: P
     assert shown["event"]["spec"]["command"] == "echo a\nb"
     assert (shown["by"], shown["at"][-1]) == ("user:local", "Z")
     await stream.aclose()
-    assert streams.count == 0
 
 
 async def test_a_reader_that_comes_back_misses_nothing_and_hears_nothing_twice(plane: Plane) -> None:
@@ -107,7 +106,7 @@ async def test_an_id_that_is_no_position_is_refused(plane: Plane, text: str) -> 
 
 
 async def test_streams_are_bounded(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "STREAMS_MAX", 0)
+    monkeypatch.setattr(Readers, "count", STREAMS_MAX)
     reply = await plane.get(EVENTS)
     assert (reply.status, reply.json["code"], reply.headers["retry-after"]) == (503, "too_many_streams", "1")
 

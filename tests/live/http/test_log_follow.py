@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from stoker.brain.domain.instruction import Start
 from stoker.brain.domain.job import EndCause
 from stoker.live.http import log_follow, logs
 from tests.live.http.following import LOGS, Node, Reader, asgi_stuck, node_of, stream
-from tests.live.http.plane import Plane, Reply
+from tests.live.http.plane import Plane, Reply, plane_in
 
 
 @asynccontextmanager
@@ -241,9 +242,9 @@ async def test_a_stream_that_cannot_go_on_is_broken_off_with_the_reason(plane: P
         await asyncio.wait({reader.reading})
 
 
-async def test_streams_beyond_the_bound_are_refused(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_beyond_the_bound_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_follow, "STREAMS_MAX", 2)
-    async with writing(plane) as (node, start):
+    async with plane_in(tmp_path) as plane, writing(plane) as (node, start):
         readers = [Reader(plane) for _ in range(2)]
         assert await waits(readers[1].reading)
         refused = await plane.get(f"{LOGS}?follow=true")

@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refuse
 from stoker.brain.domain.ids import Position
 from stoker.live.access import token_unknown
 from stoker.live.control import ControlPlane
@@ -26,13 +26,14 @@ from stoker.live.http.answers import caller_of, query_of
 from stoker.live.http.contract import route
 from stoker.live.http.guard import is_head
 from stoker.live.http.hearing import Heard, drop
+from stoker.live.http.readers import EndlessAnswer, Readers
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.event import EventQuery, event_view
 from stoker.wire.rest.problem import problem_of
 from stoker.wire.versions import API_PREFIX
 
 STREAMS_MAX: Final = 256
-"""One more is refused with `too_many_streams`: each costs a copy of every fact."""
+"""Each costs a copy of every fact."""
 BEAT_S: Final = 15.0
 """Below the minute after which proxies cut a silent connection."""
 MEDIA_TYPE: Final = "text/event-stream"
@@ -43,16 +44,9 @@ Watch = Callable[[], Coroutine[None, None, None]]
 _encode = msgspec.json.Encoder().encode
 
 
-class OpenStreams:
-    """How many readers there are."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["events"])
-    streams = OpenStreams()
+    readers = Readers(STREAMS_MAX, "follow the events", "close some, or read the lists instead")
 
     @router.get(
         "/events",
@@ -68,21 +62,20 @@ def routes(control: ControlPlane) -> APIRouter:
         after = _position(request.headers.get("last-event-id", "") or query.after)
         if is_head(request):
             return Response(media_type=MEDIA_TYPE)
-        if streams.count >= STREAMS_MAX:
-            raise _too_many()
         heard = Heard(control, caller, control.committer.feed.subscribe(after))
-        return StreamingResponse(
-            messages(heard, streams, partial(control.access.watch, caller)),
-            media_type=MEDIA_TYPE,
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        return EndlessAnswer(
+            readers,
+            caller,
+            messages(heard, partial(control.access.watch, caller)),
+            {"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+            MEDIA_TYPE,
         )
 
     return router
 
 
-async def messages(heard: Heard, streams: OpenStreams, revoked: Watch) -> AsyncGenerator[bytes, None]:
+async def messages(heard: Heard, revoked: Watch) -> AsyncGenerator[bytes, None]:
     """The stream, until its reader goes away, falls behind or may not listen any more, or the control plane stops."""
-    streams.count += 1
     over, upcoming = asyncio.ensure_future(revoked()), asyncio.ensure_future(heard.next())
     try:
         yield b": stoker\n\n"
@@ -102,7 +95,6 @@ async def messages(heard: Heard, streams: OpenStreams, revoked: Watch) -> AsyncG
     except FeedLost as lost:
         yield _lost(lost)
     finally:
-        streams.count -= 1
         drop(upcoming)
         over.cancel()
 
@@ -143,10 +135,3 @@ def _position(text: str) -> Position | None:
     if text.isascii() and text.isdigit() and len(text) <= 16:
         return Position(int(text))
     raise bad_value("Last-Event-ID", wanted="a position in the log", got=repr(text[:40]), kind="parameter")
-
-
-def _too_many() -> StokerError:
-    message = f"{STREAMS_MAX} readers follow the events already"
-    return StokerError(
-        refuse("too_many_streams", message, "close some, or read the lists instead", streams=STREAMS_MAX)
-    )

@@ -14,16 +14,18 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.access import Caller
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.report import LogChunk
 from stoker.live.access import token_unknown
 from stoker.live.control import ControlPlane
 from stoker.live.http.connections import break_off
 from stoker.live.http.hearing import drop
 from stoker.live.http.log_reading import LOOK_MAX_S, YET_TO_BEGIN, LogReading
+from stoker.live.http.readers import EndlessAnswer, Readers
 from stoker.live.log_tails import LogPlace, LogTails
 from stoker.ports import Clock
 
@@ -44,7 +46,7 @@ class LogStreams:
 
     def __init__(self, control: ControlPlane) -> None:
         self._clock = control.clock
-        self.count = 0
+        self.readers = Readers(STREAMS_MAX, "follow output", "ask with `wait_s` instead, again and again")
 
     def open(self, reading: LogReading, *, head: bool) -> Response:
         """Raises: StokerError when there is nothing to follow, or `too_many_streams`."""
@@ -52,26 +54,19 @@ class LogStreams:
         headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if head:
             return Response(media_type=MEDIA_TYPE, headers=headers)
-        if self.count >= STREAMS_MAX:
-            raise StokerError(_too_many())
-        return _Stream(self, _Output(reading, self._clock), headers)
+        return _Stream(self.readers, reading.caller, _Output(reading, self._clock), headers)
 
 
-class _Stream(StreamingResponse):
+class _Stream(EndlessAnswer):
     """The answer to one of them."""
 
-    def __init__(self, streams: LogStreams, output: "_Output", headers: dict[str, str]) -> None:
-        super().__init__(output.parts(), media_type=MEDIA_TYPE, headers=headers)
-        self._streams = streams
+    def __init__(self, readers: Readers, caller: Caller, output: "_Output", headers: dict[str, str]) -> None:
+        super().__init__(readers, caller, output.parts(), headers, MEDIA_TYPE)
         self._output = output
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._output.scope = scope
-        self._streams.count += 1
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._streams.count -= 1
+        await super().__call__(scope, receive, send)
 
 
 class _Output:
@@ -188,8 +183,3 @@ class _Output:
         """W3."""
         begin = "" if self._line_begins else "\n"
         return f"{begin}[stoker: {words}]\n".encode()
-
-
-def _too_many() -> Refusal:
-    message = f"{STREAMS_MAX} readers follow output already"
-    return refuse("too_many_streams", message, "ask with `wait_s` instead, again and again", streams=STREAMS_MAX)

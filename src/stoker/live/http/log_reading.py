@@ -4,6 +4,7 @@ from typing import Final
 
 from starlette.requests import Request
 
+from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, Job
@@ -32,9 +33,14 @@ class LogReading:
     def tails(self) -> LogTails:
         return self._control.sessions.tails
 
+    @property
+    def caller(self) -> Caller:
+        """Who reads."""
+        return caller_of(self._request)
+
     async def watch(self) -> None:
         """Returns once whoever reads may not any more."""
-        await self._control.access.watch(caller_of(self._request))
+        await self._control.access.watch(self.caller)
 
     @property
     def job(self) -> Job:

@@ -25,6 +25,8 @@ from stoker.live.http.contract import JOB, route
 from stoker.live.http.guard import is_head
 from stoker.live.http.log_follow import PIECE_BYTES, LogStreams
 from stoker.live.http.log_reading import LogReading
+from stoker.live.http.readers import Readers
+from stoker.live.log_tails import FOLLOWERS_MAX
 from stoker.wire.rest.log import (
     ATTEMPT_HEADER,
     ENDED_HEADER,
@@ -48,6 +50,7 @@ T = TypeVar("T")
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
     untaken, streams = Untaken(), LogStreams(control)
+    waiters = Readers(FOLLOWERS_MAX, "wait for output", "close some, or try again in a second")
 
     @router.get("/jobs/{job_id}/logs", **route(_TEXT, path="job_id", query=LogQuery, refusals=_REFUSALS))
     async def logs(request: Request) -> Response:
@@ -57,8 +60,11 @@ def routes(control: ControlPlane) -> APIRouter:
         if query.follow:
             return streams.open(reading, head=is_head(request))
         wait_s = 0 if is_head(request) else min(query.wait_s, LOG_WAIT_MAX_S)
-        answer = _answer(reading, untaken, control.clock.mono() + wait_s)
-        return await (_while_there(request, control.access, answer) if wait_s else answer)
+        until_s = control.clock.mono() + wait_s
+        if not wait_s:
+            return await _answer(reading, untaken, until_s)
+        with waiters.counted(reading.caller):
+            return await _while_there(request, control.access, _answer(reading, untaken, until_s))
 
     return router
 
