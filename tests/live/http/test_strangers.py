@@ -39,7 +39,7 @@ BODY: dict[str, Any] = {
     "gpu_count": 1,
     "retries": 3,
     "time_limit": 60,
-    "memory_mb": 321,
+    "memory_mb": 7_919,
 }
 ORDERS = [("DELETE", ""), ("POST", "/hold"), ("POST", "/release"), ("POST", "/requeue"), ("POST", "/signal")]
 
@@ -94,7 +94,7 @@ async def test_nothing_that_a_stranger_reads_tells_what_a_job_is_about(people: P
     for person in (people.bert, await people.person(Role.VIEWER, "blue")):
         reply = await person.get(f"{API_PREFIX}/{target}")
         assert reply.status == 200
-        for hidden in (SECRET, "anna", "321"):
+        for hidden in (SECRET, "anna", 'mb":7919'):
             assert hidden.encode() not in reply.body, (target, hidden)
         if "nodes" not in target and "gpus" not in target:
             assert b"node-7" not in reply.body
