@@ -197,3 +197,10 @@ async def test_a_question_that_takes_no_parameter_says_so(plane: Plane) -> None:
     reply = await plane.get(f"{TENANTS}?limit=1")
     assert (reply.status, reply.json["code"]) == (400, "unknown_parameter")
     assert reply.json["hint"] == "no parameter is taken here: leave it out"
+
+
+async def test_a_name_in_a_change_is_not_taken_for_a_misspelt_time(plane: Plane) -> None:
+    await make(plane, "a")
+    reply = await plane.ask("PUT", f"{TENANTS}/a", {"name": "b"})
+    assert (reply.status, reply.json["code"]) == (400, "unknown_field")
+    assert reply.json["hint"].startswith("known are: ")

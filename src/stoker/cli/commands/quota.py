@@ -35,7 +35,8 @@ def quota() -> None:
 def show(form: str) -> None:
     """Show what each class is guaranteed, uses, borrows and may take.
 
-    FREE are idle GPUs that its jobs may take; WAITING is what its waiting jobs ask for.
+    FREE are idle GPUs that its jobs may take; WAITING is what its waiting jobs ask for, of
+    arrays those members that may start.
 
     \b
     Examples:

@@ -148,7 +148,7 @@ def unknown_name(name: str, shape: type[msgspec.Struct], at: str, kind: str) -> 
     """The refusal of a field or parameter that `shape` doesn't have."""
     known = [field.encode_name for field in msgspec.structs.fields(shape)] if shape is not msgspec.Struct else []
     shown = name[:_SHOWN_MAX]
-    near = get_close_matches(shown, known, n=1, cutoff=0.5)
+    near = get_close_matches(shown, known, n=1, cutoff=0.6)
     where = f" in `{at}`" if at else ""
     known_ones = f"known are: {', '.join(sorted(known))}" if known else f"no {kind} is taken here: leave it out"
     hint = f"did you mean `{near[0]}`?" if near else known_ones
