@@ -172,6 +172,26 @@ def test_what_runs_at_the_backup_runs_on_and_what_came_later_is_stopped(tmp_path
         assert agent.output().count("stale_epoch_ignored") == 0
 
 
+def test_a_job_that_started_after_the_backup_is_stopped_and_starts_anew(tmp_path: Path) -> None:
+    backup, starts, go = tmp_path / "b.tar", tmp_path / "starts", tmp_path / "go"
+    with ControlProcess(tmp_path / "data") as old, AgentProcess(tmp_path / "node", old):
+        first = submit(old, "sleep 600", gpu_count=4)
+        until_state(old, first, "running")
+        waits = submit(old, f"echo $STOKER_ATTEMPT >> {starts}; until [ -e {go} ]; do sleep 0.05; done", gpu_count=4)
+        backed_up(old, backup)
+        assert old.ask("DELETE", f"/api/v1/jobs/{first}")[0] < 300
+        until(starts.exists, "the second job starts")
+        old.kill()
+        control = restored(backup, tmp_path / "new")
+        control.http_port, control.grpc_port = old.http_port, old.grpc_port
+        with control:
+            until(lambda: job(control, waits)["state"] == "pending", "it waits, as it did")
+            assert control.ask("DELETE", f"/api/v1/jobs/{first}")[0] < 300
+            until(lambda: len(starts.read_text().split()) == 2, "it starts anew")
+            go.touch()
+            assert until_state(control, waits, "succeeded")["exit_code"] == 0
+
+
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -58,6 +58,7 @@ HELP: Final[Mapping[str, str]] = {
     "quota_updated": "Changes of how the classes share the GPUs.",
     "requests_broken": "REST requests that ended in a defect of ours.",
     "role_changed": "Times that this process became active.",
+    "cluster_restored": "Times that this process went on from a backup.",
     "scheduling_latency": "From when a job may run (submitted, begin time reached, dependencies met, released) to its "
     "placement, by band of priority.",
     "snapshot": "Time that a snapshot took, from its beginning to its being saved.",

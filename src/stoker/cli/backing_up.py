@@ -17,7 +17,7 @@ from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder import sync_folder
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.log_store import log_at
+from stoker.adapters.log_store import ELSEWHERE_NAME, log_at
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.errors import StokerError, refuse
@@ -101,7 +101,7 @@ class _Tee:
 
 
 def _of_stopped(folder: Path, out: BinaryIO) -> BackupHead:
-    if not (folder / STORE_NAME).exists():
+    if not any((folder / name).exists() for name in (STORE_NAME, ELSEWHERE_NAME)):
         message = f"{folder} holds no control plane's store"
         raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
     with as_owner(folder), as_refusals():
