@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 NONE: Final = "none"
+_DIGITS_MAX: Final = 15
 _MIB: Final = 1024
 
 
@@ -30,8 +31,8 @@ class _Number(click.ParamType[int | str]):
         text = str(value).strip().lower()
         if text == NONE:
             return NONE
-        if not (text.isascii() and text.isdigit() and len(text) <= 15):
-            self.fail(f"{value!r} is not a whole number from 0 on; `none` is no limit", param, ctx)
+        if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+            self.fail(f"{value!r} is not a whole number from 0 to {'9' * _DIGITS_MAX}; `none` takes it off", param, ctx)
         return int(text)
 
 
