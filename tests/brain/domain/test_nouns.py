@@ -105,6 +105,12 @@ def test_a_job_without_gpus_that_waits_for_cpus_is_not_told_that_gpus_are_free(c
     assert "free, but" not in describe(Reason(code, {"tasks": 1, "needed": 1, "best": 0, "room": 0}))
 
 
+def test_whoever_waits_beside_free_gpus_is_told_how_many_of_them_are_kept_and_not_that_all_are() -> None:
+    said = describe(Reason(ReasonCode.GUARANTEE_KEPT, {"free": 5, "kept": 4, "asked": 2}))
+    assert said.startswith("5 GPU(s) are free, and 4 are kept for whoever is within a guarantee")
+    assert "asks for 2" in said
+
+
 def test_a_class_that_waits_for_what_the_other_one_holds_beyond_its_share_is_told_so() -> None:
     assert "of the other one that are beyond its share" in hint_for(Reason(ReasonCode.POOL_LIMIT))
 

@@ -142,7 +142,8 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "show` tells the shares, and an admin may change them",
     ),
     ReasonCode.GUARANTEE_KEPT: (
-        "{free} GPU(s) are free, and kept for jobs that are within a guarantee; this one would borrow",
+        "{free} GPU(s) are free, and {kept} are kept for whoever is within a guarantee, with CPUs and memory beside "
+        "them; this job, which asks for {asked}, isn't",
         "it starts when those have theirs; `stoker quota show` and `stoker tenant list` tell the guarantees",
     ),
     ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs ID` shows its last lines"),
