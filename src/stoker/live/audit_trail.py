@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.audit import NOBODY, NUMBERS, AuditQuery, AuditRow
+from stoker.brain.domain.audit import NOBODY, NUMBERS, UNCHANGED, AuditQuery, AuditRow
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import CONTROL, Position, Principal
 from stoker.brain.domain.units import SECOND_MS, Instant
@@ -41,6 +41,8 @@ DENIED: Final = frozenset({"not_allowed", "user_not_yours"})
 """A2. The brain refuses nothing by these codes, so that nothing is noted twice."""
 ASK: Final = "ask"
 """The action of whoever asked for what nobody may, or was only counted."""
+BACKUP: Final = "backup"
+"""The action of whoever took a copy of it all."""
 DROPPED: Final = "rows_dropped"
 """The action of the row that tells of A4."""
 
@@ -102,6 +104,22 @@ class AuditTrail:
             self._count(by, refusal.code, now)
         elif refusal.code in DENIED and (number := self._next_number()):
             self._add(denied_row(self._state, by, asked, now, number, refusal))
+        self.news.set()
+
+    def backed_up(self, by: Principal, position: Position, now: Instant) -> None:
+        """Told of a backup, which changes nothing, and has everything in it that one may not see. A2."""
+        if number := self._next_number():
+            self._add(
+                AuditRow(
+                    position=self._state.position,
+                    number=number,
+                    at=now,
+                    by=by,
+                    action=BACKUP,
+                    outcome=UNCHANGED,
+                    details=f"of position {position}",
+                )
+            )
         self.news.set()
 
     def _count(self, by: Principal, code: str, now: Instant) -> None:

@@ -6,6 +6,7 @@ Rules: B1  a backup is of one position, taken in slices between which others run
            it is restored
        B3  one at a time: a second one is refused, never queued
        B4  whatever ends it, the copy of the history is gone
+Costs: beside a backup of 95,000 jobs the slowest append took 4 ms, beside one of 400 MB of history 9 (without: 6).
 Limits: the state is held in memory as bytes until it is sent, a kilobyte for each job.
 """
 

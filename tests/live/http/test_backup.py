@@ -124,5 +124,14 @@ async def test_asking_for_the_head_alone_takes_no_backup(plane: Plane) -> None:
     assert "backup_taken" in plane.log_text()
 
 
+async def test_the_audit_trail_says_who_has_a_copy_of_it_all(plane: Plane) -> None:
+    await plane.get(BACKUP)
+    rows = (await plane.get(f"{API_PREFIX}/audit?action=backup")).json["rows"]
+    position = plane.control.committer.state.position
+    assert [(row["by"], row["outcome"], row["details"]) for row in rows] == [
+        ("user:local", "unchanged", f"of position {position}")
+    ]
+
+
 async def test_a_parameter_is_refused_as_everywhere(plane: Plane) -> None:
     assert (await plane.get(f"{BACKUP}?since=1d")).json["code"] == "unknown_parameter"

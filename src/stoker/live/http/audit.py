@@ -14,7 +14,7 @@ from stoker.brain.domain.nearest import nearest
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.live.access import require_admin
 from stoker.live.audit_rows import ACTIONS, RESTORE
-from stoker.live.audit_trail import ASK, DROPPED
+from stoker.live.audit_trail import ASK, BACKUP, DROPPED
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import caller_of, json_answer, query_of
 from stoker.live.http.asked import READ
@@ -32,7 +32,7 @@ _REFUSALS: Final = (
     *("bad_job_id", "bad_array", "several_jobs", "history_unavailable"),
 )
 _OUTCOMES: Final = (OK, UNCHANGED, REFUSED)
-_ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED, RESTORE)
+_ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED, BACKUP, RESTORE)
 
 
 def routes(control: ControlPlane) -> APIRouter:

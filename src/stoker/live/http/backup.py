@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stoker.brain.domain.access import Caller
+from stoker.brain.domain.ids import Position
 from stoker.live.backup import Backup, Backups
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import caller_of, query_of
@@ -43,6 +44,7 @@ def routes(control: ControlPlane) -> APIRouter:
         if is_head(request):
             return Response(media_type=MEDIA_TYPE, headers=_HEADERS)
         taken = await backups.take()
+        control.audit_trail.backed_up(caller.principal, Position(taken.head.position), control.committer.now())
         control.telemetry.event(
             "backup_taken", principal=caller.principal, position=taken.head.position, size_bytes=taken.size
         )
