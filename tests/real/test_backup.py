@@ -2,72 +2,24 @@
 
 import http.client
 import os
-import resource
-import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-import tarfile
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from stoker.brain.domain.access import Role
 from stoker.brain.state.admit.leadership import EPOCHS_SKIPPED, IDS_SKIPPED
-from stoker.wire.backup import HEAD, HISTORY, BackupHead, read_backup
+from stoker.wire.backup import HISTORY
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.agent_process import AgentProcess, job, submit, until, until_state
+from tests.real.backups import RUN_S_MAX, at_most, backed_up, known_jobs, refused, restored, stoker
 from tests.real.control_process import ControlProcess, ask_on
 from tests.real.tokens import token_in
 
 JOB = {"command": "true", "gpu_count": 1}
-RUN_S_MAX = 60.0
-
-
-def stoker(*words: object, env: dict[str, str] | None = None, **how: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(  # type: ignore[call-overload,no-any-return]  # given by name
-        [sys.executable, "-m", "stoker", *map(str, words)],
-        env={**os.environ, **(env or {})},
-        stdout=how.pop("stdout", subprocess.PIPE),
-        stderr=subprocess.PIPE,
-        timeout=RUN_S_MAX,
-        **how,
-    )
-
-
-def backed_up(control: ControlProcess, path: Path) -> BackupHead:
-    done = stoker("backup", path, env=control.environ)
-    assert done.returncode == 0, done.stderr
-    with path.open("rb") as file:
-        return read_backup(file, {})
-
-
-def restored(backup: Path, folder: Path) -> ControlProcess:
-    """A control plane over what was restored, whose tokens are those of the backup. Not started."""
-    done = stoker("restore", backup, "--data-dir", folder)
-    assert done.returncode == 0, done.stderr
-    kept = folder.parent / f"{folder.name}.tokens"
-    if not kept.exists():
-        shutil.copytree(folder.parent / "data.tokens", kept)
-    return ControlProcess(folder)
-
-
-def refused(done: subprocess.CompletedProcess[bytes], status: int) -> str:
-    """The code of one clear error, with a hint and without a traceback."""
-    lines = done.stderr.decode().splitlines()
-    assert done.returncode == status, done.stderr
-    assert [line.partition(":")[0] for line in lines] == ["error", "hint"], lines
-    return lines[0].rpartition("[")[2].rstrip("]")
-
-
-def known_jobs(control: ControlProcess) -> set[int]:
-    with control.client() as client:
-        return {int(one.id) for one in client.each_job()}
 
 
 def actions(control: ControlProcess, query: str) -> list[str]:
@@ -267,17 +219,9 @@ def test_a_viewer_may_not_and_the_socket_in_the_data_folder_wants_no_token(tmp_p
     assert refused(stoker("backup", tmp_path / "c.tar", "--data-dir", tmp_path), 1) == "data_dir_unusable"
 
 
-def _at_most(size: int) -> Callable[[], None]:
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    return limit
-
-
 def test_where_the_file_has_no_room_one_error_says_so_and_no_part_is_left(tmp_path: Path) -> None:
     with ControlProcess(tmp_path / "data") as control:
-        done = stoker("backup", tmp_path / "b.tar", env=control.environ, preexec_fn=_at_most(20_000))
+        done = stoker("backup", tmp_path / "b.tar", env=control.environ, preexec_fn=at_most(20_000))
         assert refused(done, 1) == "backup_unwritable"
         assert not list(tmp_path.glob("*b.tar*"))
         with open("/dev/full", "wb") as full:
@@ -301,104 +245,3 @@ def test_where_the_control_plane_has_no_room_for_a_copy_it_says_so_and_goes_on(t
         assert (status, answer["code"]) == (503, "history_unavailable")
         assert submit(control, "true") == "21"
         assert not [path.name for path in control.folder.iterdir() if "copy" in path.name]
-
-
-class Kept:
-    """One backup, and a place for what is made of it."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self.content = file, file.read_bytes()
-
-    def restore(self, content: bytes, folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-        changed = folder.parent / "changed.tar"
-        changed.write_bytes(content)
-        return stoker("restore", changed, "--data-dir", folder, *words)
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    folder = tmp_path_factory.mktemp("kept")
-    with ControlProcess(folder / "data") as control:
-        for _ in range(3):
-            submit(control, "true")
-        backed_up(control, folder / "b.tar")
-    return Kept(folder / "b.tar")
-
-
-def places(content: bytes) -> dict[str, tuple[bytes, str]]:
-    """What may have become of a file, and how it is called."""
-    half, later = len(content) // 2, content.index(b"made_at")
-    return {
-        "cut off in its head": (content[:700], "backup_damaged"),
-        "cut off in the middle": (content[:half], "backup_damaged"),
-        "cut off before its end": (content[:-1], "backup_damaged"),
-        "a byte of its head is flipped": (_flipped(content, later + 12), "backup_damaged"),
-        "a byte of its state is flipped": (_flipped(content, 3_000), "backup_damaged"),
-        "a byte of its history is flipped": (_flipped(content, half), "backup_damaged"),
-        "empty": (b"", "backup_foreign"),
-        "another program's": (b"PK\x03\x04" + content, "backup_foreign"),
-        "of a newer format": (content.replace(b'"stoker_backup": 1', b'"stoker_backup": 9', 1), "backup_too_new"),
-    }
-
-
-def _flipped(content: bytes, at: int) -> bytes:
-    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-
-
-def test_a_file_that_is_not_whole_and_ours_is_refused_and_nothing_is_written(kept: Kept, tmp_path: Path) -> None:
-    for what, (content, code) in places(kept.content).items():
-        done = kept.restore(content, tmp_path / "new")
-        assert refused(done, 1) == code, what
-        assert [path.name for path in tmp_path.iterdir()] == ["changed.tar"], what
-
-
-def test_a_tar_file_of_another_program_is_refused(kept: Kept, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "other.tar", "w") as tar:
-        tar.add(kept.file, HEAD)
-    assert refused(stoker("restore", tmp_path / "other.tar", "--data-dir", tmp_path / "new"), 1) == "backup_foreign"
-
-
-def test_a_folder_that_has_a_log_is_refused_or_moved_aside(kept: Kept, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    assert stoker("restore", kept.file, "--data-dir", folder).returncode == 0
-    (folder / "mine").touch()
-    assert refused(stoker("restore", kept.file, "--data-dir", folder), 4) == "data_dir_not_empty"
-    assert (folder / "mine").exists()
-    assert stoker("restore", kept.file, "--data-dir", folder, "--force").returncode == 0
-    assert not (folder / "mine").exists()
-    assert (tmp_path / "data.before-restore-1" / "mine").exists()
-
-
-def test_a_folder_that_a_control_plane_holds_is_refused_even_by_force(kept: Kept, tmp_path: Path) -> None:
-    with ControlProcess(tmp_path / "data") as control:
-        submit(control, "true")
-        for words in ((), ("--force",)):
-            assert refused(stoker("restore", kept.file, "--data-dir", control.folder, *words), 1) == "data_dir_held"
-        assert known_jobs(control) == {1}
-
-
-def test_an_empty_folder_keeps_its_owner_and_its_mode(kept: Kept, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir(mode=0o750)
-    folder.chmod(0o750)
-    if os.geteuid() == 0:
-        os.chown(folder, 4_242, 4_243)
-    before = folder.stat()
-    assert stoker("restore", kept.file, "--data-dir", folder).returncode == 0
-    for entry in (folder, *folder.iterdir()):
-        assert (entry.stat().st_uid, entry.stat().st_gid) == (before.st_uid, before.st_gid)
-    assert folder.stat().st_mode == before.st_mode
-
-
-def test_a_restore_that_finds_no_room_leaves_nothing(kept: Kept, tmp_path: Path) -> None:
-    done = stoker("restore", kept.file, "--data-dir", tmp_path / "new", preexec_fn=_at_most(20_000))
-    assert refused(done, 1) == "data_dir_unusable"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_restore_that_was_killed_is_done_again(kept: Kept, tmp_path: Path) -> None:
-    half = tmp_path / ".new.restoring"
-    half.mkdir()
-    (half / "history.db").write_bytes(b"half")
-    assert stoker("restore", kept.file, "--data-dir", tmp_path / "new").returncode == 0
-    assert not half.exists()
