@@ -1,31 +1,29 @@
 """A backup over REST: whole, one at a time, and for admins alone."""
 
+import asyncio
 import io
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from stoker.adapters.history_copy import FileCopy
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.audit import AuditQuery
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JOB_ID_MAX, JobId, Position
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot
 from stoker.brain.state.snapshot_frame import unframed
 from stoker.live.backup import Backup, Backups
+from stoker.ports import HistoryFailed
 from stoker.wire.backup import HISTORY, MEDIA_TYPE, SNAPSHOT, BackupHead, read_backup
 from stoker.wire.versions import API_PREFIX
+from tests.live.http.people import People
 from tests.live.http.plane import Plane, plane_in
 from tests.live.http.tokens import token_of
 
 BACKUP = f"{API_PREFIX}/backup"
 JOBS = f"{API_PREFIX}/jobs"
-
-
-@pytest.fixture
-async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
-    async with plane_in(tmp_path / "data") as made:
-        yield made
 
 
 async def submit(plane: Plane) -> int:
@@ -114,6 +112,45 @@ async def test_nobody_but_an_admin_gets_one(tmp_path: Path, role: Role) -> None:
         assert (reply.status, reply.json["code"]) == (403, "not_allowed")
         assert (await plane.ask("HEAD", BACKUP, headers=someone)).status == 403
         assert (await plane.ask("GET", BACKUP, headers=admin)).status == 200
+
+
+async def test_whose_token_is_revoked_is_sent_no_more(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D1, D2"""
+
+    async def revoke(copy: FileCopy) -> bytes:
+        await people.admin.revoke()
+        return b"the rest"
+
+    monkeypatch.setattr(FileCopy, "read", revoke)
+    await _is_broken_off(people)
+
+
+async def test_what_cant_be_read_any_more_is_broken_off_and_the_next_one_may_be_taken(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1, B4"""
+
+    async def fail(copy: FileCopy) -> bytes:
+        raise HistoryFailed("the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileCopy, "read", fail)
+        await _is_broken_off(people)
+    assert "backup_broken_off" in people.plane.log_text()
+    assert (await people.admin.get(BACKUP)).status == 200
+
+
+async def _is_broken_off(people: People) -> None:
+    taking = people.admin.open(BACKUP)
+    async with asyncio.timeout(5):
+        await taking.broken.wait()
+    assert taking.status == 200
+    assert taking.sent[-1]["more_body"]
+    with pytest.raises(StokerError) as short:
+        opened(taking.body)
+    assert short.value.refusal.code == "backup_damaged"
+    taking.close()
+    await asyncio.wait([taking.reading])
 
 
 async def test_asking_for_the_head_alone_takes_no_backup(plane: Plane) -> None:
