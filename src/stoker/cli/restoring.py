@@ -17,8 +17,10 @@ from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder import make_private
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.restored_folder import Beginning, fill, history_in, new_folder, put_history_back
+from stoker.adapters.settings import load
+from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.access import OWNER
-from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.admit.dispatch import admit
@@ -27,6 +29,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, encode_fact, load_snapshot
 from stoker.brain.state.commands import RestoreCluster
 from stoker.brain.state.snapshot_frame import SnapshotDamaged, unframed
+from stoker.live.settings import ControlSettings
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Sink, damaged, read_backup
 
 
@@ -47,6 +50,17 @@ def restore_backup(file: Path, data_dir: Path, *, force: bool) -> Restored:
         asyncio.run(put_history_back(folder, beginning))
         fill(folder, beginning)
     return Restored(head, state)
+
+
+def folder_of(config: Path) -> Path:
+    """The data folder that a control plane's settings name. Raises: StokerError `bad_settings`, `which_daemon` or
+    `store_moved`."""
+    settings = load(ControlSettings, config, os.environ, {}, others=(AgentSettings,)).value
+    if settings.store.url:
+        message = f"store.url of {config} names a database, and a backup is restored into a folder"
+        hint = "restore the database from a backup of its own, or name a folder by --data-dir and leave store.url empty"
+        raise StokerError(refuse("store_moved", message, hint))
+    return settings.data_dir
 
 
 def _proved(file: Path) -> tuple[BackupHead, ClusterState, Sequence[bytes]]:

@@ -57,12 +57,17 @@ def backup(file: Path, data_dir: Path | None, force: bool, form: str) -> None:
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    required=True,
     help="Data folder to make. It mustn't be there yet, or be empty.",
+)
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Settings file of a control plane, whose data_dir is meant.",
 )
 @click.option("--force", is_flag=True, help="Move aside what is in the folder, and keep it.")
 @output_options
-def restore(file: Path, data_dir: Path, force: bool, form: str) -> None:
+def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool, form: str) -> None:
     """Make a control plane's data folder from a backup, all or nothing.
 
     Start a control plane on it then. What happened after the backup is not known to it: jobs that were submitted since
@@ -72,13 +77,17 @@ def restore(file: Path, data_dir: Path, force: bool, form: str) -> None:
     \b
     Examples:
       stoker restore /backup/stoker-monday.tar --data-dir /var/lib/stoker
+      stoker restore /backup/stoker-monday.tar -c /etc/stoker/control.yaml --force
     """
-    from stoker.cli.restoring import restore_backup
+    from stoker.cli.restoring import folder_of, restore_backup
 
-    restored = restore_backup(file, data_dir, force=force)
+    if (data_dir is None) == (config is None):
+        raise click.UsageError("name the folder, by --data-dir or by -c, and not by both")
+    folder = data_dir or folder_of(config or Path())
+    restored = restore_backup(file, folder, force=force)
     head, state = restored
     lines = [
-        f"{data_dir} holds the cluster as it was at position {head.position} ({_held(head)})",
+        f"{folder} holds the cluster as it was at position {head.position} ({_held(head)})",
         f"the next job is {state.next_job_id}; what happened after the backup is not known here",
     ]
     show_lines(form, lines, head)
