@@ -97,7 +97,9 @@ def test_a_persons_file_without_a_token_may_be_read_by_all(config: Path) -> None
     assert run().stdout == f"{HOME} -\n"
 
 
-@pytest.mark.parametrize("text", ["", "hunter2", f"{KEPT}x", f"two\n{KEPT}", f"{KEPT}\n{KEPT}", "\x00" * 50])
+@pytest.mark.parametrize(
+    "text", ["", "hunter2", f"{KEPT}x", f"two\n{KEPT}", f"{KEPT}\n{KEPT}", "\x00" * 50], ids=str.__len__
+)
 def test_what_is_no_token_is_refused_and_not_repeated(tmp_path: Path, text: str) -> None:
     said = refused("--token-file", str(write(tmp_path / "t", text)))
     assert "stoker token create" in said
