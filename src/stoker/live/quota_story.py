@@ -111,7 +111,8 @@ def lent_story(state: ClusterState, job: Job, reason: Reason | None) -> LentView
     within = " and ".join(said for _, said, found in covered if found)
     return LentView(
         message=f"it is within the guarantee of {within}, and GPUs of it are lent: {_named(holders)}. This version "
-        "takes none back by force: they come as those jobs end",
+        "takes none back by force: they come as those jobs end, and to it before whoever would borrow, whatever the "
+        "place in the queue",
         guarantees=guarantees,
         holders=holders,
     )
