@@ -22,7 +22,7 @@ def test_usage_counts_what_ran_and_what_still_runs_and_every_form_says_the_same(
     assert "idle" in table
     wide = say("usage", "--by", "node", "-o", "wide").stdout
     assert "GPU-MS" in wide.splitlines()[0]
-    yaml = say("usage", "-o", "yaml", "--tenant", "nobody").stdout
+    yaml = say("usage", "-o", "yaml", "--user", "nobody").stdout
     assert "lines: []" in yaml
     assert say("cancel", running).exit_code == 0
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -38,6 +39,12 @@ class Control:
         self.url = url
         self._process: subprocess.Popen[bytes] | None = None
         self._token = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self, url: str | None = None) -> None:
         words = [sys.executable, "-m", "stoker", "control", "-c", str(self._settings())]
@@ -89,9 +96,16 @@ class Control:
         return int(json.loads(answer)["id"])
 
     def known(self) -> set[int]:
-        status, answer = self.ask("GET", "/api/v1/jobs?limit=1000")
-        assert status == 200, answer
-        return {int(job["id"]) for job in json.loads(answer)["jobs"]}
+        found: set[int] = set()
+        after = ""
+        while True:
+            status, answer = self.ask("GET", f"/api/v1/jobs?limit=1000{after}")
+            assert status == 200, answer
+            page = json.loads(answer)
+            found |= {int(job["id"]) for job in page["jobs"]}
+            if page["next"] is None:
+                return found
+            after = f"&after={page['next']}"
 
     def kill(self) -> None:
         assert self._process is not None, "not started"
@@ -106,9 +120,8 @@ class Control:
 
 @pytest.fixture
 def control(postgres: Server, tmp_path: Path) -> Iterator[Control]:
-    made = Control(tmp_path / "data", postgres.database(f"c{os.getpid()}_{time.monotonic_ns()}"))
-    yield made
-    made.stop()
+    with Control(tmp_path / "data", postgres.database(f"c{os.getpid()}_{time.monotonic_ns()}")) as made:
+        yield made
 
 
 def test_three_hundred_jobs_acknowledged_one_by_one_survive_a_kill_right_after_the_last(control: Control) -> None:
@@ -121,8 +134,7 @@ def test_three_hundred_jobs_acknowledged_one_by_one_survive_a_kill_right_after_t
 
 
 def test_writes_go_on_by_themselves_after_the_server_was_killed_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    with server() as own:
-        control = Control(tmp_path / "data", own.database("stoker"))
+    with server() as own, Control(tmp_path / "data", own.database("stoker")) as control:
         control.start()
         acknowledged: list[int] = []
         done = threading.Event()
@@ -152,7 +164,6 @@ def test_writes_go_on_by_themselves_after_the_server_was_killed_and_nothing_is_l
         control.kill()
         control.start()
         assert control.known() == set(acknowledged)
-        control.stop()
 
 
 def test_a_folder_whose_log_is_in_postgresql_is_not_opened_without_it(control: Control) -> None:

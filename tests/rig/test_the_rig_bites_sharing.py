@@ -56,10 +56,9 @@ def only_the_jobs_own_tenant_is_charged(patch: Patch) -> None:
     real = Books.charge
 
     def charge(books: Books, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
-        tenants = books._tenants
-        books._tenants = {tenant: tenants[tenant]}
+        books._paths = {tenant: (tenant,)}
         real(books, tenant, job_class, more)
-        books._tenants = tenants
+        books._paths = {}
 
     patch.setattr(Books, "charge", charge)
 

@@ -25,7 +25,8 @@ RETRY_S: Final = 0.2
 CONNECT_S: Final = 5
 _LOCK: Final = 0x53544B52
 """Of the advisory lock that a writer holds: 'STKR'."""
-_LOCK_TRIES: Final = 25
+_LOCK_TRIES: Final = 15
+"""For three seconds: the session of a process that has just ended may not have been noticed yet."""
 _OPTIONS: Final[dict[str, Any]] = {
     "autocommit": True,
     "application_name": "stoker",
@@ -145,9 +146,8 @@ class PostgresLink:
                 "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
                 _LOCK,
             )
-            if not lost_pid or holder[0] != lost_pid:
-                break
-            await db.execute("SELECT pg_terminate_backend(%s)", (lost_pid,))
+            if lost_pid and holder[0] == lost_pid:
+                await db.execute("SELECT pg_terminate_backend(%s)", (lost_pid,))
             await self._clock.sleep(RETRY_S)
         raise StokerError(
             refuse(
