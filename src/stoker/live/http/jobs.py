@@ -62,7 +62,7 @@ def routes(control: ControlPlane) -> APIRouter:
         if "jobs" in members:
             specs = await _specs(control, caller, members)
             return await _many(control, caller, await submitted(control, caller, specs, key))
-        spec = spec_for(control, caller, decode_body(JobBody, data))
+        spec = spec_for(control, caller, decode_body(JobBody, data), control.committer.now())
         return _one(control, caller, await submitted(control, caller, (spec,), key))
 
     @router.get(
@@ -123,10 +123,11 @@ async def _specs(control: ControlPlane, caller: Caller, members: dict[str, msgsp
         if name != "jobs":
             raise unknown_name(name, JobsBody, "", "field")
     specs: list[JobSpec] = []
+    now = control.committer.now()
     for index, element in enumerate(decode_list(members["jobs"], "jobs")):
         at = f"jobs[{index}]"
         try:
-            specs.append(spec_for(control, caller, decode_body(JobBody, element, at), at))
+            specs.append(spec_for(control, caller, decode_body(JobBody, element, at), now, at))
         except StokerError as fault:
             raise of_index(fault, index) from fault
         if len(specs) % BODIES_PER_TURN == 0:

@@ -70,13 +70,12 @@ def keyed(key: str, data: bytes, dialect: str) -> Key:
     return Key(key, blake2b(data, digest_size=_DIGEST_BYTES, person=dialect.encode()).hexdigest())
 
 
-def spec_for(control: ControlPlane, caller: Caller, body: JobBody, at: str = "") -> JobSpec:
+def spec_for(control: ControlPlane, caller: Caller, body: JobBody, now: Instant, at: str = "") -> JobSpec:
     """The job that this caller submits by this body, which lies at `at` in a bulk.
 
     Raises: StokerError `not_allowed`, `user_not_yours`, or for what can't be read.
     """
-    committer = control.committer
-    return owned(committer.state, caller, spec_of(body, committer.now(), at, home=caller.home))
+    return owned(control.committer.state, caller, spec_of(body, now, at, home=caller.home))
 
 
 def of_index(fault: StokerError, index: int) -> StokerError:

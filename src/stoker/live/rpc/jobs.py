@@ -142,13 +142,14 @@ class JobService(JobServiceServicer):
 
     async def _specs(self, caller: Caller, request: pb.SubmitRequest) -> list[JobSpec]:
         """One job is read as REST reads one, several as it reads a list of them."""
+        now = self._control.committer.now()
         if len(request.jobs) == 1:
-            return [spec_for(self._control, caller, job_body(request.jobs[0]))]
+            return [spec_for(self._control, caller, job_body(request.jobs[0]), now)]
         specs: list[JobSpec] = []
         for index, job in enumerate(request.jobs):
             at = f"jobs[{index}]"
             try:
-                specs.append(spec_for(self._control, caller, job_body(job, at), at))
+                specs.append(spec_for(self._control, caller, job_body(job, at), now, at))
             except StokerError as fault:
                 raise of_index(fault, index) from fault
             if len(specs) % JOBS_PER_TURN == 0:

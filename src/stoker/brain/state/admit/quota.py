@@ -25,6 +25,7 @@ from stoker.brain.domain.quota import needs
 from stoker.brain.domain.tenant import UNSTATED, Tenant
 from stoker.brain.domain.units import human_duration
 from stoker.brain.state.admit.tenant import tenant_gone
+from stoker.brain.state.admit.where import time_default
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.walls import WHAT, alone
 
@@ -42,17 +43,14 @@ class TenantRules:
         if len(self._demands) > DEMANDS_MAX:
             self._demands.clear()
 
-    def with_priority(self, spec: JobSpec) -> JobSpec:
-        """V2"""
-        if spec.priority != UNSTATED:
+    def filled(self, spec: JobSpec) -> JobSpec:
+        """With the priority and the time limit of who names none (V2, V3)."""
+        if spec.priority != UNSTATED and spec.time_limit_ms:
             return spec
-        return replace(spec, priority=self._state.standing(spec.tenant).priority)
-
-    def time_cut(self, spec: JobSpec, time_ms: int) -> int:
-        """A default time limit, cut to what the tenant allows (V3)."""
-        for _, limit in self._state.standing(spec.tenant).times:
-            time_ms = min(time_ms, limit)
-        return time_ms
+        standing = self._state.standing(spec.tenant)
+        time_ms = spec.time_limit_ms or min([time_default(self._state, spec), *(most for _, most in standing.times)])
+        priority = standing.priority if spec.priority == UNSTATED else spec.priority
+        return replace(spec, priority=priority, time_limit_ms=time_ms)
 
     def fault(self, spec: JobSpec) -> Refusal | None:
         """V1 to V5."""

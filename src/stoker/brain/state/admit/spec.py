@@ -20,7 +20,7 @@ from stoker.brain.domain.units import Instant, human_duration, utc_text
 from stoker.brain.domain.where import Operator, Requirement, Where, both
 from stoker.brain.state.admit.access import user_fault
 from stoker.brain.state.admit.quota import TenantRules
-from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
+from stoker.brain.state.admit.where import none_selected, selected_nodes, where_fault
 from stoker.brain.state.cluster import ClusterState
 
 _NOT_FOR_USERS: Final = Where(require=(Requirement(JOBS_AS, Operator.NOT_IN, (USERS,)),))
@@ -43,17 +43,16 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> 
         large = _array_fault(spec, state.policy)
         if large is not None:
             return _at(large, index) if len(specs) > 1 else large
-    tenants = TenantRules(state)
+    tenants, strict = TenantRules(state), state.indexes.makes.strict
     full = _too_many_conditions(specs, state.policy) or tenants.queue_full(specs)
     if full:
         return full
     possible: dict[Shape, Refusal | None] = {}
     admitted: list[JobSpec] = []
     for index, spec in enumerate(specs):
-        spec = tenants.with_priority(spec)
-        if spec.time_limit_ms == 0:
-            spec = replace(spec, time_limit_ms=tenants.time_cut(spec, time_default(state, spec)))
-        spec = _kept_off(state, spec)
+        spec = tenants.filled(spec)
+        if strict.any:
+            spec = _kept_off(spec)
         fault = _spec_fault(state.policy, spec, now) or tenants.fault(spec) or _place_fault(state, spec)
         if fault is None:
             shape = spec.shape
@@ -296,9 +295,9 @@ def _account_fault(state: ClusterState, user: str) -> Refusal | None:
     )
 
 
-def _kept_off(state: ClusterState, spec: JobSpec) -> JobSpec:
-    """Away from the nodes that would refuse to start it, where there are some: it names no user, or root."""
-    if spec.user not in ("", ROOT) or not state.indexes.makes.strict.any:
+def _kept_off(spec: JobSpec) -> JobSpec:
+    """Away from the nodes that would refuse to start it, where it names no user, or root."""
+    if spec.user not in ("", ROOT):
         return spec
     return replace(spec, where=both(spec.where, _NOT_FOR_USERS))
 
