@@ -125,6 +125,10 @@ def held(job: Job | None) -> Amount:
     tasks = attempt.open_tasks if attempt else ()
     if job is None or not tasks:
         return NOTHING
+    if len(tasks) == 1:  # by far the most, and this is asked at each start and end
+        placement = tasks[0].placement
+        count = len(placement.gpus)
+        return Amount(count, count * job.spec.demand.gpu_memory_mb, placement.cpus, placement.memory_mb, 1)
     gpus = sum([len(task.placement.gpus) for task in tasks])
     return Amount(
         gpus,

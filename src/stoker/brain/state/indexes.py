@@ -6,7 +6,7 @@ and a test holds the two against each other after every event.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
@@ -14,13 +14,14 @@ from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free, Node
-from stoker.brain.domain.quota import held
+from stoker.brain.domain.quota import NOTHING, held
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.books import Books
 from stoker.brain.state.dependencies import Dependents
 from stoker.brain.state.makes import Makes, kinds_of
+from stoker.brain.state.ordered import Agenda, SortedIds
 from stoker.brain.state.view import GpuKinds
 
 TaskId = tuple[JobId, int, int]
@@ -35,74 +36,6 @@ _Standing = tuple[JobState | None, _Offered | None]
 _Offers = dict[_Offered, "SortedIds"]
 
 _LIMITED = frozenset({JobState.STARTING, JobState.RUNNING})
-
-
-class SortedIds:
-    """Ids in ascending order. Most arrive at the end and leave at the front, which a plain list does well."""
-
-    __slots__ = ("ids",)
-
-    def __init__(self, ids: Iterable[JobId] = ()) -> None:
-        self.ids: list[JobId] = sorted(ids)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __iter__(self) -> Iterator[JobId]:
-        return iter(self.ids)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SortedIds) and self.ids == other.ids
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
-
-    def add(self, job: JobId) -> None:
-        if not self.ids or job > self.ids[-1]:
-            self.ids.append(job)
-        else:
-            insort(self.ids, job)
-
-    def remove(self, job: JobId) -> None:
-        at = bisect_left(self.ids, job)
-        assert self.ids[at : at + 1] == [job], f"job {job} is not in this index"
-        del self.ids[at]
-
-
-class Agenda:
-    """What falls due when, earliest first."""
-
-    __slots__ = ("entries",)
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[Instant, JobId]] = []
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Agenda) and self.entries == other.entries
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
-
-    def add(self, at: Instant, job: JobId) -> None:
-        insort(self.entries, (at, job))
-
-    def remove(self, at: Instant, job: JobId) -> None:
-        i = bisect_left(self.entries, (at, job))
-        assert self.entries[i : i + 1] == [(at, job)], f"job {job} is not due at {at}"
-        del self.entries[i]
-
-    def head(self) -> Instant | None:
-        return self.entries[0][0] if self.entries else None
-
-    def due(self, now: Instant) -> list[JobId]:
-        """Jobs that are due at `now` or were before."""
-        found: list[JobId] = []
-        for at, job in self.entries:
-            if at > now:
-                break
-            found.append(job)
-        return found
 
 
 class Indexes:
@@ -175,7 +108,6 @@ class Indexes:
         before, after = _live(old), _live(new)
         if before is not after:
             self._follow_attempt(old, before, new, after)
-            self._follow_books(old, new)
 
     def _follow_state(self, job: JobId, before: JobState | None, after: JobState | None) -> None:
         if before is not after:
@@ -235,13 +167,16 @@ class Indexes:
         self._follow_port(old, before, new, after)
         for node in touched:
             self._refresh(node)
+        if touched:
+            self._follow_books(old, new)
 
     def _follow_books(self, old: Job | None, new: Job | None) -> None:
         """A job's tenant and class never change."""
         job = new or old
         before, after = held(old), held(new)
         if job is not None and before != after:
-            self.books.charge(job.spec.tenant, job.spec.job_class, after.minus(before))
+            more = after if before == NOTHING else after.minus(before)
+            self.books.charge(job.spec.tenant, job.spec.job_class, more)
 
     def _hold(self, task: TaskId, placement: TaskPlacement) -> None:
         self.held.setdefault(placement.node, {})[task] = placement
