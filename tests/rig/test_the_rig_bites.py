@@ -37,7 +37,7 @@ from stoker.brain.state.commands import Cancel, NodeSilent, ReportEnding
 from stoker.brain.state.ending import end_tasks
 from stoker.brain.state.events.job import JobEvent, MembersCancelled
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.indexes import Agenda
+from stoker.brain.state.ordered import Agenda
 from stoker.live import outbox
 from stoker.live.committer import Committer
 from stoker.live.outbox import Line, Outbox, Push
