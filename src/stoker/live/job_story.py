@@ -5,7 +5,8 @@ What it went through is in its record; who told it what is in the audit trail. B
 Rules: S1  an attempt after which the job waits again was followed by `requeued`; one after which somebody wanted the
            job once more, by `finished`
        S2  of a member also what was told to its whole array, or to it among others
-       S3  the order is that of time; in one millisecond an order comes before what it made happen
+       S3  the order is that of time; in one millisecond an order comes before what it made happen, and one that was
+           refused or changed nothing behind what an order before it made happen
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,11 +27,16 @@ Moment = tuple[Instant, JobEventView]
 def story_of(job: Job, rows: Sequence[AuditRow]) -> list[JobEventView]:
     """In order of time, numbered from 1. `rows` are those about it, the oldest first."""
     told = [row for row in rows if row.action != "submit"]
-    moments = [_submitted(job), *((row.at, order_view(row)) for row in told), *_attempts(job, told)]
+    happened = list(_attempts(job, told))
     if job.is_final:
-        moments.append(_finished(job))
-    moments.sort(key=lambda moment: moment[0])  # stable, for S3
-    return [view.numbered(number) for number, (_, view) in enumerate(moments, 1)]
+        happened.append(_finished(job))
+    # S3. Of what happened in a millisecond the last order of it that was carried out is the cause.
+    cause = {row.at: place for place, row in enumerate(told, 1) if row.outcome == OK}
+    moments = [(at, cause.get(at, 0), 1, view) for at, view in happened]
+    moments += [(at, 0, 0, view) for at, view in (_submitted(job),)]
+    moments += [(row.at, place, 0, order_view(row)) for place, row in enumerate(told, 1)]
+    moments.sort(key=lambda moment: moment[:3])  # stable
+    return [view.numbered(number) for number, (*_, view) in enumerate(moments, 1)]
 
 
 def _submitted(job: Job) -> Moment:
