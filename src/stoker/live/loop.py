@@ -51,7 +51,6 @@ from stoker.brain.state.events.node import (
 from stoker.brain.state.events.partition import PartitionDefined
 from stoker.brain.state.events.tenant import PoolsSet, TenantDefined
 from stoker.brain.state.facade import ClusterView
-from stoker.brain.state.walls import Walls
 from stoker.live.committer import Committer
 from stoker.live.feed import Entry
 from stoker.live.world import World
@@ -129,7 +128,7 @@ class Loop:
         books = state.indexes.books
         if self.reason_of(shape).code not in SHORT or not (books.limited or state.pools.strict):
             return None
-        return Walls(state.tenants, state.pools, books.held_gpus + state.indexes.free_gpus).before(shape, books)
+        return state.wall(shape)
 
     def _array_limit(self, job: Job) -> Reason | None:
         """Of an array, or a member, that its own limit keeps waiting."""

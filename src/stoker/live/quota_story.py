@@ -124,7 +124,7 @@ _Covered = tuple[str, str, list[HolderView]]
 
 def _by_class(state: ClusterState, own: JobClass, gpus: int) -> Iterator[_Covered]:
     books, other = state.indexes.books, other_class(own)
-    guaranteed = state.pools.guaranteed(books.held_gpus + state.indexes.free_gpus)
+    guaranteed = state.pools.guaranteed(state.indexes.gpus_in_service)
     used, beyond = books.used_by_class(own).gpus, books.used_by_class(other).gpus - guaranteed[other]
     if used + gpus <= guaranteed[own] and beyond > 0:
         said = f"{own.value} jobs ({used} of {guaranteed[own]} GPU(s) used)"

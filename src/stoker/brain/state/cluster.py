@@ -6,7 +6,7 @@ records are never changed in place, a reader may keep one as long as it likes.
 
 from stoker.brain.domain.access import Token, TokenId
 from stoker.brain.domain.array import JobRef, index_of
-from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, Principal, TenantName
 from stoker.brain.domain.job import Job, SubmitKey, key_name, member_of
@@ -15,9 +15,11 @@ from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
+from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import THE_DEFAULT, Standing, Tenant, standing_of
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
+from stoker.brain.state.walls import Walls
 
 
 class ClusterState:
@@ -111,6 +113,13 @@ class ClusterState:
             if standing.path:  # of names that nobody made there is no end
                 self._standings[name] = standing
         return standing
+
+    def wall(self, shape: Shape) -> Reason | None:
+        """Which limit one more job of this shape would break now."""
+        books = self.indexes.books
+        if not (books.limited or books.unlending or self.pools.strict):
+            return None
+        return Walls(self.tenants, self.pools, self.indexes.gpus_in_service).before(shape, books)
 
     def put_token(self, token: Token) -> None:
         self.tokens[token.id] = token

@@ -78,6 +78,11 @@ class Indexes:
         self.ended_max = 0
         """Copied from the policy, so that `next_deadline` knows when pruning is due."""
 
+    @property
+    def gpus_in_service(self) -> int:
+        """Held, or free on a node that takes work: what class pools are shares of."""
+        return self.books.held_gpus + self.free_gpus
+
     def next_deadline(self) -> Instant | None:
         """When `RunDeadlines` has something to do next; None = nothing is foreseen."""
         if self.over or self.dependents.decided or len(self.ended) > self.ended_max + self.ended_max // 10:

@@ -12,6 +12,7 @@ from stoker.brain.domain.access import Role, Token
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.admit.tenant import find_tenant
+from stoker.brain.state.admit.text import comment_fault
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import CreateToken, RevokeToken
 from stoker.brain.state.events.access import TokenCreated, TokenRevoked
@@ -31,7 +32,7 @@ def create(state: ClusterState, command: CreateToken, now: Instant) -> Answer:
     fault = (
         _bound_fault(state, token)
         or user_fault(token.user)
-        or _text_fault(token, state.policy.text_bytes_max)
+        or comment_fault(token.comment, state.policy.text_bytes_max)
         or _expiry_fault(token, now)
         or _full(state, len(gone))
     )
@@ -69,14 +70,6 @@ def user_fault(user: str) -> Refusal | None:
         "`getent passwd` shows those of a node",
         user=user[:80],
     )
-
-
-def _text_fault(token: Token, bytes_max: int) -> Refusal | None:
-    size = len(token.comment.encode(errors="replace"))
-    if size <= bytes_max:
-        return None
-    message = f"the comment has {size} bytes; at most {bytes_max} are taken"
-    return refuse("text_too_long", message, "say it in fewer words", field="comment", bytes=size, bytes_max=bytes_max)
 
 
 def _expiry_fault(token: Token, now: Instant) -> Refusal | None:

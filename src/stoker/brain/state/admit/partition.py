@@ -13,6 +13,7 @@ from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import human_duration
+from stoker.brain.state.admit.text import comment_fault
 from stoker.brain.state.admit.where import excluded_fault, terms_fault
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeletePartition, PutPartition
@@ -47,7 +48,7 @@ def put(state: ClusterState, command: PutPartition) -> Answer:
     fault = (
         _name_fault(partition.name)
         or _time_fault(partition, state.policy)
-        or _comment_fault(partition, state.policy)
+        or comment_fault(partition.comment, state.policy.text_bytes_max)
         or terms_fault(partition.where, state.policy)
         or excluded_fault(state, partition.where.exclude)
         or (None if old else _full(state))
@@ -87,20 +88,6 @@ def _time_fault(partition: Partition, policy: Policy) -> Refusal | None:
                 limit_max_ms=most,
             )
     return None
-
-
-def _comment_fault(partition: Partition, policy: Policy) -> Refusal | None:
-    size = len(partition.comment.encode(errors="replace"))
-    if size <= policy.text_bytes_max:
-        return None
-    return refuse(
-        "text_too_long",
-        f"the comment has {size} bytes; at most {policy.text_bytes_max} are taken",
-        "say it in fewer words",
-        field="comment",
-        bytes=size,
-        bytes_max=policy.text_bytes_max,
-    )
 
 
 def _full(state: ClusterState) -> Refusal | None:

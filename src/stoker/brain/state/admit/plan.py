@@ -8,11 +8,10 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place
-from stoker.brain.domain.reason import Reason, describe
+from stoker.brain.domain.reason import describe
 from stoker.brain.domain.units import NEVER
 from stoker.brain.domain.where import selects
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.walls import Walls
 
 
 def admit_place(state: ClusterState, place: Place) -> Refusal | None:
@@ -43,15 +42,8 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
         if task.cpus > free.cpus or task.memory_mb > free.memory_mb:
             return _stale(place, f"node {task.node} has too few CPUs or too little memory left")
         left[task.node] = free.take(task)
-    wall = _wall(state, job)
+    wall = state.wall(job.spec.shape)
     return None if wall is None else _stale(place, describe(wall))
-
-
-def _wall(state: ClusterState, job: Job) -> Reason | None:
-    books = state.indexes.books
-    if not (books.limited or books.unlending or state.pools.strict):
-        return None
-    return Walls(state.tenants, state.pools, books.held_gpus + state.indexes.free_gpus).before(job.spec.shape, books)
 
 
 def _candidate(state: ClusterState, place: Place) -> Job | None:

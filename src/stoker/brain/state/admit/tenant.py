@@ -20,6 +20,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.tenant import Tenant, path_of
 from stoker.brain.domain.units import Instant
+from stoker.brain.state.admit.text import text_fault
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
 from stoker.brain.state.events.access import TokenRevoked
@@ -196,16 +197,9 @@ def _text_fault(tenant: Tenant, policy: Policy) -> Refusal | None:
         ("organization", tenant.organization),
         ("comment", tenant.comment),
     ):
-        size = len(text.encode(errors="replace"))
-        if size > policy.text_bytes_max:
-            return refuse(
-                "text_too_long",
-                f"{field} has {size} bytes; at most {policy.text_bytes_max} are taken",
-                "say it in fewer words",
-                field=field,
-                bytes=size,
-                bytes_max=policy.text_bytes_max,
-            )
+        fault = text_fault(field, text, policy.text_bytes_max)
+        if fault:
+            return fault
     return None
 
 
@@ -277,7 +271,7 @@ def _below_use(state: ClusterState, pools: Pools) -> Refusal | None:
     if not pools.strict:
         return None
     books = state.indexes.books
-    for job_class, guaranteed in pools.guaranteed(books.held_gpus + state.indexes.free_gpus).items():
+    for job_class, guaranteed in pools.guaranteed(state.indexes.gpus_in_service).items():
         used = books.used_by_class(job_class).gpus
         if used > guaranteed:
             return refuse(
