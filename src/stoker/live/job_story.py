@@ -32,15 +32,15 @@ def story_of(job: Job, rows: Sequence[AuditRow]) -> list[JobEventView]:
         happened.append(_finished(job))
     # S3. Of what happened in a millisecond the last order of it that was carried out is the cause.
     cause = {row.at: place for place, row in enumerate(told, 1) if row.outcome == OK}
-    moments = [(at, cause.get(at, 0), 1, view) for at, view in happened]
-    moments += [(at, 0, 0, view) for at, view in (_submitted(job),)]
+    moments = [(job.submitted_at, 0, 0, _submitted(job))]
+    moments += [(at, cause.get(at, 0), 1, view) for at, view in happened]
     moments += [(row.at, place, 0, order_view(row)) for place, row in enumerate(told, 1)]
     moments.sort(key=lambda moment: moment[:3])  # stable
     return [view.numbered(number) for number, (*_, view) in enumerate(moments, 1)]
 
 
-def _submitted(job: Job) -> Moment:
-    return job.submitted_at, JobEventView(at=iso(job.submitted_at), event="submitted", by=job.by)
+def _submitted(job: Job) -> JobEventView:
+    return JobEventView(at=iso(job.submitted_at), event="submitted", by=job.by)
 
 
 def _finished(job: Job) -> Moment:
