@@ -24,8 +24,8 @@ from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import NO_TENANT, UNSTATED, Tenant, Tier
 from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.where import ANYWHERE, make_where
+from stoker.brain.state import cluster
 from stoker.brain.state import commands as ask
-from stoker.brain.state.admit import plan as admit_plan
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobPlaced
 from stoker.brain.state.events.union import Event
@@ -236,7 +236,7 @@ def test_it_would_be_noticed_if_limits_were_not_asked_again_when_a_plan_is_carri
         def before(self, shape: Shape, spent: Spent) -> Reason | None:
             return None
 
-    monkeypatch.setattr(admit_plan, "Walls", Open)
+    monkeypatch.setattr(cluster, "Walls", Open)
     with pytest.raises(AssertionError):
         _live_all(40)
 
