@@ -6,7 +6,8 @@ contract tests. Nothing above a port uses a thread, so that a whole cluster runs
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,6 +15,7 @@ from stoker.brain.domain.audit import AuditQuery, AuditRow
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
+from stoker.brain.domain.marker import Marker
 from stoker.brain.domain.units import Instant, Mono
 from stoker.brain.domain.usage import Holding, Offer, Span, UsageQuery, UsageSum
 
@@ -26,7 +28,10 @@ class Clock(Protocol):
     """
 
     def now(self) -> Instant: ...
-    def mono(self) -> Mono: ...
+    def mono(self) -> Mono:
+        """Seconds since whenever, which go on while the machine sleeps (CLOCK_BOOTTIME): leases are counted in them."""
+        ...
+
     async def sleep(self, seconds: float) -> None: ...
 
 
@@ -67,12 +72,20 @@ class Snapshot(Protocol):
     def chunks(self) -> Sequence[bytes]: ...
 
 
+class Stored(NamedTuple):
+    """A record as the log keeps it."""
+
+    position: Position
+    epoch: Epoch
+    record: bytes
+
+
 class EventLog(Protocol):
-    """The durable history. One process at a time has it open.
+    """The durable history. One process at a time has it open, unless it is shared (see `SharedLog`).
 
     Rules: L1  `append` returns only when every record would survive a power loss
            L2  `append` is a compare-and-set: it raises LogConflict unless `position` is the log's end and `epoch` is
-               not below the newest epoch it holds
+               not below the newest epoch it holds, nor below the one that was promised
            L3  after LogFailed or LogConflict the log accepts nothing more from this process
            L4  `follow` yields records in order without gaps, or raises LogDamaged
            L5  a snapshot is there whole or not at all; the newest whole one is answered
@@ -95,6 +108,93 @@ class EventLog(Protocol):
     async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
         """Keep a snapshot and drop records that neither recovery nor a short look back needs any more.
         Must not delay a concurrent `append` noticeably."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ReplicaLog(EventLog, Protocol):
+    """A log of which each control plane has a copy of its own.
+
+    Rules: L6  after `promise(e)` no append under an epoch below e succeeds, also after a restart; until another promise
+           L7  after `cut(p)` the log ends at p, as if nothing had ever come after it. What came after it is kept aside
+               in a file of its own, whole or not at all, and never read again
+           L8  `install` leaves either the old log or the new one, never a mixture. What the old one held is kept aside
+    """
+
+    @property
+    def uid(self) -> str:
+        """Made once with the data folder: one that was lost and made anew holds nothing of what the old one had."""
+        ...
+
+    @property
+    def promised(self) -> Epoch: ...
+
+    async def promise(self, epoch: Epoch) -> None:
+        """L6. Also the proof that the store can be written. Raises: LogFailed, after which it may be tried again."""
+        ...
+
+    async def after(self, position: Position, most: int) -> list[Stored]:
+        """The next records after `position`, at most `most`; none = that is the end. Raises: LogTrimmed, LogDamaged.
+        Must not delay a concurrent `append` noticeably."""
+        ...
+
+    async def ends(self) -> list[tuple[Epoch, Position]]:
+        """The last position of each epoch of which records are kept, newest first, at most EPOCHS_MAX."""
+        ...
+
+    async def cut(self, position: Position) -> str:
+        """L7. Where what came after is kept; empty = nothing came. Raises: LogTrimmed when no state at `position` can
+        be had from what is kept (then nothing was changed), LogFailed. The log must be opened anew afterwards."""
+        ...
+
+    async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:
+        """L8. Become the log that `folder` holds: a store and snapshots as `begin_behind` makes them, and a history.
+        Where the old one is kept; empty = it held nothing. The log must be opened anew then. Raises: LogFailed."""
+        ...
+
+
+class LogTrimmed(Exception):
+    """The log no longer reaches back that far; only a snapshot helps."""
+
+
+class SharedLog(EventLog, Protocol):
+    """A log that several control planes reach, of whom one appends.
+
+    Rules: L9  whoever was replaced in the lease (kept in the same store) can't append any more: what gives the lease
+               to another epoch moves the log to that epoch in the same transaction
+           L10 `follow` goes to the end as it is when it is called, not as it was when the log was opened
+    """
+
+    async def news(self, position: Position, within_s: float) -> bool:
+        """Wait until there are records after `position` (True), or until it has taken so long (False).
+        Raises: LogFailed while the store can't be reached; it may be asked again."""
+        ...
+
+
+class LeaseUnreachable(Exception):
+    """The marker can't be read or written now. What was asked may have been done or not; `read` tells, later."""
+
+
+class Lease(Protocol):
+    """The versions of the marker, in a place that all control planes reach.
+
+    Rules: Z1  `read` answers the highest whole version; versions only grow
+           Z2  `put` is durable and answers True only if its version is there with its content, and none higher was when
+               it was read back; False means that another has that version, or a higher one is there
+           Z3  whatever process dies, stops or goes on again between whatever two steps, no newer version is undone,
+               hidden or changed
+           Z4  after LeaseUnreachable, or a death, within `put`, the version is there whole or not at all; to put it
+               again is safe, and answers True when it was there already with the same `mark`
+           Z5  nothing waits for longer than `timeout_s`: then it is LeaseUnreachable
+    """
+
+    async def read(self) -> Marker | None:
+        """None = nobody ever put one. Raises: LeaseUnreachable, StokerError `marker_damaged`."""
+        ...
+
+    async def put(self, marker: Marker) -> bool:
+        """Raises: LeaseUnreachable."""
         ...
 
     async def close(self) -> None: ...

@@ -4,7 +4,8 @@ The only reader of the machine's clock (the runner, which must count through a s
 
 Rules: C1  `now` is the wall clock as it was at construction plus monotonic time since: a later step of the wall clock
            doesn't reach it, so limits fire neither early nor late
-       C2  `mono` starts at a random offset: a value from another clock, or a wall time taken for it, is wrong by hours
+       C2  `mono` counts on while the machine sleeps, as leases must
+       C3  `mono` starts at a random offset: a value from another clock, or a wall time taken for it, is wrong by hours
            and shows at once
 Source: the offset is trio's (`trio._core._run.SystemClock`).
 """
@@ -34,7 +35,7 @@ class SystemClock:
         return Instant((self._wall_anchor_ns + elapsed_ns) // _NS_PER_MS)
 
     def mono(self) -> Mono:
-        return Mono(time.monotonic() + self._offset_s)
+        return Mono(time.clock_gettime(time.CLOCK_BOOTTIME) + self._offset_s)
 
     async def sleep(self, seconds: float) -> None:
         """A negative wait is no wait, but still lets others run."""

@@ -42,6 +42,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     Empty = none; the output that `stoker logs` shows is kept in any case."""
     error: str = ""
     """The same for standard error alone. Empty = it goes where `output` goes."""
+    lease_ms: int = 0
+    """Kill it, without grace, once no active control plane has answered this node for so long. 0 = never."""
     append: bool = False
     """Never empty the two files: a lower rank of this attempt, perhaps on another node, writes to them too."""
 

@@ -66,6 +66,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """File of its own for stderr. Empty = the same as `output`."""
     where: Where = ANYWHERE
     partition: PartitionName = PartitionName("")
+    lost_after_ms: int | None = None
+    """How long its nodes may be silent before it is started elsewhere. None = as the policy says, 0 = for ever."""
 
     @property
     def shape(self) -> Shape:
@@ -91,6 +93,10 @@ class EndCause(StrEnum):
     """The node searched and has no trace of it."""
     FORGOTTEN = "forgotten"
     """Settled without proof by `node forget --force`."""
+    LEASE_ENDED = "lease_ended"
+    """The runner killed it: its node had not been answered by an active control plane for as long as its lease."""
+    SILENT = "silent"
+    """Settled without proof: its node was silent for so long that its runner must have killed it."""
 
 
 class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -109,7 +115,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def proved(self) -> bool:
         """Did the node itself say that the task is gone?"""
-        return self.cause is not EndCause.FORGOTTEN
+        return self.cause not in (EndCause.FORGOTTEN, EndCause.SILENT)
 
     @property
     def clean(self) -> bool:
@@ -152,6 +158,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     master_addr: str = ""
     master_port: int = 0
     """0 = none was asked for."""
+    lease_ms: int = 0
+    """How long its nodes may be unheard of before their runners end it. 0 = for ever: silence never ends it."""
     started_at: Instant = NEVER
     """When the last rank had started."""
     stop: StopOrder | None = None

@@ -47,6 +47,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     an agent of an older version, which runs all as itself."""
     allow_root: bool = True
     """May jobs run as root, those that name no user among them? Only asked where the agent is root."""
+    keeps_leases: bool = False
+    """Does it surely end tasks whose lease has run out, also when its agent or its runner has died?"""
     agent_uid: str = ""
     """Made once per agent data folder: tells a restarted agent from a second machine under the same name."""
 

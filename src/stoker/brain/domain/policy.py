@@ -90,6 +90,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The longest such pause: long enough for a node to come back, short enough not to be noticed in a day's run."""
     stop_grace_ms: int = 10 * SECOND_MS
     """Between the terminate and the kill signal, for a last checkpoint."""
+    attempt_lease_ms: int = 0
+    """How long a node may be silent before its work is started elsewhere. 0 = for ever. At least LEASE_MS_MIN."""
     placements_per_pass_max: int = 1_024
     """One pass places no more, so that it never holds the process long; the next pass goes on at once."""
 

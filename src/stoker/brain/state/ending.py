@@ -35,6 +35,8 @@ _OUTCOMES: Mapping[EndCause, Outcome] = {
     EndCause.NODE_REBOOTED: Outcome.NODE_FAILED,
     EndCause.GONE: Outcome.NODE_FAILED,
     EndCause.FORGOTTEN: Outcome.LOST,
+    EndCause.LEASE_ENDED: Outcome.LOST,
+    EndCause.SILENT: Outcome.LOST,
 }
 _STOPS: Mapping[StopCause, Outcome | None] = {
     StopCause.CANCELLED: Outcome.CANCELLED,

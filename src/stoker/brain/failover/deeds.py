@@ -1,0 +1,60 @@
+"""What does the machine ask for?
+
+Deeds are carried out in order. Each has an answer among `inputs`, but for `Ping`, `Lead`, `SetChanged` and `StepDown`.
+"""
+
+import msgspec
+
+from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.marker import Marker, Member
+
+
+class LookAtMarker(msgspec.Struct, frozen=True):
+    """Answered by MarkerSeen or MarkerLost."""
+
+
+class PutMarker(msgspec.Struct, frozen=True):
+    """Answered by MarkerPut or MarkerLost. At most one look or write is under way at a time."""
+
+    marker: Marker
+
+
+class Ping(msgspec.Struct, frozen=True):
+    """Ask every peer how it is. Whoever answers is told as PeerSaid."""
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """Stop following, and let the log refuse what is older. Answered by Promised."""
+
+    epoch: Epoch
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """Let the log take appends of this epoch again (a promise came to nothing), and follow its holder."""
+
+    epoch: Epoch
+
+
+class Lead(msgspec.Struct, frozen=True, kw_only=True):
+    """The lease is ours: begin this epoch."""
+
+    epoch: Epoch
+    forced: bool = False
+    """What was acknowledged may be lost, so no id that may have been given away is given again."""
+
+
+class SetChanged(msgspec.Struct, frozen=True):
+    """The marker says that acknowledgements wait for these, and for nobody else. The holder is among them."""
+
+    in_sync: tuple[Member, ...]
+
+
+class StepDown(msgspec.Struct, frozen=True, kw_only=True):
+    """Acknowledge nothing more, instruct nobody more, and begin anew as a standby. The machine is spent."""
+
+    code: str
+    """`lease_lost`: another has taken over; `lease_ended`: it couldn't be renewed in time; `resigned`."""
+    why: str
+
+
+Deed = LookAtMarker | PutMarker | Ping | Promise | Follow | Lead | SetChanged | StepDown

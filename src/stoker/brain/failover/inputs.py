@@ -1,0 +1,108 @@
+"""What is the machine told?
+
+Each input is handed to `Machine.step` with the time at which it is told (seconds on a clock that counts through sleep).
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.units import Mono
+
+
+class Role(StrEnum):
+    """What a control plane is for others."""
+
+    STANDBY = "standby"
+    ACTIVE = "active"
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed. Told at the latest when `Machine.next_tick` says."""
+
+
+class MarkerSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at the marker has succeeded."""
+
+    marker: Marker | None
+    """The highest version. None = there never was one."""
+    asked_at: Mono
+    """Before the look began."""
+
+
+class MarkerLost(msgspec.Struct, frozen=True, kw_only=True):
+    """A look or a write has failed: the place can't be reached, or not in time. A write may have been done or not."""
+
+    error: str
+
+
+class MarkerPut(msgspec.Struct, frozen=True, kw_only=True):
+    """A write has come to an end."""
+
+    marker: Marker
+    won: bool
+    """False = another version is at its place, or a higher one is there."""
+
+
+class PeerSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """Another control plane has answered a ping, or has spoken on a stream."""
+
+    member: Member
+    role: Role
+    """ACTIVE only while its lease holds."""
+    epoch: Epoch
+    """Of the newest record in its log."""
+    position: Position
+    """Of that record."""
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """Told to the active: this standby has on disk all that was acknowledged, and from now on acknowledgements wait
+    for it too."""
+
+    member: Member
+
+
+class FellBehind(msgspec.Struct, frozen=True):
+    """Told to the active: this standby is gone, or hasn't confirmed in time."""
+
+    member: Member
+
+
+class LogStands(msgspec.Struct, frozen=True, kw_only=True):
+    """How far our own log reaches, and whether it can be written."""
+
+    epoch: Epoch
+    position: Position
+    fit: bool = True
+
+
+class Promised(msgspec.Struct, frozen=True):
+    """The log refuses older epochs than this one from now on, also after a restart."""
+
+    epoch: Epoch
+
+
+class ForcePromotion(msgspec.Struct, frozen=True):
+    """A person says: take over, whatever is lost by it."""
+
+
+class Resign(msgspec.Struct, frozen=True):
+    """This process is about to stop on purpose. Told to an active once nothing is acknowledged any more."""
+
+
+Input = (
+    Tick
+    | MarkerSeen
+    | MarkerLost
+    | MarkerPut
+    | PeerSaid
+    | CaughtUp
+    | FellBehind
+    | LogStands
+    | Promised
+    | ForcePromotion
+    | Resign
+)
