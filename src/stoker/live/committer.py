@@ -6,24 +6,27 @@ busy goes to the log as one transaction; answers, the feed and the listeners wai
 Rules: W1  an answer means that its facts, and all facts it was decided on, are durable; a refusal waits for nothing
        W2  at most one append is in flight; the next batch gathers meanwhile (group commit)
        W3  a failed append, or an event that can't be applied, ends the writer: whoever waits or comes later is told
-           `log_failed`, and nothing more is acknowledged
+           `log_failed`, and nothing more is acknowledged. So does the end of our lease: then it is `lease_lost`
        W4  time never runs backwards in the log, and never stands still: while the wall clock is behind the newest
            event (it was set back between two processes), `now` goes on from there at half speed until the wall clock
            has caught up. Limits and pauses then take at most twice as long; with a clock that stood still they would
            take as long as the step
+       W5  where there are standbys, an answer also means that all who are in sync have its facts on their disks, and
+           that our lease held at that moment (`Copies`)
+       W6  a follower changes nothing by itself: it applies what another has made durable, and refuses commands
 Limits: `commands_max` commands may wait for the disk; one more is refused with `overloaded`. One command is never
         split, so a batch may be as large as the largest command.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import UNSET, UnsetType
 
 from stoker.brain import cycle
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import CONTROL, JobId, Position, Principal
+from stoker.brain.domain.ids import CONTROL, Epoch, JobId, Position, Principal
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.units import SECOND_MS, Instant
 from stoker.brain.state.admit.dispatch import admit
@@ -34,8 +37,9 @@ from stoker.brain.state.commands import Command
 from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
 from stoker.brain.state.events.union import Event
 from stoker.live.feed import Entry, Feed
+from stoker.live.replay import replayed
 from stoker.live.world import World
-from stoker.ports import EventLog, LogConflict, LogFailed
+from stoker.ports import EventLog, LogConflict, LogFailed, Stored
 
 COMMANDS_MAX: Final = 10_000
 """A disk that commits once a second would still drain this in a second; more waiting than that helps nobody."""
@@ -48,6 +52,39 @@ Listener = Callable[[Sequence[Entry]], None]
 
 Hearer = Callable[[Command, Instant, Refusal | None], None]
 """Told of each command that left no fact: refused or, with None, one that changed nothing. It must only take notes."""
+
+
+class NotActive(Exception):
+    """The right to be active has ended. Nothing after this may be acknowledged."""
+
+
+class Copies(Protocol):
+    """Who must have our facts beside our own disk, and may we speak at all?"""
+
+    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        """`records` are about to be appended after `position`. Only queues them."""
+        ...
+
+    async def kept(self, position: Position) -> None:
+        """Returns when everyone who is in sync has all up to there. Raises: NotActive."""
+        ...
+
+    def check(self) -> None:
+        """Raises: NotActive when our lease doesn't hold now."""
+        ...
+
+
+class Alone:
+    """The `Copies` of a control plane without standbys."""
+
+    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        """Nobody else wants them."""
+
+    async def kept(self, position: Position) -> None:
+        """Our own disk is all."""
+
+    def check(self) -> None:
+        """Nobody can take over."""
 
 
 def job_to_instruct(event: Event) -> JobId | None:
@@ -84,6 +121,7 @@ class Committer:
         world: World,
         *,
         recent: Sequence[Entry] = (),
+        copies: Copies | None = None,
         commands_max: int = COMMANDS_MAX,
     ) -> None:
         """`state` is what the whole log adds up to; `recent` its newest facts, for who followed before a restart."""
@@ -93,6 +131,10 @@ class Committer:
         self.feed.publish(recent)
         self.failed = asyncio.Event()
         self.failure = ""
+        self.following: Callable[[], Refusal] | None = None
+        """While another is active: what whoever gives a command is told (W6)."""
+        self._refusal = _log_failed("")
+        self._copies: Copies = copies or Alone()
         self._log = log
         self._clock = world.clock
         self._entropy = world.entropy
@@ -116,6 +158,23 @@ class Committer:
 
     def hear(self, hearer: Hearer) -> None:
         self._hearers.append(hearer)
+
+    def replay(self, rows: Sequence[Stored]) -> None:
+        """W6: take over what the active has done, which is on our disk already. Raises: LogDamaged."""
+        assert self.following is not None, "only a follower replays"
+        entries: list[Entry] = []
+        for row in rows:
+            entry = replayed(self.state, row.position, row.record)
+            for watcher in self._watchers:
+                watcher(self.state, *entry)
+            entries.append(entry)
+        self.durable = self.state.position
+        self._publish(entries)
+
+    def lead(self) -> None:
+        """Take commands from now on: no other is active, and all that its log holds was replayed."""
+        self.following = None
+        self._resumed_at, self._resumed = self.state.last_at, self._clock.mono()
 
     def now(self) -> Instant:
         """W4."""
@@ -172,7 +231,7 @@ class Committer:
     async def settled(self) -> None:
         """Returns when everything that the state shows now is durable."""
         if self.failed.is_set():
-            raise self._log_failed()
+            raise self._stopped()
         if self.state.position == self.durable:
             return
         done = asyncio.get_running_loop().create_future()
@@ -189,7 +248,7 @@ class Committer:
                 while self._gathering and not self.failed.is_set():
                     await self._append()
                 if self.failed.is_set():
-                    raise LogFailed(self.failure)
+                    raise NotActive(self.failure) if self._refusal.code == "lease_lost" else LogFailed(self.failure)
         finally:
             if not self._closing:
                 self._stop("the writer was ended")
@@ -209,9 +268,15 @@ class Committer:
         began = self._clock.mono()
         try:
             if batch.records:
+                self._copies.ship(self.state.epoch, self.durable, batch.records)
                 await self._log.append(self.state.epoch, self.durable, batch.records)
+                await self._copies.kept(Position(self.durable + len(batch.records)))
+            self._copies.check()
         except (LogFailed, LogConflict) as fault:
             self._stop(str(fault))
+            return
+        except NotActive as fault:
+            self._stop(str(fault), _lease_lost(str(fault)))
             return
         if self.failed.is_set():
             return  # meanwhile a command was half applied: no agent may hear what the state shows now
@@ -226,10 +291,13 @@ class Committer:
         for done in batch.waiting:
             if not done.done():
                 done.set_result(None)
-        if batch.entries:
-            self.feed.publish(batch.entries)
+        self._publish(batch.entries)
+
+    def _publish(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self.feed.publish(entries)
             for listener in self._listeners:
-                listener(batch.entries)
+                listener(entries)
 
     def _apply_all(self, events: Sequence[Event], now: Instant, by: Principal) -> None:
         if not events:
@@ -259,7 +327,9 @@ class Committer:
 
     def _check_open(self) -> None:
         if self.failed.is_set():
-            raise self._log_failed()
+            raise self._stopped()
+        if self.following is not None:
+            raise StokerError(self.following())
         if self._closing:
             raise StokerError(
                 refuse(
@@ -279,25 +349,35 @@ class Committer:
                 )
             )
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, why: str, refusal: Refusal | None = None) -> None:
         if self.failed.is_set():
             return
         self.failure = why
+        self._refusal = refusal or _log_failed(why)
         self.failed.set()
         self._work.set()
         self._telemetry.warn("writer_stopped", error=why)
-        refusal = self._log_failed().refusal
         for batch in (self._flying, self._gathering):
             for done in batch.waiting:
                 if not done.done():
-                    done.set_exception(StokerError(refusal))
+                    done.set_exception(self._stopped())
         self._gathering = _Batch()
 
-    def _log_failed(self) -> StokerError:
-        return StokerError(
-            refuse(
-                "log_failed",
-                f"the event log can't be written, so nothing is acknowledged: {self.failure}",
-                "see the control plane's log; it stops now and starts again from what is on disk",
-            )
-        )
+    def _stopped(self) -> StokerError:
+        return StokerError(self._refusal)
+
+
+def _log_failed(why: str) -> Refusal:
+    return refuse(
+        "log_failed",
+        f"the event log can't be written, so nothing is acknowledged: {why}",
+        "see the control plane's log; it stops now and starts again from what is on disk",
+    )
+
+
+def _lease_lost(why: str) -> Refusal:
+    return refuse(
+        "lease_lost",
+        f"this control plane is no longer active, so nothing is acknowledged: {why}",
+        "whether this was carried out isn't known here; ask the control plane that is active now",
+    )

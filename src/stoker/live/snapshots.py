@@ -16,12 +16,12 @@ from typing import Final
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.units import Mono
-from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
+from stoker.brain.state.codec import load_snapshot, snapshot_chunks
 from stoker.live.committer import Committer
 from stoker.live.feed import FEED_MAX, Entry
 from stoker.live.history import Recorder
+from stoker.live.replay import replayed
 from stoker.live.world import World
 from stoker.ports import EventLog, LogDamaged, LogFailed
 
@@ -61,7 +61,7 @@ async def recover(log: EventLog, world: World, begin: Begin) -> Recovered:
     history = begin(state)
     recent: deque[Entry] = deque(maxlen=FEED_MAX)
     async for position, record in log.follow(since):
-        entry = _replayed(state, position, record)
+        entry = replayed(state, position, record)
         history.note(state, *entry)
         recent.append(entry)
         if position % RELIEF_EVERY == 0:
@@ -87,7 +87,7 @@ async def state_of(log: EventLog) -> ClusterState:
     stored = await log.snapshot()
     state = ClusterState() if stored is None else _loaded(stored.position, stored.chunks)
     async for position, record in log.follow(state.position):
-        _replayed(state, position, record)
+        replayed(state, position, record)
     return state
 
 
@@ -99,15 +99,6 @@ def _loaded(position: Position, chunks: Sequence[bytes]) -> ClusterState:
     if state.position != position:
         raise LogDamaged(f"the snapshot stored as {position} is of position {state.position}")
     return state
-
-
-def _replayed(state: ClusterState, position: Position, record: bytes) -> Entry:
-    try:
-        fact = decode_fact(record)
-        apply(state, fact, position)
-    except (ValueError, AssertionError, LookupError) as fault:
-        raise LogDamaged(f"record {position} of the log can't be replayed: {fault!r}") from fault
-    return position, fact
 
 
 class Snapshots:

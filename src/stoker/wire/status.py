@@ -210,6 +210,7 @@ STATUSES: Final[dict[str, Status]] = {
     "stopping": _unavailable("The control plane is stopping"),
     "history_unavailable": _unavailable("The history can't be read"),
     "log_failed": _unavailable("The event log can't be written"),
+    "lease_lost": _unavailable("This control plane has just stopped being active"),
     "backup_running": _full("Another backup is being taken"),
     "not_ready": _unavailable("Not ready to serve"),
     "internal_error": Status(500, "INTERNAL", EXIT_FAILED, "A defect of Stoker"),
