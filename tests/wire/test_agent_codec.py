@@ -55,6 +55,7 @@ inventories = st.builds(
     taints=st.lists(text, max_size=2).map(tuple),
     account=text,
     allow_root=st.booleans(),
+    keeps_leases=st.booleans(),
 )
 nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 registrations = st.builds(Registration, node=nodes, inventory=inventories)
@@ -80,6 +81,7 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         output=text,
         error=text,
         append=st.booleans(),
+        lease_ms=big,
     ),
     st.builds(Stop, key=keys, epoch=epoch, grace_ms=big, cause=st.none() | st.sampled_from(StopCause)),
     st.builds(Signal, key=keys, epoch=epoch, signal=st.integers(1, SIGNAL_MAX)),
@@ -192,13 +194,13 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 13,
+        Inventory: 14,
         Gpu: 5,
         TaskStatus: 4,
         TaskInventory: 2,
         Started: 3,
         Beat: 2,
-        Start: 13,
+        Start: 14,
         Stop: 4,
         Signal: 3,
         TaskEnd: 7,

@@ -58,6 +58,7 @@ def encode_registration(registration: Registration) -> pb.RegisterRequest:
         taints=inventory.taints,
         account=inventory.account,
         allow_root=inventory.allow_root,
+        keeps_leases=inventory.keeps_leases,
     )
 
 
@@ -76,6 +77,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         taints=tuple(wire.taints),
         account=wire.account,
         allow_root=wire.allow_root,
+        keeps_leases=wire.keeps_leases,
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
 
@@ -202,6 +204,7 @@ def _encode_start(start: Start) -> pb.Start:
         output=start.output,
         error=start.error,
         append=start.append,
+        lease_ms=start.lease_ms,
     )
     if isinstance(start.command, str):
         wire.shell = start.command
@@ -225,6 +228,7 @@ def _decode_start(wire: pb.Start) -> Start:
         output=wire.output,
         error=wire.error,
         append=wire.append,
+        lease_ms=_not_negative("lease_ms", wire.lease_ms),
     )
 
 

@@ -91,6 +91,7 @@ class RegisterRequest(_message.Message):
     TAINTS_FIELD_NUMBER: _builtins.int
     ACCOUNT_FIELD_NUMBER: _builtins.int
     ALLOW_ROOT_FIELD_NUMBER: _builtins.int
+    KEEPS_LEASES_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -104,6 +105,8 @@ class RegisterRequest(_message.Message):
     """Unix account of the agent. `root` = each job runs as its own user; else all run as this one."""
     allow_root: _builtins.bool
     """May jobs run as root, those that name no user among them? Only asked where the agent is root."""
+    keeps_leases: _builtins.bool
+    """Do tasks end with their attempt lease on this node whatever dies here? Else silence never requeues them."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -131,10 +134,11 @@ class RegisterRequest(_message.Message):
         taints: _abc.Iterable[_builtins.str] | None = ...,
         account: _builtins.str = ...,
         allow_root: _builtins.bool = ...,
+        keeps_leases: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -367,6 +371,7 @@ class Start(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     APPEND_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
     """Exactly one of the two."""
@@ -379,6 +384,8 @@ class Start(_message.Message):
     """Files on the node that get a copy of what the task writes. Empty = none."""
     error: _builtins.str
     append: _builtins.bool
+    lease_ms: _builtins.int
+    """Kill the task when no Beat has been answered for that long. 0 = never."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -404,10 +411,11 @@ class Start(_message.Message):
         output: _builtins.str = ...,
         error: _builtins.str = ...,
         append: _builtins.bool = ...,
+        lease_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "env", b"env", "epoch", b"epoch", "error", b"error", "gpus", b"gpus", "key", b"key", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "env", b"env", "epoch", b"epoch", "error", b"error", "gpus", b"gpus", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
