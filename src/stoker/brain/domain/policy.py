@@ -4,10 +4,16 @@ These are in the log (`PolicySet`) and are replayed, so a log explains itself wi
 """
 
 import hashlib
+from typing import Final
 
 import msgspec
 
 from stoker.brain.domain.units import DAY_MS, SECOND_MS
+
+LEASE_KILL_MS: Final = 10 * SECOND_MS
+"""From the end of an attempt's lease until all of it is surely gone, on a node that keeps leases and isn't frozen: its
+runner kills within a tenth of that, a runner's guard that has to take over first within half. A machine or a runner
+that was frozen meanwhile kills as it thaws, before it says a word; nothing else on that machine runs earlier."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
