@@ -143,6 +143,7 @@ class Committer:
         self._resumed = world.clock.mono()
         self._commands_max = commands_max
         self._listeners: list[Listener] = []
+        self._tellers: list[Listener] = []
         self._watchers: list[Watcher] = []
         self._hearers: list[Hearer] = []
         self._gathering = _Batch()
@@ -150,8 +151,9 @@ class Committer:
         self._work = asyncio.Event()
         self._closing = False
 
-    def listen(self, listener: Listener) -> None:
-        self._listeners.append(listener)
+    def listen(self, listener: Listener, *, of_ours: bool = False) -> None:
+        """`of_ours`: only of what was done here, not of what another did whom we follow."""
+        (self._tellers if of_ours else self._listeners).append(listener)
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
@@ -169,7 +171,7 @@ class Committer:
                 watcher(self.state, *entry)
             entries.append(entry)
         self.durable = self.state.position
-        self._publish(entries)
+        self._publish(entries, self._listeners)
 
     def lead(self) -> None:
         """Take commands from now on: no other is active, and all that its log holds was replayed."""
@@ -291,12 +293,12 @@ class Committer:
         for done in batch.waiting:
             if not done.done():
                 done.set_result(None)
-        self._publish(batch.entries)
+        self._publish(batch.entries, (*self._listeners, *self._tellers))
 
-    def _publish(self, entries: Sequence[Entry]) -> None:
+    def _publish(self, entries: Sequence[Entry], listeners: Sequence[Listener]) -> None:
         if entries:
             self.feed.publish(entries)
-            for listener in self._listeners:
+            for listener in listeners:
                 listener(entries)
 
     def _apply_all(self, events: Sequence[Event], now: Instant, by: Principal) -> None:

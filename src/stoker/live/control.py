@@ -15,7 +15,7 @@ from stoker.live.access import Access
 from stoker.live.announce import Announcer
 from stoker.live.audit import Audit
 from stoker.live.audit_trail import AuditTrail
-from stoker.live.committer import Committer
+from stoker.live.committer import Committer, Copies
 from stoker.live.history import Recorder
 from stoker.live.job_meters import JobMeters
 from stoker.live.liveness import Liveness
@@ -59,24 +59,30 @@ class ControlPlane:
 
 
 async def recover_control(
-    settings: ControlSettings, log: EventLog, history: History, world: World, *, open_to_owner: bool = True
+    settings: ControlSettings,
+    log: EventLog,
+    history: History,
+    world: World,
+    *,
+    open_to_owner: bool = True,
+    copies: Copies | None = None,
 ) -> ControlPlane:
     """The control plane as its log left it, not yet active. The log is open; the history will be.
 
-    `open_to_owner`: nobody but its owner reaches it, so it wants no token.
+    `open_to_owner`: nobody but its owner reaches it, so it wants no token. `copies`: who else keeps what it does.
     Raises: LogDamaged.
     """
     recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
     state = recovered.state
-    committer = Committer(state, log, world, recent=recovered.recent)
+    committer = Committer(state, log, world, recent=recovered.recent, copies=copies)
     await recovered.history.follow(committer)
     outbox = Outbox(committer)
     liveness = Liveness(committer, world, unreachable_after_s=settings.agents.unreachable_after_s)
     heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
     sessions = Sessions(committer, outbox, liveness, world, heartbeat_ms=heartbeat_ms)
     loop = Loop(committer, world, period_s=settings.loop.period_s)
-    committer.listen(Announcer(state, world.telemetry).committed)
-    committer.listen(JobMeters(state, world.telemetry).committed)
+    committer.listen(Announcer(state, world.telemetry).committed, of_ours=True)
+    committer.listen(JobMeters(state, world.telemetry).committed, of_ours=True)
     return ControlPlane(
         settings=settings,
         committer=committer,
@@ -95,8 +101,18 @@ async def recover_control(
 
 
 @asynccontextmanager
-async def active(control: ControlPlane) -> AsyncIterator[Duties]:
-    """Active from entry to exit: a new epoch has begun, and every duty runs.
+async def following(control: ControlPlane, *, snapshots: bool) -> AsyncIterator[Duties]:
+    """A standby from entry to exit: it keeps its history and, where its log is its own, that one short."""
+    async with Duties() as duties:
+        for name, run in _KEEPING:
+            if snapshots or name != "snapshots":
+                duties.begin(name, run(control))
+        yield duties
+
+
+@asynccontextmanager
+async def active(control: ControlPlane, epoch: Epoch | None = None, *, forced: bool = False) -> AsyncIterator[Duties]:
+    """Active from entry to exit: a new epoch has begun, and every duty runs. None = the next epoch.
 
     Leaving without an exception stops cleanly: what was taken is made durable and a snapshot is saved. Leaving with one
     is the same as a crash. Jobs are not touched by either.
@@ -105,26 +121,29 @@ async def active(control: ControlPlane) -> AsyncIterator[Duties]:
     committer = control.committer
     async with Duties() as duties:
         writer = duties.begin("committer", committer.run())
-        epoch = Epoch(committer.state.epoch + 1)
+        epoch = epoch or Epoch(committer.state.epoch + 1)
         policy, pools = control.settings.policy.as_policy(), control.settings.quota.as_pools()
-        await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=policy, pools=pools))
-        for name, run in _DUTIES:
+        await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=policy, pools=pools, forced=forced))
+        for name, run in (*_LEADING, *_KEEPING):
             duties.begin(name, run(control))
         yield duties
         control.sessions.close()
-        await duties.end(*(name for name, _ in _DUTIES))
+        await duties.end(*(name for name, _ in (*_LEADING, *_KEEPING)))
         await control.snapshots.save()
         committer.close()
         await writer
         committer.feed.close()
 
 
-_DUTIES: Final[tuple[tuple[str, Callable[[ControlPlane], Coroutine[None, None, None]]], ...]] = (
+_Duty = tuple[str, Callable[[ControlPlane], Coroutine[None, None, None]]]
+_LEADING: Final[tuple[_Duty, ...]] = (
     ("loop", lambda control: control.loop.run()),
     ("loop_watch", lambda control: control.loop.watch()),
     ("liveness", lambda control: control.liveness.run()),
-    ("snapshots", lambda control: control.snapshots.run()),
     ("audit", lambda control: control.audit.run()),
+)
+_KEEPING: Final[tuple[_Duty, ...]] = (
+    ("snapshots", lambda control: control.snapshots.run()),
     ("history", lambda control: control.history.run()),
     ("audit_trail", lambda control: control.history.run_trail()),
     ("history_trim", lambda control: control.history.run_trim()),

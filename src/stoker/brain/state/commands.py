@@ -213,6 +213,8 @@ class BeginEpoch(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     pools: Pools = Pools()
     """What the settings say. It holds unless they said the same before: then a person's change stays."""
+    forced: bool = False
+    """Somebody made it active who may lack what was acknowledged: no id that may be in use is given away again."""
 
 
 class RestoreCluster(msgspec.Struct, frozen=True, kw_only=True):

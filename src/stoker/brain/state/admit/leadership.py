@@ -34,15 +34,24 @@ def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> t
         events.append(PolicySet(policy=command.policy))
     if command.pools != state.pools_configured:
         events.append(PoolsSet(pools=command.pools, configured=command.pools))
+    if command.forced:
+        skipped = _skip_ids(state)
+        if isinstance(skipped, Refusal):
+            return skipped
+        events.append(skipped)
     return tuple(events)
 
 
 def restore(state: ClusterState) -> tuple[Event, ...] | Refusal:
     """Nothing that was given away after the backup may be given away again: neither an epoch nor a job's id."""
+    skipped = _skip_ids(state)
+    if isinstance(skipped, Refusal):
+        return skipped
+    return EpochBegan(epoch=Epoch(state.epoch + EPOCHS_SKIPPED)), skipped
+
+
+def _skip_ids(state: ClusterState) -> ClusterRestored | Refusal:
     following = state.next_job_id + IDS_SKIPPED
     if following > JOB_ID_MAX:
         return refuse("ids_spent", f"job ids end at {JOB_ID_MAX}", "start a new cluster with an empty data folder")
-    return (
-        EpochBegan(epoch=Epoch(state.epoch + EPOCHS_SKIPPED)),
-        ClusterRestored(backup=state.position, next_job_id=JobId(following)),
-    )
+    return ClusterRestored(backup=state.position, next_job_id=JobId(following))

@@ -23,12 +23,13 @@ class PolicySet(msgspec.Struct, frozen=True, kw_only=True, tag="policy_set"):
 
 
 class ClusterRestored(msgspec.Struct, frozen=True, kw_only=True, tag="cluster_restored"):
-    """What stands before this fact came from a backup; what happened after it was taken is not known here."""
+    """What stands before this fact came from a backup, or from a standby that was made active by force; what happened
+    after that is not known here."""
 
     backup: Position
-    """The position of the backup."""
+    """The position of the backup, or of the standby's last record."""
     next_job_id: JobId
-    """Ids below it may have been given to jobs that the backup lacks."""
+    """Ids below it may have been given to jobs that are not known here."""
 
 
 LeadershipEvent = ClusterCreated | EpochBegan | PolicySet | ClusterRestored
