@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
+from stoker.live.settings_failover import FailoverSettings
 from stoker.live.settings_policy import PolicySettings
 from stoker.live.settings_quota import QuotaSettings
 from stoker.ports import LogSettings
@@ -144,7 +145,6 @@ class HistorySettings:
 class ControlSettings:
     program: ClassVar[str] = "stoker control"
     later: ClassVar[Mapping[str, str]] = {
-        "failover": "a standby comes with a later version; one control plane runs alone",
         "agents.attempt_lease_s": "leases of attempts come with standbys; a lost node's jobs wait until it is back, or "
         "until `stoker node forget --force`",
         "http.tls": "encryption comes with a later version; use an SSH tunnel",
@@ -156,6 +156,7 @@ class ControlSettings:
     http: HttpSettings = field(default_factory=HttpSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
+    failover: FailoverSettings = field(default_factory=FailoverSettings)
     agents: AgentsSettings = field(default_factory=AgentsSettings)
     loop: LoopSettings = field(default_factory=LoopSettings)
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
@@ -167,7 +168,7 @@ class ControlSettings:
     def faults(self) -> list[str]:
         if self.http.port and self.http.port == self.grpc.port:
             return [f"http.port and grpc.port are both {self.http.port}; each listener needs its own"]
-        return []
+        return self.failover.faults_with(self.store.url)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,86 @@
+"""Which settings make one control plane out of two?
+
+All of a cluster have the same `marker`, `mode` and `profile`; each has a name of its own and names the others.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from stoker.brain.failover.timing import DEFAULT, FAST, Timing
+
+PEERS_MAX: Final = 6
+"""Every acknowledgement waits for all who are in sync; more than a few only slow each other down."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+_HOST_PORT: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverSettings:
+    enabled: bool = False
+    """Is this control plane one of several, of which one is active?"""
+    name: str = "a"
+    """What this one is called: letters, digits, `.`, `_` and `-`. Each needs another name."""
+    peers: tuple[str, ...] = ()
+    """The others, each as HOST:PORT of its gRPC listener. Not needed where the log is in PostgreSQL."""
+    marker: str = ""
+    """Folder on shared storage that says who is active. Not needed where the log is in PostgreSQL."""
+    mode: Literal["sync", "async"] = "sync"
+    """sync: nothing is acknowledged before all who are in sync have it on disk, so a take-over loses nothing. async:
+    nobody is waited for, so a take-over may lose what was acknowledged in the last moments."""
+    profile: Literal["default", "fast"] = "default"
+    """How soon a standby takes over: default within 6 s, fast within 1 s. fast wants quick shared storage and machines
+    that are not starved: who can't renew within half a second stops being active."""
+    http: str = ""
+    """Where people reach this one, as http://HOST:PORT: a standby says it to whoever must go to the active. Empty =
+    http.host and http.port."""
+
+    @property
+    def timing(self) -> Timing:
+        return FAST if self.profile == "fast" else DEFAULT
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.marker)
+
+    def faults(self) -> list[str]:
+        found = []
+        if not _NAME.fullmatch(self.name):
+            found.append(f"name: {self.name[:80]!r} may have letters, digits, `.`, `_` and `-`, at most 63 of them")
+        found += [f"peers: {peer[:80]!r} isn't HOST:PORT" for peer in self.peers if not _is_address(peer)]
+        if len(self.peers) > PEERS_MAX:
+            found.append(f"peers: {len(self.peers)} are more than {PEERS_MAX}")
+        if len(set(self.peers)) < len(self.peers):
+            found.append("peers: one of them is named twice")
+        if self.http and not _is_url(self.http):
+            found.append(f"http: {self.http[:80]!r} isn't http://HOST:PORT")
+        return found
+
+    def faults_with(self, store_url: str) -> list[str]:
+        """What is wrong in view of where the log is."""
+        if not self.enabled or store_url:
+            return []
+        found = []
+        if not self.marker:
+            found.append("failover.marker: it is empty; name a folder on storage that all control planes share")
+        elif not self.folder.is_absolute():
+            found.append(f"failover.marker: {self.marker[:200]!r} must be an absolute path")
+        if not self.peers:
+            found.append("failover.peers: it is empty; name the gRPC address of each other control plane")
+        return found
+
+
+def _is_address(text: str) -> bool:
+    parts = _HOST_PORT.fullmatch(text)
+    return parts is not None and 0 < int(parts[1]) <= 65_535
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and parts.path in ("", "/")
