@@ -150,8 +150,6 @@ def test_the_password_of_a_stores_address_is_never_shown(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "line",
     [
-        "failover: {enabled: true}",
-        "agents: {attempt_lease_s: 600}",
         "http: {tls: {}}",
         "jobs: {ended_max: 5}",
     ],

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
+from stoker.brain.domain.policy import Policy
+from stoker.live.settings_agents import AgentsSettings
 from stoker.live.settings_failover import FailoverSettings
 from stoker.live.settings_policy import PolicySettings
 from stoker.live.settings_quota import QuotaSettings
@@ -76,26 +80,6 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentsSettings:
-    heartbeat_s: float = 5.0
-    """Seconds between two signs of life of an agent. Often enough to miss one and not worry; 200 agents then cost
-    about 3 % of a core."""
-    unreachable_after_s: float = 15.0
-    """Seconds of silence after which a node gets no new work: three heartbeats. Nothing that runs there ends for it."""
-
-    def faults(self) -> list[str]:
-        found = []
-        if not 0.05 <= self.heartbeat_s <= 3_600:
-            found.append(f"heartbeat_s: {self.heartbeat_s} isn't between 0.05 and 3600 seconds")
-        if self.unreachable_after_s <= 2 * self.heartbeat_s:
-            found.append(
-                f"unreachable_after_s ({self.unreachable_after_s}) must exceed two heartbeats "
-                f"(heartbeat_s is {self.heartbeat_s}), or one lost message takes a node out of service"
-            )
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
     period_s: float = 5.0
     """Longest time between two looks at the queue. Every change is looked at at once; this is the safety net."""
@@ -145,8 +129,6 @@ class HistorySettings:
 class ControlSettings:
     program: ClassVar[str] = "stoker control"
     later: ClassVar[Mapping[str, str]] = {
-        "agents.attempt_lease_s": "leases of attempts come with standbys; a lost node's jobs wait until it is back, or "
-        "until `stoker node forget --force`",
         "http.tls": "encryption comes with a later version; use an SSH tunnel",
         "jobs": "this section is called `policy` now, and its keys are those of the policy",
     }
@@ -169,6 +151,14 @@ class ControlSettings:
         if self.http.port and self.http.port == self.grpc.port:
             return [f"http.port and grpc.port are both {self.http.port}; each listener needs its own"]
         return self.failover.faults_with(self.store.url)
+
+    def as_policy(self) -> Policy:
+        """The policy that these settings ask for: the section of that name, and what follows from others."""
+        return msgspec.structs.replace(
+            self.policy.as_policy(),
+            attempt_lease_ms=self.agents.lease_ms(failover=self.failover.enabled),
+            attempt_lease_min_ms=self.agents.lease_min_ms,
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -14,6 +14,20 @@ LEASE_KILL_MS: Final = 10 * SECOND_MS
 """From the end of an attempt's lease until all of it is surely gone, on a node that keeps leases and isn't frozen: its
 runner kills within a tenth of that, a runner's guard that has to take over first within half. A machine or a runner
 that was frozen meanwhile kills as it thaws, before it says a word; nothing else on that machine runs earlier."""
+LEASE_DRIFT_PER_MILLE: Final = 20
+"""By how much the clocks of two machines may differ in speed, as between control planes (`failover.timing`): quartz
+drifts by less than a tenth of that within any year."""
+LEASE_SLACK_MS: Final = 5 * SECOND_MS
+"""Added beside the drift: what timers may be late, and what a control plane that was pushed aside by force may still
+have answered before its own lease was over."""
+LEASE_MS_MIN: Final = 1 * SECOND_MS
+"""Below it heartbeats would be a load of their own."""
+
+
+def surely_over_ms(lease_ms: int) -> int:
+    """How long nobody must have heard of a node, counted where it would be heard, until none of its tasks that had
+    this lease runs any more."""
+    return lease_ms + lease_ms * LEASE_DRIFT_PER_MILLE // 1_000 + LEASE_KILL_MS + LEASE_SLACK_MS
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +111,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     stop_grace_ms: int = 10 * SECOND_MS
     """Between the terminate and the kill signal, for a last checkpoint."""
     attempt_lease_ms: int = 0
-    """How long a node may be silent before its work is started elsewhere. 0 = for ever. At least LEASE_MS_MIN."""
+    """How long a node may be silent before its work is started elsewhere. 0 = for ever."""
+    attempt_lease_min_ms: int = 30 * SECOND_MS
+    """A job may ask for no shorter one: heartbeats that get lost or come late must not end work."""
     placements_per_pass_max: int = 1_024
     """One pass places no more, so that it never holds the process long; the next pass goes on at once."""
 
