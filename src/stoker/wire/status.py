@@ -205,6 +205,8 @@ STATUSES: Final[dict[str, Status]] = {
     # between the parts of one control plane
     "stale_epoch": _conflict("Another control plane has taken over"),
     "stale_plan": _conflict("The state has moved on"),
+    "promotion_refused": _conflict("This control plane can't be made active"),
+    "not_active": Status(503, "UNAVAILABLE", EXIT_NO_SERVER, "A standby was asked for what only the active does"),
     # a server in trouble, or none
     "overloaded": _full("The disk can't keep up", 503),
     "stopping": _unavailable("The control plane is stopping"),
