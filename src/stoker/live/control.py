@@ -15,7 +15,8 @@ from stoker.live.access import Access
 from stoker.live.announce import Announcer
 from stoker.live.audit import Audit
 from stoker.live.audit_trail import AuditTrail
-from stoker.live.committer import Committer, Copies
+from stoker.live.committer import Committer
+from stoker.live.failover.standing import Standing, not_active
 from stoker.live.history import Recorder
 from stoker.live.job_meters import JobMeters
 from stoker.live.liveness import Liveness
@@ -47,6 +48,8 @@ class ControlPlane:
     clock: Clock
     entropy: Entropy
     telemetry: Telemetry
+    pair: Standing | None = None
+    """What it is among several. None = it is the only one."""
 
     @property
     def audit_trail(self) -> AuditTrail:
@@ -55,7 +58,7 @@ class ControlPlane:
     @property
     def ready(self) -> bool:
         """Can it acknowledge and decide right now?"""
-        return not self.committer.failed.is_set() and not self.loop.stuck
+        return self.committer.following is None and not self.committer.failed.is_set() and not self.loop.stuck
 
 
 async def recover_control(
@@ -65,16 +68,18 @@ async def recover_control(
     world: World,
     *,
     open_to_owner: bool = True,
-    copies: Copies | None = None,
+    pair: Standing | None = None,
 ) -> ControlPlane:
     """The control plane as its log left it, not yet active. The log is open; the history will be.
 
-    `open_to_owner`: nobody but its owner reaches it, so it wants no token. `copies`: who else keeps what it does.
+    `open_to_owner`: nobody but its owner reaches it, so it wants no token. `pair`: what it is among several, of whom it begins as a standby.
     Raises: LogDamaged.
     """
     recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
     state = recovered.state
-    committer = Committer(state, log, world, recent=recovered.recent, copies=copies)
+    committer = Committer(state, log, world, recent=recovered.recent, copies=pair.copies if pair else None)
+    if pair is not None:
+        committer.following = lambda: not_active(pair.view())
     await recovered.history.follow(committer)
     outbox = Outbox(committer)
     liveness = Liveness(committer, world, unreachable_after_s=settings.agents.unreachable_after_s)
@@ -97,6 +102,7 @@ async def recover_control(
         clock=world.clock,
         entropy=world.entropy,
         telemetry=world.telemetry,
+        pair=pair,
     )
 
 
@@ -121,8 +127,9 @@ async def active(control: ControlPlane, epoch: Epoch | None = None, *, forced: b
     committer = control.committer
     async with Duties() as duties:
         writer = duties.begin("committer", committer.run())
+        committer.lead()
         epoch = epoch or Epoch(committer.state.epoch + 1)
-        policy, pools = control.settings.policy.as_policy(), control.settings.quota.as_pools()
+        policy, pools = control.settings.as_policy(), control.settings.quota.as_pools()
         await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=policy, pools=pools, forced=forced))
         for name, run in (*_LEADING, *_KEEPING):
             duties.begin(name, run(control))

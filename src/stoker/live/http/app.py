@@ -27,6 +27,9 @@ from stoker.live.http import (
     usage,
     why,
 )
+from stoker.live.http import (
+    control as control_routes,
+)
 from stoker.live.http.answers import Bodies
 from stoker.live.http.guard import Guard
 from stoker.live.http.openapi import document_of
@@ -51,6 +54,7 @@ _NOUNS: Final = (
     audit,
     backup,
     cluster,
+    control_routes,
     events,
     health,
     errors,

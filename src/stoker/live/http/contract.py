@@ -18,10 +18,10 @@ REF: Final = "#/components/schemas/{name}"
 
 ALWAYS: Final = (
     *("token_missing", "token_unknown", "not_allowed", "foreign_origin", "foreign_user"),
-    *("rate_limited", "too_many_wrong_tokens", "internal_error"),
+    *("rate_limited", "too_many_wrong_tokens", "not_active", "internal_error"),
 )
 """What any route may refuse with."""
-CHANGE: Final = ("log_failed", "overloaded", "stopping")
+CHANGE: Final = ("log_failed", "lease_lost", "overloaded", "stopping")
 """What any route that changes something may refuse with."""
 QUERY: Final = ("bad_parameter", "unknown_parameter")
 BODY: Final = ("bad_json", "bad_field", "unknown_field", "missing_field", "body_too_large")

@@ -8,6 +8,8 @@ Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a
            which jobs there are. Whoever follows a link may still arrive
        G3  HEAD is GET without the body
        G4  a request's token says who asks; what his role doesn't allow is refused before anything is looked up
+       G6  a standby answers reads and says so; what only the active can do, or tell, it refuses, and so it does any
+           request that wants no stale answer
        G5  what comes over the socket in the data folder is the owner's; over TCP, where no token is wanted, another
            account of this machine is refused
 
@@ -24,11 +26,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.live.control import ControlPlane
+from stoker.live.failover.standing import not_active
 from stoker.live.http.answers import CALLER, problem_answer
 from stoker.live.http.asked import asked_by
 from stoker.live.http.connections import came_by_socket, check_peer
 from stoker.live.http.cors import answer_preflight, is_preflight, naming
 from stoker.live.http.roles import NOBODY, OPEN, check_role
+from stoker.live.http.standby import marked, must_be_active
 from stoker.live.settings import is_loopback as is_loopback_address
 
 _HEAD: Final = "stoker.head"
@@ -64,6 +68,7 @@ class Guard:
         self._names_loopback = control.access.open_to_owner and is_loopback_address(http.host)
         # Where no token is wanted, a page that may ask could do whatever the owner can.
         self._origins = frozenset(() if control.access.open_to_owner else http.cors_origins)
+        self._pair = control.pair
         self._open = OPEN | {"/metrics"} if http.metrics_public else OPEN
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,6 +87,12 @@ class Guard:
             self._note(scope, said, fault.refusal)
             await problem_answer(fault.refusal)(scope, receive, send)
             return
+        if self._pair is not None and self._pair.follows:
+            view = self._pair.view()
+            send = marked(send, view)
+            if must_be_active(scope):
+                await problem_answer(not_active(view))(scope, receive, send)
+                return
         if scope["method"] == "HEAD":
             await self._app({**scope, "method": "GET", _HEAD: True}, receive, _without_body(send))
         else:

@@ -41,9 +41,11 @@ def routes(control: ControlPlane) -> APIRouter:
     for path in ("/health", f"{API_PREFIX}/health"):
         router.get(path, **route(json_content(HealthView)))(health)
 
-    @router.get("/ready", **route(json_content(ReadyView), refusals=("not_ready", "log_failed")))
+    @router.get("/ready", **route(json_content(ReadyView), refusals=("not_ready", "log_failed", "not_active")))
     async def ready(request: Request) -> Response:
         """Say whether jobs are accepted and started; 503 with the reason when not."""
+        if control.committer.following is not None:
+            raise StokerError(control.committer.following())
         await _check_log(control)
         _check_loop(control)
         age_s = round(control.loop.last_pass_age_s(), 3)

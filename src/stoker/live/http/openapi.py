@@ -14,6 +14,7 @@ from stoker.live.http.contract import REF
 from stoker.live.http.security import secured
 from stoker.wire.rest.audit import AuditAsked, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView, ReadyView
+from stoker.wire.rest.control import ControlView
 from stoker.wire.rest.event import EventView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import (
@@ -48,7 +49,7 @@ SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(TokenListView, NewTokenBody, NewTokenView),
     *(UsageAsked, UsageView),
     *(AuditAsked, AuditListView, JobEventsAsked, JobEventsView),
-    *(ClusterView, HealthView, ReadyView, EventView, Problem),
+    *(ClusterView, ControlView, HealthView, ReadyView, EventView, Problem),
 )
 """Those that they hold come along."""
 

@@ -1,0 +1,67 @@
+"""What is this control plane for others right now, as its faces need to know?"""
+
+from typing import Protocol
+
+import msgspec
+
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.failover.inputs import Role
+from stoker.live.committer import Copies
+
+
+class PairView(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several control planes, as it sees itself and the marker."""
+
+    name: str
+    role: Role
+    epoch: Epoch
+    """Of the marker; 0 = there is none."""
+    active: str
+    """Name of whoever holds the lease by the marker; empty = nobody."""
+    active_http: str
+    """Where that one answers people."""
+    in_sync: tuple[str, ...]
+    """Names of those whose disks hold all that was acknowledged."""
+    position: Position
+    """Of our log."""
+    lag_ms: int
+    """How old what we show may be; 0 for the active."""
+    why: str
+    """Why we don't take over; empty for the active."""
+
+
+class Standing(Protocol):
+    """One of several control planes."""
+
+    @property
+    def copies(self) -> Copies: ...
+
+    @property
+    def follows(self) -> bool:
+        """Is another one active, or nobody?"""
+        ...
+
+    def view(self) -> PairView: ...
+
+    async def promote(self) -> None:
+        """Somebody says that this one must be active, whatever is lost. Returns once it is.
+
+        Raises: StokerError `promotion_refused`.
+        """
+        ...
+
+
+def not_active(view: PairView) -> Refusal:
+    """What a standby tells whoever asks for what only the active can do."""
+    if view.active_http and view.active != view.name:
+        hint = f"ask {view.active_http}; with `--server A,B` the command finds the active one by itself"
+    else:
+        hint = f"ask again soon; here it is: {view.why}" if view.why else "ask again soon"
+    return refuse(
+        "not_active",
+        f"control plane {view.name} is a standby",
+        hint,
+        active=view.active_http if view.active != view.name else "",
+        name=view.name,
+    )
