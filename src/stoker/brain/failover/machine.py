@@ -1,0 +1,398 @@
+"""Is this control plane active, and what must be done so that it is, stays it, or stops in time?
+
+Rules: M1  whoever leads holds a marker of its own that it won, and only until `lease_s` after it began to write it
+       M2  it steps down by its own timer, and when it hears that another has the lease; then the machine is spent
+       M3  it leads under an epoch that nobody led under before, and its log has promised it first
+       M4  acknowledgements wait for all that any marker of ours may name: a member is waited for before it is added,
+           and until its removal is known to be done
+       M5  a promise that came to nothing is withdrawn only when another version has taken the place of ours
+       M6  whoever gives the lease back acts no more from the moment at which it begins to
+"""
+
+from enum import Enum, auto
+from typing import Final, assert_never
+
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.units import Mono
+from stoker.brain.failover.deeds import Deed, Follow, Lead, Ping, Promise, SetChanged, StepDown
+from stoker.brain.failover.inputs import (
+    CaughtUp,
+    FellBehind,
+    ForcePromotion,
+    Input,
+    LogStands,
+    MarkerLost,
+    MarkerPut,
+    MarkerSeen,
+    PeerSaid,
+    Promised,
+    Resign,
+    Role,
+    Tick,
+)
+from stoker.brain.failover.obstacle import Seat, forced_obstacle, newest_epoch, obstacle
+from stoker.brain.failover.peers import Peers
+from stoker.brain.failover.talk import NEVER, Outcome, Talk
+from stoker.brain.failover.timing import Timing
+
+FORCED_EPOCHS: Final = 1_000
+"""Whoever is promoted by force leaves room for what an active that wasn't heard may have begun."""
+MEMBERS_MAX: Final = 16
+"""Of more, the marker names none: they follow, and nobody waits for them."""
+
+
+class _Phase(Enum):
+    WATCHING = auto()
+    PROMISING = auto()
+    CLAIMING = auto()
+    LEADING = auto()
+    LEAVING = auto()
+    SPENT = auto()
+
+
+class Machine:
+    """One life of one control plane: a standby first, perhaps active later, and then spent."""
+
+    def __init__(  # noqa: PLR0913  # what never changes in a life; most has a default
+        self,
+        me: Member,
+        *,
+        timing: Timing,
+        life: str,
+        http: str,
+        peers: int,
+        shared_log: bool = False,
+        sync: bool = True,
+    ) -> None:
+        """`life`: unique text of this life. `http`: where we answer people. `peers`: how many others there are."""
+        self.me = me
+        self.timing = timing
+        self.role = Role.STANDBY
+        self.lease_until = Mono(0.0)
+        """End of our lease; 0 = we have none."""
+        self.next_tick = Mono(0.0)
+        """When Tick is due at the latest."""
+        self.why = "the marker hasn't been read yet"
+        """For people: why this standby doesn't take over; empty while it is active."""
+        self._seat = Seat(me=me, peers=peers, shared_log=shared_log, sync=sync)
+        self._life, self._http, self._marks = life, http, 0
+        self._talk, self._peers = Talk(timing), Peers(timing)
+        self._log: LogStands | None = None
+        self._phase = _Phase.WATCHING
+        self._deeds: list[Deed] = []
+        self._ping_at = Mono(0.0)
+        self._follows: Epoch | None = None
+        self._wish_until = Mono(0.0)
+        self._promised = Epoch(0)
+        self._forced = False
+        self._before: Marker | None = None
+        self._renew_at = Mono(0.0)
+        self._confirmed: tuple[Member, ...] = ()
+        self._wanted: tuple[Member, ...] = ()
+        self._leaves_to: tuple[Member, ...] = ()
+        self._leave_code = self._leave_why = ""
+
+    # --- what others read ---------------------------------------------------------------------------------------
+
+    @property
+    def marker(self) -> Marker | None:
+        """The newest version known."""
+        return self._talk.known
+
+    @property
+    def epoch(self) -> Epoch:
+        """The one we lead under, else the marker's; 0 = there is none."""
+        if self.role is Role.ACTIVE:
+            return self._promised
+        return self._talk.known.epoch if self._talk.known else Epoch(0)
+
+    @property
+    def in_sync(self) -> tuple[Member, ...]:
+        """M4. What acknowledgements wait for now; empty while we aren't active."""
+        if self.role is not Role.ACTIVE:
+            return ()
+        put = self._talk.put.in_sync if self._talk.put else ()
+        return tuple(sorted({*self._confirmed, *self._wanted, *put}))
+
+    def holds(self, now: Mono) -> bool:
+        """May we speak for the cluster at this moment?"""
+        return self._phase is _Phase.LEADING and now < self.lease_until
+
+    def forbids_force(self, now: Mono) -> str:
+        """Why a person can't promote us right now; empty = ForcePromotion would begin at once."""
+        if self._phase is not _Phase.WATCHING:
+            return "it is active already" if self.role is Role.ACTIVE else "it is taking over already"
+        return forced_obstacle(self._seat, self._talk, self._log, self._peers, now)
+
+    # --- what it is told ----------------------------------------------------------------------------------------
+
+    def step(self, told: Input, now: Mono) -> tuple[Deed, ...]:
+        """What to do, in this order, after hearing this."""
+        if self._phase is _Phase.SPENT:
+            return ()
+        if self._phase in (_Phase.LEADING, _Phase.LEAVING) and now >= self.lease_until:
+            self._lease_ended()
+        else:
+            self._hear(told, now)
+            self._act(now)
+        self._say(now)
+        deeds, self._deeds = tuple(self._deeds), []
+        return deeds
+
+    def _hear(self, told: Input, now: Mono) -> None:
+        match told:
+            case Tick():
+                pass
+            case MarkerSeen():
+                self._resolved(self._talk.seen(told, now), now)
+            case MarkerPut():
+                self._resolved(self._talk.was_put(told, now), now)
+            case MarkerLost():
+                self._talk.lost(told.error)
+            case PeerSaid():
+                if told.member != self.me:
+                    self._peers.hear(told, now)
+            case CaughtUp():
+                self._caught_up(told.member)
+            case FellBehind():
+                self._fell_behind(told.member)
+            case LogStands():
+                self._log_stands(told)
+            case Promised():
+                if self._phase is _Phase.PROMISING and told.epoch == self._promised:
+                    self._phase = _Phase.CLAIMING
+            case ForcePromotion():
+                self._wish(now)
+            case Resign():
+                self._resign()
+            case _:
+                assert_never(told)
+
+    def _act(self, now: Mono) -> None:
+        """Whatever is due."""
+        if self._phase is _Phase.WATCHING:
+            self._watch(now)
+        if self._phase in (_Phase.PROMISING, _Phase.CLAIMING):
+            self._claim(now)
+        if self._phase in (_Phase.LEADING, _Phase.LEAVING):
+            self._keep(now)
+        if self._phase is _Phase.SPENT:
+            return
+        if now >= self._talk.resolve_due:
+            self._deeds.append(self._talk.resolve(now))
+        if self._looks and now >= self._talk.look_due:
+            self._deeds.append(self._talk.look(now))
+        if not self._seat.shared_log and now >= self._ping_at:
+            self._ping_at = Mono(now + self.timing.ping_s)
+            self._deeds.append(Ping())
+
+    @property
+    def _looks(self) -> bool:
+        """Whoever leads learns by its renewals; whoever has a put under way, by that."""
+        standby = self._phase in (_Phase.WATCHING, _Phase.PROMISING)
+        return standby and not self._talk.busy and self._talk.put is None
+
+    def _say(self, now: Mono) -> None:
+        self.next_tick = self._next_tick()
+        if self._phase is _Phase.WATCHING:
+            self.why = obstacle(self._seat, self._talk, self._log, self._peers, now) or "it is about to take over"
+        elif self._phase in (_Phase.PROMISING, _Phase.CLAIMING):
+            self.why = f"it is taking over: {self._talk.error}" if self._talk.error else "it is taking over"
+        elif self._phase is not _Phase.SPENT:
+            self.why = ""
+
+    def _next_tick(self) -> Mono:
+        if self._phase is _Phase.SPENT:
+            return NEVER
+        due = [NEVER if self._seat.shared_log else self._ping_at, self._talk.resolve_due]
+        if self._looks:
+            due.append(self._talk.look_due)
+        if self._phase in (_Phase.LEADING, _Phase.LEAVING):
+            due.append(self.lease_until)
+            if not self._talk.busy and self._talk.put is None:
+                due.append(self._renew_at)
+        return min(due)
+
+    # --- a standby ----------------------------------------------------------------------------------------------
+
+    def _watch(self, now: Mono) -> None:
+        if not obstacle(self._seat, self._talk, self._log, self._peers, now):
+            self._promise(1, forced=False)
+        elif now < self._wish_until and not self.forbids_force(now):
+            self._promise(FORCED_EPOCHS, forced=True)
+        else:
+            self._follow()
+
+    def _follow(self) -> None:
+        """M5. Whatever we, or an earlier life, have promised: this is the epoch that the log takes."""
+        marker = self._talk.known
+        fit = self._log is None or self._log.fit
+        if self._talk.fresh and marker is not None and fit and self._follows != marker.epoch:
+            self._follows = marker.epoch
+            self._deeds.append(Follow(marker.epoch))
+
+    def _promise(self, by: int, *, forced: bool) -> None:
+        assert self._log is not None
+        assert self._talk.put is None
+        self._before, self._forced, self._wish_until = self._talk.known, forced, Mono(0.0)
+        self._promised = Epoch(newest_epoch(self._before, self._log) + by)
+        self._follows = None
+        self._phase = _Phase.PROMISING
+        self._deeds.append(Promise(self._promised))
+
+    def _claim(self, now: Mono) -> None:
+        """M3. Once the log has promised; unless somebody else was quicker."""
+        if self._talk.put is not None:
+            return
+        if self._talk.known != self._before:
+            self._phase = _Phase.WATCHING
+            self._watch(now)
+        elif self._phase is _Phase.CLAIMING and not self._talk.busy:
+            self._deeds.append(self._talk.write(self._version(self.me, (self.me,)), now))
+
+    def _wish(self, now: Mono) -> None:
+        """A person's word stands for as long as it takes until a lease that nobody renews is over."""
+        if self._phase is _Phase.WATCHING and self._peers.active(now) is None:
+            self._wish_until = Mono(now + 2 * self.timing.fallow_s)
+
+    # --- what became of a put -----------------------------------------------------------------------------------
+
+    def _resolved(self, outcome: Outcome | None, now: Mono) -> None:
+        if outcome is Outcome.WON:
+            self._won(now)
+        elif outcome is Outcome.LOST:
+            self._lost()
+
+    def _won(self, now: Mono) -> None:
+        marker = self._talk.known
+        assert marker is not None
+        until = Mono(self._talk.put_at + self.timing.lease_s)
+        if self._phase is _Phase.LEAVING and marker.holder is None:
+            self._step_down(self._leave_code, self._leave_why)
+        elif now >= until:
+            self._won_too_late()
+        elif self._phase is _Phase.CLAIMING:
+            self._lead(until)
+        else:
+            self._renewed(marker, until)
+
+    def _won_too_late(self) -> None:
+        """The version is ours, but its lease is over."""
+        if self._phase is _Phase.CLAIMING:
+            self._phase = _Phase.WATCHING
+        else:
+            self._lease_ended()
+
+    def _lead(self, until: Mono) -> None:
+        """M1"""
+        assert self._log is not None
+        self.lease_until, self._renew_at = until, Mono(self._talk.put_at + self.timing.renew_s)
+        self._confirmed = self._wanted = (self.me,)
+        if self._log.fit:
+            self._phase, self.role = _Phase.LEADING, Role.ACTIVE
+            self._deeds.append(Lead(epoch=self._promised, forced=self._forced))
+        else:  # nothing was acknowledged, so whoever might take over before may do it now
+            self._leave("log_failed", "the log can't be written", self._before.in_sync if self._before else (self.me,))
+
+    def _renewed(self, marker: Marker, until: Mono) -> None:
+        assert until >= self.lease_until, "a later write never has an earlier lease"
+        self.lease_until, self._renew_at = until, Mono(self._talk.put_at + self.timing.renew_s)
+        if marker.in_sync != self._confirmed:
+            self._confirmed = marker.in_sync
+            self._set_changed()
+
+    def _lost(self) -> None:
+        if self._phase is _Phase.CLAIMING:
+            self._phase = _Phase.WATCHING
+        elif self._phase is _Phase.LEAVING:
+            self._step_down(self._leave_code, self._leave_why)
+        else:
+            holder = self._talk.known.holder if self._talk.known and self._talk.fresh else None
+            name = holder.name if holder and holder != self.me else "another control plane"
+            self._step_down("lease_lost", f"{name} has taken the lease")
+
+    # --- an active one ------------------------------------------------------------------------------------------
+
+    def _keep(self, now: Mono) -> None:
+        if self._talk.busy or self._talk.put is not None:
+            return
+        if self._phase is _Phase.LEAVING:
+            self._deeds.append(self._talk.write(self._version(None, self._leaves_to), now))
+        elif self._wanted != self._confirmed or now >= self._renew_at:
+            self._deeds.append(self._talk.write(self._version(self.me, self._wanted), now))
+
+    def _version(self, holder: Member | None, in_sync: tuple[Member, ...]) -> Marker:
+        assert self._log is not None
+        self._marks += 1
+        return Marker(
+            version=self._talk.next_version,
+            epoch=self._promised,
+            holder=holder,
+            in_sync=in_sync,
+            position=self._log.position if in_sync == () or self._phase is not _Phase.LEAVING else self._leaves_at,
+            http=self._http if holder else "",
+            mark=f"{self._life}.{self._marks}",
+        )
+
+    @property
+    def _leaves_at(self) -> Position:
+        """Who never led gives back what it found."""
+        if self.role is not Role.ACTIVE:
+            return self._before.position if self._before else Position(0)
+        assert self._log is not None
+        return self._log.position
+
+    def _caught_up(self, member: Member) -> None:
+        """M4"""
+        if self._phase is not _Phase.LEADING or self._seat.shared_log or member == self.me:
+            return
+        wanted = tuple(sorted({*self._wanted, member}))
+        if len(wanted) <= MEMBERS_MAX:
+            self._wanted = wanted
+        if self._wanted == self._confirmed:
+            self._set_changed()
+
+    def _fell_behind(self, member: Member) -> None:
+        """M4. Who isn't named by any marker needn't be waited for any more."""
+        if self._phase is not _Phase.LEADING or member == self.me:
+            return
+        before = self.in_sync
+        self._wanted = tuple(each for each in self._wanted if each != member)
+        if self.in_sync != before:
+            self._set_changed()
+
+    def _set_changed(self) -> None:
+        if self._phase is _Phase.LEADING:
+            self._deeds.append(SetChanged(self.in_sync))
+
+    def _log_stands(self, told: LogStands) -> None:
+        self._log = told
+        if told.fit:
+            return
+        if self._phase is _Phase.LEADING:
+            self._leave("log_failed", "the log can't be written", self.in_sync)
+        elif self._phase is _Phase.PROMISING or (self._phase is _Phase.CLAIMING and self._talk.put is None):
+            self._phase = _Phase.WATCHING
+
+    def _resign(self) -> None:
+        if self._phase is _Phase.LEADING:
+            self._leave("resigned", "it was stopped", self.in_sync)
+        elif self._phase is not _Phase.LEAVING:
+            self._phase, self.why = _Phase.SPENT, "it was stopped"
+
+    def _leave(self, code: str, why: str, to: tuple[Member, ...]) -> None:
+        """M6"""
+        self._phase, self._leave_code, self._leave_why, self._leaves_to = _Phase.LEAVING, code, why, to
+
+    def _lease_ended(self) -> None:
+        if self._phase is _Phase.LEAVING:
+            self._step_down(self._leave_code, self._leave_why)
+            return
+        error = f": {self._talk.error}" if self._talk.error else ""
+        self._step_down("lease_ended", f"its lease couldn't be renewed in time{error}")
+
+    def _step_down(self, code: str, why: str) -> None:
+        """M2"""
+        self._phase, self.role, self.lease_until, self.why = _Phase.SPENT, Role.STANDBY, Mono(0.0), why
+        self._deeds.append(StepDown(code=code, why=why))

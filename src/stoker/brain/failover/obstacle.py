@@ -1,0 +1,100 @@
+"""Why may a standby not take over now?
+
+Rules: O1  nobody takes over while the marker is out of reach, or the log can't be written
+       O2  nobody takes over from a holder whose lease may not be over yet, or that is heard as active
+       O3  only a member of the in-sync set takes over, and only if its log reaches as far as the marker says
+       O4  what was given back, or is our own, is taken at once
+       O5  without a marker everybody must have been heard; whoever has the newest log takes the first version
+       O6  where all share one log, it needs neither a set nor a position, nor to have heard anybody
+       O7  a person may overrule O3 and O5, nothing else
+"""
+
+import msgspec
+
+from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.units import Mono
+from stoker.brain.failover.inputs import LogStands, PeerSaid
+from stoker.brain.failover.peers import Peers
+from stoker.brain.failover.talk import Talk
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose machine this is; it never changes in a life."""
+
+    me: Member
+    peers: int
+    shared_log: bool
+    sync: bool
+
+
+def newest_epoch(marker: Marker | None, log: LogStands) -> Epoch:
+    """Whoever takes over takes one above."""
+    return Epoch(max(marker.epoch if marker else 0, log.epoch))
+
+
+def obstacle(seat: Seat, talk: Talk, log: LogStands | None, peers: Peers, now: Mono) -> str:
+    """One sentence for people; empty = nothing is in the way."""
+    marker = talk.known
+    first = unready(talk, log)
+    if first or log is None:
+        return first
+    if marker is None:
+        return "" if seat.shared_log else _without_marker(seat, log, peers, now)
+    lease = _lease(seat, marker, talk, peers, now)
+    if lease or seat.shared_log:
+        return lease
+    if seat.me not in marker.in_sync:
+        return "not in the in-sync set"
+    if seat.sync and log.position < marker.position:
+        return f"its log ends at {log.position}, before the marker's {marker.position}"
+    return ""
+
+
+def forced_obstacle(seat: Seat, talk: Talk, log: LogStands | None, peers: Peers, now: Mono) -> str:
+    """O7"""
+    first = unready(talk, log)
+    if first:
+        return first
+    active = None if seat.shared_log else peers.active(now)
+    if active is not None:
+        return f"{active.name} is active"
+    return _lease(seat, talk.known, talk, peers, now) if talk.known is not None else ""
+
+
+def unready(talk: Talk, log: LogStands | None) -> str:
+    """O1"""
+    if not talk.fresh:
+        return f"the marker can't be reached: {talk.error}" if talk.error else "the marker hasn't been read yet"
+    if log is None:
+        return "its log isn't open yet"
+    return "" if log.fit else "the log can't be written"
+
+
+def _lease(seat: Seat, marker: Marker, talk: Talk, peers: Peers, now: Mono) -> str:
+    """O2, O4"""
+    if marker.holder is None or marker.holder == seat.me:
+        return ""
+    if not talk.quiet:
+        return f"{marker.holder.name} is active"
+    active = None if seat.shared_log else peers.active(now)
+    return f"{active.name} is active" if active is not None else ""
+
+
+def _without_marker(seat: Seat, log: LogStands, peers: Peers, now: Mono) -> str:
+    """O5"""
+    active, heard = peers.active(now), peers.standbys(now)
+    if active is not None:
+        return f"{active.name} is active"
+    if len(heard) < seat.peers:
+        missing = seat.peers - len(heard)
+        return f"waits until {missing} more of its peers has been heard, since there is no marker yet"
+    ahead = [said for said in heard if _goes_first(said, seat.me, log)]
+    if ahead:
+        return f"{ahead[0].member.name} goes first, since there is no marker yet"
+    return ""
+
+
+def _goes_first(said: PeerSaid, me: Member, log: LogStands) -> bool:
+    theirs, ours = (said.epoch, said.position), (log.epoch, log.position)
+    return theirs > ours or (theirs == ours and said.member < me)
