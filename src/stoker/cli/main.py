@@ -40,7 +40,7 @@ _SECTIONS: Final = {
     "Nodes": {"node": "node:node", "gpu": "gpu:gpu", "partition": "partition:partition"},
     "Sharing": {"tenant": "tenant:tenant", "quota": "quota:quota"},
     "Operation": {
-        "control": "daemon:control",
+        "control": "control:control",
         "agent": "daemon:agent",
         "token": "token:token",
         "backup": "backup:backup",

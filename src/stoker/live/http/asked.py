@@ -36,6 +36,7 @@ _CHANGES: Final[Mapping[tuple[str, str, str], str]] = {
     ("PUT", "quota", ""): "quota_set",
     ("POST", "tokens", ""): "token_create",
     ("DELETE", "tokens", ""): "token_revoke",
+    ("POST", "control", ""): "promote",
 }
 """By method, noun, and what follows the name."""
 

@@ -1,0 +1,128 @@
+"""`stoker control`: run a control plane in the foreground, or look after one that runs among several.
+
+The daemon ends on SIGTERM and on Ctrl-C and leaves jobs running; what it prints are its log lines.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker.cli.commands.daemon import CONFIG_OPTION
+from stoker.cli.output import output_options, show_pairs
+from stoker.cli.server import server_option, transport
+from stoker.cli.setting_flags import set_option
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.control import ControlView
+
+
+@click.group(invoke_without_command=True)
+@CONFIG_OPTION
+@set_option
+@click.pass_context
+def control(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> None:
+    """Run a control plane.
+
+    It wants a token from people and from agents. `stoker token create --data-dir D` makes the first one. Of several
+    (`failover.enabled`) one is active; `stoker control status` shows which.
+
+    \b
+    Examples:
+      stoker control -c control.yaml
+      STOKER__HTTP__PORT=18080 stoker control -c control.yaml
+      stoker control --set data_dir=/tmp/stoker --set http.port=18080
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from stoker.adapters.settings import load
+    from stoker.agent.settings import AgentSettings
+    from stoker.cli.quiet_grpc import quiet_grpc
+    from stoker.cli.until_signal import run_until_signal
+    from stoker.live.settings import ControlSettings
+
+    quiet_grpc()
+    from stoker.live.main import run_control
+
+    settings = load(ControlSettings, path, os.environ, flags, others=(AgentSettings,)).value
+    run_until_signal(lambda stop: run_control(settings, stop=stop, on_ready=lambda: None))
+
+
+_DATA_DIR = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Data folder of a control plane that runs on this machine: it is asked there, and wants no token.",
+)
+
+
+@control.command()
+@_DATA_DIR
+@output_options
+@server_option
+def status(data_dir: Path | None, form: str) -> None:
+    """Show which of several control planes this one is, and who is active.
+
+    \b
+    Examples:
+      stoker control status --server http://b.example.org:8080
+      stoker control status --data-dir /var/lib/stoker
+    """
+    _show(form, _ask(data_dir, "GET", "/control"))
+
+
+@control.command()
+@click.option("--force", is_flag=True, help="Take over although acknowledged work may be lost.")
+@_DATA_DIR
+@output_options
+@server_option
+def promote(force: bool, data_dir: Path | None, form: str) -> None:
+    """Make this control plane the active one by force, when the one that was active is gone for good.
+
+    A standby that is in sync takes over by itself and needs no command. One that isn't may lack the newest commands that
+    were acknowledged: they are lost by this, what runs of them is stopped when its nodes come back, and 1,000,000 job
+    ids are left out so that none is given away twice. It is refused while the active one is heard.
+
+    \b
+    Examples:
+      stoker control promote --force --data-dir /var/lib/stoker
+    """
+    if not force:
+        raise click.UsageError("this may lose acknowledged work: say --force to mean it (see --help)")
+    _show(form, _ask(data_dir, "POST", "/control/promote"))
+
+
+def _ask(data_dir: Path | None, method: str, path: str) -> "ControlView":
+    """Of that very one: nobody else is asked in its place."""
+    import msgspec
+
+    from stoker.wire.local_socket import SOCKET_NAME
+    from stoker.wire.rest.control import ControlView
+    from stoker.wire.transport import Request, SocketTransport
+    from stoker.wire.versions import API_PREFIX
+
+    request = Request(method, API_PREFIX + path)
+    if data_dir is None:
+        with transport() as server:
+            reply = server.send(request)
+    else:
+        local = SocketTransport(data_dir.absolute() / SOCKET_NAME)
+        try:
+            reply = local.send(request)
+        finally:
+            local.close()
+    return msgspec.json.decode(reply.body, type=ControlView)
+
+
+def _show(form: str, view: "ControlView") -> None:
+    pairs = (
+        ("name", view.name or "(the only one)"),
+        ("role", view.role),
+        ("active", " at ".join(filter(None, (view.active, view.active_http))) or ("" if view.name else "this one")),
+        ("in sync", ", ".join(view.in_sync)),
+        ("epoch", view.epoch),
+        ("position", view.position),
+        ("lag", f"{view.lag_ms / 1_000:.1f} s" if view.role == "standby" else ""),
+        ("why not active", view.why),
+    )
+    show_pairs(form, ((key, shown) for key, shown in pairs if shown != ""), view)
