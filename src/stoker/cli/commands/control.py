@@ -79,9 +79,9 @@ def status(data_dir: Path | None, form: str) -> None:
 def promote(force: bool, data_dir: Path | None, form: str) -> None:
     """Make this control plane the active one by force, when the one that was active is gone for good.
 
-    A standby that is in sync takes over by itself and needs no command. One that isn't may lack the newest commands that
-    were acknowledged: they are lost by this, what runs of them is stopped when its nodes come back, and 1,000,000 job
-    ids are left out so that none is given away twice. It is refused while the active one is heard.
+    A standby that is in sync takes over by itself and needs no command. One that isn't may lack the newest commands
+    that were acknowledged: they are lost by this, what runs of them is stopped when its nodes come back, and 1,000,000
+    job ids are left out so that none is given away twice. It is refused while the active one is heard.
 
     \b
     Examples:
