@@ -39,27 +39,34 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The end of its log."""
     ends: tuple[tuple[Epoch, Position], ...]
     """Of each epoch that it holds records of, the last position, newest first."""
+    anew: bool = False
+    """It wants a backup, whatever it has: its log goes on otherwise than the active's, and can't be cut so far back."""
     format: int = FORMAT
 
 
 class Goon(msgspec.Struct, frozen=True, kw_only=True, tag="goon"):
-    """The logs are alike up to `position`. A follower whose log goes on behind that cuts it there and begins anew;
-    else rows follow."""
+    """The first frame of a stream. The logs are alike up to `position`: a follower whose log goes on behind that cuts
+    it there and begins anew; else rows follow. Unless it is `anew`: then the pieces of a backup follow."""
 
+    leader: Member
+    """The active."""
     epoch: Epoch
-    """Of the active."""
+    """Under which it leads."""
     position: Position
+    """0 when `anew`."""
+    anew: bool = False
 
 
 class Piece(msgspec.Struct, frozen=True, tag="piece"):
     """The next bytes of a backup (see `wire.backup`), because the log no longer reaches back to what the follower has.
-    The last one is empty; the follower then installs it and begins anew."""
+    The last one is empty; the follower then installs it and begins anew. Signs of life may come between."""
 
     data: bytes
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
-    """Records of one epoch, behind `position`. Without records it is a sign of life."""
+    """Records of one epoch, behind `position`. Without records it is a sign of life. Each is answered by how far the
+    follower's disk reaches, so that the active knows that it lives."""
 
     leader: Epoch
     """Of the active that sends them."""

@@ -1,0 +1,356 @@
+"""Who else has on disk what the active has done, and for whom does an acknowledgement wait?
+
+`Replication` is the `Copies` of a control plane whose log lies on its own disk. Followers come to it by `feed`.
+
+Rules: C1  an acknowledgement waits for every member of the in-sync set as the marker has it, and for whoever the marker
+           may have in it: from before it is asked to take one in until it says that the one is out
+       C2  a follower is tried once it is near: acknowledgements wait for it too, and when it has all that was
+           acknowledged before, the marker is asked to take it in (`on_caught_up`). So it can get in under load
+       C3  a member that hasn't confirmed something for `standby_timeout_s` after it was shipped, or is away or silent
+           for so long, is told of (`on_fell_behind`), again and again until the marker says that it is out. Until then
+           acknowledgements wait. A stream that breaks and comes back in time is no matter
+       C4  one question about a member is open at a time: who was asked in is told of only once it is in. However late
+           an answer of the marker comes, it can't be mistaken for that to another question
+       C5  once our lease is over, nothing is kept
+       C6  in mode async nobody is waited for; the set shows who is connected and near
+Limits: FOLLOWERS_MAX. OWED_MAX batches are timed for each of them; the oldest one that it lacks is always known.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.marker import Member
+from stoker.brain.domain.units import Mono
+from stoker.brain.failover.timing import Timing
+from stoker.live.committer import NotActive
+from stoker.live.failover.feeding import BackupSource, Feeding
+from stoker.live.failover.links import FORMAT, Offer
+from stoker.live.failover.ring import Ring
+from stoker.live.world import World
+from stoker.ports import ReplicaLog
+
+FOLLOWERS_MAX: Final = 16
+OWED_MAX: Final = 4_096
+NEAR_RECORDS: Final = 1_000
+"""A follower that lacks fewer is tried: it has them in some ten milliseconds."""
+NOTHING: Final = Position(0)
+REST: Final = 10
+"""How many times `standby_timeout_s` a follower that failed when it was tried isn't tried again."""
+
+
+class Stage(Enum):
+    """How far a follower is on its way into the set and out again."""
+
+    OUT = auto()
+    TRIED = auto()
+    """C2. Waited for; the marker knows nothing of it."""
+    ASKED = auto()
+    """Waited for: the marker was asked to take it in, and may have."""
+    IN = auto()
+    DROPPED = auto()
+    """C3. The marker was asked to leave it out, and hasn't said so yet."""
+
+
+class Owed(NamedTuple):
+    """Something that was shipped and isn't confirmed."""
+
+    position: Position
+    at: Mono
+
+
+@dataclass(slots=True)
+class Standby:
+    """A follower, as the active sees it."""
+
+    member: Member
+    heard_at: Mono
+    """When its stream last said something; when it began, or ended."""
+    asked_at: Mono
+    """When it was first tried, or the driver was last asked about it."""
+    rests_until: Mono
+    have: Position = NOTHING
+    stage: Stage = Stage.OUT
+    feeding: Feeding | None = None
+    goal: Position = NOTHING
+    """What had been acknowledged when it was first waited for."""
+    owed: deque[Owed] = field(default_factory=deque)
+
+
+class Lag(NamedTuple):
+    """How far one follower is behind."""
+
+    member: Member
+    in_sync: bool
+    records: int
+    seconds: float
+
+
+class Replication:
+    """The active's side. Before `lead` and after `stop` it feeds nobody."""
+
+    def __init__(self, log: ReplicaLog, world: World, *, timing: Timing, sync: bool, holds: Callable[[], bool]) -> None:
+        """`holds`: does our lease hold now?"""
+        self.on_caught_up: Callable[[Member], None] = lambda member: None
+        self.on_fell_behind: Callable[[Member], None] = lambda member: None
+        self.log = log
+        self.clock = world.clock
+        self.look_s = timing.look_s
+        self.me = Member(name="", uid="")
+        self.epoch = Epoch(0)
+        self.acknowledged = Position(0)
+        self.ring = Ring(Position(0))
+        self.backup_turn = asyncio.Lock()
+        self._telemetry = world.telemetry
+        self._timing = timing
+        self._sync = sync
+        self._holds = holds
+        self._backups: BackupSource | None = None
+        self._cluster_id: Callable[[], str] = str
+        self._standbys: dict[Member, Standby] = {}
+        self._waiting: tuple[Position, asyncio.Future[None]] | None = None
+        self._news = asyncio.Event()
+        self._over = "it isn't active"
+
+    # --- what the driver says -----------------------------------------------------------------------------------
+
+    def lead(
+        self, me: Member, epoch: Epoch, position: Position, backups: BackupSource, *, cluster_id: Callable[[], str]
+    ) -> None:
+        """We are active from here on; the log ends at `position`, all of which counts as acknowledged. Nobody else is
+        in the set yet. `run` must run."""
+        self.me, self.epoch, self.acknowledged = me, epoch, position
+        self.ring = Ring(position)
+        self._backups, self._cluster_id = backups, cluster_id
+        self._over = ""
+
+    async def run(self) -> None:
+        """Keep time until cancelled: who is late, who needs a sign of life, and does our lease still hold?"""
+        try:
+            while True:
+                await self.clock.sleep(self.look_s)
+                self._tick()
+        finally:
+            self.stop("it is no longer active")
+
+    def stop(self, why: str) -> None:
+        """C5. Ends every stream. Safe to call twice."""
+        self._over = self._over or why
+        for standby in tuple(self._standbys.values()):
+            if standby.feeding is not None:
+                standby.feeding.close()
+            self._show(standby, records=0, seconds=0.0)
+        self._standbys.clear()
+        self._settle()
+        self._wake()
+
+    def set_changed(self, in_sync: Iterable[Member]) -> None:
+        """The marker says that these are in the set."""
+        members = tuple(member for member in in_sync if member != self.me)
+        for member in members:
+            if member not in self._standbys:
+                self._standbys[member] = self._new(member)
+        for standby in self._standbys.values():
+            if standby.member in members:
+                if standby.stage is not Stage.DROPPED:
+                    standby.stage = Stage.IN
+            elif standby.stage in (Stage.IN, Stage.DROPPED):
+                standby.stage = Stage.OUT
+        self._settle()
+
+    # --- Copies -------------------------------------------------------------------------------------------------
+
+    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        self.ring.add(epoch, position, records)
+        now = self.clock.mono()
+        for standby in self._standbys.values():
+            if len(standby.owed) < OWED_MAX:
+                standby.owed.append(Owed(self.ring.end, now))
+            else:
+                standby.owed[-1] = standby.owed[-1]._replace(position=self.ring.end)
+        self._wake()
+
+    async def kept(self, position: Position) -> None:
+        """C1"""
+        assert self._waiting is None, "one batch is under way at a time"
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = (position, done)
+        try:
+            self._settle()
+            await done
+        finally:
+            self._waiting = None
+
+    def check(self) -> None:
+        """C5"""
+        if self._over or not self._holds():
+            raise NotActive(self._over or "its lease has ended")
+
+    # --- streams ------------------------------------------------------------------------------------------------
+
+    @property
+    def backups(self) -> BackupSource:
+        assert self._backups is not None, "nobody is fed by a standby"
+        return self._backups
+
+    def check_leading(self) -> None:
+        try:
+            self.check()
+        except NotActive as fault:
+            message = f"this control plane doesn't feed followers: {fault}"
+            raise StokerError(refuse("not_active", message, "follow the one that is active by the marker")) from fault
+
+    async def news(self) -> None:
+        await self._news.wait()
+
+    def feed(self, offer: Offer) -> Feeding:
+        """Raises: StokerError `not_active`, `other_cluster`, `follower_too_old`, `same_member` or
+        `too_many_followers`."""
+        self.check_leading()
+        self._admit(offer)
+        return Feeding(self, offer, joined=self._joined, had=self._had, left=self._left)
+
+    def lags(self) -> list[Lag]:
+        """Of every follower that was here, in order of name."""
+        now = self.clock.mono()
+        return [
+            Lag(
+                member=standby.member,
+                in_sync=standby.stage in (Stage.IN, Stage.DROPPED),
+                records=max(0, self.ring.end - standby.have),
+                seconds=now - standby.owed[0].at if standby.owed else 0.0,
+            )
+            for standby in sorted(self._standbys.values(), key=lambda standby: standby.member)
+        ]
+
+    def _admit(self, offer: Offer) -> None:
+        mine, member = self._cluster_id(), offer.member
+        if offer.format < FORMAT:
+            message = f"{member.name} follows in format {offer.format}; this control plane writes format {FORMAT}"
+            hint = "bring the standby to this version first, then the active"
+            raise StokerError(refuse("follower_too_old", message, hint))
+        if member.name == self.me.name or member.uid == self.me.uid:
+            message = f"control plane {member.name} has the name or the data folder of this one, {self.me.name}"
+            hint = "give each its own `failover.name`, and never copy a data folder: let the standby begin with none"
+            raise StokerError(refuse("same_member", message, hint))
+        if (offer.cluster_id or offer.position) and offer.cluster_id != mine:
+            message = f"{member.name} holds cluster {offer.cluster_id or 'without an id'}; this one is {mine}"
+            hint = "let it begin with an empty data folder, or name the right peers"
+            raise StokerError(refuse("other_cluster", message, hint))
+        self._make_room(member)
+
+    def _make_room(self, member: Member) -> None:
+        if member in self._standbys or len(self._standbys) < FOLLOWERS_MAX:
+            return
+        gone = [each for each in self._standbys.values() if each.feeding is None and each.stage is Stage.OUT]
+        if not gone:
+            message = f"{FOLLOWERS_MAX} control planes follow this one, as many as may"
+            raise StokerError(refuse("too_many_followers", message, "stop one that nobody needs"))
+        del self._standbys[min(gone, key=lambda standby: (standby.heard_at, standby.member)).member]
+
+    def _new(self, member: Member) -> Standby:
+        now = self.clock.mono()
+        return Standby(member, now, now, now, owed=deque((Owed(self.ring.end, now),)))
+
+    def _joined(self, feeding: Feeding, position: Position) -> None:
+        """A stream has begun, of a follower that has everything up to there."""
+        standby = self._standbys.setdefault(feeding.member, self._new(feeding.member))
+        earlier, standby.feeding = standby.feeding, feeding
+        if earlier is not None and earlier is not feeding:
+            earlier.close()
+        if position < standby.have:
+            standby.owed.appendleft(Owed(standby.have, self.clock.mono()))
+        standby.have = position
+        self._had(feeding, position)
+
+    def _had(self, feeding: Feeding, position: Position) -> None:
+        standby = self._standbys.get(feeding.member)
+        if standby is None or standby.feeding is not feeding:
+            return
+        now = standby.heard_at = self.clock.mono()
+        standby.have = max(standby.have, position)
+        while standby.owed and standby.owed[0].position <= position:
+            self._telemetry.observe("replication", now - standby.owed.popleft().at, peer=feeding.member.name)
+        self._advance(standby)
+        self._settle()
+
+    def _left(self, feeding: Feeding) -> None:
+        standby = self._standbys.get(feeding.member)
+        if standby is not None and standby.feeding is feeding:
+            standby.feeding, standby.heard_at = None, self.clock.mono()
+
+    # --- in and out of the set ----------------------------------------------------------------------------------
+
+    def _advance(self, standby: Standby) -> None:
+        """C2"""
+        near = self.ring.end - standby.have <= NEAR_RECORDS
+        if standby.stage is Stage.OUT and near and self.clock.mono() >= standby.rests_until:
+            standby.stage, standby.goal = Stage.TRIED, self.acknowledged
+            standby.asked_at = self.clock.mono()
+        if standby.stage is Stage.TRIED and standby.have >= standby.goal:
+            standby.stage = Stage.ASKED
+            self._ask(standby)
+
+    def _tick(self) -> None:
+        now = self.clock.mono()
+        for standby in tuple(self._standbys.values()):
+            late = self._is_late(standby, now)
+            if standby.stage is Stage.TRIED and (late or now - standby.asked_at > self._timing.standby_timeout_s):
+                standby.stage = Stage.OUT
+                standby.rests_until = Mono(now + REST * self._timing.standby_timeout_s)
+            elif standby.stage is Stage.IN and late:
+                standby.stage = Stage.DROPPED
+                self._ask(standby)
+            elif now - standby.asked_at > self._timing.standby_timeout_s:
+                self._ask(standby)
+        for lag in self.lags():
+            self._show(self._standbys[lag.member], records=lag.records, seconds=lag.seconds)
+        self._settle()
+        self._wake()
+
+    def _is_late(self, standby: Standby, now: Mono) -> bool:
+        """C3"""
+        most = self._timing.standby_timeout_s
+        if standby.owed and now - standby.owed[0].at > most:
+            return True
+        return now - standby.heard_at > most + (2 * self.look_s if standby.feeding is not None else 0.0)
+
+    def _ask(self, standby: Standby) -> None:
+        """C3, C4: what was asked is asked again until the marker has done it."""
+        standby.asked_at = self.clock.mono()
+        if standby.stage is Stage.ASKED:
+            self.on_caught_up(standby.member)
+        elif standby.stage is Stage.DROPPED:
+            self.on_fell_behind(standby.member)
+
+    def _settle(self) -> None:
+        """Let the batch that waits go on if it may."""
+        if self._waiting is None:
+            return
+        position, done = self._waiting
+        if done.done():
+            return
+        try:
+            self.check()
+        except NotActive as fault:
+            done.set_exception(fault)
+            return
+        waited_for = (each for each in self._standbys.values() if each.stage is not Stage.OUT) if self._sync else ()
+        if all(standby.have >= position for standby in waited_for):
+            self.acknowledged = max(self.acknowledged, position)
+            done.set_result(None)
+
+    def _wake(self) -> None:
+        # Those who wait hold the old event; whoever comes now waits for the next news.
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _show(self, standby: Standby, *, records: int, seconds: float) -> None:
+        name = standby.member.name
+        self._telemetry.gauge("replication_lag_records", records, peer=name)
+        self._telemetry.gauge("replication_lag_s", round(seconds, 6), peer=name)

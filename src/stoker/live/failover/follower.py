@@ -1,0 +1,317 @@
+"""How does a standby keep up with the active?
+
+It dials the active, says what its own log holds, and takes what it is sent: onto its own disk first, then into its
+state, then it confirms.
+
+Rules: T1  nothing is taken from a control plane whose epoch is below one that was promised, seen, or is in our log
+       T2  frames that wait are taken together: one append, one confirmation
+       T3  what is on our disk is in our state when `follow` ends, also when it is cancelled
+       T4  what our log holds beyond the active's is cut off, kept aside and told; never merged
+       T5  a log that must be cut or replaced ends with StartOver: what was in memory is of no use then
+       T6  an active that says nothing for a while is dialled anew
+Limits: INBOX_BYTES and INBOX_FRAMES are read ahead; the active waits beyond them. REPLAY_ROWS are applied at a stretch.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from itertools import groupby
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.marker import Member
+from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.live.failover.links import Following, Frame, Goon, Offer, PeerDown, PeerLink, PeerRefused, Piece, Rows
+from stoker.live.world import World
+from stoker.ports import LogConflict, LogTrimmed, ReplicaLog, Stored
+
+INBOX_BYTES: Final = 8 << 20
+INBOX_FRAMES: Final = 4_096
+REPLAY_ROWS: Final = 200
+"""About ten milliseconds' work."""
+SILENT_S: Final = 10.0
+"""T6. Twenty signs of life of the default profile."""
+
+
+class StartOver(Exception):
+    """The log is another one now: begin a new life from what is on disk. The message says why."""
+
+
+class Received(NamedTuple):
+    """A backup that has come in, checked, and lies in a folder of its own."""
+
+    cluster_id: str
+    epoch: Epoch
+    position: Position
+    folder: Path
+
+
+Receive = Callable[[AsyncIterator[bytes]], Awaitable[Received]]
+"""Puts the pieces of a backup into a folder beside ours. Leaves nothing when it fails or is cancelled.
+Raises: StokerError `backup_damaged` and others."""
+
+
+class _All(Exception):
+    """Our log can't be cut as far back as the active's agrees with it: ask for a backup."""
+
+
+class Follower:
+    """The standby's side."""
+
+    def __init__(
+        self,
+        log: ReplicaLog,
+        replay: Callable[[Sequence[Stored]], None],
+        world: World,
+        me: Member,
+        *,
+        receive: Receive,
+        silent_s_max: float = SILENT_S,
+    ) -> None:
+        """`log` is open and all that it holds was replayed. `replay` takes what is on our disk into the state."""
+        self.me = me
+        self.acknowledged = Position(0)
+        """How far the active says that it has told others."""
+        self.position = Position(0)
+        """The end of our log; known once `follow` was called."""
+        self._log = log
+        self._replay = replay
+        self._clock = world.clock
+        self._telemetry = world.telemetry
+        self._receive = receive
+        self._silent_s_max = silent_s_max
+        self._leader = Epoch(0)
+        self._anew = False
+        self._heard_at = self._level_at = self._clock.mono()
+
+    @property
+    def silent_s(self) -> float:
+        """Since the active last said something."""
+        return self._clock.mono() - self._heard_at
+
+    @property
+    def lag_s(self) -> float:
+        """How old what we show may be: since we last had all that was acknowledged, as far as we were told."""
+        return self._clock.mono() - self._level_at
+
+    async def follow(self, link: PeerLink, heard: Callable[[PeerSaid], None], *, cluster_id: str) -> None:
+        """Take what the active behind `link` sends, until cancelled. `heard` is told whenever it has spoken;
+        `cluster_id` is that of our state.
+
+        Raises: PeerDown, PeerRefused; LogFailed; StartOver.
+        """
+        while True:
+            ends = await self._log.ends()
+            self.position = ends[0][1] if ends else Position(0)
+            offer = Offer(
+                member=self.me, cluster_id=cluster_id, position=self.position, ends=tuple(ends), anew=self._anew
+            )
+            self._leader = max(self._leader, self._log.promised, ends[0][0] if ends else Epoch(0))
+            try:
+                async with link.follow(offer) as following, _Inbox(following) as inbox:
+                    await self._through(following, _Stream(inbox, self, heard, link.address))
+            except _All:
+                self._anew = True
+            except LogConflict as fault:
+                raise StartOver(f"the log has refused what the active sent: {fault}") from fault
+
+    async def _through(self, following: Following, stream: "_Stream") -> None:
+        goon = await stream.first()
+        self._leader = goon.epoch
+        if goon.anew:
+            await self._install(stream)
+        if goon.position < self.position:
+            await self._cut(goon.position, stream.address)
+        if goon.position > self.position:
+            raise PeerDown(f"{stream.address} goes on behind record {goon.position}, and ours end at {self.position}")
+        self._anew = False
+        while True:
+            rows, acknowledged = _joined(await stream.rows(), self.position, stream.address)
+            taking = asyncio.ensure_future(self._take(rows))
+            try:
+                await asyncio.shield(taking)
+            except asyncio.CancelledError:
+                await asyncio.wait((taking,))  # T3
+                taking.result()
+                raise
+            self.acknowledged = max(self.acknowledged, acknowledged)
+            if self.position >= acknowledged:
+                self._level_at = self._heard_at
+            await following.have(self.position)
+
+    async def _take(self, rows: Sequence[Stored]) -> None:
+        for epoch, group in groupby(rows, key=lambda row: row.epoch):
+            some = tuple(group)
+            if epoch < self._log.promised:
+                # It was promised to a take-over that came to nothing: T1 has seen to it that this active knows.
+                await self._log.promise(epoch)
+            await self._log.append(epoch, self.position, [row.record for row in some])
+            self.position = some[-1].position
+            for at in range(0, len(some), REPLAY_ROWS):
+                self._replay(some[at : at + REPLAY_ROWS])
+                await self._clock.sleep(0)
+
+    async def _cut(self, position: Position, address: str) -> None:
+        """T4, T5"""
+        records = self.position - position
+        try:
+            aside = await self._log.cut(position)
+        except LogTrimmed as fault:
+            self._telemetry.warn("tail_too_old_to_cut", position=position, records=records, error=str(fault))
+            raise _All from fault
+        if aside:
+            self._telemetry.warn("tail_set_aside", path=aside, position=position, records=records, active=address)
+        raise StartOver(f"its last {records} records, after {position}, are none that the active has: cut off")
+
+    async def _install(self, stream: "_Stream") -> None:
+        """T5"""
+        self._telemetry.event("backup_awaited", active=stream.address, position=self.position)
+        try:
+            async with aclosing(stream.pieces()) as pieces:
+                received = await self._receive(pieces)
+        except StokerError as fault:
+            raise PeerRefused(f"{stream.address} sent a backup that is of no use: {fault}") from fault
+        aside = await self._log.install(received.epoch, received.position, received.folder)
+        self._telemetry.event("backup_installed", position=received.position, old_log=aside)
+        raise StartOver(f"a backup of the active has taken the place of the log, up to record {received.position}")
+
+    def heard(self) -> None:
+        self._heard_at = self._clock.mono()
+
+    def check(self, epoch: Epoch, address: str) -> None:
+        """T1"""
+        if epoch < max(self._leader, self._log.promised):
+            newest = max(self._leader, self._log.promised)
+            raise PeerRefused(f"{address} leads under epoch {epoch}, and epoch {newest} has begun: it is over")
+
+    @property
+    def silent_s_max(self) -> float:
+        return self._silent_s_max
+
+
+class _Stream:
+    """The frames of one stream, checked for who sends them."""
+
+    def __init__(self, inbox: "_Inbox", follower: Follower, heard: Callable[[PeerSaid], None], address: str) -> None:
+        self.address = address
+        self._inbox = inbox
+        self._follower = follower
+        self._heard = heard
+        self._leader = Member(name="", uid="")
+        self._kept: list[Frame] = []
+        """What came together with the first frame."""
+
+    async def first(self) -> Goon:
+        goon, *self._kept = await self._next()
+        if not isinstance(goon, Goon):
+            raise PeerDown(f"{self.address} doesn't begin as it should")
+        self._follower.check(goon.epoch, self.address)
+        self._leader = goon.leader
+        self._tell(goon.epoch, goon.position)
+        return goon
+
+    async def rows(self) -> list[Rows]:
+        """T2. All that wait."""
+        rows: list[Rows] = []
+        for frame in await self._next():
+            if not isinstance(frame, Rows):
+                raise PeerDown(f"{self.address} sent something else than records")
+            self._follower.check(frame.leader, self.address)
+            rows.append(frame)
+        self._tell(rows[-1].leader, Position(rows[-1].position + len(rows[-1].records)))
+        return rows
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            for frame in await self._next():
+                if isinstance(frame, Piece):
+                    if not frame.data:
+                        return
+                    yield frame.data
+                elif not isinstance(frame, Rows) or frame.records:
+                    raise PeerDown(f"{self.address} sent something else than a backup")
+
+    async def _next(self) -> list[Frame]:
+        """T6"""
+        if self._kept:
+            frames, self._kept = self._kept, []
+            return frames
+        try:
+            async with asyncio.timeout(self._follower.silent_s_max):
+                frames = await self._inbox.take()
+        except TimeoutError as fault:
+            raise PeerDown(f"{self.address} has said nothing for {self._follower.silent_s_max:g} s") from fault
+        self._follower.heard()
+        return frames
+
+    def _tell(self, epoch: Epoch, position: Position) -> None:
+        self._heard(PeerSaid(member=self._leader, role=Role.ACTIVE, epoch=epoch, position=position))
+
+
+def _joined(frames: Sequence[Rows], position: Position, address: str) -> tuple[list[Stored], Position]:
+    """The records of all frames, which must go on behind `position`, and what was acknowledged."""
+    rows: list[Stored] = []
+    end = position
+    for frame in frames:
+        if frame.position != end:
+            raise PeerDown(f"{address} sent records behind {frame.position} where {end} was to go on")
+        rows.extend(Stored(Position(at), frame.epoch, record) for at, record in enumerate(frame.records, end + 1))
+        end = Position(end + len(frame.records))
+    return rows, frames[-1].acknowledged
+
+
+class _Inbox:
+    """Reads ahead, so that what comes while our disk is busy is taken together."""
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+        self._frames: deque[Frame] = deque()
+        self._bytes = 0
+        self._room, self._news = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "_Inbox":
+        self._reading = asyncio.create_task(self._read(), name="replication-inbox")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._reading is not None, "it was entered"
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def take(self) -> list[Frame]:
+        """All that have come, and if there are none the next. Raises: PeerDown, PeerRefused, once all were taken."""
+        await self._news.wait()
+        assert self._reading is not None, "it was entered"
+        frames = list(self._frames)
+        if not frames:
+            self._reading.result()
+            raise PeerDown("the stream has ended")
+        self._frames.clear()
+        self._bytes = 0
+        self._room.set()
+        if not self._reading.done():
+            self._news.clear()
+        return frames
+
+    async def _read(self) -> None:
+        try:
+            async for frame in self._following.frames():
+                await self._room.wait()
+                self._frames.append(frame)
+                self._bytes += _size(frame)
+                if self._bytes >= INBOX_BYTES or len(self._frames) >= INBOX_FRAMES:
+                    self._room.clear()
+                self._news.set()
+        finally:
+            self._news.set()
+
+
+def _size(frame: Frame) -> int:
+    if isinstance(frame, Rows):
+        return sum(map(len, frame.records))
+    return len(frame.data) if isinstance(frame, Piece) else 0
