@@ -1,16 +1,20 @@
 """An event loop in which an hour costs milliseconds and every run is the same run.
 
 Instead of waiting for the world it moves the clock to the next timer. Threads and executors are refused: one real
-thread would make a wait of microseconds cost virtual hours, silently.
+thread would make a wait of microseconds cost virtual hours, silently. What belongs to a stopped process doesn't run.
 """
 
 import asyncio
 import functools
+import heapq
 import inspect
 import selectors
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from tests.rig.process import RUNNING
 
 T = TypeVar("T")
 Suite = TypeVar("Suite", bound=type)
@@ -20,28 +24,65 @@ class Deadlock(RuntimeError):
     """Every task waits, and no timer is set."""
 
 
-class _NoWaiting(selectors.SelectSelector):
-    loop: "VirtualLoop"
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise Deadlock("every task waits and no timer is set")
-        self.loop.now_s += max(timeout, 0.0)
-        return []
+_TIMERS_MIN: Final = 100
+"""As in asyncio: fewer cancelled timers than this are never swept."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
+    """What asyncio's own loop does, but for waiting: the order of steps is the same."""
+
+    _ready: "deque[asyncio.Handle]"
+    _scheduled: list[asyncio.TimerHandle]
+    _timer_cancelled_count: int
+    _stopping: bool
+
     def __init__(self) -> None:
-        selector = _NoWaiting()
         self.now_s = 0.0
         self._home = threading.get_ident()
-        super().__init__(selector)
-        selector.loop = self
+        super().__init__(selectors.SelectSelector())
         # Python rounds timers to the clock's resolution; ours is exact.
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
         return self.now_s
+
+    def _run_once(self) -> None:
+        """One turn: whatever is ready and due now. Asked for by `run_forever`."""
+        self._sweep()
+        ready, timers = self._ready, self._scheduled
+        if not ready and not self._stopping:
+            if not timers:
+                raise Deadlock("every task waits and no timer is set")
+            self.now_s = max(self.now_s, timers[0].when())
+        due = self.now_s + self._clock_resolution
+        while timers and timers[0].when() < due:
+            first: Any = heapq.heappop(timers)
+            first._scheduled = False
+            ready.append(first)
+        for _ in range(len(ready)):
+            handle: Any = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(RUNNING)
+            if process is not None and process.stopped:
+                process.held.append(handle)
+            else:
+                handle._run()
+
+    def _sweep(self) -> None:
+        """Drop timers that were cancelled: those in front, and all once they are the larger part."""
+        timers = self._scheduled
+        if len(timers) > _TIMERS_MIN and self._timer_cancelled_count * 2 > len(timers):
+            gone: list[Any] = [timer for timer in timers if timer.cancelled()]
+            for timer in gone:
+                timer._scheduled = False
+            timers[:] = [timer for timer in timers if not timer.cancelled()]
+            heapq.heapify(timers)
+            self._timer_cancelled_count = 0
+        while timers and timers[0].cancelled():
+            first: Any = heapq.heappop(timers)
+            first._scheduled = False
+            self._timer_cancelled_count -= 1
 
     def call_soon_threadsafe(  # type: ignore[override]  # looser than the base class's
         self,

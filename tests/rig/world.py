@@ -13,19 +13,21 @@ class SimClock:
     """The Clock port on the virtual loop. Wall and monotonic time differ by an offset, as in the world.
 
     Each process has one of its own: a step of the wall clock, `wall_offset_s`, reaches only processes that start later.
+    All processes of a machine share its `rate`: how many seconds it counts in one.
     """
 
-    def __init__(self, wall_offset_s: float = 0.0) -> None:
+    def __init__(self, wall_offset_s: float = 0.0, *, rate: float = 1.0) -> None:
         self._wall_ms = EPOCH_MS + round(wall_offset_s * 1000)
+        self._rate = rate
 
     def now(self) -> Instant:
-        return Instant(self._wall_ms + int(asyncio.get_running_loop().time() * 1000))
+        return Instant(self._wall_ms + int(asyncio.get_running_loop().time() * self._rate * 1000))
 
     def mono(self) -> Mono:
-        return Mono(77.0 + asyncio.get_running_loop().time())
+        return Mono(77.0 + asyncio.get_running_loop().time() * self._rate)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds / self._rate)
 
 
 class SimEntropy:
