@@ -7,7 +7,7 @@ contract tests. Nothing above a port uses a thread, so that a whole cluster runs
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -70,6 +70,10 @@ class Snapshot(Protocol):
     def position(self) -> Position: ...
     @property
     def chunks(self) -> Sequence[bytes]: ...
+
+
+EPOCHS_MAX: Final = 64
+"""How many take-overs back two logs are compared; two that have no epoch in common have nothing in common."""
 
 
 class Stored(NamedTuple):
@@ -135,22 +139,26 @@ class ReplicaLog(EventLog, Protocol):
         ...
 
     async def after(self, position: Position, most: int) -> list[Stored]:
-        """The next records after `position`, at most `most`; none = that is the end. Raises: LogTrimmed, LogDamaged.
-        Must not delay a concurrent `append` noticeably."""
+        """The next records after `position`, at most `most`, or fewer where they are large; none = that is the end.
+        Raises: LogTrimmed, LogDamaged. Must not delay a concurrent `append` noticeably."""
         ...
 
     async def ends(self) -> list[tuple[Epoch, Position]]:
-        """The last position of each epoch of which records are kept, newest first, at most EPOCHS_MAX."""
+        """The last position of each epoch of which records are kept, newest first, at most EPOCHS_MAX. So is that of
+        the record right before the oldest one kept, as far as it is known: a log that holds nothing but a snapshot
+        ends there."""
         ...
 
     async def cut(self, position: Position) -> str:
-        """L7. Where what came after is kept; empty = nothing came. Raises: LogTrimmed when no state at `position` can
-        be had from what is kept (then nothing was changed), LogFailed. The log must be opened anew afterwards."""
+        """L7. Where what came after is kept; empty = nothing came. The history beside it is put back first, and must be
+        closed by then. Raises: LogTrimmed when no state at `position` can be had from what is kept (then nothing was
+        changed); LogFailed, after which it may be tried again. The log must be opened anew afterwards."""
         ...
 
     async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:
-        """L8. Become the log that `folder` holds: a store and snapshots as `begin_behind` makes them, and a history.
-        Where the old one is kept; empty = it held nothing. The log must be opened anew then. Raises: LogFailed."""
+        """L8. Become the log that `folder` holds, as `Incoming` made it, with its history; ours must be closed by then.
+        What was promised stays so. Where the old one is kept; empty = it held nothing. Raises: LogFailed. The log must
+        be opened anew afterwards."""
         ...
 
 
@@ -163,7 +171,8 @@ class SharedLog(EventLog, Protocol):
 
     Rules: L9  whoever was replaced in the lease (kept in the same store) can't append any more: what gives the lease
                to another epoch moves the log to that epoch in the same transaction
-           L10 `follow` goes to the end as it is when it is called, not as it was when the log was opened
+           L10 `follow` goes to the end as it is when it is called, not as it was when the log was opened; it raises
+               LogTrimmed when others have made the log forget what comes next: then only the newest snapshot helps
     """
 
     async def news(self, position: Position, within_s: float) -> bool:
@@ -313,6 +322,28 @@ class HistoryCopy(Protocol):
 
     async def close(self) -> None:
         """Safe to call twice."""
+        ...
+
+
+class Incoming(Protocol):
+    """Another log that is put together beside ours, from a backup, until it is whole and can be installed."""
+
+    async def begin(self) -> None:
+        """Anew: whatever an earlier attempt left is gone. Raises: LogFailed."""
+        ...
+
+    async def write(self, piece: bytes) -> None:
+        """The next bytes of its history. Raises: LogFailed."""
+        ...
+
+    async def finish(self, mark: HistoryMark, epoch: Epoch, chunks: Sequence[bytes]) -> Path:
+        """What `ReplicaLog.install` takes, durable: a snapshot at `mark` and a log that goes on behind it, under that
+        epoch or a newer one; and what its history noted after `mark` is taken off it. Raises: LogFailed, StokerError
+        `backup_damaged`."""
+        ...
+
+    async def drop(self) -> None:
+        """Leave nothing. Safe to call at any time."""
         ...
 
 

@@ -12,8 +12,8 @@ Source: POSIX.1-1988 (ustar), with GNU's form of sizes above 8 GiB.
 
 import hashlib
 import tarfile
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Generator, Mapping
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ _BLOCK: Final = 512
 _END: Final = bytes(2 * _BLOCK)
 _MODE: Final = 0o600
 
+Answer = TypeVar("Answer")
 Sink = Callable[[bytes], object]
 """Takes the next bytes of a member."""
 
@@ -142,16 +143,55 @@ def read_backup(source: Source, sinks: Mapping[str, Sink]) -> BackupHead:
 
     Raises: StokerError `backup_foreign`, `backup_too_new` or `backup_damaged`; whatever `source` and `sinks` raise.
     """
-    reading = _Reading(source)
-    head = _head(reading)
+    reading = _read(sinks)
+    most = next(reading)
+    try:
+        while True:
+            most = reading.send(source.read(most))
+    except StopIteration as told:
+        head: BackupHead = told.value
+        return head
+
+
+class PassingBackup:
+    """`read_backup` of bytes that come by themselves, in pieces of any length."""
+
+    def __init__(self, sinks: Mapping[str, Sink]) -> None:
+        self._reading = _read(sinks)
+        self._most = next(self._reading)
+
+    def passed(self, piece: bytes) -> None:
+        """The next bytes. Raises: as `read_backup`."""
+        view = memoryview(piece)
+        while view:
+            some, view = view[: self._most], view[self._most :]
+            self._most = self._reading.send(bytes(some))
+
+    def end(self) -> BackupHead:
+        """There are no more. Raises: as `read_backup`."""
+        try:
+            while True:
+                self._reading.send(b"")
+        except StopIteration as told:
+            head: BackupHead = told.value
+            return head
+
+
+_Asked = Generator[int, bytes, Answer]
+"""Asks for at most so many bytes, and is answered with some; with none at the end."""
+
+
+def _read(sinks: Mapping[str, Sink]) -> _Asked[BackupHead]:
+    reading = _Reading()
+    head = yield from _head(reading)
     for part in head.parts:
-        if reading.take(_BLOCK) != _header(part.name, part.size, head.made_at):
+        if (yield from reading.take(_BLOCK)) != _header(part.name, part.size, head.made_at):
             raise damaged(f"{part.name} doesn't begin where it should")
-        _pass_on(reading, part, sinks.get(part.name, len))
+        yield from _pass_on(reading, part, sinks.get(part.name, len))
     seal = _seal(reading.sum, head)
-    if reading.take(len(seal)) != seal:
+    if (yield from reading.take(len(seal))) != seal:
         raise damaged("its sum doesn't agree with its content")
-    if source.read(1):
+    if (yield 1):
         raise damaged("something follows behind its end")
     return head
 
@@ -159,28 +199,27 @@ def read_backup(source: Source, sinks: Mapping[str, Sink]) -> BackupHead:
 class _Reading:
     """What was read so far, summed up."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self) -> None:
         self._position = 0
         self.sum = hashlib.sha256()
 
-    def some(self, most: int) -> bytes:
-        piece = self._source.read(most)
+    def some(self, most: int) -> _Asked[bytes]:
+        piece = yield most
         self.sum.update(piece)
         self._position += len(piece)
         return piece
 
-    def as_much(self, size: int) -> bytes:
+    def as_much(self, size: int) -> _Asked[bytes]:
         """`size` bytes, or fewer at the end."""
         pieces: list[bytes] = []
-        while size and (piece := self.some(min(size, PIECE_BYTES))):
+        while size and (piece := (yield from self.some(min(size, PIECE_BYTES)))):
             pieces.append(piece)
             size -= len(piece)
         return b"".join(pieces)
 
-    def take(self, size: int) -> bytes:
+    def take(self, size: int) -> _Asked[bytes]:
         """Raises: StokerError `backup_damaged`."""
-        found = self.as_much(size)
+        found = yield from self.as_much(size)
         if len(found) < size:
             raise self.short()
         return found
@@ -189,8 +228,8 @@ class _Reading:
         return damaged(f"it ends after {self._position} bytes, before its time")
 
 
-def _head(reading: _Reading) -> BackupHead:
-    first = reading.as_much(_BLOCK)
+def _head(reading: _Reading) -> _Asked[BackupHead]:
+    first = yield from reading.as_much(_BLOCK)
     if not first.startswith(HEAD.encode()):
         raise foreign("it is empty" if not first else f"it doesn't begin with {HEAD}")
     if len(first) < _BLOCK:
@@ -201,7 +240,7 @@ def _head(reading: _Reading) -> BackupHead:
         raise damaged(f"its first block can't be read: {fault}") from fault
     if not 0 < size <= HEAD_BYTES_MAX:
         raise foreign(f"its {HEAD} is {size} bytes long")
-    text = reading.take(size + -size % _BLOCK)[:size]
+    text = (yield from reading.take(size + -size % _BLOCK))[:size]
     head = _decoded(text)
     if first != _header(HEAD, size, head.made_at):
         raise damaged("its first block isn't as it was written")
@@ -222,17 +261,17 @@ def _decoded(text: bytes) -> BackupHead:
         raise damaged(f"{HEAD} can't be read: {fault}") from fault
 
 
-def _pass_on(reading: _Reading, part: Part, sink: Sink) -> None:
+def _pass_on(reading: _Reading, part: Part, sink: Sink) -> _Asked[None]:
     summed = hashlib.sha256()
     left = part.size
     while left:
-        piece = reading.some(min(left, PIECE_BYTES))
+        piece = yield from reading.some(min(left, PIECE_BYTES))
         if not piece:
             raise reading.short()
         summed.update(piece)
         sink(piece)
         left -= len(piece)
-    reading.take(-part.size % _BLOCK)
+    yield from reading.take(-part.size % _BLOCK)
     if summed.hexdigest() != part.sha256:
         raise damaged(f"{part.name} isn't as it was written")
 
