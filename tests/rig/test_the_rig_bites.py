@@ -28,9 +28,9 @@ from stoker.brain.domain.report import TaskFinished, TaskInventory
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state import dependencies, indexes, makes
 from stoker.brain.state.admit import job as admit_job
-from stoker.brain.state.admit import node as admit_node
 from stoker.brain.state.admit import orders
 from stoker.brain.state.admit import plan as admit_plan
+from stoker.brain.state.admit import silence as admit_silence
 from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Cancel, NodeSilent, ReportEnding
@@ -95,7 +95,7 @@ def answers_do_not_wait_for_the_disk(patch: Patch) -> None:
 
 
 def silence_ends_what_runs(patch: Patch) -> None:
-    real = admit_node.silent
+    real = admit_silence.silent
 
     def silent(state: ClusterState, command: NodeSilent) -> tuple[Event, ...]:
         events: list[Event] = []
@@ -105,7 +105,7 @@ def silence_ends_what_runs(patch: Patch) -> None:
         assert isinstance(told, tuple)
         return (*events, *told)
 
-    patch.setattr(admit_node, "silent", silent)
+    patch.setattr(admit_silence, "silent", silent)
 
 
 def gpus_are_free_once_the_leader_has_exited(patch: Patch) -> None:

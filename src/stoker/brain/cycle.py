@@ -16,6 +16,7 @@ from stoker.brain.state.admit.plan import admit_place
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobPlaced, MemberMade
 from stoker.brain.state.events.union import Event
+from stoker.brain.state.leases import lease_for
 from stoker.brain.state.view import View
 
 
@@ -49,6 +50,7 @@ def _placed(state: ClusterState, action: Place, decided_at: Position, digest: st
         tasks=action.tasks,
         master_addr=action.master_addr,
         master_port=action.master_port,
+        lease_ms=lease_for(state, state.jobs[action.array or action.job].spec, action.tasks),
         decided_at=decided_at,
         policy=digest,
         seed=seed,

@@ -18,7 +18,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import rebuild
-from stoker.brain.state.invariants import each_job_consistent, indexes_derived, no_gpu_twice
+from stoker.brain.state.invariants import each_job_consistent, indexes_derived, no_gpu_twice, no_stray_beside_work
 from stoker.live.committer import Committer
 from stoker.live.world import World
 
@@ -75,6 +75,7 @@ def _ledger_drift(state: ClusterState) -> Iterator[str]:
     if state.indexes.books.amounts() != fresh.books.amounts():
         yield "the counters of quota have drifted from the records"
     yield from no_gpu_twice(_with_jobs(state, live))
+    yield from no_stray_beside_work(state)
 
 
 def _with_jobs(state: ClusterState, jobs: dict[JobId, Job]) -> ClusterState:

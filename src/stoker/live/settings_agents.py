@@ -7,11 +7,10 @@ of the policy, and each attempt keeps the one that it was placed with.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from stoker.brain.domain.policy import LEASE_MS_MIN
-from stoker.brain.domain.units import DAY_MS, SECOND_MS
+from stoker.brain.domain.policy import LEASE_MS_MAX, LEASE_MS_MIN
+from stoker.brain.domain.units import SECOND_MS
 
 LEASE_AUTO_S: Final = 600.0
-LEASE_S_MAX: Final = 30 * DAY_MS / SECOND_MS
 SILENCES_MIN: Final = 2
 """An attempt outlives so many times the silence that makes a node unreachable: that is more than four heartbeats, so
 that neither one that gets lost nor an agent that starts again ends work."""
@@ -55,11 +54,11 @@ class AgentsSettings:
                 f"(heartbeat_s is {self.heartbeat_s}), or one lost message takes a node out of service"
             )
         lease_s = self.attempt_lease_s
-        if lease_s != "auto" and lease_s != 0 and not self.lease_min_s <= lease_s <= LEASE_S_MAX:
+        if lease_s != "auto" and lease_s != 0 and not self.lease_min_s <= lease_s <= LEASE_MS_MAX / SECOND_MS:
+            most = LEASE_MS_MAX // SECOND_MS
             found.append(
-                f"attempt_lease_s ({lease_s:g}) must be 0, or from {self.lease_min_s:g} to {LEASE_S_MAX:.0f}: at least "
-                f"a second and twice unreachable_after_s (which is {self.unreachable_after_s:g}), or a short silence "
-                "ends work"
+                f"attempt_lease_s ({lease_s:g}) must be 0, or from {self.lease_min_s:g} to {most}: at least a second "
+                f"and twice unreachable_after_s (which is {self.unreachable_after_s:g}), or a short silence ends work"
             )
         return found
 

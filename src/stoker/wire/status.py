@@ -113,6 +113,7 @@ STATUSES: Final[dict[str, Status]] = {
     "text_too_long": _malformed("A text is too long", 413),
     "too_many_jobs": _malformed("Too many jobs in one request", 413),
     "time_limit_too_long": _impossible("The time limit is longer than allowed"),
+    "bad_lost_after": _impossible("Nodes can't be given up after so short or so long a silence"),
     "too_many_terms": _malformed("A selection has too many conditions, names and tolerations"),
     "unknown_tenant": _impossible("No such tenant"),
     "unknown_partition": _impossible("No such partition to run in"),
@@ -197,6 +198,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_node_name": _malformed("Not a name for a node"),
     "session_unknown": _conflict("The agent must register anew"),
     "session_replaced": _conflict("A newer connection of this node took over"),
+    "node_lost": _conflict("The node was silent for so long that its work was settled"),
     "stream_overflow": _full("The agent reads too slowly"),
     "malformed_message": _malformed("A message that can't be understood"),
     "gpu_claimed": _conflict("Another node has that GPU"),
@@ -205,6 +207,14 @@ STATUSES: Final[dict[str, Status]] = {
     # between the parts of one control plane
     "stale_epoch": _conflict("Another control plane has taken over"),
     "stale_plan": _conflict("The state has moved on"),
+    # a follower is refused
+    "peer_secret_wrong": _unproved("The secret of another pair of control planes, or none"),
+    "peer_secret_unknown": _unavailable("The secret of the control planes can't be read now"),
+    "other_cluster": _conflict("A control plane of another cluster"),
+    "follower_too_old": _conflict("A follower of an older version"),
+    "same_member": _conflict("Two control planes with one name or one data folder"),
+    "too_many_followers": _full("Too many control planes follow"),
+    "log_trimmed": _conflict("The log no longer reaches back that far"),
     "promotion_refused": _conflict("This control plane can't be made active"),
     "not_active": Status(503, "UNAVAILABLE", EXIT_NO_SERVER, "A standby was asked for what only the active does"),
     # a server in trouble, or none
@@ -292,6 +302,7 @@ SUBMIT_CODES: Final = (
     "text_too_long",
     "too_many_jobs",
     "time_limit_too_long",
+    "bad_lost_after",
     "unknown_tenant",
     "priority_above_tier",
     "demand_unstated",

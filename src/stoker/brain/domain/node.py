@@ -16,13 +16,25 @@ ROOT: Final = "root"
 
 
 class Stray(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a node runs although it isn't live in our ledger. It was told to stop; until its end is reported
-    its GPUs are not offered and are charged to nobody."""
+    """A task that a node runs, or may run, although it isn't live in our ledger. It is told to stop; until its end is
+    reported its GPUs are not offered and are charged to nobody."""
 
     job: JobId
     attempt: int
     rank: int
     gpus: tuple[GpuUuid, ...]
+    settled_at: Instant = NEVER
+    """When it was settled without proof, since its node was silent: until the node says what it runs, its GPUs are in
+    quarantine. NEVER = the node itself has said that it runs."""
+
+    @property
+    def unproved(self) -> bool:
+        return self.settled_at != NEVER
+
+    @property
+    def key(self) -> tuple[JobId, int, int]:
+        """(job, attempt, rank)"""
+        return self.job, self.attempt, self.rank
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

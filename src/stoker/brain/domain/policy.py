@@ -22,6 +22,8 @@ LEASE_SLACK_MS: Final = 5 * SECOND_MS
 have answered before its own lease was over."""
 LEASE_MS_MIN: Final = 1 * SECOND_MS
 """Below it heartbeats would be a load of their own."""
+LEASE_MS_MAX: Final = 30 * DAY_MS
+"""Beyond it a person has long looked."""
 
 
 def surely_over_ms(lease_ms: int) -> int:

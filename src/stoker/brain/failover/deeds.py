@@ -30,7 +30,8 @@ class Promise(msgspec.Struct, frozen=True):
 
 
 class Follow(msgspec.Struct, frozen=True):
-    """Let the log take appends of this epoch again (a promise came to nothing), and follow its holder."""
+    """Let the log take appends of this epoch again, and follow its holder. Given when a promise came to nothing, when a
+    life sees the marker first (an earlier life may have promised), and when another has begun an epoch."""
 
     epoch: Epoch
 
@@ -44,7 +45,8 @@ class Lead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetChanged(msgspec.Struct, frozen=True):
-    """The marker says that acknowledgements wait for these, and for nobody else. The holder is among them."""
+    """Acknowledgements wait for these, and for nobody else, by the marker: it has changed, or confirms what was told.
+    The holder is among them; so is whoever caught up meanwhile, and will be in the next version."""
 
     in_sync: tuple[Member, ...]
 
@@ -53,7 +55,7 @@ class StepDown(msgspec.Struct, frozen=True, kw_only=True):
     """Acknowledge nothing more, instruct nobody more, and begin anew as a standby. The machine is spent."""
 
     code: str
-    """`lease_lost`: another has taken over; `lease_ended`: it couldn't be renewed in time; `resigned`."""
+    """`lease_lost`: another has taken over; `lease_ended`: it couldn't be renewed in time; `resigned`; `log_failed`."""
     why: str
 
 

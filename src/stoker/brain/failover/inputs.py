@@ -60,19 +60,24 @@ class PeerSaid(msgspec.Struct, frozen=True, kw_only=True):
 
 class CaughtUp(msgspec.Struct, frozen=True):
     """Told to the active: this standby has on disk all that was acknowledged, and from now on acknowledgements wait
-    for it too."""
+    for it too. Answered by SetChanged with it once the marker names it; telling it again does no harm."""
 
     member: Member
 
 
 class FellBehind(msgspec.Struct, frozen=True):
-    """Told to the active: this standby is gone, or hasn't confirmed in time."""
+    """Told to the active: this standby is gone, or hasn't confirmed in time. Answered by SetChanged without it once no
+    marker can name it any more; until then acknowledgements wait. Telling it again does no harm."""
 
     member: Member
 
 
 class LogStands(msgspec.Struct, frozen=True, kw_only=True):
-    """How far our own log reaches, and whether it can be written."""
+    """How far our own log reaches, and whether it can be written.
+
+    Told to an active: `position` is what it has acknowledged, or could have, since that is what every member of the set
+    holds; not what only its own disk has. It goes into the marker, and whoever lacks it never takes over.
+    """
 
     epoch: Epoch
     position: Position
@@ -80,13 +85,16 @@ class LogStands(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Promised(msgspec.Struct, frozen=True):
-    """The log refuses older epochs than this one from now on, also after a restart."""
+    """The log refuses older epochs than this one from now on, also after a restart. LogStands was told before, if
+    following had moved the log's end. A promise that fails is told as LogStands without `fit`."""
 
     epoch: Epoch
 
 
 class ForcePromotion(msgspec.Struct, frozen=True):
-    """A person says: take over, whatever is lost by it."""
+    """A person says: take over, whatever is lost by it. It stands for twice `fallow_s`, until the lease of whoever was
+    active is surely over, and is forgotten when an active one is heard. `Machine.forbids_force` says what is in the way.
+    """
 
 
 class Resign(msgspec.Struct, frozen=True):

@@ -3,19 +3,18 @@
 Rules: M1  whoever leads holds a marker of its own that it won, and only until `lease_s` after it began to write it
        M2  it steps down by its own timer, and when it hears that another has the lease; then the machine is spent
        M3  it leads under an epoch that nobody led under before, and its log has promised it first
-       M4  acknowledgements wait for all that any marker of ours may name: a member is waited for before it is added,
-           and until its removal is known to be done
-       M5  a promise that came to nothing is withdrawn only when another version has taken the place of ours
-       M6  whoever gives the lease back acts no more from the moment at which it begins to
+       M4  a promise that came to nothing is withdrawn only when another version has taken the place of ours
+       M5  whoever gives the lease back acts no more from the moment at which it begins to
 """
 
 from enum import Enum, auto
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Marker, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.deeds import Deed, Follow, Lead, Ping, Promise, SetChanged, StepDown
+from stoker.brain.failover.in_sync import InSync
 from stoker.brain.failover.inputs import (
     CaughtUp,
     FellBehind,
@@ -38,8 +37,6 @@ from stoker.brain.failover.timing import Timing
 
 FORCED_EPOCHS: Final = 1_000
 """Whoever is promoted by force leaves room for what an active that wasn't heard may have begun."""
-MEMBERS_MAX: Final = 16
-"""Of more, the marker names none: they follow, and nobody waits for them."""
 
 
 class _Phase(Enum):
@@ -49,6 +46,15 @@ class _Phase(Enum):
     LEADING = auto()
     LEAVING = auto()
     SPENT = auto()
+
+
+class Leaving(NamedTuple):
+    """Giving the lease back."""
+
+    code: str
+    why: str
+    to: tuple[Member, ...]
+    """Who may take it."""
 
 
 class Machine:
@@ -88,10 +94,8 @@ class Machine:
         self._forced = False
         self._before: Marker | None = None
         self._renew_at = Mono(0.0)
-        self._confirmed: tuple[Member, ...] = ()
-        self._wanted: tuple[Member, ...] = ()
-        self._leaves_to: tuple[Member, ...] = ()
-        self._leave_code = self._leave_why = ""
+        self._in_sync = InSync(me)
+        self._leaves = Leaving("", "", ())
 
     # --- what others read ---------------------------------------------------------------------------------------
 
@@ -109,11 +113,8 @@ class Machine:
 
     @property
     def in_sync(self) -> tuple[Member, ...]:
-        """M4. What acknowledgements wait for now; empty while we aren't active."""
-        if self.role is not Role.ACTIVE:
-            return ()
-        put = self._talk.put.in_sync if self._talk.put else ()
-        return tuple(sorted({*self._confirmed, *self._wanted, *put}))
+        """Whom acknowledgements wait for now; empty while we aren't active."""
+        return self._in_sync.waits_for(self._talk.put) if self.role is Role.ACTIVE else ()
 
     def holds(self, now: Mono) -> bool:
         """May we speak for the cluster at this moment?"""
@@ -225,7 +226,7 @@ class Machine:
             self._follow()
 
     def _follow(self) -> None:
-        """M5. Whatever we, or an earlier life, have promised: this is the epoch that the log takes."""
+        """M4. Whatever we, or an earlier life, have promised: this is the epoch that the log takes."""
         marker = self._talk.known
         fit = self._log is None or self._log.fit
         if self._talk.fresh and marker is not None and fit and self._follows != marker.epoch:
@@ -249,7 +250,7 @@ class Machine:
             self._phase = _Phase.WATCHING
             self._watch(now)
         elif self._phase is _Phase.CLAIMING and not self._talk.busy:
-            self._deeds.append(self._talk.write(self._version(self.me, (self.me,)), now))
+            self._write(self.me, (self.me,), now)
 
     def _wish(self, now: Mono) -> None:
         """A person's word stands for as long as it takes until a lease that nobody renews is over."""
@@ -269,7 +270,7 @@ class Machine:
         assert marker is not None
         until = Mono(self._talk.put_at + self.timing.lease_s)
         if self._phase is _Phase.LEAVING and marker.holder is None:
-            self._step_down(self._leave_code, self._leave_why)
+            self._step_down(self._leaves.code, self._leaves.why)
         elif now >= until:
             self._won_too_late()
         elif self._phase is _Phase.CLAIMING:
@@ -287,26 +288,28 @@ class Machine:
     def _lead(self, until: Mono) -> None:
         """M1"""
         assert self._log is not None
-        self.lease_until, self._renew_at = until, Mono(self._talk.put_at + self.timing.renew_s)
-        self._confirmed = self._wanted = (self.me,)
+        self._hold(until)
         if self._log.fit:
             self._phase, self.role = _Phase.LEADING, Role.ACTIVE
             self._deeds.append(Lead(epoch=self._promised, forced=self._forced))
-        else:  # nothing was acknowledged, so whoever might take over before may do it now
+        else:
+            # Nothing was acknowledged, so whoever might have taken over before us may do so now.
             self._leave("log_failed", "the log can't be written", self._before.in_sync if self._before else (self.me,))
 
     def _renewed(self, marker: Marker, until: Mono) -> None:
         assert until >= self.lease_until, "a later write never has an earlier lease"
-        self.lease_until, self._renew_at = until, Mono(self._talk.put_at + self.timing.renew_s)
-        if marker.in_sync != self._confirmed:
-            self._confirmed = marker.in_sync
+        self._hold(until)
+        if self._in_sync.named(marker):
             self._set_changed()
+
+    def _hold(self, until: Mono) -> None:
+        self.lease_until, self._renew_at = until, Mono(self._talk.put_at + self.timing.renew_s)
 
     def _lost(self) -> None:
         if self._phase is _Phase.CLAIMING:
             self._phase = _Phase.WATCHING
         elif self._phase is _Phase.LEAVING:
-            self._step_down(self._leave_code, self._leave_why)
+            self._step_down(self._leaves.code, self._leaves.why)
         else:
             holder = self._talk.known.holder if self._talk.known and self._talk.fresh else None
             name = holder.name if holder and holder != self.me else "another control plane"
@@ -318,49 +321,42 @@ class Machine:
         if self._talk.busy or self._talk.put is not None:
             return
         if self._phase is _Phase.LEAVING:
-            self._deeds.append(self._talk.write(self._version(None, self._leaves_to), now))
-        elif self._wanted != self._confirmed or now >= self._renew_at:
-            self._deeds.append(self._talk.write(self._version(self.me, self._wanted), now))
+            self._write(None, self._leaves.to, now)
+        elif now >= self._renew_at or not self._in_sync.as_wanted:
+            self._write(self.me, self._in_sync.wanted, now)
 
-    def _version(self, holder: Member | None, in_sync: tuple[Member, ...]) -> Marker:
-        assert self._log is not None
+    def _write(self, holder: Member | None, in_sync: tuple[Member, ...], now: Mono) -> None:
         self._marks += 1
-        return Marker(
+        marker = Marker(
             version=self._talk.next_version,
             epoch=self._promised,
             holder=holder,
             in_sync=in_sync,
-            position=self._log.position if in_sync == () or self._phase is not _Phase.LEAVING else self._leaves_at,
+            position=self._reached(),
             http=self._http if holder else "",
             mark=f"{self._life}.{self._marks}",
         )
+        self._deeds.append(self._talk.write(marker, now))
 
-    @property
-    def _leaves_at(self) -> Position:
-        """Who never led gives back what it found."""
-        if self.role is not Role.ACTIVE:
-            return self._before.position if self._before else Position(0)
+    def _reached(self) -> Position:
+        """Who leaves without having led gives back what it found."""
         assert self._log is not None
+        if self._phase is _Phase.LEAVING and self.role is not Role.ACTIVE:
+            return self._before.position if self._before else Position(0)
         return self._log.position
 
     def _caught_up(self, member: Member) -> None:
-        """M4"""
-        if self._phase is not _Phase.LEADING or self._seat.shared_log or member == self.me:
-            return
-        wanted = tuple(sorted({*self._wanted, member}))
-        if len(wanted) <= MEMBERS_MAX:
-            self._wanted = wanted
-        if self._wanted == self._confirmed:
-            self._set_changed()
+        if self._phase is _Phase.LEADING and not self._seat.shared_log:
+            self._in_sync.caught_up(member)
+            if self._in_sync.as_wanted:
+                self._set_changed()
 
     def _fell_behind(self, member: Member) -> None:
-        """M4. Who isn't named by any marker needn't be waited for any more."""
-        if self._phase is not _Phase.LEADING or member == self.me:
-            return
-        before = self.in_sync
-        self._wanted = tuple(each for each in self._wanted if each != member)
-        if self.in_sync != before:
-            self._set_changed()
+        if self._phase is _Phase.LEADING:
+            before = self.in_sync
+            self._in_sync.fell_behind(member)
+            if self.in_sync != before:
+                self._set_changed()
 
     def _set_changed(self) -> None:
         if self._phase is _Phase.LEADING:
@@ -382,12 +378,12 @@ class Machine:
             self._phase, self.why = _Phase.SPENT, "it was stopped"
 
     def _leave(self, code: str, why: str, to: tuple[Member, ...]) -> None:
-        """M6"""
-        self._phase, self._leave_code, self._leave_why, self._leaves_to = _Phase.LEAVING, code, why, to
+        """M5"""
+        self._phase, self._leaves = _Phase.LEAVING, Leaving(code, why, to)
 
     def _lease_ended(self) -> None:
         if self._phase is _Phase.LEAVING:
-            self._step_down(self._leave_code, self._leave_why)
+            self._step_down(self._leaves.code, self._leaves.why)
             return
         error = f": {self._talk.error}" if self._talk.error else ""
         self._step_down("lease_ended", f"its lease couldn't be renewed in time{error}")

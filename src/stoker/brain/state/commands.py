@@ -103,6 +103,15 @@ class NodeSilent(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeName
 
 
+class LoseSilent(msgspec.Struct, frozen=True, kw_only=True):
+    """Settle what an unreachable node must have ended by itself: it was silent for so long, counted by a control plane
+    that was awake and active all the while."""
+
+    by: Principal
+    node: NodeName
+    silent_ms: int
+
+
 class NodeHeard(msgspec.Struct, frozen=True, kw_only=True):
     """A node that was unreachable spoke again on its old stream."""
 
@@ -239,6 +248,7 @@ Command = (
     | ReportEnding
     | ReportFinished
     | NodeSilent
+    | LoseSilent
     | NodeHeard
     | DrainNode
     | ResumeNode

@@ -39,7 +39,13 @@ INDEXES: Final = (
 
 def violations(state: ClusterState) -> list[str]:
     """Every broken truth, in words. Cost: one walk over all jobs and nodes."""
-    return [*no_gpu_twice(state), *no_node_overdrawn(state), *each_job_consistent(state), *indexes_derived(state)]
+    return [
+        *no_gpu_twice(state),
+        *no_stray_beside_work(state),
+        *no_node_overdrawn(state),
+        *each_job_consistent(state),
+        *indexes_derived(state),
+    ]
 
 
 def no_gpu_twice(state: ClusterState) -> Iterator[str]:
@@ -58,6 +64,22 @@ def no_gpu_twice(state: ClusterState) -> Iterator[str]:
                 if uuid in holder and not holder[uuid].startswith("stray"):
                     yield f"GPU {uuid} is held by {holder[uuid]} and by {me}"
                 holder[uuid] = me
+
+
+def no_stray_beside_work(state: ClusterState) -> Iterator[str]:
+    """What a stray has isn't offered, and what is in quarantine is held by nobody else meanwhile."""
+    for node in state.nodes.values():
+        if not node.strays:
+            continue
+        of = {uuid: stray for stray in node.strays for uuid in stray.gpus}
+        free = state.indexes.free.get(node.name)
+        for gpu in free.gpus if free else ():
+            if gpu.uuid in of:
+                yield f"GPU {gpu.uuid} is offered, and stray {of[gpu.uuid].key} on {node.name} has it"
+        for task, placement in state.indexes.held.get(node.name, {}).items():
+            for uuid in placement.gpus:
+                if uuid in of and of[uuid].unproved and of[uuid].key != task:
+                    yield f"GPU {uuid} is in quarantine for {of[uuid].key}, and {task} holds it"
 
 
 def no_node_overdrawn(state: ClusterState) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.units import Instant
-from stoker.brain.state.admit import access, deadlines, job, label, leadership, node, orders, partition, tenant
+from stoker.brain.state.admit import access, deadlines, job, label, leadership, node, orders, partition, silence, tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import (
     BeginEpoch,
@@ -22,6 +22,7 @@ from stoker.brain.state.commands import (
     ForgetNode,
     Hold,
     LabelNode,
+    LoseSilent,
     NodeHeard,
     NodeSilent,
     PutPartition,
@@ -74,9 +75,11 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
         case CompareInventory():
             return node.compare(state, command, now)
         case NodeSilent():
-            return node.silent(state, command)
+            return silence.silent(state, command)
+        case LoseSilent():
+            return silence.lose(state, command, now)
         case NodeHeard():
-            return node.heard(state, command)
+            return silence.heard(state, command)
         case DrainNode():
             return node.drain(state, command)
         case ResumeNode():

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from stoker.brain.domain.array import JobRef, contains, ids_taken, spans_text, too_many_ids
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Job, Task
 from stoker.brain.domain.lifecycle import JobState
@@ -18,6 +18,7 @@ from stoker.brain.state.ending import end_tasks
 from stoker.brain.state.events.job import AttemptStopping, JobSubmitted, SubmitKeyed, TaskStarted
 from stoker.brain.state.events.node import StraysFound
 from stoker.brain.state.events.union import Event
+from stoker.brain.state.leases import broken_leases, task_of
 
 Answer = tuple[Event, ...] | Refusal
 
@@ -124,10 +125,11 @@ def _stray_started(state: ClusterState, name: NodeName, key: TaskKey) -> Answer:
     node = state.nodes.get(name)
     if node is None or node.forgotten or _was_ended(state, key):
         return ()
-    if any((stray.job, stray.attempt, stray.rank) == (key.job, key.attempt, key.rank) for stray in node.strays):
+    if any(_is(stray, key) and not stray.unproved for stray in node.strays):
         return ()
-    stray = Stray(job=key.job, attempt=key.attempt, rank=key.rank, gpus=())
-    return (StraysFound(node=name, strays=(*node.strays, stray)),)
+    stray = Stray(job=key.job, attempt=key.attempt, rank=key.rank, gpus=_gpus_there(state, name, key))
+    others = tuple(stray for stray in node.strays if not _is(stray, key))
+    return (*broken_leases(state, node, (key,)), StraysFound(node=name, strays=(*others, stray)))
 
 
 def report_ending(state: ClusterState, command: ReportEnding) -> Answer:
@@ -155,7 +157,7 @@ def report_finished(state: ClusterState, command: ReportFinished, now: Instant) 
 
 
 def _is(stray: Stray, key: TaskKey) -> bool:
-    return (stray.job, stray.attempt, stray.rank) == (key.job, key.attempt, key.rank)
+    return stray.key == (key.job, key.attempt, key.rank)
 
 
 def _open_task(state: ClusterState, key: TaskKey, node: NodeName) -> Task | None:
@@ -168,11 +170,13 @@ def _open_task(state: ClusterState, key: TaskKey, node: NodeName) -> Task | None
     return task if task.end is None and task.placement.node == node else None
 
 
+def _gpus_there(state: ClusterState, node: NodeName, key: TaskKey) -> tuple[GpuUuid, ...]:
+    """Those that the ledger gave this very task, as far as it remembers."""
+    task = task_of(state, key)
+    return task.placement.gpus if task is not None and task.placement.node == node else ()
+
+
 def _was_ended(state: ClusterState, key: TaskKey) -> bool:
     """Does the ledger hold a proved end of this very task? Then a `started` that comes now is only late."""
-    job = state.jobs.get(key.job)
-    if job is None or not 1 <= key.attempt <= len(job.attempts):
-        return False
-    tasks = job.attempts[key.attempt - 1].tasks
-    end = tasks[key.rank].end if 0 <= key.rank < len(tasks) else None
-    return end is not None and end.proved
+    task = task_of(state, key)
+    return task is not None and task.end is not None and task.end.proved

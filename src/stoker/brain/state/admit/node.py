@@ -17,8 +17,6 @@ from stoker.brain.state.commands import (
     CompareInventory,
     DrainNode,
     ForgetNode,
-    NodeHeard,
-    NodeSilent,
     Register,
     ResumeNode,
 )
@@ -31,10 +29,10 @@ from stoker.brain.state.events.node import (
     NodeReachable,
     NodeRegistered,
     NodeResumed,
-    NodeUnreachable,
     StraysFound,
 )
 from stoker.brain.state.events.union import Event
+from stoker.brain.state.leases import broken_leases
 
 Answer = tuple[Event, ...] | Refusal
 
@@ -132,7 +130,8 @@ def _name_taken(state: ClusterState, name: NodeName, inventory: Inventory) -> Re
     old = state.nodes.get(name)
     if old is None or old.forgotten or not old.inventory.agent_uid or old.inventory.agent_uid == inventory.agent_uid:
         return None
-    if name not in state.indexes.held and not old.strays:
+    # What was settled without proof is no work that another machine could be told to end.
+    if name not in state.indexes.held and all(stray.unproved for stray in old.strays):
         return None
     return refuse(
         "node_name_taken",
@@ -165,6 +164,7 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
            C2  a task that had started and isn't there is gone: it ends
            C3  a task that never was seen to start and isn't there is left alone: its start is sent again
            C4  a task that runs there and isn't live here is a stray, told to stop, and its GPUs are not offered
+           C5  GPUs that were in quarantine are offered again unless one of those tasks does run there
     """
     node = known_node(state, command.node)
     if isinstance(node, Refusal):
@@ -174,6 +174,7 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
     for job_id in tuple(state.indexes.on_node.get(node.name, ())):
         events.extend(_compare_job(state, state.jobs[job_id], node.name, there, now))
     strays = tuple(_strays(state, node.name, there.values()))
+    events.extend(broken_leases(state, node, (TaskKey(*stray.key) for stray in strays)))
     if strays != node.strays:
         events.append(StraysFound(node=node.name, strays=strays))
     if not node.reachable:
@@ -209,20 +210,6 @@ def _strays(state: ClusterState, node: NodeName, statuses: Iterable[TaskStatus])
 
 def _is_live(state: ClusterState, key: TaskKey, node: NodeName) -> bool:
     return (key.job, key.attempt, key.rank) in state.indexes.held.get(node, {})
-
-
-def silent(state: ClusterState, command: NodeSilent) -> Answer:
-    node = find_node(state, command.node)
-    if isinstance(node, Refusal):
-        return node
-    return (NodeUnreachable(node=node.name),) if node.reachable else ()
-
-
-def heard(state: ClusterState, command: NodeHeard) -> Answer:
-    node = find_node(state, command.node)
-    if isinstance(node, Refusal):
-        return node
-    return () if node.reachable or node.forgotten else (NodeReachable(node=node.name),)
 
 
 def drain(state: ClusterState, command: DrainNode) -> Answer:

@@ -15,7 +15,7 @@ from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import JOBS_AS, USERS
 from stoker.brain.domain.node import ROOT, Inventory, Node
 from stoker.brain.domain.output import pattern_fault
-from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.policy import LEASE_MS_MAX, Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
 from stoker.brain.domain.where import Operator, Requirement, Where, both
 from stoker.brain.state.admit.access import user_fault
@@ -225,7 +225,25 @@ def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
             limit_ms=spec.time_limit_ms,
             limit_max_ms=policy.time_limit_max_ms,
         )
-    return None
+    return _lost_after_fault(spec.lost_after_ms, policy)
+
+
+def _lost_after_fault(asked_ms: int | None, policy: Policy) -> Refusal | None:
+    least, most = policy.attempt_lease_min_ms, LEASE_MS_MAX
+    if not asked_ms or least <= asked_ms <= most:
+        return None
+    usual = policy.attempt_lease_ms
+    what = human_duration(usual) if usual else "never: it waits for its node"
+    return refuse(
+        "bad_lost_after",
+        f"a job can't be given up after {human_duration(abs(asked_ms))}; it must be from {human_duration(least)} to "
+        f"{human_duration(most)}",
+        f"give a time in that range, or 0 for never; left out, it is what this cluster has set ({what})",
+        field="lost_after",
+        lost_after_ms=asked_ms,
+        low_ms=least,
+        high_ms=most,
+    )
 
 
 def _array_fault(spec: JobSpec, policy: Policy) -> Refusal | None:

@@ -197,6 +197,7 @@ def _placed(job: Job, event: JobPlaced, at: Instant) -> Job:
         placed_at=at,
         master_addr=event.master_addr,
         master_port=event.master_port,
+        lease_ms=event.lease_ms,
     )
     return replace(job, state=_moved(job, JobState.STARTING), attempts=(*job.attempts, attempt), reason=None)
 

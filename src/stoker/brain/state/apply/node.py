@@ -8,11 +8,13 @@ from stoker.brain.domain.node import Node
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.node import (
+    LeaseBroken,
     NodeDrained,
     NodeDropped,
     NodeEvent,
     NodeForgotten,
     NodeLabelled,
+    NodeLost,
     NodeReachable,
     NodeRegistered,
     NodeResumed,
@@ -29,6 +31,8 @@ def apply_node(state: ClusterState, event: NodeEvent, at: Instant) -> None:
     if isinstance(event, NodeDropped):
         state.drop_node(event.node)
         return
+    if isinstance(event, NodeLost | LeaseBroken):
+        return  # history only
     node = state.nodes[event.node]
     match event:
         case NodeReachable():

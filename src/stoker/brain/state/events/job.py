@@ -27,6 +27,8 @@ class JobPlaced(msgspec.Struct, frozen=True, kw_only=True, tag="job_placed"):
     tasks: tuple[TaskPlacement, ...]
     master_addr: str = ""
     master_port: int = 0
+    lease_ms: int = 0
+    """0 = its nodes may be silent for ever."""
     decided_at: Position = Position(0)
     policy: str = ""
     seed: int = 0

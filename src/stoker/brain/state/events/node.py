@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.node import Inventory, Stray
 
 
@@ -68,6 +68,25 @@ class StraysFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_found")
     strays: tuple[Stray, ...]
 
 
+class NodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="node_lost"):
+    """It was silent for so long that attempts there have outlived their leases. Followed by their ends; attempts
+    without a lease stay as they are."""
+
+    node: NodeName
+    silent_ms: int
+    """Counted by a control plane that was awake and active all the while."""
+
+
+class LeaseBroken(msgspec.Struct, frozen=True, kw_only=True, tag="lease_broken"):
+    """A node says that a task runs there which must have been dead by its lease, and was settled so. History only: a
+    defect of Stoker, of the node's clock or of its kernel."""
+
+    node: NodeName
+    job: JobId
+    attempt: int
+    rank: int
+
+
 NodeEvent = (
     NodeRegistered
     | NodeReachable
@@ -79,4 +98,6 @@ NodeEvent = (
     | NodeForgotten
     | NodeDropped
     | StraysFound
+    | NodeLost
+    | LeaseBroken
 )

@@ -1,0 +1,65 @@
+"""How long may the nodes of an attempt be silent, and whose lease has run out?
+
+An attempt gets its lease when it is placed, and keeps it. Its runners end it once no active control plane has answered
+their node for so long; the control plane settles it once it has surely been ended so.
+
+Rules: L1  the job's own wish comes before the policy's
+       L2  where the runner's own death wouldn't end its tasks, silence never settles anything: then there is no lease
+       L3  an attempt is settled when its node wasn't heard of for lease + drift + the time that killing takes + slack
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.job import EndCause, JobSpec, Task
+from stoker.brain.domain.node import Node
+from stoker.brain.domain.policy import surely_over_ms
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.events.node import LeaseBroken
+
+
+def lease_for(state: ClusterState, spec: JobSpec, tasks: Sequence[TaskPlacement]) -> int:
+    """Milliseconds of the lease that an attempt on these nodes gets; 0 = none."""
+    wished = spec.lost_after_ms
+    lease_ms = state.policy.attempt_lease_ms if wished is None else wished
+    if not lease_ms or not all(state.nodes[task.node].inventory.keeps_leases for task in tasks):
+        return 0
+    return lease_ms
+
+
+def overdue(state: ClusterState, name: NodeName, silent_ms: int) -> dict[JobId, list[int]]:
+    """The ranks on this node that are surely over after so much silence, by job."""
+    found: dict[JobId, list[int]] = {}
+    if not state.nodes[name].inventory.keeps_leases:  # also not of an agent that was exchanged under its work
+        return found
+    for job, number, rank in state.indexes.held.get(name, ()):
+        attempt = state.jobs[job].attempts[number - 1]
+        if attempt.lease_ms and silent_ms >= surely_over_ms(attempt.lease_ms):
+            found.setdefault(job, []).append(rank)
+    return found
+
+
+def broken_leases(state: ClusterState, node: Node, running: Iterable[TaskKey]) -> Iterator[LeaseBroken]:
+    """One for each of the tasks that this node says it runs which must have been dead by its lease, when that is heard
+    first."""
+    known = {stray.key for stray in node.strays if not stray.unproved}
+    settled = {stray.key for stray in node.strays if stray.unproved}
+    for key in running:
+        task = (key.job, key.attempt, key.rank)
+        if task not in known and (task in settled or _settled_silent(task_of(state, key))):
+            yield LeaseBroken(node=node.name, job=key.job, attempt=key.attempt, rank=key.rank)
+
+
+def _settled_silent(task: Task | None) -> bool:
+    return task is not None and task.end is not None and task.end.cause is EndCause.SILENT
+
+
+def task_of(state: ClusterState, key: TaskKey) -> Task | None:
+    """The task of that name, live or ended, as far as the ledger remembers it."""
+    job = state.jobs.get(key.job)
+    if job is None or not 1 <= key.attempt <= len(job.attempts):
+        return None
+    tasks = job.attempts[key.attempt - 1].tasks
+    return tasks[key.rank] if 0 <= key.rank < len(tasks) else None
