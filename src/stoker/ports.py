@@ -150,15 +150,15 @@ class ReplicaLog(EventLog, Protocol):
         ...
 
     async def cut(self, position: Position) -> str:
-        """L7. Where what came after is kept; empty = nothing came. The history beside it is put back first, and must be
-        closed by then. Raises: LogTrimmed when no state at `position` can be had from what is kept (then nothing was
-        changed); LogFailed, after which it may be tried again. The log must be opened anew afterwards."""
+        """L7. Where what came after is kept; empty = nothing came. Raises: LogTrimmed when no state at `position` can
+        be had from what is kept (then nothing was changed); LogFailed, after which it may be tried again. The log must
+        be opened anew afterwards, before the history is: that is put back to `position` by it."""
         ...
 
     async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:
-        """L8. Become the log that `folder` holds, as `Incoming` made it, with its history; ours must be closed by then.
-        What was promised stays so. Where the old one is kept; empty = it held nothing. Raises: LogFailed. The log must
-        be opened anew afterwards."""
+        """L8. Become the log that `folder` holds, as `Incoming` made it, with its history. What was promised stays so.
+        Where the old one is kept; empty = it held nothing. Raises: LogFailed, after which the old one is in place. The
+        log must be opened anew afterwards, before the history is: only then do they change places."""
         ...
 
 

@@ -9,22 +9,13 @@ Limits: the state is held in memory as bytes until all of it is there, a kilobyt
 """
 
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import NamedTuple
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.codec import load_snapshot
 from stoker.brain.state.snapshot_frame import SnapshotDamaged, unframed
+from stoker.live.failover.follower import Received
 from stoker.ports import HistoryMark, Incoming
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, PassingBackup, damaged
-
-
-class Received(NamedTuple):
-    """What `ReplicaLog.install` takes."""
-
-    epoch: Epoch
-    position: Position
-    folder: Path
 
 
 async def received(pieces: AsyncIterator[bytes], incoming: Incoming) -> Received:
@@ -51,7 +42,7 @@ async def _received(pieces: AsyncIterator[bytes], incoming: Incoming) -> Receive
     chunks = proved(head, bytes(snapshot))
     mark = HistoryMark(cluster_id=head.cluster_id, position=Position(head.position))
     epoch = Epoch(head.epoch)
-    return Received(epoch, mark.position, await incoming.finish(mark, epoch, chunks))
+    return Received(head.cluster_id, epoch, mark.position, await incoming.finish(mark, epoch, chunks))
 
 
 def proved(head: BackupHead, snapshot: bytes) -> tuple[bytes, ...]:
