@@ -72,7 +72,8 @@ async def recover_control(
 ) -> ControlPlane:
     """The control plane as its log left it, not yet active. The log is open; the history will be.
 
-    `open_to_owner`: nobody but its owner reaches it, so it wants no token. `pair`: what it is among several, of whom it begins as a standby.
+    `open_to_owner`: nobody but its owner reaches it, so it wants no token.
+    `pair`: what it is among several, of whom it begins as a standby.
     Raises: LogDamaged.
     """
     recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))

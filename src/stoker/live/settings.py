@@ -147,6 +147,12 @@ class ControlSettings:
     policy: PolicySettings = field(default_factory=PolicySettings)
     log: LogSettings = field(default_factory=LogSettings)
 
+    @property
+    def http_url(self) -> str:
+        """Where people reach this control plane."""
+        host = f"[{self.http.host}]" if ":" in self.http.host else self.http.host
+        return self.failover.http.rstrip("/") or f"http://{host}:{self.http.port}"
+
     def faults(self) -> list[str]:
         if self.http.port and self.http.port == self.grpc.port:
             return [f"http.port and grpc.port are both {self.http.port}; each listener needs its own"]

@@ -1,0 +1,405 @@
+"""Who tells the failover machine what happens, and carries out what it wants?
+
+One `Driver` is one life of a control plane: recovered from its log it is a standby first, perhaps active later, and
+when it must step down it ends with `NewLife`. What was in its memory then is never trusted, but read from the log again.
+
+Rules: D1  every look and every write of the marker is answered, within the lease's own bound
+       D2  a standby stops following before it promises, and what its log holds is all in its state before it leads
+       D3  nothing is carried out for a machine that has stepped down
+       D4  a control plane that stops on purpose first stops acknowledging, then gives the lease back
+       D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Final, assert_never
+
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.marker import Member
+from stoker.brain.failover import deeds, inputs
+from stoker.brain.failover.deeds import Deed
+from stoker.brain.failover.inputs import Input, PeerSaid, Role
+from stoker.brain.failover.machine import Machine
+from stoker.live.committer import Copies, NotActive
+from stoker.live.control import ControlPlane, active, following
+from stoker.live.failover.follower import StartOver
+from stoker.live.failover.keeping import Keeping
+from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
+from stoker.live.failover.standing import PairView, not_active
+from stoker.live.supervise import Duties, DutyEnded
+from stoker.live.world import World
+from stoker.ports import Lease, LeaseUnreachable, LogFailed
+
+INBOX_MAX: Final = 10_000
+"""Inputs that wait for the machine; it takes each in microseconds."""
+UNFIT_LOOK_S: Final = 1.0
+"""How often a log that couldn't be written is tried again."""
+PROMOTE_S: Final = 30.0
+
+
+class NewLife(Exception):
+    """This life is over; begin another one from what is on disk. The message says why."""
+
+    def __init__(self, why: str, *, fit: bool = True) -> None:
+        super().__init__(why)
+        self.fit = fit
+
+
+class SteppedDown(Exception):
+    """The machine says that we are no longer active."""
+
+
+class Driver:
+    """One life among several control planes. It is the `Standing` that faces see."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        lease: Lease,
+        keeping: Keeping,
+        peers: Sequence[PeerLink],
+        world: World,
+        *,
+        fit: bool = True,
+    ) -> None:
+        """`fit`: could the log be written when the last life ended?"""
+        self.machine = machine
+        self._lease = lease
+        self._keeping = keeping
+        self._peers = tuple(peers)
+        self._clock = world.clock
+        self._telemetry = world.telemetry
+        self._fit = fit
+        self._links: dict[Member, PeerLink] = {}
+        self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_MAX)
+        self._errands: dict[str, asyncio.Task[None]] = {}
+        self._control: ControlPlane | None = None
+        self._led = asyncio.Event()
+        self._lead: deeds.Lead | None = None
+        self._ended: deeds.StepDown | None = None
+        self._over = asyncio.Event()
+        self._complained: dict[str, str] = {}
+        self._seen_s = self._clock.mono()
+        keeping.on_caught_up = lambda member: self._tell(inputs.CaughtUp(member))
+        keeping.on_fell_behind = lambda member: self._tell(inputs.FellBehind(member))
+        keeping.on_heard = self.heard
+
+    # --- what faces see -----------------------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> Copies:
+        return self._keeping.copies
+
+    @property
+    def follows(self) -> bool:
+        return self.machine.role is not Role.ACTIVE
+
+    def not_active(self) -> Refusal:
+        return not_active(self.view())
+
+    def view(self) -> PairView:
+        machine, marker = self.machine, self.machine.marker
+        holder = marker.holder if marker else None
+        return PairView(
+            name=machine.me.name,
+            role=machine.role,
+            epoch=machine.epoch,
+            active=holder.name if holder else "",
+            active_http=marker.http if marker and holder else "",
+            in_sync=tuple(member.name for member in (marker.in_sync if marker else ())),
+            position=self._parts.committer.durable,
+            lag_ms=round(self._keeping.lag_s() * 1_000) if self.follows else 0,
+            why=machine.why,
+        )
+
+    def status(self) -> PeerSaid:
+        """How we are, for a peer that asks."""
+        state = self._parts.committer.state
+        role = Role.ACTIVE if self.machine.holds(self._clock.mono()) else Role.STANDBY
+        return PeerSaid(member=self.machine.me, role=role, epoch=state.epoch, position=self._parts.committer.durable)
+
+    def heard(self, said: PeerSaid) -> None:
+        """A peer has spoken to us, whoever dialled."""
+        self._tell(said)
+
+    async def promote(self) -> None:
+        if not self.follows:
+            return
+        view = self.view()
+        self._tell(inputs.ForcePromotion())
+        try:
+            async with asyncio.timeout(PROMOTE_S):
+                await self._led.wait()
+                while self._parts.committer.following is not None:
+                    await self._clock.sleep(self.machine.timing.look_s)
+        except TimeoutError as fault:
+            hint = "stop the active one first, and see that the marker can be reached"
+            raise StokerError(refuse("promotion_refused", self.machine.why or view.why, hint)) from fault
+
+    # --- a life -------------------------------------------------------------------------------------------------
+
+    async def live(self, control: ControlPlane, stop: asyncio.Event) -> None:
+        """Standby, then perhaps active, until `stop`. Raises: NewLife; DutyEnded when a part of it died."""
+        self._control = control
+        self._keeping.begin(control)
+        try:
+            async with Duties() as duties:
+                duties.begin("failover", self._run())
+                async with following(control, snapshots=self._keeping.owns_log):
+                    await _first(duties.until(stop), self._led.wait())
+                if self._lead is not None and not stop.is_set():
+                    await self._act(duties, stop)
+        except DutyEnded as fault:
+            raise self._new_life(fault) from fault
+        except (NotActive, StartOver, StokerError, LogFailed) as fault:
+            raise NewLife(str(fault), fit=not isinstance(fault, LogFailed)) from fault
+        finally:
+            await self._end_errands()
+
+    async def _act(self, duties: Duties, stop: asyncio.Event) -> None:
+        """Active until `stop`, or until something ends it."""
+        control, lead = self._parts, self._lead
+        assert lead is not None, "nobody leads without a lease"
+        await self._keeping.catch_up()  # D2
+        duties.begin("replication", self._keeping.lead(lead.epoch))
+        await asyncio.sleep(0)
+        try:
+            async with active(control, lead.epoch, forced=lead.forced) as working:
+                self._telemetry.event("role_changed", role=Role.ACTIVE, epoch=lead.epoch, forced=lead.forced)
+                self._telemetry.gauge("active", 1)
+                await _first(duties.until(stop), working.until(stop))
+        except DutyEnded as fault:
+            if isinstance(fault.__cause__, LogFailed):
+                self._tell(inputs.LogStands(epoch=lead.epoch, position=control.committer.durable, fit=False))
+                await self._resigned()
+            raise
+        self._tell(inputs.Resign())
+        await self._resigned()
+
+    async def _resigned(self) -> None:
+        """D4. Whoever follows needn't wait for the lease to end; but don't hang on a marker that is out of reach."""
+        try:
+            async with asyncio.timeout(self.machine.timing.lease_s):
+                await self._over.wait()
+        except TimeoutError:
+            return
+
+    def _new_life(self, fault: DutyEnded) -> Exception:
+        cause = fault.__cause__
+        if self._ended is not None:
+            return NewLife(self._ended.why, fit=self._fit and not isinstance(cause, LogFailed))
+        if isinstance(cause, NotActive | StartOver):
+            return NewLife(str(cause))
+        if isinstance(cause, LogFailed):
+            return NewLife(str(cause), fit=False)
+        return fault
+
+    @property
+    def _parts(self) -> ControlPlane:
+        assert self._control is not None, "this life hasn't begun"
+        return self._control
+
+    # --- the machine --------------------------------------------------------------------------------------------
+
+    def _tell(self, told: Input) -> None:
+        if self._ended is None and not self._inbox.full():
+            self._inbox.put_nowait(told)
+
+    async def _run(self) -> None:
+        """Feed the machine until it steps down. Raises: SteppedDown."""
+        self._tell_log()
+        self._tell(inputs.Tick())
+        self._start_following()
+        while self._ended is None:
+            told = await self._next()
+            for deed in self.machine.step(told, self._clock.mono()):
+                await self._carry_out(deed)
+        self._over.set()
+        self._telemetry.event("role_changed", role=Role.STANDBY, code=self._ended.code, why=self._ended.why)
+        self._telemetry.gauge("active", 0)
+        raise SteppedDown(self._ended.why)
+
+    async def _next(self) -> Input:
+        wait_s = self.machine.next_tick - self._clock.mono()
+        if self._inbox.empty() and wait_s <= 0:
+            return inputs.Tick()
+        try:
+            async with asyncio.timeout(max(0.0, wait_s)):
+                return await self._inbox.get()
+        except TimeoutError:
+            return inputs.Tick()
+
+    def _tell_log(self) -> None:
+        committer = self._parts.committer
+        self._tell(inputs.LogStands(epoch=committer.state.epoch, position=committer.durable, fit=self._fit))
+
+    async def _carry_out(self, deed: Deed) -> None:
+        match deed:
+            case deeds.LookAtMarker():
+                self._begin("marker", self._look())
+            case deeds.PutMarker():
+                self._begin("marker", self._put(deed))
+            case deeds.Ping():
+                for link in self._peers:
+                    if f"ping {link.address}" not in self._errands:
+                        self._begin(f"ping {link.address}", self._ping(link))
+            case deeds.Promise():
+                await self._stop_following()
+                self._begin("promise", self._promise(deed))
+            case deeds.Follow():
+                self._begin("promise", self._follow_again(deed))
+            case deeds.Lead():
+                self._lead = deed
+                self._led.set()
+            case deeds.SetChanged():
+                self._keeping.set_changed(deed.in_sync)
+                self._telemetry.gauge("in_sync_members", len(deed.in_sync))
+                self._telemetry.event("in_sync_changed", members=[member.name for member in deed.in_sync])
+            case deeds.StepDown():
+                self._ended = deed
+            case _:
+                assert_never(deed)
+
+    # --- errands ------------------------------------------------------------------------------------------------
+
+    def _begin(self, name: str, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._errands[name] = task
+        task.add_done_callback(lambda done: self._done(name, done))
+
+    def _done(self, name: str, task: "asyncio.Task[None]") -> None:
+        if self._errands.get(name) is task:
+            del self._errands[name]
+        if not task.cancelled() and task.exception() is not None:
+            self._telemetry.warn("failover_errand_broke", errand=name, error=repr(task.exception()))
+
+    async def _end_errands(self) -> None:
+        tasks = tuple(self._errands.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self) -> None:
+        asked_at = self._clock.mono()
+        try:
+            marker = await self._lease.read()
+        except (LeaseUnreachable, StokerError) as fault:
+            self._lost(fault)
+            return
+        self._agreed("marker")
+        if not self._fit:
+            await self._try_log()
+        self._tell_log()
+        self._tell(inputs.MarkerSeen(marker=marker, asked_at=asked_at))
+
+    async def _put(self, deed: deeds.PutMarker) -> None:
+        try:
+            won = await self._lease.put(deed.marker)
+        except (LeaseUnreachable, StokerError) as fault:
+            self._lost(fault)
+            return
+        self._agreed("marker")
+        self._tell_log()
+        self._tell(inputs.MarkerPut(marker=deed.marker, won=won))
+
+    def _lost(self, fault: LeaseUnreachable | StokerError) -> None:
+        why = f"{fault.refusal.message}; {fault.refusal.hint}" if isinstance(fault, StokerError) else str(fault)
+        self._complain("marker", "marker_unreachable", why)
+        self._tell(inputs.MarkerLost(error=why))
+
+    async def _ping(self, link: PeerLink) -> None:
+        try:
+            said = await link.ping(self.status())
+        except PeerDown as fault:
+            self._complain(link.address, "peer_unreachable", str(fault))
+        except PeerRefused as fault:
+            self._complain(link.address, "peer_refused", str(fault))
+        else:
+            self._agreed(link.address)
+            self._links = {member: each for member, each in self._links.items() if each is not link}
+            self._links[said.member] = link
+            self._tell(said)
+
+    async def _promise(self, deed: deeds.Promise) -> None:
+        try:
+            await self._keeping.promise(deed.epoch)
+        except LogFailed as fault:
+            self._unfit(fault)
+        else:
+            self._tell(inputs.Promised(deed.epoch))
+
+    async def _follow_again(self, deed: deeds.Follow) -> None:
+        try:
+            await self._keeping.promise(deed.epoch)
+        except LogFailed as fault:
+            self._unfit(fault)
+        else:
+            self._start_following()
+
+    async def _try_log(self) -> None:
+        """D5"""
+        try:
+            await self._keeping.prove()
+        except LogFailed:
+            return
+        self._fit = True
+        self._telemetry.event("log_fit_again")
+
+    def _unfit(self, fault: LogFailed) -> None:
+        self._fit = False
+        self._complain("log", "log_unfit", str(fault))
+        self._tell_log()
+
+    # --- following ----------------------------------------------------------------------------------------------
+
+    def _start_following(self) -> None:
+        if "follow" not in self._errands:
+            self._begin("follow", self._follow())
+
+    async def _stop_following(self) -> None:
+        task = self._errands.get("follow")
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """Keep up with whoever is active, for as long as we are a standby."""
+        while self.follows:
+            marker = self.machine.marker
+            holder = marker.holder if marker else None
+            link = self._links.get(holder) if holder else None
+            try:
+                await self._keeping.follow(link)
+            except PeerDown as fault:
+                self._complain("follow", "replication_lost", str(fault))
+            except PeerRefused as fault:
+                self._complain("follow", "replication_refused", str(fault))
+            except LogFailed as fault:
+                self._unfit(fault)
+            except StartOver as fault:
+                self._ended = deeds.StepDown(code="start_over", why=str(fault))
+                self._inbox.put_nowait(inputs.Tick())
+                return
+            await self._clock.sleep(self.machine.timing.look_s)
+
+    def _complain(self, about: str, name: str, why: str) -> None:
+        """Once, until it is otherwise."""
+        if self._complained.get(about) != why:
+            self._complained[about] = why
+            self._telemetry.warn(name, error=why)
+
+    def _agreed(self, about: str) -> None:
+        self._complained.pop(about, None)
+
+
+async def _first(*waits: Coroutine[None, None, object]) -> None:
+    """Until one of them returns or raises; the others are given up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

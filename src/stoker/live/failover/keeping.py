@@ -1,0 +1,263 @@
+"""How does a control plane keep what another one did, and see to it that others keep what it does?
+
+Either each has a copy of the log (`OwnLog`, by replication), or all reach one (`CommonLog`, in PostgreSQL). The driver
+does the same with both.
+
+Rules: Y1  whoever speaks for the cluster checks its lease at that moment, in either case
+       Y2  a log of one's own takes nothing of an epoch below what was promised; a common one has no need of promises,
+           since what gives the lease away moves its epoch in the same transaction
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.marker import Member
+from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.timing import Timing
+from stoker.live.backup import Backups
+from stoker.live.committer import Copies, NotActive
+from stoker.live.control import ControlPlane
+from stoker.live.failover.copies import Replication
+from stoker.live.failover.follower import Follower, Received, StartOver
+from stoker.live.failover.links import PeerLink
+from stoker.live.failover.receiving import received
+from stoker.live.world import World
+from stoker.ports import History, Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
+
+ROWS_MAX: Final = 1_000
+"""Facts that are applied at a stretch; others get their turn in between."""
+
+
+class Keeping(Protocol):
+    """What the driver needs of a log and its copies."""
+
+    owns_log: bool
+    """Is the log ours to keep short, also as a standby?"""
+    on_caught_up: Callable[[Member], None]
+    on_fell_behind: Callable[[Member], None]
+    on_heard: Callable[[PeerSaid], None]
+
+    @property
+    def copies(self) -> Copies: ...
+
+    def begin(self, control: ControlPlane) -> None:
+        """This control plane has been read from the log."""
+        ...
+
+    async def follow(self, link: PeerLink | None) -> None:
+        """Take over what the active does, until cancelled or until it can't be had. `link` leads to the active; None =
+        nobody knows it. Raises: PeerDown, PeerRefused, LogFailed, StartOver."""
+        ...
+
+    async def promise(self, epoch: Epoch) -> None:
+        """Y2. Raises: LogFailed."""
+        ...
+
+    async def prove(self) -> None:
+        """Raises: LogFailed while nothing can be written."""
+        ...
+
+    async def catch_up(self) -> None:
+        """All that the log holds is in the state when this returns. Raises: LogDamaged, LogFailed."""
+        ...
+
+    async def lead(self, epoch: Epoch) -> None:
+        """From now on our facts are the ones that others keep. Until cancelled; called once the state has all that the
+        log holds."""
+        ...
+
+    def set_changed(self, in_sync: Sequence[Member]) -> None: ...
+
+    def lag_s(self) -> float:
+        """How old what we show may be."""
+        ...
+
+
+class Leased:
+    """The `Copies` where the log itself is all that keeps facts: only the lease is checked."""
+
+    def __init__(self, holds: Callable[[], bool]) -> None:
+        self._holds = holds
+
+    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        """Whoever follows reads the log."""
+
+    async def kept(self, position: Position) -> None:
+        """The log keeps it."""
+
+    def check(self) -> None:
+        if not self._holds():
+            raise NotActive("its lease has ended")
+
+
+class OwnLog:
+    """A copy of the log on our own disk."""
+
+    owns_log = True
+
+    def __init__(
+        self, me: Member, log: ReplicaLog, replication: Replication, world: World, incoming: Callable[[], Incoming]
+    ) -> None:
+        self._me = me
+        self._log = log
+        self.replication = replication
+        self._world = world
+        self._incoming = incoming
+        self._control: ControlPlane | None = None
+        self._follower: Follower | None = None
+        self.on_heard: Callable[[PeerSaid], None] = lambda said: None
+
+    @property
+    def copies(self) -> Copies:
+        return self.replication
+
+    @property
+    def on_caught_up(self) -> Callable[[Member], None]:
+        return self.replication.on_caught_up
+
+    @on_caught_up.setter
+    def on_caught_up(self, told: Callable[[Member], None]) -> None:
+        self.replication.on_caught_up = told
+
+    @property
+    def on_fell_behind(self) -> Callable[[Member], None]:
+        return self.replication.on_fell_behind
+
+    @on_fell_behind.setter
+    def on_fell_behind(self, told: Callable[[Member], None]) -> None:
+        self.replication.on_fell_behind = told
+
+    def begin(self, control: ControlPlane) -> None:
+        self._control = control
+        log = cast(ReplicaLog, _Operable(self._log, control.history.store))  # it has all that the log has
+        self._follower = Follower(log, control.committer.replay, self._world, self._me, receive=self._receive)
+
+    async def follow(self, link: PeerLink | None) -> None:
+        if link is not None:
+            await self._following.follow(link, self.on_heard, cluster_id=self._parts.committer.state.cluster_id)
+
+    async def promise(self, epoch: Epoch) -> None:
+        await self._log.promise(epoch)
+
+    async def prove(self) -> None:
+        await self._log.promise(self._log.promised)
+
+    async def catch_up(self) -> None:
+        await _read_on(self._log, self._parts)
+
+    async def lead(self, epoch: Epoch) -> None:
+        committer = self._parts.committer
+        backups = Backups(self._parts)
+        self.replication.lead(
+            self._me, epoch, committer.durable, backups, cluster_id=lambda: committer.state.cluster_id
+        )
+        await self.replication.run()
+
+    def set_changed(self, in_sync: Sequence[Member]) -> None:
+        self.replication.set_changed(tuple(in_sync))
+
+    def lag_s(self) -> float:
+        return self._following.lag_s
+
+    async def _receive(self, pieces: AsyncIterator[bytes]) -> Received:
+        came = await received(pieces, self._incoming())
+        return Received("", came.epoch, came.position, came.folder)
+
+    @property
+    def _parts(self) -> ControlPlane:
+        assert self._control is not None, "this life hasn't begun"
+        return self._control
+
+    @property
+    def _following(self) -> Follower:
+        assert self._follower is not None, "this life hasn't begun"
+        return self._follower
+
+
+class CommonLog:
+    """One log that all control planes reach."""
+
+    owns_log = False
+
+    def __init__(self, log: SharedLog, world: World, timing: Timing, holds: Callable[[], bool]) -> None:
+        self._log = log
+        self._clock = world.clock
+        self._timing = timing
+        self.copies: Copies = Leased(holds)
+        self._control: ControlPlane | None = None
+        self._seen_s = self._clock.mono()
+        self.on_caught_up: Callable[[Member], None] = lambda member: None
+        self.on_fell_behind: Callable[[Member], None] = lambda member: None
+        self.on_heard: Callable[[PeerSaid], None] = lambda said: None
+
+    def begin(self, control: ControlPlane) -> None:
+        self._control = control
+
+    async def follow(self, link: PeerLink | None) -> None:
+        """`link` isn't needed: the log itself tells."""
+        while True:
+            began = self._clock.mono()
+            await _read_on(self._log, self._parts)
+            self._seen_s = began
+            await self._log.news(self._parts.committer.durable, self._timing.look_s)
+
+    async def promise(self, epoch: Epoch) -> None:
+        """Y2."""
+
+    async def prove(self) -> None:
+        """Whether it can be written shows when somebody leads."""
+
+    async def catch_up(self) -> None:
+        await _read_on(self._log, self._parts)
+
+    async def lead(self, epoch: Epoch) -> None:
+        """Nobody keeps a copy."""
+        await asyncio.Event().wait()
+
+    def set_changed(self, in_sync: Sequence[Member]) -> None:
+        """Nobody is waited for."""
+
+    def lag_s(self) -> float:
+        return self._clock.mono() - self._seen_s
+
+    @property
+    def _parts(self) -> ControlPlane:
+        assert self._control is not None, "this life hasn't begun"
+        return self._control
+
+
+async def _read_on(log: ReplicaLog | SharedLog, control: ControlPlane) -> None:
+    """Bring the state to where the log ends."""
+    rows: list[Stored] = []
+    try:
+        async for position, record in log.follow(control.committer.durable):
+            rows.append(Stored(position, Epoch(0), record))
+            if len(rows) == ROWS_MAX:
+                control.committer.replay(rows)
+                rows = []
+    except LogTrimmed as fault:
+        raise StartOver(f"the log has forgotten what comes next: {fault}") from fault
+    if rows:
+        control.committer.replay(rows)
+
+
+class _Operable:
+    """The log, whose history is closed before either is cut or replaced: both are of one moment."""
+
+    def __init__(self, log: ReplicaLog, history: History) -> None:
+        self._log = log
+        self._history = history
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+    async def cut(self, position: Position) -> str:
+        await self._history.close()
+        return await self._log.cut(position)
+
+    async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:
+        await self._history.close()
+        return await self._log.install(epoch, position, folder)
