@@ -1,7 +1,7 @@
 """Who tells the failover machine what happens, and carries out what it wants?
 
 One `Driver` is one life of a control plane: recovered from its log it is a standby first, perhaps active later, and
-when it must step down it ends with `NewLife`. What was in its memory then is never trusted, but read from the log again.
+when it must step down it ends with `NewLife`: what was in its memory then is not trusted, but read from the log anew.
 
 Rules: D1  every look and every write of the marker is answered, within the lease's own bound
        D2  a standby stops following before it promises, and what its log holds is all in its state before it leads
