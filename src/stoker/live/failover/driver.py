@@ -141,6 +141,7 @@ class Driver:
     async def live(self, control: ControlPlane, stop: asyncio.Event) -> None:
         """Standby, then perhaps active, until `stop`. Raises: NewLife; DutyEnded when a part of it died."""
         self._control = control
+        self._telemetry.gauge("active", 0)
         self._keeping.begin(control)
         try:
             async with Duties() as duties:
@@ -165,8 +166,6 @@ class Driver:
         await asyncio.sleep(0)
         try:
             async with active(control, lead.epoch, forced=lead.forced) as working:
-                self._telemetry.event("role_changed", role=Role.ACTIVE, epoch=lead.epoch, forced=lead.forced)
-                self._telemetry.gauge("active", 1)
                 await _first(duties.until(stop), working.until(stop))
         except DutyEnded as fault:
             if isinstance(fault.__cause__, LogFailed):
@@ -216,7 +215,6 @@ class Driver:
                 await self._carry_out(deed)
         self._over.set()
         self._telemetry.event("role_changed", role=Role.STANDBY, code=self._ended.code, why=self._ended.why)
-        self._telemetry.gauge("active", 0)
         raise SteppedDown(self._ended.why)
 
     async def _next(self) -> Input:
