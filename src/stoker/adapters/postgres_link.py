@@ -27,7 +27,7 @@ _LOCK: Final = 0x53544B52
 """Of the advisory lock that a writer holds: 'STKR'."""
 _LOCK_TRIES: Final = 15
 """For three seconds: the session of a process that has just ended may not have been noticed yet."""
-_OPTIONS: Final[dict[str, Any]] = {
+OPTIONS: Final[dict[str, Any]] = {
     "autocommit": True,
     "application_name": "stoker",
     "connect_timeout": CONNECT_S,
@@ -128,7 +128,7 @@ class PostgresLink:
     async def _connect(self) -> Connection:
         several = len(str(conninfo_to_dict(self._url).get("host", "")).split(",")) > 1
         hosts: dict[str, Any] = {"target_session_attrs": "read-write"} if several else {}
-        return await AsyncConnection.connect(self._url, **_OPTIONS, **hosts)
+        return await AsyncConnection.connect(self._url, **OPTIONS, **hosts)
 
     async def _lock(self, db: Connection, lost_pid: int) -> None:
         """Nobody else writes while this connection lives. A courtesy, for the end of the log is what protects it: who
@@ -176,10 +176,14 @@ class PostgresLink:
         )
 
     def words(self, fault: psycopg.Error) -> str:
-        """P6"""
-        said = " ".join(str(fault).split())[:400]
-        password = str(conninfo_to_dict(self._url).get("password") or "")
-        return said.replace(password, "***") if password else said
+        return words_of(fault, self._url)
+
+
+def words_of(fault: psycopg.Error, url: str) -> str:
+    """P6"""
+    said = " ".join(str(fault).split())[:400]
+    password = str(conninfo_to_dict(url).get("password") or "")
+    return said.replace(password, "***") if password else said
 
 
 async def one(db: Connection, query: str, *values: object) -> tuple[object, ...]:
