@@ -6,9 +6,9 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError
 from stoker.wire import asks
+from stoker.wire.exchange import Reply
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.submit import JobBody
-from stoker.wire.retry import Reply
 
 
 def test_several_members_are_no_job() -> None:

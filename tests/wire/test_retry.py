@@ -9,19 +9,12 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire import asks
 from stoker.wire.asks import Order
 from stoker.wire.async_transport import AsyncTransport
+from stoker.wire.exchange import AnswerLost, Reply, Request, Unreachable, checked_token, headers_of
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 from stoker.wire.rest.submit import JobBody
-from stoker.wire.retry import (
-    PAUSE_FIRST_S,
-    PAUSE_MAX_S,
-    Reply,
-    Request,
-    Tries,
-    checked_token,
-    headers_of,
-    parsed_servers,
-)
+from stoker.wire.retry import PAUSE_FIRST_S, PAUSE_MAX_S, Tries, Wait
+from stoker.wire.servers import Servers, parsed_servers
 from stoker.wire.token import fresh_token
 from stoker.wire.transport import Transport
 
@@ -30,11 +23,14 @@ TOKEN = fresh_token(SystemEntropy())
 READ = Request("GET", "/x", repeatable=True)
 SUBMIT = Request("POST", "/x", b"{}", repeatable=True)
 ONCE = Request("POST", "/x")
-OSERROR = OSError("broken")
+BROKEN = AnswerLost("broken")
+AWAY = Unreachable(OSError("refused"))
 
 
 def tries(request: Request, patience_s: float = 10.0, *, known: bool = True) -> Tries:
-    return Tries(request, patience_s, known=known, spread=lambda seconds: seconds)
+    servers = Servers([SERVER])
+    servers.answered = known
+    return Tries(request, servers, patience_s, spread=lambda seconds: seconds, now=lambda: 0.0)
 
 
 def said(code: str, status: int = 503, **headers: str) -> Reply:
@@ -55,27 +51,40 @@ def pauses(found: Tries) -> tuple[list[float], str]:
     waited: list[float] = []
     while True:
         try:
-            waited.append(found.next_pause_s())
+            turn = found.next()
         except StokerError as fault:
             return waited, fault.refusal.code
+        if isinstance(turn, Wait):
+            waited.append(turn.seconds)
+
+
+def pause_after(found: Tries) -> float:
+    """The next pause, whoever is asked before it."""
+    turn = found.next()
+    while not isinstance(turn, Wait):
+        turn = found.next()
+    return turn.seconds
 
 
 def test_a_request_that_may_not_come_twice_is_given_up_when_its_answer_is_lost() -> None:
-    refusal = raised(lambda: tries(ONCE).lost(SERVER, OSERROR))
+    refusal = raised(lambda: tries(ONCE).lost(SERVER, BROKEN))
     assert refusal.code == "no_answer"
     assert "stoker list" in refusal.hint
 
 
 def test_a_repeatable_one_is_sent_again_once_at_once_and_then_after_pauses() -> None:
     found = tries(SUBMIT)
-    assert found.lost(SERVER, OSERROR)
-    assert not found.lost(SERVER, OSERROR)
-    assert found.next_pause_s() == PAUSE_FIRST_S
+    asked = [found.next()]
+    found.lost(SERVER, BROKEN)
+    asked.append(found.next())
+    found.lost(SERVER, BROKEN)
+    assert asked[0] == asked[1] != PAUSE_FIRST_S
+    assert found.next() == Wait(PAUSE_FIRST_S, "")
 
 
 def test_pauses_grow_to_their_most_and_together_last_no_longer_than_patience() -> None:
     found = tries(SUBMIT, 20.0)
-    found.lost(SERVER, OSERROR)
+    found.lost(SERVER, BROKEN)
     waited, code = pauses(found)
     assert waited == sorted(waited)
     assert max(waited) == PAUSE_MAX_S
@@ -87,20 +96,20 @@ def test_pauses_grow_to_their_most_and_together_last_no_longer_than_patience() -
 def test_a_read_whose_answers_got_lost_says_that_no_server_answers() -> None:
     """It did nothing that a person would have to look for."""
     found = tries(READ)
-    found.lost(SERVER, OSERROR)
+    found.lost(SERVER, BROKEN)
     assert pauses(found)[1] == "no_server"
 
 
 def test_without_patience_nothing_is_waited_for() -> None:
     found = tries(READ, 0.0)
-    assert found.lost(SERVER, OSERROR)
+    found.lost(SERVER, BROKEN)
     assert pauses(found) == ([], "no_server")
 
 
 def test_a_server_that_never_answered_is_told_at_once_and_one_that_did_is_waited_for() -> None:
     fresh, known = tries(READ, known=False), tries(READ)
     for each in (fresh, known):
-        each.unreachable(SERVER, OSERROR)
+        each.unreachable(SERVER, AWAY)
     assert pauses(fresh) == ([], "no_server")
     assert pauses(known)[0]
 
@@ -109,35 +118,35 @@ def test_a_server_that_never_answered_is_told_at_once_and_one_that_did_is_waited
 @pytest.mark.parametrize("request_", [READ, SUBMIT, ONCE], ids=["read", "submit", "once"])
 def test_a_refusal_that_says_that_nothing_was_done_is_waited_out_for_any_request(code: str, request_: Request) -> None:
     found = tries(request_, known=False)
-    assert not found.accepts(said(code))
+    assert not found.accepts(SERVER, said(code))
     assert pauses(found)[1] == code
 
 
 def test_a_failed_log_is_waited_out_only_where_the_request_may_come_twice() -> None:
     """What was asked may be on disk."""
-    assert not tries(SUBMIT).accepts(said("log_failed"))
-    assert raised(lambda: tries(ONCE).accepts(said("log_failed"))).code == "log_failed"
+    assert not tries(SUBMIT).accepts(SERVER, said("log_failed"))
+    assert raised(lambda: tries(ONCE).accepts(SERVER, said("log_failed"))).code == "log_failed"
 
 
 @pytest.mark.parametrize("code", ["job_unknown", "queue_full", "bad_field", "internal_error", "job_ended"])
 def test_any_other_refusal_is_told_at_once(code: str) -> None:
-    assert raised(lambda: tries(SUBMIT).accepts(said(code, 400))).code == code
+    assert raised(lambda: tries(SUBMIT).accepts(SERVER, said(code, 400))).code == code
 
 
 def test_the_time_that_a_server_asks_for_is_waited() -> None:
     found = tries(READ)
-    assert not found.accepts(said("overloaded", **{"retry-after": "2"}))
-    assert found.next_pause_s() == 2.0
-    assert not found.accepts(said("overloaded", **{"retry-after": "soon"}))
-    assert found.next_pause_s() < 1.0
+    assert not found.accepts(SERVER, said("overloaded", **{"retry-after": "2"}))
+    assert pause_after(found) == 2.0
+    assert not found.accepts(SERVER, said("overloaded", **{"retry-after": "soon"}))
+    assert pause_after(found) < 1.0
 
 
 def test_a_repeat_that_finds_its_work_done_is_an_answer_and_a_first_try_is_not() -> None:
     request = asks.order("cancel", "7").request
     first, repeat = tries(request), tries(request)
-    assert raised(lambda: first.accepts(said("job_ended", 409))).code == "job_ended"
-    repeat.lost(SERVER, OSERROR)
-    assert repeat.accepts(said("job_ended", 409))
+    assert raised(lambda: first.accepts(SERVER, said("job_ended", 409))).code == "job_ended"
+    repeat.lost(SERVER, BROKEN)
+    assert repeat.accepts(SERVER, said("job_ended", 409))
     assert asks.order("cancel", "7").read(said("job_ended", 409)) is None
 
 
@@ -191,15 +200,15 @@ def test_other_hosts_are_asked(host: str) -> None:
 )
 def test_a_token_that_is_refused_is_never_tried_again(code: str, status: int) -> None:
     found = tries(READ)
-    assert raised(lambda: found.accepts(said(code, status, **{"retry-after": "1"}))).code == code
+    assert raised(lambda: found.accepts(SERVER, said(code, status, **{"retry-after": "1"}))).code == code
 
 
 def test_who_asks_too_often_is_asked_again_when_he_is_told_to_and_not_before() -> None:
     found = tries(ONCE, 20.0)
-    assert not found.accepts(said("rate_limited", 429, **{"retry-after": "7"}))
-    assert found.next_pause_s() == 7
-    assert not found.accepts(said("rate_limited", 429, **{"retry-after": "14"}))
-    assert raised(found.next_pause_s).code == "rate_limited"
+    assert not found.accepts(SERVER, said("rate_limited", 429, **{"retry-after": "7"}))
+    assert pause_after(found) == 7
+    assert not found.accepts(SERVER, said("rate_limited", 429, **{"retry-after": "14"}))
+    assert raised(lambda: pause_after(found)).code == "rate_limited"
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def transport() -> "Iterator[Transport]":
 
 def servers_of(ctx: click.Context) -> str:
     """The addresses that were chosen, with commas between them. Raises: StokerError `bad_settings`."""
-    from stoker.wire.retry import DEFAULT_SERVER
+    from stoker.wire.servers import DEFAULT_SERVER
 
     chosen: str | None = ctx.meta.get(_KEY)
     return chosen if chosen is not None else server_in_file(ctx) or DEFAULT_SERVER

@@ -119,7 +119,7 @@ def _read() -> "UserSettings | None":
 
 def _same_servers(kept: str, asked: str) -> bool:
     """W4"""
-    from stoker.wire.retry import parsed_servers
+    from stoker.wire.servers import parsed_servers
 
     return not kept or set(parsed_servers(asked)) <= set(parsed_servers(kept))
 

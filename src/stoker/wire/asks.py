@@ -13,6 +13,7 @@ import msgspec
 
 from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.wire.exchange import Reply, Request, bad_answer
 from stoker.wire.idempotency import KEY_HEADER
 from stoker.wire.pause import fresh_key
 from stoker.wire.rest.cluster import ClusterView, HealthView
@@ -33,7 +34,6 @@ from stoker.wire.rest.node import DrainBody, LabelsBody, NodeListView, NodeView,
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView
 from stoker.wire.rest.submit import JobBody, JobsBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
-from stoker.wire.retry import Reply, Request, bad_answer
 from stoker.wire.versions import API_PREFIX
 
 # What few commands need is imported where it is asked for: it would cost the others ten milliseconds.
@@ -184,7 +184,8 @@ def job_events(job_id: str, query: JobEventsAsked | None) -> Ask[JobEventsView]:
 
 
 def logs(job_id: str, query: LogQuery | None) -> Ask[LogPart]:
-    return Ask(_get(f"/jobs/{_word(job_id)}/logs{_query(query)}"), _log_part)
+    request = _get(f"/jobs/{_word(job_id)}/logs{_query(query)}")
+    return Ask(request._replace(waits=query is not None and query.wait_s > 0), _log_part)
 
 
 def _log_part(reply: Reply) -> LogPart:

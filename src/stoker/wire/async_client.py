@@ -9,7 +9,7 @@ The methods, what they answer and what they raise are those of `client.Client`, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -28,7 +28,9 @@ from stoker.wire.rest.node import NodeView
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
-from stoker.wire.retry import DEFAULT_SERVER, PATIENCE_S
+from stoker.wire.retry import PATIENCE_S
+from stoker.wire.servers import DEFAULT_SERVER
+from stoker.wire.staleness import Notice, Stale, Waiting, unheard
 from stoker.wire.steps import Give, Pause, Steps
 
 if TYPE_CHECKING:
@@ -39,7 +41,18 @@ if TYPE_CHECKING:
     from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
     from stoker.wire.rest.usage import UsageAsked, UsageView
 
-__all__ = ["DEFAULT_SERVER", "AsyncClient", "JobBody", "JobListQuery", "LogPart", "LogQuery", "StokerError"]
+__all__ = [
+    "DEFAULT_SERVER",
+    "AsyncClient",
+    "JobBody",
+    "JobListQuery",
+    "LogPart",
+    "LogQuery",
+    "Notice",
+    "Stale",
+    "StokerError",
+    "Waiting",
+]
 
 Answer = TypeVar("Answer")
 
@@ -47,9 +60,16 @@ Answer = TypeVar("Answer")
 class AsyncClient:
     """One user's way to one cluster, for any number of tasks of one event loop."""
 
-    def __init__(self, servers: str = DEFAULT_SERVER, *, token: str = "", patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        servers: str = DEFAULT_SERVER,
+        *,
+        token: str = "",
+        patience_s: float = PATIENCE_S,
+        notify: Callable[[Notice], object] = unheard,
+    ) -> None:
         """As `Client`. Raises: StokerError `bad_server` or `bad_token`."""
-        self._transport = AsyncTransport(servers, token=token, patience_s=patience_s)
+        self._transport = AsyncTransport(servers, token=token, patience_s=patience_s, notify=notify)
 
     async def __aenter__(self) -> Self:
         return self

@@ -4,7 +4,8 @@ HTTP/1.1 over asyncio's streams, as much of it as a control plane and a proxy be
 no client for it, and a library would cost more to import than our whole command line. What a lost or a bad answer leads
 to is in `retry`.
 
-Limits: CONNECTIONS_MAX requests are on their way at once; more wait for their turn.
+Limits: CONNECTIONS_MAX requests are on their way at once, and WAITING_MAX of those that the server is asked to answer
+only when there is something to say; more wait for their turn. So those who follow output hold up nobody else.
 """
 
 import asyncio
@@ -14,25 +15,31 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import SplitResult
 
-from stoker.wire.pause import jittered, pause_async
-from stoker.wire.retry import (
+from stoker.wire.exchange import (
     ANSWER_BYTES_MAX,
     ANSWER_S,
-    CONNECT_S,
-    DEFAULT_SERVER,
+    LOOK_FIRST_S,
+    LOOK_MAX_S,
+    PROBE,
+    PROBE_S,
+    AnswerLate,
     AnswerLost,
+    NoHttp,
     Reply,
     Request,
-    Tries,
     Unreachable,
     answer_too_long,
     checked_token,
     headers_of,
-    parsed_servers,
-    preferred,
+    is_active,
 )
+from stoker.wire.pause import pause_async
+from stoker.wire.retry import Tries, Turn, Wait
+from stoker.wire.servers import DEFAULT_SERVER, Servers, parsed_servers, shown
+from stoker.wire.staleness import Notice, Waiting, stale_answer, unheard
 
 CONNECTIONS_MAX: Final = 32
+WAITING_MAX: Final = 256
 _HEAD_BYTES_MAX: Final = 64 * 1024
 
 
@@ -67,7 +74,9 @@ class Connection:
             self._writer.write(_head(self.server, request, self._token) + (request.body or b""))
             await self._drained()
             return await self._answer(request)
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as fault:
+        except ValueError as fault:
+            raise NoHttp(str(fault)) from fault
+        except (OSError, EOFError, asyncio.LimitOverrunError) as fault:
             raise AnswerLost(str(fault) or type(fault).__name__) from fault
 
     async def _drained(self) -> None:
@@ -149,21 +158,23 @@ class AsyncTransport:
         answer_s: float = ANSWER_S,
         patience_s: float = 0.0,
         pause: Callable[[float], Awaitable[object]] = pause_async,
+        notify: Callable[[Notice], object] = unheard,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
-        self._servers = parsed_servers(servers)
+        self._servers = Servers(parsed_servers(servers))
         self._token = checked_token(token)
         self._answer_s = answer_s
         self._patience_s = patience_s
         self._pause = pause
-        self._known = False
+        self._notify = notify
         self._idle: list[Connection] = []
         self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._waiting = asyncio.Semaphore(WAITING_MAX)
 
     @property
     def server(self) -> str:
         """The one that is asked first."""
-        return self._servers[0].geturl()
+        return self._servers.first.geturl()
 
     async def close(self) -> None:
         while self._idle:
@@ -172,63 +183,109 @@ class AsyncTransport:
     async def send(self, request: Request) -> Reply:
         """One request, answered with success.
 
-        Raises: StokerError with the server's refusal, or `no_server`, `no_answer` or `bad_answer`.
+        Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
-        tries = Tries(request, self._patience_s, known=self._known, spread=jittered)
+        tries = Tries(request, self._servers, self._patience_s)
         while True:
-            for server in self._servers:
-                reply = await self._try(server, request, tries)
-                if reply is not None:
-                    self._servers = preferred(self._servers, server)
-                    return reply
-            await self._pause(tries.next_pause_s())
-
-    async def _try(self, server: SplitResult, request: Request, tries: Tries) -> Reply | None:
-        """The answer; None when another server, or this one later, should be asked."""
-        while True:
+            turn = tries.next()
+            if isinstance(turn, Wait):
+                if turn.why:
+                    self._notify(Waiting(turn.why))
+                await self._pause(turn.seconds)
+                continue
             try:
-                async with self._turns:
-                    reply = await self._exchange(server, request)
+                async with self._waiting if request.waits else self._turns:
+                    reply = await self._exchange(turn)
             except Unreachable as fault:
-                tries.unreachable(server, fault)
-                return None
+                tries.unreachable(turn.server, fault)
             except AnswerLost as fault:
-                if tries.lost(server, fault):
-                    continue
-                return None
-            self._known = True
-            return reply if tries.accepts(reply) else None
+                tries.lost(turn.server, fault)
+            else:
+                if tries.accepts(turn.server, reply):
+                    self._note_age(turn.server, reply)
+                    return reply
 
-    async def _exchange(self, server: SplitResult, request: Request) -> Reply:
-        connection = await self._connected(server)
-        kept = False
+    def _note_age(self, server: SplitResult, reply: Reply) -> None:
+        stale = stale_answer(shown(server), reply.headers, len(self._servers.in_turn))
+        if stale is not None:
+            self._notify(stale)
+
+    async def _exchange(self, turn: Turn) -> Reply:
+        connection = await self._connected(turn.server, turn.connect_s)
+        kept, answer_s = False, min(self._answer_s, turn.answer_s)
         try:
-            async with asyncio.timeout(self._answer_s):
-                reply, kept = await connection.exchange(request)
+            async with asyncio.timeout(answer_s):
+                reply, kept = await self._watched(connection, turn)
         except TimeoutError as fault:
-            raise AnswerLost(f"nothing came for {self._answer_s:g} s") from fault
+            raise AnswerLate(f"nothing came for {answer_s:g} s") from fault
         finally:
             # Whoever is cancelled leaves half an answer behind.
             if kept:
-                self._idle.append(connection)
+                self._keep(connection)
             else:
                 connection.close()
         return reply
 
-    async def _connected(self, server: SplitResult) -> Connection:
-        while self._idle:
-            kept = self._idle.pop()
-            if kept.server.netloc == server.netloc and kept.alive:
-                return kept
-            kept.close()
-        secure = ssl.create_default_context() if server.scheme == "https" else None
+    async def _watched(self, connection: Connection, turn: Turn) -> tuple[Reply, bool]:
+        """The answer, and whether the connection may be kept. Raises: AnswerLost, also as soon as another server says
+        that it is active."""
+        if not self._servers.several:
+            return await connection.exchange(turn.request)
+        exchange = asyncio.ensure_future(connection.exchange(turn.request))
+        look_s = LOOK_FIRST_S
         try:
-            async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(
-                    server.hostname, server.port, ssl=secure, limit=_HEAD_BYTES_MAX
-                )
-        except TimeoutError as fault:
-            raise Unreachable("timed out") from fault
-        except OSError as fault:
-            raise Unreachable(fault.strerror or str(fault)) from fault
-        return Connection(server, reader, writer, self._token)
+            while not (await asyncio.wait({exchange}, timeout=look_s))[0]:
+                for other in self._servers.others(turn.server):
+                    if await self._says_active(other) and not exchange.done():
+                        raise AnswerLost(f"{shown(other)} is active now", elsewhere=other)
+                look_s = min(look_s * 2, LOOK_MAX_S)
+            return exchange.result()
+        finally:
+            exchange.cancel()
+            await asyncio.wait({exchange})
+            if not exchange.cancelled():
+                exchange.exception()  # known, or of no interest any more
+
+    async def _says_active(self, server: SplitResult) -> bool:
+        try:
+            async with asyncio.timeout(PROBE_S):
+                connection = await _dialled(server, "")
+                try:
+                    reply, _ = await connection.exchange(PROBE)
+                finally:
+                    connection.close()
+        except (TimeoutError, OSError, AnswerLost):
+            return False
+        return is_active(reply.status, reply.headers)
+
+    async def _connected(self, server: SplitResult, connect_s: float) -> Connection:
+        kept = self._kept(server)
+        if kept is not None:
+            return kept
+        try:
+            async with asyncio.timeout(connect_s):
+                return await _dialled(server, self._token)
+        except OSError as fault:  # a TimeoutError is one
+            raise Unreachable(fault) from fault
+
+    def _kept(self, server: SplitResult) -> Connection | None:
+        for each in self._idle:
+            if not each.alive:
+                each.close()
+        self._idle = [each for each in self._idle if each.alive]
+        found = next((each for each in reversed(self._idle) if each.server == server), None)
+        if found is not None:
+            self._idle.remove(found)
+        return found
+
+    def _keep(self, connection: Connection) -> None:
+        self._idle.append(connection)
+        if len(self._idle) > CONNECTIONS_MAX:
+            self._idle.pop(0).close()
+
+
+async def _dialled(server: SplitResult, token: str) -> Connection:
+    """Raises: OSError."""
+    secure = ssl.create_default_context() if server.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(server.hostname, server.port, ssl=secure, limit=_HEAD_BYTES_MAX)
+    return Connection(server, reader, writer, token)

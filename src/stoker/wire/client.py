@@ -5,8 +5,8 @@
         job = client.wait(job.id)
 
 `async_client` has the same methods for programs with an event loop. Every method raises StokerError: with the server's
-code, message and hint, or `no_server` where none answers, or `no_answer` where the answer got lost and the request may
-have been carried out. What is safe to repeat is repeated; `retry` says what that is.
+code, message and hint, or `no_server` where none answers, `not_active` where only standbys do, or `no_answer` where the
+answer got lost and the request may have been carried out. What is safe to repeat is repeated: see `retry`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, Partitio
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
 from stoker.wire.retry import PATIENCE_S
+from stoker.wire.servers import DEFAULT_SERVER
+from stoker.wire.staleness import Notice, Stale, Waiting, unheard
 from stoker.wire.steps import Give, Pause, Steps
-from stoker.wire.transport import DEFAULT_SERVER, Transport
+from stoker.wire.transport import Transport
 
 if TYPE_CHECKING:
     from stoker.wire.rest.audit import AuditAsked, AuditListView
@@ -41,7 +43,19 @@ if TYPE_CHECKING:
     from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
     from stoker.wire.rest.usage import UsageAsked, UsageView
 
-__all__ = ["DEFAULT_SERVER", "Client", "JobBody", "JobListQuery", "LogPart", "LogQuery", "StokerError", "TaskListQuery"]
+__all__ = [
+    "DEFAULT_SERVER",
+    "Client",
+    "JobBody",
+    "JobListQuery",
+    "LogPart",
+    "LogQuery",
+    "Notice",
+    "Stale",
+    "StokerError",
+    "TaskListQuery",
+    "Waiting",
+]
 
 Answer = TypeVar("Answer")
 
@@ -56,15 +70,18 @@ class Client:
         token: str = "",
         patience_s: float = PATIENCE_S,
         pause: Callable[[float], object] = pause,
+        notify: Callable[[Notice], object] = unheard,
     ) -> None:
-        """`servers` has commas between several. The `token` is sent with each request; empty = none is.
+        """`servers` has commas between several: an active one and its standbys, in any order. The `token` is sent with
+        each request, and to no other server; empty = none is.
 
-        For up to `patience_s` a request is repeated that may be, while no server answers or each says that it can't
-        now; 0 = say so at once. `pause` blocks for seconds.
+        For up to `patience_s` a request is repeated that may be, while no server answers, none is active or each says
+        that it can't now; 0 = say so at once. `pause` blocks for seconds. `notify` is told when an answer comes from a
+        standby, and may be old, and when a request is being repeated.
 
         Raises: StokerError `bad_server` or `bad_token`.
         """
-        self._transport = Transport(servers, token=token, patience_s=patience_s, pause=pause)
+        self._transport = Transport(servers, token=token, patience_s=patience_s, pause=pause, notify=notify)
         self._pause = pause
 
     def __enter__(self) -> Self:
@@ -79,7 +96,7 @@ class Client:
 
     @property
     def server(self) -> str:
-        """The address that is asked first."""
+        """The address that is asked first: that of the last active one that answered."""
         return self._transport.server
 
     def submit(self, job: JobBody, *, key: str = "") -> JobView:

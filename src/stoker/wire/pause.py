@@ -1,7 +1,7 @@
-"""How does a client wait before it asks again, and what does it draw by lot?
+"""How does a client wait before it asks again, how long did it, and what does it draw by lot?
 
-The one place of the client library that blocks, and that draws: a program that uses it has no Clock and no Entropy of
-ours to hand in, and importing the adapters would cost the command line more than its answer does.
+The one place of the client library that blocks, reads a clock, and draws: a program that uses it has no Clock and no
+Entropy of ours to hand in, and importing the adapters would cost the command line more than its answer does.
 """
 
 import os
@@ -22,6 +22,11 @@ async def pause_async(seconds: float) -> None:
     import asyncio
 
     await asyncio.sleep(seconds)
+
+
+def mono_s() -> float:
+    """Seconds of a clock that only runs forward."""
+    return time.monotonic()
 
 
 def jittered(seconds: float) -> float:

@@ -1,229 +1,333 @@
 """What becomes of a request that got no good answer?
 
-Rules: C1  servers are tried in the order given; one that can't be reached is passed over, and the one that answered
-           is asked first from then on
+Rules: C1  servers are asked in turn, first the one that answered last as the active; one that can't be reached is
+           passed over, and one that lets itself be waited for isn't asked again for a while if another answers
        C2  a request whose answer got lost may have been carried out: only one that is repeatable is sent again, once at
            once (a kept connection may have been closed meanwhile), then after pauses
        C3  a refusal that says that nothing was done, and that time may lift, is a reason to ask again for any request,
            not before the moment that it names; a token that is refused doesn't heal, and is never tried again
-       C4  pauses grow from PAUSE_FIRST_S to PAUSE_MAX_S, each drawn by lot from around its length; together they last
-           at most as long as the client's patience
+       C4  pauses grow from PAUSE_FIRST_S to PAUSE_MAX_S, each drawn by lot from around its length, so that nobody comes
+           back later than an outage took by more than about a third of it; with what tries take after the first one
+           that failed they last at most as long as the client's patience
        C5  where no server ever answered this client, that is said at once: a wrong address doesn't heal
        C6  whatever the answer is, the caller gets it whole or a StokerError
+       C7  a standby refuses with `not_active`, and did nothing: the active that it names is asked next if it is one of
+           the servers. If it isn't, and there is no other server, that is said at once (`servers`, S1)
+       C8  where there are several servers, a read wants the active's answer; once none has come for STALE_AFTER_S, a
+           standby's is taken, and for LEADERLESS_S that one is asked first and its answer taken at once
+       C9  what a proxy says for a server that is away is no answer of that server: a repeatable request is repeated
+       C10 where there are several servers, none is waited for as long as a single one: the next is asked meanwhile
 
 Repeatable are reads, submits (each carries a key of its own), and the orders that leave things as they are when they
 come twice: cancel, hold, release, drain, resume, label, taint, put_partition. Not so `requeue`, which would stop what
 it started, and `signal`, which would be felt twice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
-from urllib.parse import SplitResult, urlsplit
-
-import msgspec
+from urllib.parse import SplitResult
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.wire.rest.problem import MEDIA_TYPE, Problem
-from stoker.wire.token import HEADER, bearer, is_token
-from stoker.wire.versions import USER_AGENT
+from stoker.wire.exchange import (
+    ANSWER_S,
+    CONNECT_S,
+    AnswerLate,
+    AnswerLost,
+    NoHttp,
+    Reply,
+    Request,
+    Unreachable,
+    refusal_in,
+)
+from stoker.wire.pause import jittered, mono_s
+from stoker.wire.servers import Servers, shown
+from stoker.wire.staleness import FRESH_ONLY, NOT_ACTIVE, STALE_HEADER, is_standby
 
-DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
-LABEL_MAX: Final = 63
-"""Characters between two dots of a host's name."""
-CONNECT_S: Final = 5.0
-ANSWER_S: Final = 60.0
-"""Longer than any answer takes that doesn't wait for a person."""
-ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A longer answer isn't one of ours."""
 PATIENCE_S: Final = 15.0
-"""As long as a control plane takes to come back."""
-PAUSE_FIRST_S: Final = 0.1
-PAUSE_MAX_S: Final = 3.0
+"""As long as a control plane takes to come back, and more than twice what a standby takes to take over."""
+PAUSE_FIRST_S: Final = 0.05
+PAUSE_GROWTH: Final = 1.3
+PAUSE_MAX_S: Final = 2.0
+STALE_AFTER_S: Final = 2.0
+LEADERLESS_S: Final = 2.0
+FRESH_S: Final = 5.0
+"""C10, of a read that a standby could answer too."""
+QUICK_CONNECT_S: Final = 1.0
+"""Of one server among several: one that is switched off answers nothing at all."""
+REST_S: Final = 3.0
+"""C1"""
+SAID_AFTER_S: Final = 1.0
+"""A person is told what is waited for, if it takes longer than this."""
 
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 _NOTHING_DONE: Final = frozenset(
-    {"overloaded", "stopping", "too_many_connections", "too_many_streams", "request_too_slow", "rate_limited"}
+    {
+        *("overloaded", "stopping", "not_ready", "too_many_connections", "too_many_streams", "request_too_slow"),
+        *("rate_limited", NOT_ACTIVE),
+    }
 )
 """C3"""
-_PERHAPS_DONE: Final = frozenset({"log_failed"})
+_PERHAPS_DONE: Final = frozenset({"log_failed", "lease_lost"})
+_GATEWAY_STATUSES: Final = (502, 503, 504)
+"""C9"""
 
 
-class Request(NamedTuple):
-    method: str
-    target: str
-    body: bytes | None = None
-    headers: Mapping[str, str] = _NO_HEADERS
-    """Beside our own."""
-    repeatable: bool = False
-    """C2"""
-    done_code: str = ""
-    """The refusal of a repeat that means that the first one was carried out. It is answered, not raised."""
+class Turn(NamedTuple):
+    """Ask this one now."""
+
+    server: SplitResult
+    request: Request
+    """As it is to be sent this time."""
+    connect_s: float
+    answer_s: float
+    """How long to wait for the beginning of its answer, at most."""
 
 
-class Reply(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: bytes
+class Wait(NamedTuple):
+    """Ask nobody for a while."""
 
-
-class Unreachable(Exception):
-    """The server could not be reached: nothing was sent."""
-
-
-class AnswerLost(Exception):
-    """The request may have been received; no answer came."""
+    seconds: float
+    why: str
+    """For a person; empty = nothing new."""
 
 
 class Tries:
     """One request on its way."""
 
-    def __init__(self, request: Request, patience_s: float, *, known: bool, spread: Callable[[float], float]) -> None:
-        """`known`: some server has answered this client before. `spread` draws a pause from around a length."""
+    def __init__(
+        self,
+        request: Request,
+        servers: Servers,
+        patience_s: float,
+        *,
+        spread: Callable[[float], float] = jittered,
+        now: Callable[[], float] = mono_s,
+    ) -> None:
+        """`spread` draws a pause from around a length; `now` is in seconds of a clock that only runs forward."""
         self._request = request
-        self._left_s = patience_s if known else 0.0
+        self._servers = servers
         self._patience_s = patience_s
         self._spread = spread
+        self._now = now
+        self._left_s = patience_s if servers.answered else 0.0
+        self._spent_s = 0.0
+        self._asked_at = 0.0
         self._pause_s = PAUSE_FIRST_S
         self._least_s = 0.0
+        self._queue: list[SplitResult] | None = None
+        reads = servers.several and request.method == "GET"
+        self._wants_fresh = reads and not servers.was_leaderless(now() - LEADERLESS_S)
+        self._answer_s = _longest_s(request, patience_s, servers)
+        self._unhurried = not servers.several
+        self._heard = self._told = False
         self._lost = 0
-        self._faults: dict[str, str] = {}
-        self._last: Refusal | None = None
+        self._perhaps_done: Refusal | None = None
+        self._said: dict[SplitResult, Refusal | str] = {}
+        """What each answered last, or what was in the way."""
+        self._slow: dict[SplitResult, float] = {}
+        """Who let itself be waited for, and after how much of our time."""
 
-    def unreachable(self, server: SplitResult, fault: Exception) -> None:
-        self._faults[server.netloc] = str(fault)
+    # --- what to do next ----------------------------------------------------------------------------------------
 
-    def lost(self, server: SplitResult, fault: Exception) -> bool:
-        """May it be sent to the same server again at once? Raises: StokerError `no_answer` where it may not at all."""
+    def next(self) -> Turn | Wait:
+        """Raises: StokerError when patience is over (C4)."""
+        if self._queue is None:
+            self._queue = self._awake()
+        if not self._queue and self._takes_stale():
+            self._wants_fresh, self._queue = False, self._awake()
+        if not self._queue:
+            return self._pause()
+        return self._turn(self._queue.pop(0))
+
+    def _turn(self, server: SplitResult) -> Turn:
+        self._asked_at = self._now()
+        request = self._request
+        if self._wants_fresh:
+            request = request._replace(headers={**request.headers, STALE_HEADER: FRESH_ONLY})
+        return Turn(server, request, CONNECT_S if self._unhurried else QUICK_CONNECT_S, self._answer_s)
+
+    def _awake(self) -> list[SplitResult]:
+        everybody = list(self._servers.in_turn)
+        if not self._heard:
+            return everybody
+        return [each for each in everybody if each not in self._slow or self._spent_s > self._slow[each] + REST_S]
+
+    def _takes_stale(self) -> bool:
+        """C8"""
+        after_s = min(STALE_AFTER_S, self._patience_s) if self._servers.leaderless_at is None else 0.0
+        return self._wants_fresh and self._heard and self._spent_s >= after_s
+
+    def _pause(self) -> Turn | Wait:
+        pause_s = max(self._spread(self._pause_s), self._least_s)
+        if pause_s > self._left_s:
+            if self._heard or self._unhurried or not self._slow:
+                raise StokerError(self._outcome())
+            self._unhurried, self._queue = True, list(self._slow)
+            return self._turn(self._queue.pop(0))
+        self._queue = None
+        self._spend(pause_s)
+        self._pause_s, self._least_s = min(self._pause_s * PAUSE_GROWTH, PAUSE_MAX_S), 0.0
+        why = "" if self._told or self._spent_s < SAID_AFTER_S else self._outcome().message
+        self._told = self._told or bool(why)
+        return Wait(pause_s, why)
+
+    # --- what came of it ----------------------------------------------------------------------------------------
+
+    def unreachable(self, server: SplitResult, fault: Unreachable) -> None:
+        self._failed(server, str(fault))
+        if fault.in_vain:
+            self._slow[server] = self._spent_s
+
+    def lost(self, server: SplitResult, fault: AnswerLost) -> None:
+        """Raises: StokerError `no_answer` where it may not be sent again."""
         refusal = _no_answer(server, self._request, fault)
         if not self._request.repeatable:
             raise StokerError(refusal) from fault
-        self._faults[server.netloc] = str(fault)
+        self._failed(server, str(fault))
         # A read that got no answer did nothing: that there is no server is all there is to say.
-        self._last = None if self._request.method == "GET" else refusal
+        if self._request.method != "GET":
+            self._perhaps_done = refusal
         self._lost += 1
-        self._left_s = self._left_s or self._patience_s
-        return self._lost == 1
+        late = isinstance(fault, AnswerLate) and self._servers.several
+        if late:
+            self._slow[server] = self._spent_s
+        if not isinstance(fault, NoHttp):  # what speaks something else is a wrong address
+            self._be_patient()
+        if fault.elsewhere is not None:
+            self._ask_next(fault.elsewhere)
+        elif self._lost == 1 and not late:
+            self._queue = [server, *(self._queue or ())]
 
-    def accepts(self, reply: Reply) -> bool:
+    def accepts(self, server: SplitResult, reply: Reply) -> bool:
         """Is this the answer? False: ask again. Raises: StokerError with the server's refusal."""
-        refusal = _refusal_in(reply)
+        try:
+            refusal = refusal_in(reply)
+        except StokerError as fault:
+            if not self._is_gateways(reply):
+                raise
+            self._failed(server, fault.refusal)
+            return False
+        self._heard = self._servers.answered = True
         if refusal is None or (self._lost and refusal.code == self._request.done_code):
+            self._note(server, reply)
             return True
         heals = refusal.code in _NOTHING_DONE or (self._request.repeatable and refusal.code in _PERHAPS_DONE)
         if not heals:
             raise StokerError(refusal)
-        self._last = refusal
-        self._left_s = self._left_s or self._patience_s
+        self._failed(server, refusal)
+        self._be_patient()
+        if refusal.code in _PERHAPS_DONE and self._request.method != "GET":
+            self._perhaps_done = refusal
         after = reply.headers.get("retry-after", "")
-        self._least_s = float(after) if after.isascii() and after.isdigit() and len(after) < 4 else 0.0
+        if after.isascii() and after.isdigit() and len(after) < 4:
+            self._least_s = max(self._least_s, float(after))
+        if refusal.code == NOT_ACTIVE:
+            self._look_for_active(server, refusal)
         return False
 
-    def next_pause_s(self) -> float:
-        """How long to wait before all servers are tried again (C4). Raises: StokerError when patience is over."""
-        pause_s = max(self._spread(self._pause_s), self._least_s)
-        if pause_s > self._left_s:
-            raise StokerError(self._last or _no_server(self._faults))
-        # Never zero before it is over: zero would be filled anew.
-        self._left_s = max(self._left_s - pause_s, 1e-9)
-        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
-        return pause_s
+    def _note(self, server: SplitResult, reply: Reply) -> None:
+        """`servers`, S2."""
+        self._servers.prefer(server)
+        self._servers.leaderless_at = self._now() if is_standby(reply.headers) else None
+
+    def _is_gateways(self, reply: Reply) -> bool:
+        """C9, of a server that has answered before."""
+        return reply.status in _GATEWAY_STATUSES and self._request.repeatable and self._servers.answered
+
+    def _look_for_active(self, server: SplitResult, refusal: Refusal) -> None:
+        """C7"""
+        active = str(refusal.facts.get("active", ""))
+        named = self._servers.named(active)
+        if named is not None and named != server:
+            self._ask_next(named)
+        elif active and named is None and not self._servers.several:
+            raise StokerError(_elsewhere(server, active, refusal))
+
+    def _ask_next(self, server: SplitResult) -> None:
+        """In this round, if it wasn't asked yet; and first in the next one."""
+        self._servers.prefer(server)
+        if self._queue and server in self._queue:
+            self._queue = [server, *(each for each in self._queue if each != server)]
+
+    def _failed(self, server: SplitResult, said: Refusal | str) -> None:
+        took_s = self._now() - self._asked_at
+        if self._said:
+            self._spend(took_s)
+        else:  # how long it may take is counted from here, how old an answer may be isn't
+            self._spent_s += took_s
+        self._said[server] = said
+
+    def _spend(self, seconds: float) -> None:
+        self._spent_s += seconds
+        if self._left_s:
+            # Never zero before it is over: zero would be filled anew.
+            self._left_s = max(self._left_s - seconds, 1e-9)
+
+    def _be_patient(self) -> None:
+        self._left_s = self._left_s or self._patience_s
+
+    # --- how it ended -------------------------------------------------------------------------------------------
+
+    def _outcome(self) -> Refusal:
+        """What there is to say if this was all."""
+        if self._perhaps_done is not None:
+            return self._perhaps_done
+        refusals = [said for said in self._said.values() if isinstance(said, Refusal)]
+        of_active = [each for each in refusals if each.code != NOT_ACTIVE]
+        if of_active:
+            return of_active[-1]
+        told = "; ".join(f"{shown(server)}: {_text(said)}" for server, said in self._said.items())
+        return _none_active(told, refusals, self._servers) if refusals else _no_server(told, len(self._said))
 
 
-def parsed_servers(servers: str) -> list[SplitResult]:
-    """`servers` has commas between several. Raises: StokerError `bad_server`."""
-    return [_parsed(text.strip()) for text in servers.split(",")]
+def _longest_s(request: Request, patience_s: float, servers: Servers) -> float:
+    """C10"""
+    if request.waits or not request.repeatable or not servers.several:
+        return ANSWER_S
+    if request.method != "GET":
+        return max(patience_s, FRESH_S)
+    return FRESH_S if servers.leaderless_at is None else QUICK_CONNECT_S
 
 
-def _parsed(text: str) -> SplitResult:
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        host = parts.hostname or ""
-        if parts.scheme not in ("http", "https") or parts.path not in ("", "/") or not _names_host(host):
-            raise ValueError
-    except ValueError as fault:
-        shown = text[:80]
-        hint = f"write a scheme, a host and a port, such as {DEFAULT_SERVER}"
-        raise StokerError(refuse("bad_server", f"{shown!r} is not a server's address", hint, server=shown)) from fault
-    return SplitResult(parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", "", "", "")
-
-
-def _names_host(host: str) -> bool:
-    """What can't be looked up breaks in the resolver, and not as an OSError. Raises: ValueError for some that can't."""
-    name = host.encode("idna").decode() if not host.isascii() else host
-    labels = name.removesuffix(".").split(".")
-    return name.isprintable() and " " not in name and all(0 < len(label) <= LABEL_MAX for label in labels)
-
-
-def preferred(servers: Sequence[SplitResult], server: SplitResult) -> list[SplitResult]:
-    """C1"""
-    return [server, *(each for each in servers if each is not server)]
-
-
-def checked_token(text: str) -> str:
-    """A token as it is sent; empty for none. Raises: StokerError `bad_token`, which doesn't repeat it."""
-    token = text.strip()
-    if not token or is_token(token):
-        return token
-    hint = "give the whole line that `stoker token create` printed, or the empty text to send none"
-    raise StokerError(refuse("bad_token", f"what is to be sent as token is none: it has {len(token)} characters", hint))
-
-
-def headers_of(request: Request, token: str = "") -> dict[str, str]:
-    """All that a request carries, but for what the connection adds."""
-    about = {"User-Agent": USER_AGENT, "Accept": "application/json"}
-    if token:
-        about[HEADER] = bearer(token)
-    if request.body is not None:
-        about["Content-Type"] = "application/json"
-    return {**about, **request.headers}
-
-
-def _refusal_in(reply: Reply) -> Refusal | None:
-    """None for success. Raises: StokerError `bad_answer`."""
-    if reply.status < 300:
-        return None
-    if not reply.headers.get("content-type", "").startswith(MEDIA_TYPE):
-        raise bad_answer(reply)
-    try:
-        told = msgspec.json.decode(reply.body, type=Problem)
-    except msgspec.MsgspecError as fault:
-        raise bad_answer(reply) from fault
-    return Refusal(code=told.code, message=told.message, hint=told.hint, facts=told.facts)
-
-
-def bad_answer(reply: Reply) -> StokerError:
-    """An answer that should have been one of ours and isn't."""
-    shown = reply.body[:80].decode(errors="replace")
-    return StokerError(
-        refuse(
-            "bad_answer",
-            f"what answers there is not a Stoker control plane of this version: status {reply.status}, {shown!r}",
-            "check --server, and that client and server are of neighbouring versions",
-            status=reply.status,
-        )
-    )
-
-
-def answer_too_long(status: int) -> StokerError:
-    return bad_answer(Reply(status, _NO_HEADERS, b"longer than 64 MiB"))
+def _text(said: Refusal | str) -> str:
+    if isinstance(said, str):
+        return said
+    why = said.facts.get("why", "")
+    return f"{said.message} ({why})" if why else said.message
 
 
 def _no_answer(server: SplitResult, request: Request, fault: Exception) -> Refusal:
     return refuse(
         "no_answer",
-        f"{server.netloc} took the request {request.method} {request.target} and gave no answer: {fault}",
+        f"{shown(server)} took the request {request.method} {request.target} and gave no answer: {fault}",
         "it may have been carried out: look with `stoker list` before you repeat it",
-        server=server.netloc,
+        server=shown(server),
     )
 
 
-def _no_server(faults: Mapping[str, str]) -> Refusal:
-    said = "; ".join(f"{server}: {fault}" for server, fault in faults.items())
+def _no_server(told: str, tried: int) -> Refusal:
     return refuse(
         "no_server",
-        f"no control plane answers ({said})",
+        f"no control plane answers ({told})",
         "start one with `stoker up`, or name another with --server or STOKER_SERVER",
-        tried=len(faults),
+        tried=tried,
     )
+
+
+def _none_active(told: str, refusals: list[Refusal], servers: Servers) -> Refusal:
+    """Whoever answered is a standby."""
+    foreign = [str(each.facts["active"]) for each in refusals if each.facts.get("active")]
+    foreign = [each for each in foreign if servers.named(each) is None]
+    if foreign:
+        hint = f"{foreign[0]} is said to be active, and isn't asked because you didn't name it: add it to --server"
+    else:
+        hint = "a standby that may take over does so within seconds; `stoker control status` says what keeps it from it"
+    return refuse(NOT_ACTIVE, f"no control plane is active ({told})", hint, active=foreign[0] if foreign else "")
+
+
+def _elsewhere(server: SplitResult, active: str, refusal: Refusal) -> Refusal:
+    message = f"{shown(server)} is a standby ({refusal.message}); the active control plane is {active}"
+    if server.scheme == "unix":
+        hint = f"ask that one, on its own machine or with `--server {active}`"
+    else:
+        hint = f"name it, or both: `--server {server.geturl()},{active}`. What you don't name is never asked"
+    return refuse(NOT_ACTIVE, message, hint, active=active)

@@ -7,28 +7,34 @@ import http.client
 import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.wire.local_socket import connected
-from stoker.wire.pause import jittered, pause
-from stoker.wire.retry import (
+from stoker.wire.exchange import (
     ANSWER_BYTES_MAX,
     ANSWER_S,
-    CONNECT_S,
-    DEFAULT_SERVER,
+    LOOK_FIRST_S,
+    LOOK_MAX_S,
+    MIDST_S,
+    PROBE,
+    PROBE_S,
+    AnswerLate,
     AnswerLost,
+    NoHttp,
     Reply,
     Request,
-    Tries,
     Unreachable,
     answer_too_long,
     checked_token,
     headers_of,
-    parsed_servers,
-    preferred,
+    is_active,
 )
+from stoker.wire.local_socket import connected
+from stoker.wire.pause import mono_s, pause
+from stoker.wire.retry import Tries, Turn, Wait
+from stoker.wire.servers import DEFAULT_SERVER, Servers, local_server, parsed_servers, shown
+from stoker.wire.staleness import Notice, Waiting, stale_answer, unheard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +43,13 @@ LONG_ANSWER_S = 600.0
 """How long the next bytes of an answer without end are waited for: before the first ones much may have to be copied."""
 
 __all__ = ["DEFAULT_SERVER", "Reply", "Request", "Transport"]
+
+
+class _Begun(NamedTuple):
+    """An answer of which the head is here. Its body is too unless somebody wants to read it as it comes."""
+
+    reply: Reply
+    response: http.client.HTTPResponse
 
 
 class Transport:
@@ -50,25 +63,28 @@ class Transport:
         answer_s: float = ANSWER_S,
         patience_s: float = 0.0,
         pause: Callable[[float], object] = pause,
+        notify: Callable[[Notice], object] = unheard,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
-        self._servers = parsed_servers(servers)
+        self._servers = Servers(parsed_servers(servers))
         self._token = checked_token(token)
         self._answer_s = answer_s
         self._patience_s = patience_s
         self._pause = pause
-        self._known = False
+        self._notify = notify
         self._connection: http.client.HTTPConnection | None = None
+        self._spoilt = False
+        """Half a request was sent on it: nothing may follow."""
 
     @property
     def server(self) -> str:
         """The one that is asked first."""
-        return self._servers[0].geturl()
+        return self._servers.first.geturl()
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
+            self._connection, self._spoilt = None, False
 
     def ask(self, method: str, target: str) -> Reply:
         """A request without a body, which may be sent twice if it is a GET."""
@@ -77,16 +93,9 @@ class Transport:
     def send(self, request: Request) -> Reply:
         """One request, answered with success.
 
-        Raises: StokerError with the server's refusal, or `no_server`, `no_answer` or `bad_answer`.
+        Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
-        tries = Tries(request, self._patience_s, known=self._known, spread=jittered)
-        while True:
-            for server in self._servers:
-                reply = self._try(server, request, tries)
-                if reply is not None:
-                    self._servers = preferred(self._servers, server)
-                    return reply
-            self._pause(tries.next_pause_s())
+        return self._answered(request, self._exchange).reply
 
     @contextmanager
     def opened(self, target: str) -> Iterator["LongAnswer"]:
@@ -94,59 +103,56 @@ class Transport:
 
         Raises: StokerError as `send` does.
         """
-        request = Request("GET", target, repeatable=True)
-        tries = Tries(request, self._patience_s, known=self._known, spread=jittered)
+        request = Request("GET", target, repeatable=True, waits=True)
         try:
-            yield LongAnswer(self._begun(request, tries), self.server)
+            begun = self._answered(request, self._open)
+            yield LongAnswer(begun.response, self.server)
         finally:
             self.close()
 
-    def _begun(self, request: Request, tries: Tries) -> http.client.HTTPResponse:
+    def _answered(self, request: Request, ask: Callable[[Turn], _Begun]) -> _Begun:
+        tries = Tries(request, self._servers, self._patience_s)
         while True:
-            for server in self._servers:
-                response = self._head(server, request, tries)
-                if response is not None:
-                    self._servers = preferred(self._servers, server)
-                    return response
-            self._pause(tries.next_pause_s())
-
-    def _head(self, server: SplitResult, request: Request, tries: Tries) -> http.client.HTTPResponse | None:
-        try:
-            connection = self._connected(server)
-            connection.sock.settimeout(LONG_ANSWER_S)
-            connection.request(request.method, request.target, None, headers_of(request, self._token))
-            response = connection.getresponse()
-            if response.status < 300:
-                return response
-            reply = _read(response)
-        except Unreachable as fault:
-            tries.unreachable(server, fault)
-            return None
-        except (OSError, http.client.HTTPException) as fault:
-            self.close()
-            tries.lost(server, _lost(fault))
-            return None
-        tries.accepts(reply)
-        return None
-
-    def _try(self, server: SplitResult, request: Request, tries: Tries) -> Reply | None:
-        """The answer; None when another server, or this one later, should be asked."""
-        while True:
+            turn = tries.next()
+            if isinstance(turn, Wait):
+                if turn.why:
+                    self._notify(Waiting(turn.why))
+                self._pause(turn.seconds)
+                continue
             try:
-                reply = self._exchange(server, request)
+                begun = ask(turn)
             except Unreachable as fault:
-                tries.unreachable(server, fault)
-                return None
+                tries.unreachable(turn.server, fault)
             except AnswerLost as fault:
                 self.close()
-                if tries.lost(server, fault):
-                    continue
-                return None
-            self._known = True
-            return reply if tries.accepts(reply) else None
+                tries.lost(turn.server, fault)
+            else:
+                if tries.accepts(turn.server, begun.reply):
+                    self._note_age(turn.server, begun.reply)
+                    return begun
 
-    def _exchange(self, server: SplitResult, request: Request) -> Reply:
-        connection = self._connected(server)
+    def _note_age(self, server: SplitResult, reply: Reply) -> None:
+        stale = stale_answer(shown(server), reply.headers, len(self._servers.in_turn))
+        if stale is not None:
+            self._notify(stale)
+
+    # --- one try ------------------------------------------------------------------------------------------------
+
+    def _open(self, turn: Turn) -> _Begun:
+        response = self._sent(turn, LONG_ANSWER_S)
+        if response.status < 300:
+            return _Begun(Reply(response.status, _headers(response), b""), response)
+        return _Begun(_whole(response), response)
+
+    def _exchange(self, turn: Turn) -> _Begun:
+        response = self._sent(turn, min(self._answer_s, turn.answer_s))
+        return _Begun(_whole(response), response)
+
+    def _sent(self, turn: Turn, answer_s: float) -> http.client.HTTPResponse:
+        """Raises: Unreachable or AnswerLost."""
+        connection = self._connected(turn)
+        connection.sock.settimeout(answer_s)
+        request = turn.request
         try:
             connection.request(request.method, request.target, request.body, headers_of(request, self._token))
         except OSError as fault:
@@ -154,40 +160,60 @@ class Transport:
             return self._early_answer(connection, fault)
         except http.client.HTTPException as fault:
             raise _lost(fault) from fault
-        return self._answer(connection)
+        if self._servers.several:
+            self._await_beginning(connection, turn.server, answer_s)
+            if not turn.request.waits:
+                connection.sock.settimeout(min(answer_s, MIDST_S))
+        return _response(connection)
 
-    def _early_answer(self, connection: http.client.HTTPConnection, fault: OSError) -> Reply:
-        if connection.sock is None or not _readable(connection):
+    def _early_answer(self, connection: http.client.HTTPConnection, fault: OSError) -> http.client.HTTPResponse:
+        if connection.sock is None or not _readable(connection, 0.0):
             raise _lost(fault) from fault
-        try:
-            return self._answer(connection)
-        finally:
-            self.close()
+        self._spoilt = True
+        return _response(connection)
 
-    def _answer(self, connection: http.client.HTTPConnection) -> Reply:
-        try:
-            return _read(connection.getresponse())
-        except (OSError, http.client.HTTPException) as fault:
-            raise _lost(fault) from fault
-
-    def _connected(self, server: SplitResult) -> http.client.HTTPConnection:
-        kept = self._connection
-        if kept is not None and (kept.host, kept.port) == (server.hostname, server.port) and _alive(kept):
+    def _connected(self, turn: Turn) -> http.client.HTTPConnection:
+        kept, server = self._connection, turn.server
+        same = kept is not None and (kept.host, kept.port) == (server.hostname, server.port)
+        if kept is not None and same and not self._spoilt and _alive(kept):
             return kept
         self.close()
-        made = self._made(server)
+        made = self._made(server, turn.connect_s)
         try:
             made.connect()
         except OSError as fault:
-            raise Unreachable(fault.strerror or str(fault)) from fault
-        made.sock.settimeout(self._answer_s)
+            raise Unreachable(fault) from fault
         self._connection = made
         return made
 
-    def _made(self, server: SplitResult) -> http.client.HTTPConnection:
+    def _made(self, server: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
         """Not connected yet."""
         kind = http.client.HTTPSConnection if server.scheme == "https" else http.client.HTTPConnection
-        return kind(server.hostname or "", server.port, timeout=CONNECT_S)
+        return kind(server.hostname or "", server.port, timeout=timeout_s)
+
+    # --- who is active meanwhile --------------------------------------------------------------------------------
+
+    def _await_beginning(self, connection: http.client.HTTPConnection, server: SplitResult, answer_s: float) -> None:
+        """Returns when the answer begins. Raises: AnswerLost as soon as another server says that it is active."""
+        give_up_s, look_s = mono_s() + answer_s, LOOK_FIRST_S
+        while not _readable(connection, max(0.0, min(look_s, give_up_s - mono_s()))):
+            if mono_s() >= give_up_s:
+                raise AnswerLate(f"nothing came for {answer_s:g} s")
+            for other in self._servers.others(server):
+                if self._says_active(other):
+                    raise AnswerLost(f"{shown(other)} is active now", elsewhere=other)
+            look_s = min(look_s * 2, LOOK_MAX_S)
+
+    def _says_active(self, server: SplitResult) -> bool:
+        connection = self._made(server, PROBE_S)
+        try:
+            connection.request(PROBE.method, PROBE.target, headers=headers_of(PROBE))
+            response = connection.getresponse()
+            return is_active(response.status, _headers(response))
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
 
 class LongAnswer:
@@ -212,45 +238,60 @@ class LongAnswer:
 
 
 class SocketTransport(Transport):
-    """The same to the control plane on this machine that listens on a Unix socket."""
+    """The same to the control plane on this machine that listens on a Unix socket. It asks no other."""
 
     def __init__(self, path: "Path") -> None:
         super().__init__()
+        self._servers = Servers([local_server(str(path))])
         self._path = path
 
-    def _made(self, server: SplitResult) -> http.client.HTTPConnection:
-        return _SocketConnection(self._path, server)
+    def _made(self, server: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+        return _SocketConnection(self._path, server, timeout_s)
 
 
 class _SocketConnection(http.client.HTTPConnection):
-    def __init__(self, path: "Path", server: SplitResult) -> None:
-        super().__init__(server.hostname or "", server.port, timeout=CONNECT_S)
+    def __init__(self, path: "Path", server: SplitResult, timeout_s: float) -> None:
+        super().__init__(server.hostname or "", server.port, timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
-        self.sock = connected(self._path, CONNECT_S)
+        self.sock = connected(self._path, self.timeout or PROBE_S)
 
 
 def _lost(fault: Exception) -> AnswerLost:
     if isinstance(fault, http.client.BadStatusLine) and not isinstance(fault, http.client.RemoteDisconnected):
-        return AnswerLost("what answers there doesn't speak HTTP")
-    return AnswerLost(str(fault) or type(fault).__name__)
+        return NoHttp("what answers there doesn't speak HTTP")
+    kind = AnswerLate if isinstance(fault, TimeoutError) else AnswerLost
+    return kind(str(fault) or type(fault).__name__)
 
 
 def _alive(connection: http.client.HTTPConnection) -> bool:
     """A quiet connection that can be read from was closed by the other side."""
-    return connection.sock is not None and not _readable(connection)
+    return connection.sock is not None and not _readable(connection, 0.0)
 
 
-def _readable(connection: http.client.HTTPConnection) -> bool:
+def _readable(connection: http.client.HTTPConnection, within_s: float) -> bool:
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(within_s * 1_000))
 
 
-def _read(response: http.client.HTTPResponse) -> Reply:
-    body = response.read(ANSWER_BYTES_MAX + 1)
+def _response(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+    try:
+        return connection.getresponse()
+    except (OSError, http.client.HTTPException) as fault:
+        raise _lost(fault) from fault
+
+
+def _headers(response: http.client.HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}
+
+
+def _whole(response: http.client.HTTPResponse) -> Reply:
+    try:
+        body = response.read(ANSWER_BYTES_MAX + 1)
+    except (OSError, http.client.HTTPException) as fault:
+        raise _lost(fault) from fault
     if len(body) > ANSWER_BYTES_MAX:
         raise answer_too_long(response.status)
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    return Reply(response.status, headers, body)
+    return Reply(response.status, _headers(response), body)

@@ -1,0 +1,99 @@
+"""Which servers may be asked, and which of them first?
+
+Rules: S1  only addresses that whoever asks has named are ever asked: a token goes nowhere else, whatever a server says
+       S2  the one that answered last is asked first: the active one, or the standby of which an answer was taken
+Limits: SERVERS_MAX addresses.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from stoker.brain.domain.errors import StokerError, refuse
+
+DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
+SERVERS_MAX: Final = 8
+LABEL_MAX: Final = 63
+"""Characters between two dots of a host's name."""
+
+
+class Servers:
+    """Those that one client may ask, in the order in which it does."""
+
+    def __init__(self, servers: Sequence[SplitResult]) -> None:
+        self._in_turn = list(servers)
+        self.answered = False
+        """Has any of them ever answered?"""
+        self.leaderless_at: float | None = None
+        """When a standby's answer was taken. None = the last one was of an active."""
+
+    @property
+    def several(self) -> bool:
+        return len(self._in_turn) > 1
+
+    @property
+    def in_turn(self) -> Sequence[SplitResult]:
+        return self._in_turn
+
+    @property
+    def first(self) -> SplitResult:
+        return self._in_turn[0]
+
+    def was_leaderless(self, since: float) -> bool:
+        return self.leaderless_at is not None and self.leaderless_at >= since
+
+    def others(self, server: SplitResult) -> list[SplitResult]:
+        return [each for each in self._in_turn if each != server]
+
+    def prefer(self, server: SplitResult) -> None:
+        """S2"""
+        if self._in_turn[0] != server:
+            self._in_turn = [server, *self.others(server)]
+
+    def named(self, url: str) -> SplitResult | None:
+        """The one of them that a server means. None where it means another one (S1)."""
+        try:
+            found = _parsed(url)
+        except StokerError:
+            return None
+        return found if found in self._in_turn else None
+
+
+def parsed_servers(servers: str) -> list[SplitResult]:
+    """`servers` has commas between several; each once. Raises: StokerError `bad_server`."""
+    texts = servers.split(",")
+    if len(texts) > SERVERS_MAX:
+        message = f"{len(texts)} servers are named, and at most {SERVERS_MAX} are asked"
+        raise StokerError(refuse("bad_server", message, "name the active one and its standbys", servers=len(texts)))
+    return list(dict.fromkeys(_parsed(text.strip()) for text in texts))
+
+
+def shown(server: SplitResult) -> str:
+    """What a person calls it."""
+    return server.path or server.netloc
+
+
+def local_server(path: str) -> SplitResult:
+    """The one that listens on a Unix socket. The name is what it hears as `Host`."""
+    return SplitResult("unix", "localhost:80", path, "", "")
+
+
+def _parsed(text: str) -> SplitResult:
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or parts.path not in ("", "/") or not _names_host(host):
+            raise ValueError
+    except ValueError as fault:
+        typed = text[:80]
+        hint = f"write a scheme, a host and a port, such as {DEFAULT_SERVER}"
+        raise StokerError(refuse("bad_server", f"{typed!r} is not a server's address", hint, server=typed)) from fault
+    return SplitResult(parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", "", "", "")
+
+
+def _names_host(host: str) -> bool:
+    """What can't be looked up breaks in the resolver, and not as an OSError. Raises: ValueError for some that can't."""
+    name = host.encode("idna").decode() if not host.isascii() else host
+    labels = name.removesuffix(".").split(".")
+    return name.isprintable() and " " not in name and all(0 < len(label) <= LABEL_MAX for label in labels)
