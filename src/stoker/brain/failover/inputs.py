@@ -92,8 +92,10 @@ class Promised(msgspec.Struct, frozen=True):
 
 
 class ForcePromotion(msgspec.Struct, frozen=True):
-    """A person says: take over, whatever is lost by it. It stands for twice `fallow_s`, until the lease of whoever was
-    active is surely over, and is forgotten when an active one is heard. `Machine.forbids_force` says what is in the way.
+    """A person says: take over, whatever is lost by it.
+
+    It stands for twice `fallow_s`, since a lease may have to end first, and is forgotten once an active one is heard.
+    `Machine.forbids_force` says what is in the way.
     """
 
 

@@ -89,7 +89,7 @@ class Machine:
         self._deeds: list[Deed] = []
         self._ping_at = Mono(0.0)
         self._follows: Epoch | None = None
-        self._wish_until = Mono(0.0)
+        self._wish: tuple[int, Mono] | None = None
         self._promised = Epoch(0)
         self._forced = False
         self._before: Marker | None = None
@@ -164,7 +164,7 @@ class Machine:
                 if self._phase is _Phase.PROMISING and told.epoch == self._promised:
                     self._phase = _Phase.CLAIMING
             case ForcePromotion():
-                self._wish(now)
+                self._hear_wish(now)
             case Resign():
                 self._resign()
             case _:
@@ -220,7 +220,7 @@ class Machine:
     def _watch(self, now: Mono) -> None:
         if not obstacle(self._seat, self._talk, self._log, self._peers, now):
             self._promise(1, forced=False)
-        elif now < self._wish_until and not self.forbids_force(now):
+        elif self._wished(now) and not self.forbids_force(now):
             self._promise(FORCED_EPOCHS, forced=True)
         else:
             self._follow()
@@ -236,7 +236,7 @@ class Machine:
     def _promise(self, by: int, *, forced: bool) -> None:
         assert self._log is not None
         assert self._talk.put is None
-        self._before, self._forced, self._wish_until = self._talk.known, forced, Mono(0.0)
+        self._before, self._forced, self._wish = self._talk.known, forced, None
         self._promised = Epoch(newest_epoch(self._before, self._log) + by)
         self._follows = None
         self._phase = _Phase.PROMISING
@@ -252,10 +252,22 @@ class Machine:
         elif self._phase is _Phase.CLAIMING and not self._talk.busy:
             self._write(self.me, (self.me,), now)
 
-    def _wish(self, now: Mono) -> None:
-        """A person's word stands for as long as it takes until a lease that nobody renews is over."""
-        if self._phase is _Phase.WATCHING and self._peers.active(now) is None:
-            self._wish_until = Mono(now + 2 * self.timing.fallow_s)
+    def _hear_wish(self, now: Mono) -> None:
+        """A person's word stands until a lease that nobody renews is surely over."""
+        if self._phase is _Phase.WATCHING:
+            version = self._talk.known.version if self._talk.known else 0
+            self._wish = version, Mono(now + 2 * self.timing.fallow_s)
+
+    def _wished(self, now: Mono) -> bool:
+        """Once somebody else is heard, or has written the marker, the word was about what is no more."""
+        if self._wish is None:
+            return False
+        version, until = self._wish
+        marker = self._talk.known
+        moved = marker is not None and version not in (0, marker.version)
+        if moved or now >= until or self._peers.active(now) is not None:
+            self._wish = None
+        return self._wish is not None
 
     # --- what became of a put -----------------------------------------------------------------------------------
 
@@ -312,7 +324,7 @@ class Machine:
             self._step_down(self._leaves.code, self._leaves.why)
         else:
             holder = self._talk.known.holder if self._talk.known and self._talk.fresh else None
-            name = holder.name if holder and holder != self.me else "another control plane"
+            name = holder.name if holder else "another control plane"
             self._step_down("lease_lost", f"{name} has taken the lease")
 
     # --- an active one ------------------------------------------------------------------------------------------
