@@ -9,8 +9,9 @@ import pytest
 from stoker.live.control import ControlPlane
 from tests.contracts import link as contract
 from tests.rig.assembly import ControlProcess
-from tests.rig.sim_link import SimLink, SimNetwork
+from tests.rig.sim_link import SimLink
 from tests.rig.sim_log import SimDisk
+from tests.rig.sim_network import SimNetwork
 from tests.rig.virtual_loop import run_virtual
 from tests.rig.world import SimClock, SimEntropy
 

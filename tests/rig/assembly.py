@@ -16,8 +16,9 @@ from stoker.live.settings_policy import PolicySettings
 from stoker.live.world import World
 from tests.rig.gate import Gate, GatedClock
 from tests.rig.sim_history import SimHistory
-from tests.rig.sim_link import SimLink, SimNetwork
+from tests.rig.sim_link import SimLink
 from tests.rig.sim_log import SimDisk, SimLog
+from tests.rig.sim_network import CONTROL, Served, SimNetwork
 from tests.rig.sim_runner import Machine, SimRunner
 from tests.rig.world import Notes, SimClock, SimEntropy
 
@@ -85,7 +86,7 @@ class ControlProcess:
             SETTINGS, log, SimHistory(self._disk.archive, self._world.clock), self._world
         )
         async with active(self._parts) as duties:
-            self._network.control = self._parts.sessions
+            self._network.serve(Served(CONTROL, self._parts.sessions))
             self._ready.set()
             try:
                 await duties.until(asyncio.Event())
@@ -93,8 +94,8 @@ class ControlProcess:
                 self._go_dark()
 
     def _go_dark(self) -> None:
-        if self._parts is not None and self._network.control is self._parts.sessions:
-            self._network.control = None
+        if self._parts is not None:
+            self._network.go_dark(CONTROL, self._parts.sessions)
 
     async def kill(self) -> None:
         """kill -9: connections are reset, nothing is flushed."""
