@@ -34,6 +34,7 @@ from stoker.brain.failover.obstacle import Seat, forced_obstacle, newest_epoch, 
 from stoker.brain.failover.peers import Peers
 from stoker.brain.failover.talk import NEVER, Outcome, Talk
 from stoker.brain.failover.timing import Timing
+from stoker.brain.failover.wish import Wish
 
 FORCED_EPOCHS: Final = 1_000
 """Whoever is promoted by force leaves room for what an active that wasn't heard may have begun."""
@@ -89,7 +90,7 @@ class Machine:
         self._deeds: list[Deed] = []
         self._ping_at = Mono(0.0)
         self._follows: Epoch | None = None
-        self._wish: tuple[int, Mono] | None = None
+        self._wish = Wish()
         self._promised = Epoch(0)
         self._forced = False
         self._before: Marker | None = None
@@ -152,8 +153,7 @@ class Machine:
             case MarkerLost():
                 self._talk.lost(told.error)
             case PeerSaid():
-                if told.member != self.me:
-                    self._peers.hear(told, now)
+                self._hear_peer(told, now)
             case CaughtUp():
                 self._caught_up(told.member)
             case FellBehind():
@@ -220,7 +220,7 @@ class Machine:
     def _watch(self, now: Mono) -> None:
         if not obstacle(self._seat, self._talk, self._log, self._peers, now):
             self._promise(1, forced=False)
-        elif self._wished(now) and not self.forbids_force(now):
+        elif self._wish.stands(self._talk.known, now) and not self.forbids_force(now):
             self._promise(FORCED_EPOCHS, forced=True)
         else:
             self._follow()
@@ -236,7 +236,8 @@ class Machine:
     def _promise(self, by: int, *, forced: bool) -> None:
         assert self._log is not None
         assert self._talk.put is None
-        self._before, self._forced, self._wish = self._talk.known, forced, None
+        self._before, self._forced = self._talk.known, forced
+        self._wish.forget()
         self._promised = Epoch(newest_epoch(self._before, self._log) + by)
         self._follows = None
         self._phase = _Phase.PROMISING
@@ -252,22 +253,15 @@ class Machine:
         elif self._phase is _Phase.CLAIMING and not self._talk.busy:
             self._write(self.me, (self.me,), now)
 
-    def _hear_wish(self, now: Mono) -> None:
-        """A person's word stands until a lease that nobody renews is surely over."""
-        if self._phase is _Phase.WATCHING:
-            version = self._talk.known.version if self._talk.known else 0
-            self._wish = version, Mono(now + 2 * self.timing.fallow_s)
+    def _hear_peer(self, told: PeerSaid, now: Mono) -> None:
+        if told.member != self.me:
+            self._peers.hear(told, now)
+            if told.role is Role.ACTIVE:
+                self._wish.forget()
 
-    def _wished(self, now: Mono) -> bool:
-        """Once somebody else is heard, or has written the marker, the word was about what is no more."""
-        if self._wish is None:
-            return False
-        version, until = self._wish
-        marker = self._talk.known
-        moved = marker is not None and version not in (0, marker.version)
-        if moved or now >= until or self._peers.active(now) is not None:
-            self._wish = None
-        return self._wish is not None
+    def _hear_wish(self, now: Mono) -> None:
+        if self._phase is _Phase.WATCHING and self._peers.active(now) is None:
+            self._wish.hear(self._talk.known, Mono(now + 2 * self.timing.fallow_s))
 
     # --- what became of a put -----------------------------------------------------------------------------------
 
