@@ -220,7 +220,7 @@ class SimNetwork:
         except asyncio.CancelledError:
             self._leave(served, task)
             raise
-        if task.done():
+        if task.done() and not task.cancelled():
             result: T = task.result()
             return result
         self._leave(served, task)
