@@ -1,7 +1,7 @@
 """Who calls, and may he?
 
 Rules: C1  a call of one of our services without a token that is good is refused before its message is read; the
-           standard health and reflection services are open
+           standard health and reflection services are open, and peers show another secret (see `replication`)
        C2  only an agent's token joins nodes, and it does nothing else; where no token is wanted, whoever sends none may
        C3  where no token is wanted, a peer of another account of this machine is refused, as far as the kernel tells
        C4  who is refused for what he shows or may not do is told to the audit trail, as by REST
@@ -32,6 +32,7 @@ _Find: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | Non
 
 _KEY: Final = HEADER.lower()
 _OURS: Final = "/stoker."
+_PEERS: Final = "/stoker.v1.ReplicationService/"
 _JOIN: Final = Asked("node_join")
 _LOOPBACK: Final = {"ipv4": "127.0.0.1", "ipv6": "::1"}
 
@@ -108,7 +109,7 @@ class Gate(aio.ServerInterceptor):
         self, continuation: "_Find", handler_call_details: grpc.HandlerCallDetails
     ) -> "_Handler | None":
         method = handler_call_details.method
-        if method.startswith(_OURS):
+        if method.startswith(_OURS) and not method.startswith(_PEERS):
             try:
                 self._callers.check(handler_call_details.invocation_metadata or (), method)
             except StokerError as fault:

@@ -19,8 +19,16 @@ from stoker.live.listen import why_not
 from stoker.live.rpc.agents import AgentService
 from stoker.live.rpc.callers import Callers, Gate
 from stoker.live.rpc.jobs import JobService
+from stoker.live.rpc.replication import PeerDoor, ReplicationService
 from stoker.live.settings import GrpcSettings
-from stoker.wire.gen import agent_pb2, agent_pb2_grpc, job_pb2, job_pb2_grpc
+from stoker.wire.gen import (
+    agent_pb2,
+    agent_pb2_grpc,
+    job_pb2,
+    job_pb2_grpc,
+    replication_pb2,
+    replication_pb2_grpc,
+)
 
 MESSAGE_BYTES_MAX: Final = 16 << 20
 """An inventory of 10,000 tasks is about 1 MiB."""
@@ -45,14 +53,19 @@ _OPTIONS: Final = (
 class RpcServer:
     """The listener is taken at once; agents are served from `async with` entry to exit."""
 
-    def __init__(self, settings: GrpcSettings, control: ControlPlane) -> None:
-        """Raises: StokerError `port_in_use` or `cannot_listen`."""
+    def __init__(self, settings: GrpcSettings, control: ControlPlane, peers: PeerDoor | None = None) -> None:
+        """`peers`: for other control planes; None = this is the only one.
+
+        Raises: StokerError `port_in_use` or `cannot_listen`.
+        """
         self._sessions = control.sessions
         callers = Callers(settings, control)
         self._server = aio.server(options=_OPTIONS, interceptors=(Gate(callers),))
         agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control, callers), self._server)
         job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control, callers), self._server)
-        self._health = _add_health(self._server)
+        if peers is not None:
+            replication_pb2_grpc.add_ReplicationServiceServicer_to_server(ReplicationService(peers), self._server)
+        self._health = _add_health(self._server, for_peers=peers is not None)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
             self.port: int = self._server.add_insecure_port(f"{host}:{settings.port}")
@@ -74,8 +87,9 @@ class RpcServer:
         await self._server.stop(STOP_GRACE_S)
 
 
-def _add_health(server: aio.Server) -> health_aio.HealthServicer:
+def _add_health(server: aio.Server, *, for_peers: bool) -> health_aio.HealthServicer:
     names = (
+        *((replication_pb2.DESCRIPTOR.services_by_name["ReplicationService"].full_name,) if for_peers else ()),
         agent_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name,
         job_pb2.DESCRIPTOR.services_by_name["JobService"].full_name,
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,

@@ -1,0 +1,163 @@
+"""How does another control plane look in gRPC, seen from one that dials it?
+
+Rules: K1  a stream has a connection of its own, so a new try never inherits a half-dead one; so has the first ping
+           after one that wasn't answered in time
+       K2  a peer that stops answering is noticed: a ping within `within_s`, a stream within KEEPALIVE_S +
+           KEEPALIVE_WAIT_S, also when nothing is sent
+       K3  whatever gRPC raises is PeerDown, or PeerRefused when the peer itself said no
+       K4  what isn't read yet is bounded by gRPC's window; the active waits beyond it
+Limits: no TLS yet: the secret and the log pass in clear, so the way between control planes must be trusted.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+import grpc
+from grpc import aio
+
+from stoker.brain.domain.ids import Position
+from stoker.brain.failover.inputs import PeerSaid
+from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
+from stoker.live.rpc import replication_codec as codec
+from stoker.live.rpc.replication import SECRET_KEY
+from stoker.live.rpc.status import CODE_KEY
+from stoker.wire.agent_codec import Malformed
+from stoker.wire.gen import replication_pb2 as pb
+from stoker.wire.gen import replication_pb2_grpc
+
+KEEPALIVE_S: Final = 10.0
+KEEPALIVE_WAIT_S: Final = 5.0
+DIAL_MS: Final = 1_000
+"""How long a connection may take to be made, and the longest pause before it is tried again."""
+MESSAGE_BYTES_MAX: Final = 16 << 20
+"""A frame is below 1 MiB, unless it is one record, which is below the bound of a request: 8 MiB."""
+
+_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1_000)),
+    ("grpc.keepalive_timeout_ms", int(KEEPALIVE_WAIT_S * 1_000)),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # K1
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", DIAL_MS),
+    ("grpc.max_reconnect_backoff_ms", DIAL_MS),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),  # a proxy for the web is not the way to a peer
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+
+_T = TypeVar("_T")
+
+
+class GrpcPeerLink:
+    """The PeerLink of one other control plane."""
+
+    def __init__(self, address: str, secret: Callable[[], str], *, within_s: float) -> None:
+        """`address` is HOST:PORT. `secret` is asked for with each call; empty = it isn't known now. `within_s`: how
+        long a ping is waited for."""
+        self._address = address
+        self._secret = secret
+        self._within_s = within_s
+        self._channel: aio.Channel | None = None
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def ping(self, me: PeerSaid) -> PeerSaid:
+        metadata = self._metadata()
+        if self._channel is None:
+            self._channel = self._dial()
+        stub = replication_pb2_grpc.ReplicationServiceStub(self._channel)
+        try:
+            answer = await stub.Ping(codec.encode_state(me), timeout=self._within_s, metadata=metadata)
+            return codec.decode_state(answer)
+        except aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                await self.close()  # K1
+            raise _fault(self._address, error) from error
+        except Malformed as fault:
+            raise PeerRefused(f"{self._address} answered what can't be understood: {fault}") from fault
+
+    @asynccontextmanager
+    async def follow(self, offer: Offer) -> AsyncIterator[Following]:
+        metadata = self._metadata()
+        channel = self._dial()
+        call = replication_pb2_grpc.ReplicationServiceStub(channel).Follow(metadata=metadata)
+        following = _Following(self._address, call)
+        try:
+            await following.send(codec.encode_offer(offer))
+            yield following
+        finally:
+            following.closed = True
+            call.cancel()
+            await channel.close()
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def _dial(self) -> aio.Channel:
+        return aio.insecure_channel(self._address, options=_OPTIONS)
+
+    def _metadata(self) -> aio.Metadata:
+        secret = self._secret()
+        if not secret:
+            raise PeerRefused("the secret of the control planes can't be read from the folder of the marker now")
+        return aio.Metadata((SECRET_KEY, secret))
+
+
+class _Following:
+    """The follower's end of one stream."""
+
+    def __init__(self, address: str, call: "aio.StreamStreamCall[pb.FollowerMessage, pb.LeaderMessage]") -> None:
+        self._address = address
+        self._call = call
+        self.closed = False
+
+    async def frames(self) -> AsyncIterator[Frame]:
+        while True:
+            message = await self._told(self._call.read)
+            if not isinstance(message, pb.LeaderMessage):
+                raise PeerDown(f"{self._address} has ended the stream")
+            try:
+                frame = codec.decode_frame(message)
+            except Malformed as fault:
+                raise PeerDown(f"{self._address} sent what can't be understood: {fault}") from fault
+            if frame is not None:
+                yield frame
+
+    async def have(self, position: Position) -> None:
+        await self.send(codec.encode_have(position))
+
+    async def send(self, message: pb.FollowerMessage) -> None:
+        await self._told(lambda: self._call.write(message))
+
+    async def _told(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """K3"""
+        if self.closed:
+            raise PeerDown(f"the stream to {self._address} was closed")
+        try:
+            return await call()
+        except aio.AioRpcError as error:
+            raise _fault(self._address, error) from error
+        except (aio.UsageError, asyncio.InvalidStateError) as error:  # the call had ended before
+            raise PeerDown(f"the stream to {self._address} has ended") from error
+        except asyncio.CancelledError:
+            # grpc cancels whoever waits on a call that is cancelled. When it is not the task that was cancelled, the
+            # call was: by leaving `follow`, or by the library when the stream broke.
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                raise PeerDown(f"the stream to {self._address} was broken off") from None
+            raise
+
+
+def _fault(address: str, error: aio.AioRpcError) -> PeerDown | PeerRefused:
+    if dict(error.trailing_metadata() or ()).get(CODE_KEY):
+        return PeerRefused(f"{address}: {error.details()}")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return PeerRefused(f"{address} is no control plane of a pair: has it `failover.enabled`, and this version?")
+    return PeerDown(f"{address}: {error.code().name.lower()}: {error.details()}")

@@ -1,0 +1,126 @@
+"""ReplicationService: what control planes say to each other, for `live.failover`.
+
+Rules: P1  whoever calls shows the secret that lies beside the marker, or is refused before anything he sent is looked
+           at; it takes the same time whatever he shows. Without a secret of our own nobody is let in
+       P2  a stream begins with an offer within OFFER_S, and ends with a status that says why
+       P3  a message that can't be understood ends its stream, and nothing else
+"""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.failover.inputs import PeerSaid
+from stoker.live.failover.feeding import Feeding
+from stoker.live.failover.links import Offer
+from stoker.live.rpc import replication_codec as codec
+from stoker.live.rpc.callers import Context
+from stoker.live.rpc.status import abort
+from stoker.wire.agent_codec import Malformed
+from stoker.wire.gen import replication_pb2 as pb
+from stoker.wire.gen.replication_pb2_grpc import ReplicationServiceServicer
+
+SECRET_KEY: Final = "stoker-peer-secret"
+OFFER_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerDoor:
+    """What stands behind the service."""
+
+    secret: Callable[[], str]
+    """What peers must show. Empty = it isn't known now."""
+    status: Callable[[], PeerSaid]
+    """How we are."""
+    heard: Callable[[PeerSaid], None]
+    """Told of each peer that says how it is."""
+    feed: Callable[[Offer], Feeding]
+    """`Replication.feed`."""
+
+
+class ReplicationService(ReplicationServiceServicer):
+    """The gRPC face of one control plane for its peers."""
+
+    def __init__(self, door: PeerDoor) -> None:
+        self._door = door
+
+    async def Ping(self, request: pb.PeerState, context: Context) -> pb.PeerState:
+        try:
+            self._check(context)
+            self._door.heard(codec.decode_state(request))
+            return codec.encode_state(self._door.status())
+        except (StokerError, Malformed) as fault:
+            await _refuse(context, fault)
+
+    async def Follow(
+        self, request_iterator: AsyncIterator[pb.FollowerMessage], context: Context
+    ) -> AsyncIterator[pb.LeaderMessage]:
+        try:
+            self._check(context)
+            feeding = self._door.feed(await _offer(request_iterator))
+        except (StokerError, Malformed) as fault:
+            await _refuse(context, fault)
+        reading = asyncio.create_task(_read(request_iterator, feeding), name="replication-confirmations")
+        try:
+            async with aclosing(feeding.frames()) as frames:
+                async for frame in frames:
+                    yield codec.encode_frame(frame)
+            if reading.done():
+                reading.result()
+        except (StokerError, Malformed) as fault:
+            await _refuse(context, fault)
+        finally:
+            feeding.close()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    def _check(self, context: Context) -> None:
+        """P1. Raises: StokerError `peer_secret_unknown` or `peer_secret_wrong`."""
+        secret = self._door.secret()
+        if not secret:
+            message = "the secret of the control planes can't be read from the folder of the marker now"
+            raise StokerError(refuse("peer_secret_unknown", message, "it is tried again; see whether it is mounted"))
+        shown = [value for key, value in context.invocation_metadata() or () if key == SECRET_KEY]
+        found = shown[0] if len(shown) == 1 else ""
+        text = found.encode() if isinstance(found, str) else bytes(found)
+        if not hmac.compare_digest(text, secret.encode()):
+            message = "the call shows another secret than that of this pair of control planes, or none"
+            hint = "let `failover.marker` of all of them name the same folder, and give that folder to nobody else"
+            raise StokerError(refuse("peer_secret_wrong", message, hint))
+
+
+async def _offer(messages: AsyncIterator[pb.FollowerMessage]) -> Offer:
+    """P2"""
+    try:
+        async with asyncio.timeout(OFFER_S):
+            return codec.decode_offer(await anext(messages))
+    except StopAsyncIteration:
+        raise Malformed("the stream ended before an offer came") from None
+    except TimeoutError:
+        raise Malformed(f"no offer came within {OFFER_S:g} s") from None
+
+
+async def _read(messages: AsyncIterator[pb.FollowerMessage], feeding: Feeding) -> None:
+    """P3: until the follower stops talking or says something that ends the stream."""
+    try:
+        async for message in messages:
+            position = codec.decode_have(message)
+            if position is not None:
+                feeding.have(position)
+    finally:
+        feeding.close()
+
+
+async def _refuse(context: Context, fault: StokerError | Malformed) -> NoReturn:
+    await abort(context, _refusal(fault))
+
+
+def _refusal(fault: StokerError | Malformed) -> Refusal:
+    if isinstance(fault, StokerError):
+        return fault.refusal
+    hint = "are both control planes of this version, or neighbours?"
+    return refuse("malformed_message", f"the message can't be understood: {fault}", hint)
