@@ -45,9 +45,19 @@ def spec(gpus: int = 1, *, tasks: int = 1, cpus: int = 1, **fields: object) -> J
     return JobSpec(demand=demand, **settings)  # type: ignore[arg-type]  # a test passes fields by name
 
 
-def inventory(node: str, gpus: int = 8, *, boot: str = "boot-1", uid: str = "", cpus: int = 64) -> Inventory:
+def inventory(
+    node: str, gpus: int = 8, *, boot: str = "boot-1", uid: str = "", cpus: int = 64, leases: bool = False
+) -> Inventory:
     found = tuple(Gpu(uuid=GpuUuid(f"{node}-{i}"), index=i, model="H100", memory_mb=81_920) for i in range(gpus))
-    return Inventory(boot_id=boot, address=f"addr-{node}", gpus=found, cpus=cpus, memory_mb=1 << 20, agent_uid=uid)
+    return Inventory(
+        boot_id=boot,
+        address=f"addr-{node}",
+        gpus=found,
+        cpus=cpus,
+        memory_mb=1 << 20,
+        agent_uid=uid,
+        keeps_leases=leases,
+    )
 
 
 class Story:

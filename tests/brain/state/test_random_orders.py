@@ -61,10 +61,18 @@ class Chaos(Story):
         self.seen: list[tuple[NodeName, TaskKey]] = [(NODES[0], TaskKey(JobId(1), 1, 0))]
         ended_max = self.chance.choice((0, 2, 6))
         super().__init__(
-            Policy(ended_jobs_max=ended_max, submit_keys_max=2, requeues_max=2, backoff_first_ms=10, backoff_max_ms=50)
+            Policy(
+                ended_jobs_max=ended_max,
+                submit_keys_max=2,
+                requeues_max=2,
+                backoff_first_ms=10,
+                backoff_max_ms=50,
+                attempt_lease_ms=self.chance.choice((0, 1_000)),
+                attempt_lease_min_ms=1_000,
+            )
         )
         for name in NODES:
-            self.node(name, self.chance.choice((1, 3)))
+            self.node(name, self.chance.choice((1, 3)), leases=self.chance.random() < 0.8)
         for name in TENANTS[1:3]:
             self.ask(ask.PutTenant(by=ANNA, tenant=Tenant(name=name), create=True))
 
@@ -114,6 +122,9 @@ class Chaos(Story):
             return self.report()
         if kind < 0.89:
             return self.inventory(node)
+        if kind < 0.92:
+            self.ask(ask.NodeSilent(by=CONTROL, node=node))
+            return ask.LoseSilent(by=CONTROL, node=node, silent_ms=chance.choice((15_000, 17_000, 60_000)))
         return self.of_node(node)
 
     def spec(self) -> JobSpec:
@@ -131,6 +142,7 @@ class Chaos(Story):
         fields |= {"tenant": chance.choice(tenants), "job_class": chance.choice(list(JobClass))}
         fields |= {"priority": chance.choice((UNSTATED, UNSTATED, 100, 500))}
         fields |= {"hold": chance.random() < 0.1, "retries_max": chance.choice((0, 0, 2))}
+        fields |= {"lost_after_ms": chance.choice((None, None, 0, 5_000))}
         fields |= {"requeue": chance.random() < 0.8, "time_limit_ms": chance.choice((0, 30, 10_000))}
         return spec(chance.choice((0, 1, 1, 2)), tasks=chance.choice((1, 1, 2)), **fields)
 
@@ -199,7 +211,8 @@ class Chaos(Story):
 
     def of_node(self, node: NodeName) -> ask.Command:
         chance, by = self.chance, node_principal(node)
-        found = inventory(node, chance.randint(1, 3), boot=chance.choice(("boot-1", "boot-2")))
+        leases = chance.random() < 0.8
+        found = inventory(node, chance.randint(1, 3), boot=chance.choice(("boot-1", "boot-2")), leases=leases)
         return chance.choice(
             (
                 ask.NodeSilent(by=CONTROL, node=node),
