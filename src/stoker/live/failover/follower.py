@@ -7,24 +7,24 @@ Rules: T1  nothing is taken from a control plane whose epoch is below one that w
        T2  frames that wait are taken together: one append, one confirmation
        T3  what is on our disk is in our state when `follow` ends, also when it is cancelled
        T4  what our log holds beyond the active's is cut off, kept aside and told; never merged
-       T5  a log that must be cut or replaced ends with StartOver, which does so when this life is over
+       T5  a log that must be cut or replaced ends with StartOver: what was in memory is of no use then
        T6  an active that says nothing for a while is dialled anew
 Limits: INBOX_BYTES and INBOX_FRAMES are read ahead; the active waits beyond them. REPLAY_ROWS are applied at a stretch.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from itertools import groupby
-from typing import Final, NoReturn
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid, Role
 from stoker.live.failover.links import Following, Frame, Goon, Offer, PeerDown, PeerLink, PeerRefused, Piece, Rows
-from stoker.live.failover.receiving import Receiving, StartOver
 from stoker.live.world import World
 from stoker.ports import LogConflict, LogTrimmed, ReplicaLog, Stored
 
@@ -34,6 +34,28 @@ REPLAY_ROWS: Final = 200
 """About ten milliseconds' work."""
 SILENT_S: Final = 10.0
 """T6. Twenty signs of life of the default profile."""
+
+
+class StartOver(Exception):
+    """The log is another one now: begin a new life from what is on disk. The message says why."""
+
+
+class Received(NamedTuple):
+    """A backup that has come in, checked, and lies in a folder of its own."""
+
+    cluster_id: str
+    epoch: Epoch
+    position: Position
+    folder: Path
+
+
+Receive = Callable[[AsyncIterator[bytes]], Awaitable[Received]]
+"""Puts the pieces of a backup into a folder beside ours. Leaves nothing when it fails or is cancelled.
+Raises: StokerError `backup_damaged` and others."""
+
+
+class _All(Exception):
+    """Our log can't be cut as far back as the active's agrees with it: ask for a backup."""
 
 
 class Follower:
@@ -46,7 +68,7 @@ class Follower:
         world: World,
         me: Member,
         *,
-        receiving: Receiving,
+        receive: Receive,
         silent_s_max: float = SILENT_S,
     ) -> None:
         """`log` is open and all that it holds was replayed. `replay` takes what is on our disk into the state."""
@@ -59,9 +81,10 @@ class Follower:
         self._replay = replay
         self._clock = world.clock
         self._telemetry = world.telemetry
-        self._receiving = receiving
+        self._receive = receive
         self._silent_s_max = silent_s_max
         self._leader = Epoch(0)
+        self._anew = False
         self._heard_at = self._level_at = self._clock.mono()
 
     @property
@@ -80,32 +103,31 @@ class Follower:
 
         Raises: PeerDown, PeerRefused; LogFailed; StartOver.
         """
-        ends = await self._log.ends()
-        epoch, self.position = ends[0] if ends else (Epoch(0), Position(0))
-        self._leader = max(self._leader, epoch)
-        offer = Offer(
-            member=self.me,
-            cluster_id=cluster_id,
-            position=self.position,
-            ends=tuple(ends),
-            anew=self._receiving.needed,
-        )
-        try:
-            async with link.follow(offer) as following, _Inbox(following) as inbox:
-                await self._through(following, _Stream(inbox, self, heard, link.address), cluster_id)
-        except LogConflict as fault:
-            raise StartOver(f"the log has refused what the active sent: {fault}", _as_it_is) from fault
+        while True:
+            ends = await self._log.ends()
+            self.position = ends[0][1] if ends else Position(0)
+            offer = Offer(
+                member=self.me, cluster_id=cluster_id, position=self.position, ends=tuple(ends), anew=self._anew
+            )
+            self._leader = max(self._leader, ends[0][0] if ends else Epoch(0))
+            try:
+                async with link.follow(offer) as following, _Inbox(following) as inbox:
+                    await self._through(following, _Stream(inbox, self, heard, link.address))
+            except _All:
+                self._anew = True
+            except LogConflict as fault:
+                raise StartOver(f"the log has refused what the active sent: {fault}") from fault
 
-    async def _through(self, following: Following, stream: "_Stream", cluster_id: str) -> NoReturn:
+    async def _through(self, following: Following, stream: "_Stream") -> None:
         goon = await stream.first()
         self._leader = goon.epoch
         if goon.anew:
-            await self._install(stream, cluster_id)
+            await self._install(stream)
         if goon.position < self.position:
             await self._cut(goon.position, stream.address)
         if goon.position > self.position:
             raise PeerDown(f"{stream.address} goes on behind record {goon.position}, and ours end at {self.position}")
-        self._receiving.needed = False
+        self._anew = False
         while True:
             rows, acknowledged = _joined(await stream.rows(), self.position, stream.address)
             taking = asyncio.ensure_future(self._take(rows))
@@ -132,38 +154,29 @@ class Follower:
                 self._replay(some[at : at + REPLAY_ROWS])
                 await self._clock.sleep(0)
 
-    async def _cut(self, position: Position, address: str) -> NoReturn:
+    async def _cut(self, position: Position, address: str) -> None:
         """T4, T5"""
         records = self.position - position
-        told = {"position": position, "records": records}
+        try:
+            aside = await self._log.cut(position)
+        except LogTrimmed as fault:
+            self._telemetry.warn("tail_too_old_to_cut", position=position, records=records, error=str(fault))
+            raise _All from fault
+        if aside:
+            self._telemetry.warn("tail_set_aside", path=aside, position=position, records=records, active=address)
+        raise StartOver(f"its last {records} records, after {position}, are none that the active has: cut off")
 
-        async def change() -> None:
-            try:
-                aside = await self._log.cut(position)
-            except LogTrimmed as fault:
-                self._receiving.needed = True
-                self._telemetry.warn("tail_too_old_to_cut", error=str(fault), **told)
-                return
-            if aside:
-                self._telemetry.warn("tail_set_aside", path=aside, active=address, **told)
-
-        raise StartOver(f"its last {records} records, after {position}, are none that the active has", change)
-
-    async def _install(self, stream: "_Stream", cluster_id: str) -> NoReturn:
+    async def _install(self, stream: "_Stream") -> None:
         """T5"""
         self._telemetry.event("backup_awaited", active=stream.address, position=self.position)
         try:
             async with aclosing(stream.pieces()) as pieces:
-                received = await self._receiving.receive(pieces, cluster_id)
+                received = await self._receive(pieces)
         except StokerError as fault:
             raise PeerRefused(f"{stream.address} sent a backup that is of no use: {fault}") from fault
-
-        async def change() -> None:
-            aside = await self._log.install(received.epoch, received.position, received.folder)
-            self._receiving.needed = False
-            self._telemetry.event("backup_installed", position=received.position, old_log=aside)
-
-        raise StartOver(f"the log is to begin with a backup of the active, of record {received.position}", change)
+        aside = await self._log.install(received.epoch, received.position, received.folder)
+        self._telemetry.event("backup_installed", position=received.position, old_log=aside)
+        raise StartOver(f"a backup of the active has taken the place of the log, up to record {received.position}")
 
     def heard(self) -> None:
         self._heard_at = self._clock.mono()
@@ -236,10 +249,6 @@ class _Stream:
 
     def _tell(self, epoch: Epoch, position: Position) -> None:
         self._heard(PeerSaid(member=self._leader, role=Role.ACTIVE, epoch=epoch, position=position))
-
-
-async def _as_it_is() -> None:
-    """What is on disk is right; only what is in memory isn't."""
 
 
 def _joined(frames: Sequence[Rows], position: Position, address: str) -> tuple[list[Stored], Position]:
