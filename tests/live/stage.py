@@ -101,14 +101,14 @@ class Stage:
     async def pause(self, seconds: float = 1.0) -> None:
         await self.control.clock.sleep(seconds)
 
-    async def join(self, name: str, gpus: int = 8, *tasks: TaskStatus) -> "Player":
-        player = await self.register(name, gpus)
+    async def join(self, name: str, gpus: int = 8, *tasks: TaskStatus, leases: bool = False) -> "Player":
+        player = await self.register(name, gpus, leases=leases)
         await player.say_inventory(*tasks)
         return player
 
-    async def register(self, name: str, gpus: int = 8) -> "Player":
+    async def register(self, name: str, gpus: int = 8, *, leases: bool = False) -> "Player":
         welcome = await self.control.sessions.register(
-            Registration(node=NodeName(name), inventory=inventory(name, gpus))
+            Registration(node=NodeName(name), inventory=inventory(name, gpus, leases=leases))
         )
         return Player(self, NodeName(name), welcome.session)
 
@@ -186,9 +186,11 @@ def running(key: TaskKey, *gpus: str) -> TaskStatus:
     return TaskStatus(key=key, phase=TaskPhase.RUNNING, gpus=tuple(GpuUuid(gpu) for gpu in gpus))
 
 
-def inventory(name: str, gpus: int = 8) -> Inventory:
+def inventory(name: str, gpus: int = 8, *, leases: bool = False) -> Inventory:
     found = tuple(Gpu(uuid=GpuUuid(f"{name}-{i}"), index=i, model="H100", memory_mb=81_920) for i in range(gpus))
-    return Inventory(boot_id="boot-1", address=f"addr-{name}", gpus=found, cpus=64, memory_mb=1 << 20)
+    return Inventory(
+        boot_id="boot-1", address=f"addr-{name}", gpus=found, cpus=64, memory_mb=1 << 20, keeps_leases=leases
+    )
 
 
 def spec(*, gpus: int = 1, tasks: int = 1, **fields: object) -> JobSpec:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.adapters.metrics import HELP, known_as
-from stoker.live.announce import COUNTED_ELSEWHERE
+from stoker.live.announce import COUNTED_ELSEWHERE, LOUD
 from stoker.live.http.meters import METERS
 from tools.reference.markdown import code, page, table
 
@@ -93,7 +93,7 @@ def _announced(tree: ast.Module, file: str) -> Iterator[Spoken]:
                 name, function = row.elts
                 assert isinstance(name, ast.Constant)
                 words = fields[getattr(function, "id", "")]
-                yield Spoken("info", str(name.value), words, file)
+                yield Spoken("warning" if name.value in LOUD else "info", str(name.value), words, file)
                 if name.value == "task_finished":
                     yield Spoken("info", "task_failed", words, file)
                 if name.value not in COUNTED_ELSEWHERE:

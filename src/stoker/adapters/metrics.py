@@ -30,10 +30,12 @@ BUCKETS_S: Final = (
 """From one fsync of a fast disk to a day in the queue."""
 
 HELP: Final[Mapping[str, str]] = {
+    "active": "1 while this control plane is the active one, 0 while it is a standby.",
     "admission_wait": "From the submit of a job to its first placement, by band of priority.",
     "agent_drained": "Drains begun.",
     "agent_forgotten": "Nodes forgotten.",
     "agent_labelled": "Changes of a node's labels.",
+    "agent_lost": "Times that a node was silent for so long that work there was settled without proof.",
     "agent_reachable": "Nodes heard again after silence.",
     "agent_registered": "Registrations of agents that changed what is known of a node.",
     "agent_resumed": "Drains ended.",
@@ -46,8 +48,10 @@ HELP: Final[Mapping[str, str]] = {
     "history_faults": "Times that the history tables could not be written or trimmed.",
     "history_ok": "1 while the history tables can be written, 0 while they can't. Jobs go on either way.",
     "history_waiting": "Ended jobs and holdings that are not in the history tables yet.",
+    "in_sync_members": "Control planes whose disks hold all that was acknowledged. 1 = the active is alone.",
     "jobs": "Jobs and members of arrays accepted since this process began.",
     "ledger_drift": "Violations that the newest audit of the ledger found. Should be 0.",
+    "lease_broken": "Tasks that a node said it ran after they must have been dead by their lease. Should be 0.",
     "log_output_broken": "Times that log lines could not be written any more.",
     "partition_defined": "Partitions defined or changed.",
     "partition_deleted": "Partitions deleted.",

@@ -11,6 +11,7 @@ from typing import Final
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.domain.where import where_text
 from stoker.brain.state.admit.tenant import share_text
 from stoker.brain.state.cluster import ClusterState
@@ -19,9 +20,11 @@ from stoker.brain.state.events.access import TokenCreated, TokenRevoked
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlaced, JobRequeued, JobSubmitted
 from stoker.brain.state.events.leadership import ClusterRestored, EpochBegan
 from stoker.brain.state.events.node import (
+    LeaseBroken,
     NodeDrained,
     NodeForgotten,
     NodeLabelled,
+    NodeLost,
     NodeReachable,
     NodeRegistered,
     NodeResumed,
@@ -62,7 +65,8 @@ class Announcer:
 
     def _write(self, name: str, fact: Fact) -> None:
         fields = {**_FIELDS[type(fact.event)](fact.event), **self._job_fields(fact)}
-        self._telemetry.event(name, **fields)
+        say = self._telemetry.warn if name in LOUD else self._telemetry.event
+        say(name, **fields)
         if isinstance(fact.event, JobFinished) and fact.event.state in WENT_WRONG:
             self._telemetry.event("task_failed", **fields)
 
@@ -118,6 +122,14 @@ def _registered(event: NodeRegistered) -> Fields:
 
 def _node(event: NodeReachable | NodeResumed | NodeForgotten) -> Fields:
     return {"agent_id": event.node}
+
+
+def _lost(event: NodeLost) -> Fields:
+    return {"agent_id": event.node, "silent_s": round(event.silent_ms / SECOND_MS, 1)}
+
+
+def _broken(event: LeaseBroken) -> Fields:
+    return {"agent_id": event.node, "attempt": event.attempt, "rank": event.rank}
 
 
 def _drained(event: NodeDrained) -> Fields:
@@ -185,6 +197,8 @@ _LINES: Final[dict[type, tuple[str, Callable[..., Fields]]]] = {
     NodeDrained: ("agent_drained", _drained),
     NodeResumed: ("agent_resumed", _node),
     NodeForgotten: ("agent_forgotten", _node),
+    NodeLost: ("agent_lost", _lost),
+    LeaseBroken: ("lease_broken", _broken),
     NodeLabelled: ("agent_labelled", _labelled),
     NodeTainted: ("agent_tainted", _tainted),
     PartitionDefined: ("partition_defined", _defined),
@@ -199,4 +213,6 @@ _LINES: Final[dict[type, tuple[str, Callable[..., Fields]]]] = {
 }
 _NAMES: Final = {kind: line[0] for kind, line in _LINES.items()}
 _FIELDS: Final = {kind: line[1] for kind, line in _LINES.items()}
+LOUD: Final = frozenset({"agent_lost", "lease_broken"})
+"""Lines that are warnings."""
 COUNTED_ELSEWHERE: Final = frozenset({"task_submitted", "task_scheduled", "task_finished"})

@@ -1,25 +1,33 @@
 """Which nodes have fallen silent, and is it they or we?
 
-Silence is counted in time during which this process was awake and listening, never in wall time: if the check itself
-comes late (we were stopped, starved or busy), the lateness is nobody's silence.
+Silence is counted in time during which this process was awake, listening and active, never in wall time: if the check
+itself comes late (we were stopped, starved or busy), the lateness is nobody's silence. So what is counted here is never
+longer than the time since a node's last word, on a clock that runs as the nodes' clocks do.
 
 Rules: V1  a node silent for `unreachable_after_s` is reported `NodeSilent`; nothing of its work ends for that
        V2  a report of an unreachable node, on a stream whose inventory was compared, is `NodeHeard`
        V3  a closed stream is not silence: only time is
-       V4  after a start every node has the full time before it can be silent
+       V4  after a start or a take-over silence is counted anew, and until a node was heard for the first time it has
+           as long beside `unreachable_after_s` as agents pause at most before they try again
+       V5  an unreachable node whose silence has outlasted the lease of an attempt there is reported `LoseSilent`; a
+           take-over, a start and any lateness of ours only make that later
 """
 
 from typing import Final
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL, NodeName, node_principal
-from stoker.brain.state.commands import NodeHeard, NodeSilent
+from stoker.brain.domain.units import SECOND_MS
+from stoker.brain.state.commands import LoseSilent, NodeHeard, NodeSilent
+from stoker.brain.state.leases import overdue
 from stoker.live.committer import Committer
 from stoker.live.world import World
 
 CHECKS_PER_LIMIT: Final = 15
 LATENESS_S: Final = 0.25
 """A check this much late is ordinary on a busy machine; anything beyond counts as our own absence."""
+RETURN_S: Final = 30.0
+"""The longest pause of an agent before it tries again to reach a control plane."""
 
 
 class Liveness:
@@ -35,10 +43,20 @@ class Liveness:
         """How long we have been listening, as of `_counted_at`."""
         self._counted_at = self._clock.mono()
         self._heard_s: dict[NodeName, float] = {}
+        self._greeted: dict[NodeName, None] = {}
+        """Nodes that have given a sign of life since `begin`."""
+
+    def begin(self) -> None:
+        """We have just become active: whatever was heard or missed before counts for nothing (V4)."""
+        self._awake_s = 0.0
+        self._counted_at = self._clock.mono()
+        self._heard_s.clear()
+        self._greeted.clear()
 
     def note(self, node: NodeName) -> None:
         """`node` has just given a sign of life."""
         self._heard_s[node] = self._awake_s + self._since_check_s()
+        self._greeted[node] = None
 
     def heard(self, node: NodeName) -> None:
         """A report of `node` has just arrived on a stream whose inventory was compared, so it may be used again."""
@@ -67,16 +85,29 @@ class Liveness:
 
     def _check(self) -> None:
         for node in list(self._committer.state.nodes.values()):
-            if not node.reachable or node.forgotten:
+            if node.forgotten:
                 continue
             silence_s = self._awake_s - self._heard_s.setdefault(node.name, self._awake_s)
-            if silence_s > self._limit_s:
-                self._report(node.name, silence_s)
+            if node.reachable and silence_s > self._patience_s(node.name):
+                self._report(NodeSilent(by=CONTROL, node=node.name), silence_s)
+            elif not node.reachable and node.name in self._committer.state.indexes.held:
+                self._lose(node.name, silence_s)
 
-    def _report(self, node: NodeName, silence_s: float) -> None:
+    def _patience_s(self, node: NodeName) -> float:
+        """V1, V4."""
+        return self._limit_s if node in self._greeted else self._limit_s + RETURN_S
+
+    def _lose(self, node: NodeName, silence_s: float) -> None:
+        """V5."""
+        silent_ms = int(silence_s * SECOND_MS)
+        if overdue(self._committer.state, node, silent_ms):
+            self._report(LoseSilent(by=CONTROL, node=node, silent_ms=silent_ms), silence_s)
+
+    def _report(self, command: NodeSilent | LoseSilent, silence_s: float) -> None:
         try:
-            self._committer.tell(NodeSilent(by=CONTROL, node=node))
+            self._committer.tell(command)
         except StokerError as refused:
-            self._telemetry.warn("silence_not_recorded", agent_id=node, error=refused.refusal.message)
+            self._telemetry.warn("silence_not_recorded", agent_id=command.node, error=refused.refusal.message)
             return
-        self._telemetry.warn("agent_offline", agent_id=node, silent_s=round(silence_s, 1))
+        if isinstance(command, NodeSilent):
+            self._telemetry.warn("agent_offline", agent_id=command.node, silent_s=round(silence_s, 1))

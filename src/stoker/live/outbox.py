@@ -169,6 +169,7 @@ class Outbox:
             error=output_path(job.spec.error, job, placement.node, key.rank),
             append=must_append(job.spec.output, key.rank) or must_append(job.spec.error, key.rank),
             probe_port=attempt.master_port if key.rank == 0 else 0,
+            lease_ms=attempt.lease_ms,
         )
 
 

@@ -8,7 +8,8 @@ Rules: S1  the newest session of a node replaces the older one, whose stream is 
            does any instruction leave on this stream
        S3  an end is answered when it is durable; a late or repeated one is answered like any other
        S4  every report is a sign of life
-       S5  a node that was forgotten loses its stream, so that its agent registers anew by itself
+       S5  a node that was forgotten, or whose work was settled for its silence, loses its stream, so that its agent
+           registers anew by itself and what it runs is compared
        S6  a report that is refused, for whatever reason, ends the stream: a lost `started` would leave its job
            `starting` for as long as the stream lasts, while the next stream's inventory says it again
        S7  a session belongs to the token that opened it: with any other it is unknown, and it speaks for its own node
@@ -38,7 +39,7 @@ from stoker.brain.domain.report import (
     TaskInventory,
 )
 from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
-from stoker.brain.state.events.node import NodeForgotten
+from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.live.committer import Committer
 from stoker.live.feed import Entry
 from stoker.live.liveness import Liveness
@@ -296,10 +297,11 @@ class Sessions:
 
     def _committed(self, entries: Sequence[Entry]) -> None:
         for _, fact in entries:
-            if isinstance(fact.event, NodeForgotten):
+            if isinstance(fact.event, NodeForgotten | NodeLost):
                 stream = self._by_node.get(fact.event.node)
                 if stream is not None:
-                    self._drop(stream, _forgotten(stream.node))
+                    lost = isinstance(fact.event, NodeLost)
+                    self._drop(stream, _lost(stream.node) if lost else _forgotten(stream.node))
 
 
 def _closed() -> Refusal:
@@ -317,6 +319,15 @@ def _replaced(node: NodeName) -> Refusal:
 
 def _forgotten(node: NodeName) -> Refusal:
     return refuse("node_forgotten", f"node {node} was forgotten", "its agent registers again by itself", node=node)
+
+
+def _lost(node: NodeName) -> Refusal:
+    return refuse(
+        "node_lost",
+        f"node {node} was silent for so long that its work was settled",
+        "its agent registers again by itself and says what it runs",
+        node=node,
+    )
 
 
 def _unreachable(node: NodeName, why: str) -> Refusal:

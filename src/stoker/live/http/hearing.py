@@ -39,10 +39,12 @@ from stoker.brain.state.events.job import (
 )
 from stoker.brain.state.events.leadership import LeadershipEvent
 from stoker.brain.state.events.node import (
+    LeaseBroken,
     NodeDrained,
     NodeDropped,
     NodeForgotten,
     NodeLabelled,
+    NodeLost,
     NodeReachable,
     NodeRegistered,
     NodeResumed,
@@ -68,6 +70,7 @@ _OF_ONE = (
     | JobReleased
     | JobReturned
     | JobSignalled
+    | LeaseBroken
 )
 _OF_ARRAYS = MemberMade | MembersCancelled
 _OF_SEVERAL = JobsEligible | DependenciesMet | SubmitKeyed
@@ -82,6 +85,7 @@ _OF_ALL = (
     | NodeTainted
     | NodeForgotten
     | NodeDropped
+    | NodeLost
     | PartitionEvent
     | TenantEvent
     | LeadershipEvent
