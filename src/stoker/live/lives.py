@@ -39,15 +39,15 @@ Serve = Callable[[ControlPlane, Driver, Replication | None], AbstractAsyncContex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Makes what a life stands on; each life closes what it got."""
+    """What lives stand on. Each closes what it has made."""
 
     own_log: Callable[[], ReplicaLog] | None
     common_log: Callable[[], SharedLog] | None
     """One of the two."""
     uid: Callable[[], str]
     history: Callable[[], History]
-    lease: Callable[[], Lease]
-    links: Callable[[], Sequence[PeerLink]]
+    lease: Lease
+    links: Sequence[PeerLink]
     incoming: Callable[[], Incoming]
     """Where a backup of the active is put together."""
 
@@ -95,13 +95,8 @@ class Lives:
         async with AsyncExitStack() as undo:
             history = around.history()
             undo.push_async_callback(history.close)
-            lease = around.lease()
-            undo.push_async_callback(lease.close)
-            links = around.links()
-            for link in links:
-                undo.push_async_callback(link.close)
             machine, keeping, log = await self._begin(undo)
-            driver = Driver(machine, lease, keeping, links, world, fit=self._fit)
+            driver = Driver(machine, around.lease, keeping, around.links, world, fit=self._fit)
             control = await recover_control(settings, log, history, world, open_to_owner=False, pair=driver)
             replication = keeping.replication if isinstance(keeping, OwnLog) else None
             await undo.enter_async_context(self._serve(control, driver, replication))

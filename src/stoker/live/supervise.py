@@ -59,6 +59,19 @@ class Duties:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
+async def first_of(*waits: Coroutine[None, None, object]) -> None:
+    """Until one of them returns or raises; the others are given up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _why(task: asyncio.Task[None]) -> str:
     if task.cancelled():
         return "it was cancelled"

@@ -26,7 +26,7 @@ from stoker.live.failover.follower import StartOver
 from stoker.live.failover.keeping import Keeping
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.standing import PairView, not_active
-from stoker.live.supervise import Duties, DutyEnded
+from stoker.live.supervise import Duties, DutyEnded, first_of
 from stoker.live.world import World
 from stoker.ports import Lease, LeaseUnreachable, LogFailed
 
@@ -147,7 +147,7 @@ class Driver:
             async with Duties() as duties:
                 duties.begin("failover", self._run())
                 async with following(control, snapshots=self._keeping.owns_log):
-                    await _first(duties.until(stop), self._led.wait())
+                    await first_of(duties.until(stop), self._led.wait())
                 if self._lead is not None and not stop.is_set():
                     await self._act(duties, stop)
         except DutyEnded as fault:
@@ -166,7 +166,7 @@ class Driver:
         await asyncio.sleep(0)
         try:
             async with active(control, lead.epoch, forced=lead.forced) as working:
-                await _first(duties.until(stop), working.until(stop))
+                await first_of(duties.until(stop), working.until(stop))
         except DutyEnded as fault:
             if isinstance(fault.__cause__, LogFailed):
                 self._tell(inputs.LogStands(epoch=lead.epoch, position=control.committer.durable, fit=False))
@@ -388,16 +388,3 @@ class Driver:
 
     def _agreed(self, about: str) -> None:
         self._complained.pop(about, None)
-
-
-async def _first(*waits: Coroutine[None, None, object]) -> None:
-    """Until one of them returns or raises; the others are given up."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,8 +10,7 @@ Rules: Y1  whoever speaks for the cluster checks its lease at that moment, in ei
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
@@ -25,7 +24,7 @@ from stoker.live.failover.follower import Follower, Received, StartOver
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.receiving import received
 from stoker.live.world import World
-from stoker.ports import History, Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
+from stoker.ports import Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
 
 ROWS_MAX: Final = 1_000
 """Facts that are applied at a stretch; others get their turn in between."""
@@ -132,8 +131,7 @@ class OwnLog:
 
     def begin(self, control: ControlPlane) -> None:
         self._control = control
-        log = cast(ReplicaLog, _Operable(self._log, control.history.store))  # it has all that the log has
-        self._follower = Follower(log, control.committer.replay, self._world, self._me, receive=self._receive)
+        self._follower = Follower(self._log, control.committer.replay, self._world, self._me, receive=self._receive)
 
     async def follow(self, link: PeerLink | None) -> None:
         if link is not None:
@@ -242,22 +240,3 @@ async def _read_on(log: ReplicaLog | SharedLog, control: ControlPlane) -> None:
         raise StartOver(f"the log has forgotten what comes next: {fault}") from fault
     if rows:
         control.committer.replay(rows)
-
-
-class _Operable:
-    """The log, whose history is closed before either is cut or replaced: both are of one moment."""
-
-    def __init__(self, log: ReplicaLog, history: History) -> None:
-        self._log = log
-        self._history = history
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._log, name)
-
-    async def cut(self, position: Position) -> str:
-        await self._history.close()
-        return await self._log.cut(position)
-
-    async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:
-        await self._history.close()
-        return await self._log.install(epoch, position, folder)
