@@ -129,37 +129,30 @@ class ReplicaLog(EventLog, Protocol):
     @property
     def uid(self) -> str:
         """Made once with the data folder: one that was lost and made anew holds nothing of what the old one had."""
-        ...
 
     @property
     def promised(self) -> Epoch: ...
 
     async def promise(self, epoch: Epoch) -> None:
         """L6. Also the proof that the store can be written. Raises: LogFailed, after which it may be tried again."""
-        ...
 
     async def after(self, position: Position, most: int) -> list[Stored]:
         """The next records after `position`, at most `most`, or fewer where they are large; none = that is the end.
         Raises: LogTrimmed, LogDamaged. Must not delay a concurrent `append` noticeably."""
-        ...
 
     async def ends(self) -> list[tuple[Epoch, Position]]:
-        """The last position of each epoch of which records are kept, newest first, at most EPOCHS_MAX. So is that of
-        the record right before the oldest one kept, as far as it is known: a log that holds nothing but a snapshot
-        ends there."""
-        ...
+        """The last position of each epoch of which records are kept, newest first, at most EPOCHS_MAX; and of the
+        record right before the oldest one kept, if it is known: a log that was installed ends there."""
 
     async def cut(self, position: Position) -> str:
         """L7. Where what came after is kept; empty = nothing came. Raises: LogTrimmed when no state at `position` can
         be had from what is kept (then nothing was changed); LogFailed, after which it may be tried again. The log must
         be opened anew afterwards, before the history is: that is put back to `position` by it."""
-        ...
 
     async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:
         """L8. Become the log that `folder` holds, as `Incoming` made it, with its history. What was promised stays so.
         Where the old one is kept; empty = it held nothing. Raises: LogFailed, after which the old one is in place. The
         log must be opened anew afterwards, before the history is: only then do they change places."""
-        ...
 
 
 class LogTrimmed(Exception):
@@ -178,7 +171,6 @@ class SharedLog(EventLog, Protocol):
     async def news(self, position: Position, within_s: float) -> bool:
         """Wait until there are records after `position` (True), or until it has taken so long (False).
         Raises: LogFailed while the store can't be reached; it may be asked again."""
-        ...
 
 
 class LeaseUnreachable(Exception):
@@ -326,25 +318,20 @@ class HistoryCopy(Protocol):
 
 
 class Incoming(Protocol):
-    """Another log that is put together beside ours, from a backup, until it is whole and can be installed."""
+    """Another log, put together beside ours from a backup. Each method raises LogFailed when it can't be kept."""
 
     async def begin(self) -> None:
-        """Anew: whatever an earlier attempt left is gone. Raises: LogFailed."""
-        ...
+        """Anew: whatever an earlier attempt left is gone."""
 
     async def write(self, piece: bytes) -> None:
-        """The next bytes of its history. Raises: LogFailed."""
-        ...
+        """The next bytes of its history."""
 
     async def finish(self, mark: HistoryMark, epoch: Epoch, chunks: Sequence[bytes]) -> Path:
-        """What `ReplicaLog.install` takes, durable: a snapshot at `mark` and a log that goes on behind it, under that
-        epoch or a newer one; and what its history noted after `mark` is taken off it. Raises: LogFailed, StokerError
-        `backup_damaged`."""
-        ...
+        """What `ReplicaLog.install` takes, durable: a snapshot at `mark`, a log that goes on behind it under that epoch
+        or a newer one, and the history, put back to `mark`. Raises: StokerError `backup_damaged`."""
 
     async def drop(self) -> None:
-        """Leave nothing. Safe to call at any time."""
-        ...
+        """Leave nothing. Never raises."""
 
 
 class Telemetry(Protocol):
