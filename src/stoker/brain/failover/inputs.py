@@ -32,7 +32,7 @@ class MarkerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Before the look began."""
 
 
-class MarkerLost(msgspec.Struct, frozen=True, kw_only=True):
+class MarkerLost(msgspec.Struct, frozen=True):
     """A look or a write has failed: the place can't be reached, or not in time. A write may have been done or not."""
 
     error: str
