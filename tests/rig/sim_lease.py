@@ -6,6 +6,7 @@ long, can't be reached, is carried out after the caller has given up or died, or
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 from stoker.brain.domain.errors import StokerError, refuse
@@ -33,7 +34,8 @@ class SharedPlace:
         """Chance that the answer to a write that was carried out gets lost."""
         self.late = 0.0
         """Chance that a write is carried out only after the caller has given up."""
-        self.damaged = False
+        self.damaged: Marker | None = None
+        """The version that nobody can read any more."""
         self.on_put: Callable[[Marker], None] | None = None
         """Told of each version as soon as it is there."""
         self._errands: set[asyncio.Task[None]] = set()
@@ -42,7 +44,9 @@ class SharedPlace:
         return not self.down and who not in self.cut
 
     def link(self, marker: Marker) -> bool:
-        """Is it there with this content now?"""
+        """Is it there with this content now? Raises: LeaseUnreachable when there is a gap before it."""
+        if marker.version > (self.newest.version if self.newest else 0) + 1:
+            raise LeaseUnreachable(f"version {marker.version} isn't the next one")
         there = self.kept.get(marker.version)
         if there is not None:
             return there.mark == marker.mark
@@ -74,12 +78,15 @@ class SimLease:
     ) -> None:
         self._place, self._clock, self._entropy, self._who = place, clock, entropy, who
         self._timeout_s = timeout_s
+        self._closed = False
 
     async def read(self) -> Marker | None:
         await self._pass()
-        if self._place.damaged:
-            raise StokerError(refuse("marker_damaged", "the newest marker can't be read", "restore its folder"))
-        return self._place.newest
+        newest = self._place.newest
+        if newest is not None and newest is self._place.damaged:
+            hint = "stop every control plane, then restore the folder"
+            raise StokerError(refuse("marker_damaged", "the newest marker can't be read", hint))
+        return newest
 
     async def put(self, marker: Marker) -> bool:
         place = self._place
@@ -90,7 +97,8 @@ class SimLease:
             await self._pass()
         except asyncio.CancelledError:
             if self._entropy.jitter(0, 1) < 0.5:  # the process dies, and the storage has the request already
-                place.link(marker)
+                with suppress(LeaseUnreachable):
+                    place.link(marker)
             raise
         linked = place.link(marker)
         if place.lossy and self._entropy.jitter(0, 1) < place.lossy:
@@ -100,6 +108,8 @@ class SimLease:
 
     async def _pass(self) -> None:
         """Once to the storage or back."""
+        if self._closed:
+            raise LeaseUnreachable("it was closed")
         if not self._place.reaches(self._who) or self._place.stall_s >= self._timeout_s:
             await self._give_up("it can't be reached")
         await self._clock.sleep(self._entropy.jitter(0.0005, 0.01) + self._place.stall_s / 2)
@@ -113,10 +123,11 @@ class SimLease:
 
     async def _carry_out_late(self, marker: Marker) -> None:
         await asyncio.sleep(self._entropy.jitter(0, 8))
-        self._place.link(marker)
+        with suppress(LeaseUnreachable):
+            self._place.link(marker)
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        self._closed = True
 
 
 __all__ = ["KEPT_MAX", "TIMEOUT_S", "SharedPlace", "SimLease"]
