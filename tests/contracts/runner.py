@@ -144,8 +144,8 @@ class RunnerContract:
 
     async def test_the_first_report_is_an_inventory_and_a_new_node_has_nothing(self, node: RunnerNode) -> None:
         async with agent_on(node) as agent:
-            await agent.inventory()
-            assert agent.heard == [RunnerInventory(tasks=(), ends=())]
+            inventory = await agent.inventory()
+            assert (agent.heard, inventory.tasks, inventory.ends) == ([inventory], (), ())
 
     async def test_a_task_is_reported_running_and_then_over_with_its_exit_code(self, node: RunnerNode) -> None:
         async with agent_on(node) as agent:

@@ -13,15 +13,26 @@ from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, Mono
 
 
 class LinkDown(Exception):
     """The control plane can't be reached or the stream broke. The message says which address and why."""
 
 
+class LinkStandby(LinkDown):
+    """Whoever answered is a standby: there is no active control plane just now. The message says who answered."""
+
+
 class LinkRefused(Exception):
     """The control plane answered and refused this agent; trying again at once won't help. Carries its message."""
+
+
+class BeatAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """A control plane that was active under this epoch has heard the beat of this number, and all beats before it."""
+
+    sequence: int
+    epoch: Epoch
 
 
 class LinkSession(Protocol):
@@ -31,14 +42,19 @@ class LinkSession(Protocol):
     def epoch(self) -> Epoch: ...
 
     @property
+    def cluster_id(self) -> str:
+        """Of the cluster whose control plane this is. Empty = one of an older version, which doesn't tell."""
+        ...
+
+    @property
     def heartbeat_s(self) -> float:
         """How often this control plane wants a Beat. Greater than 0."""
         ...
 
     async def send(self, report: Report) -> None: ...
 
-    def instructions(self) -> AsyncIterator[Instruction]:
-        """Ends or raises LinkDown when the stream breaks."""
+    def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
+        """What comes down, in order. Ends or raises LinkDown when the stream breaks."""
         ...
 
     async def finish(self, finished: TaskFinished) -> None:
@@ -53,12 +69,50 @@ class LinkSession(Protocol):
 
 
 class Link(Protocol):
-    async def connect(self, registration: Registration) -> LinkSession:
-        """Register and open the streams, trying each configured address once.
+    @property
+    def has_alternatives(self) -> bool:
+        """Is more than one control plane configured? Then one that doesn't answer is left for another."""
+        ...
 
-        Raises: LinkDown when none answers, LinkRefused when one refuses.
+    async def connect(self, registration: Registration) -> LinkSession:
+        """Register and open the streams, trying each configured address once, the last one that took us first.
+
+        Raises: LinkStandby when there are only standbys, LinkDown when none answers, LinkRefused when one refuses for
+        another reason.
         """
         ...
+
+
+class Obeyed(msgspec.Struct, frozen=True):
+    """Which control plane an agent obeyed last: nothing older is obeyed ever again."""
+
+    cluster_id: str = ""
+    epoch: Epoch = Epoch(0)
+
+
+class Fence(Protocol):
+    """Where an agent keeps `Obeyed`, so that a restart doesn't let an older control plane back in."""
+
+    def read(self) -> Obeyed:
+        """What was kept last, by this process or by one before it. Nothing ever: `Obeyed()`."""
+        ...
+
+    async def keep(self, obeyed: Obeyed) -> None:
+        """Returns when it would survive a power loss. Raises OSError: then it must not be acted on."""
+        ...
+
+
+class NoFence:
+    """An agent that remembers only for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._obeyed = Obeyed()
+
+    def read(self) -> Obeyed:
+        return self._obeyed
+
+    async def keep(self, obeyed: Obeyed) -> None:
+        self._obeyed = obeyed
 
 
 class TaskRunning(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +136,25 @@ class TaskOver(msgspec.Struct, frozen=True, kw_only=True):
     end: TaskEnd
 
 
+class TaskForgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a `recall`: no record of that task is kept (any more)."""
+
+    key: TaskKey
+
+
 class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     """First report on each connection: every record the runner holds, after its own search for leftovers."""
 
     tasks: tuple[TaskStatus, ...]
+    """Those that have ended too, as `ENDED` and oldest first."""
     ends: tuple[TaskOver, ...]
-    """Ends that the control plane hasn't been heard to have."""
+    """Ends that the control plane hasn't been heard to have. Of the others `recall` tells each."""
+    keeps_leases: bool = False
+    """R8, also when this very runner is killed or stopped. False = a runner of an older version, or it has no guard."""
+
+
+class LeasesUnkept(msgspec.Struct, frozen=True, kw_only=True):
+    """R8 holds no longer if this runner is killed: its guard is gone. Tasks run on; the next runner has another."""
 
 
 class RunnerGone(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +163,7 @@ class RunnerGone(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
-RunnerReport = RunnerInventory | TaskRunning | TaskEnding | TaskOver | RunnerGone
+RunnerReport = RunnerInventory | TaskRunning | TaskEnding | TaskOver | TaskForgotten | LeasesUnkept | RunnerGone
 
 
 class StartTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +196,9 @@ class Runner(Protocol):
            R6  a call raises OSError when the runner has died; RunnerGone follows on the report stream
            R7  a signal goes to every process of a task's tree. Shells are spared SIGUSR1 and SIGUSR2 unless they catch
                them: they would die of them, and with them the program that they wait for, which may know them
+           R8  a task whose `lease_ms` isn't 0 is killed without grace, and ends `lease_ended`, once so much time has
+               passed since the newest moment that `answered` named, whoever else lives; time in which the machine or
+               the runner was suspended counts, and what is over then is killed before anything else is said or done
     """
 
     async def connect(self) -> None:
@@ -151,6 +221,16 @@ class Runner(Protocol):
 
     async def settle(self, key: TaskKey) -> None:
         """The control plane has this end on disk. Settling an unknown key does nothing."""
+        ...
+
+    async def recall(self, key: TaskKey) -> None:
+        """Report the end of this task again: TaskOver, or TaskForgotten. Nothing is said of one that is open."""
+        ...
+
+    async def answered(self, at: Mono) -> None:
+        """R8: a beat that was sent then, on the agent's clock, was answered by an active control plane; or it told to
+        start something after it had heard what was sent then. Older moments than those named before change nothing.
+        Called before any `start` that came on the same stream."""
         ...
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:

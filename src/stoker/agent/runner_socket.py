@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from stoker.agent.ports import (
+    LeasesUnkept,
     LogSlice,
     RunnerGone,
     RunnerInventory,
     RunnerReport,
     StartTask,
     TaskEnding,
+    TaskForgotten,
     TaskOver,
     TaskRunning,
 )
 from stoker.agent.runner import spool
+from stoker.agent.runner.clock import boot_s
 from stoker.agent.runner.protocol import (
     LOG_NAME,
     SOCKET_NAME,
@@ -40,7 +43,7 @@ from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import TaskPhase, TaskStatus
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, Mono
 from stoker.ports import Clock
 
 if TYPE_CHECKING:  # shapes that don't exist at run time
@@ -74,7 +77,10 @@ class RunnerSocket:
         self._reports: asyncio.Queue[RunnerReport] = asyncio.Queue(REPORTS_MAX)
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._started_pid = 0
+        self._starting = 0
+        # The runner (its guard, rather) that we started and that hasn't answered yet. 0 = there is none.
+        self._children: dict[int, None] = {}
+        # Those we started and that haven't been seen to end.
         self._asked: set[TaskKey] = set()
         # Starts that the runner hasn't answered: they have no output yet.
         self.notes: tuple[str, ...] = ()
@@ -120,6 +126,7 @@ class RunnerSocket:
             "error": start.error,
             "append": start.append,
             "folder": task.folder,
+            "lease_ms": start.lease_ms,
         }
         self._asked.add(start.key)
         await self._send(message)
@@ -132,6 +139,15 @@ class RunnerSocket:
 
     async def settle(self, key: TaskKey) -> None:
         await self._send({"do": "settle", "key": _text(key)})
+
+    async def recall(self, key: TaskKey) -> None:
+        await self._send({"do": "recall", "key": _text(key)})
+
+    async def answered(self, at: Mono) -> None:
+        """Our clock counts as the kernel's, from elsewhere."""
+        now_s = boot_s()
+        age_s = self._clock.mono() - at
+        await self._send({"do": "answered", "at_ms": max(0, int((now_s - age_s) * 1_000))})
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         """Raises FileNotFoundError when no output of this task is kept here."""
@@ -152,7 +168,10 @@ class RunnerSocket:
             await self._send({"do": "shutdown"})
         async with asyncio.timeout(SHUTDOWN_S_MAX):
             await self._drain()
-        self._bury()
+            self._bury()
+            while self._children:  # its guard has the last look at what is left
+                await self._clock.sleep(_RETRY_S)
+                self._bury()
 
     async def close(self) -> None:
         """Let go of the runner; it and its tasks go on."""
@@ -174,13 +193,16 @@ class RunnerSocket:
         with suppress(FileNotFoundError, ConnectionError):
             return await self._open()
         self._bury()
-        if self._started_pid == 0:
-            self._started_pid = self._launch()
+        if self._starting not in self._children:
+            # Of an earlier one only the guard may live, which is killing what it left: nobody has to wait for that.
+            self._starting = self._launch()
+            self._children[self._starting] = None
         deadline = self._clock.mono() + CONNECT_S_MAX
         while True:
             with suppress(FileNotFoundError, ConnectionError):
                 return await self._open()
-            if self._bury():
+            self._bury()
+            if self._starting not in self._children:
                 raise OSError(f"the runner of {self._data_dir} ended at once: {self._last_words()}")
             if self._clock.mono() > deadline:
                 raise OSError(f"the runner of {self._data_dir} doesn't answer: {self._last_words()}")
@@ -204,6 +226,7 @@ class RunnerSocket:
                 writer.close()
         if not greeting:
             raise ConnectionResetError("the runner ended before it said a word")
+        self._starting = 0
         return reader, writer, greeting
 
     def _launch(self) -> int:
@@ -219,15 +242,13 @@ class RunnerSocket:
         ]
         return os.posix_spawn(sys.executable, arguments, os.environ, file_actions=streams, setsid=True)
 
-    def _bury(self) -> bool:
-        """Has the runner that we started ended? Takes its exit status, so that no zombie stays."""
-        if self._started_pid == 0:
-            return False
-        with suppress(ChildProcessError):
-            if os.waitpid(self._started_pid, os.WNOHANG)[0] == 0:
-                return False
-        self._started_pid = 0
-        return True
+    def _bury(self) -> None:
+        """Take the exit status of what we started and has ended, so that no zombie stays."""
+        for pid in tuple(self._children):
+            with suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
+            del self._children[pid]
 
     def _last_words(self) -> str:
         try:
@@ -277,6 +298,10 @@ class RunnerSocket:
                 yield TaskEnding(key=_key(message))
             case "over":
                 yield _over(cast("OverFields", message))
+            case "forgotten":
+                yield TaskForgotten(key=_key(message))
+            case "unguarded":
+                yield LeasesUnkept()
             case _:
                 return
 
@@ -295,6 +320,7 @@ class _InventoryParts:
 
     def __init__(self) -> None:
         self._tasks: list[TaskStatus] = []
+        self._kept: list[TaskStatus] = []
         self._ends: list[TaskOver] = []
 
     def add(self, message: dict[str, object]) -> Iterator[RunnerInventory]:
@@ -304,9 +330,13 @@ class _InventoryParts:
             started_at = Instant(over["started_at"])
             gpus = tuple(GpuUuid(gpu) for gpu in over["gpus"])
             self._tasks.append(TaskStatus(key=_key(over), phase=TaskPhase.ENDED, gpus=gpus, started_at=started_at))
+        for text in cast("list[str]", message.get("kept", ())):
+            self._kept.append(TaskStatus(key=_key({"key": text}), phase=TaskPhase.ENDED))
         if not message["more"]:
-            yield RunnerInventory(tasks=tuple(self._tasks), ends=tuple(self._ends))
-            self._tasks, self._ends = [], []
+            tasks = (*self._kept, *self._tasks)
+            guarded = bool(message.get("guarded", False))
+            yield RunnerInventory(tasks=tasks, ends=tuple(self._ends), keeps_leases=guarded)
+            self._tasks, self._kept, self._ends = [], [], []
 
 
 def let_through(folder: Path) -> None:

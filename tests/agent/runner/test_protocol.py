@@ -44,7 +44,7 @@ def test_a_key_that_could_be_a_path_is_refused(text: str) -> None:
 ORDER: dict[str, object] = {
     "do": "start", "key": "1.1.0", "shell": "true", "argv": [], "env": {"A": "b"}, "workdir": "", "gpus": ["G"],
     "memory_mb": 0, "user": "", "allow_root": True, "probe_port": 0, "output": "a", "error": "", "append": True,
-    "folder": "/c",
+    "folder": "/c", "lease_ms": 600_000,
 }  # fmt: skip
 
 
@@ -54,8 +54,9 @@ def test_a_whole_order_is_read_as_it_is() -> None:
 
 def test_an_order_of_an_older_agent_that_knows_no_files_has_none() -> None:
     """P2: a runner outlives the agent that started it, and meets older ones after a step back."""
-    older = {name: value for name, value in ORDER.items() if name not in ("output", "error", "append", "folder")}
-    assert read_start(older) == {**ORDER, "output": "", "error": "", "append": False, "folder": ""}
+    newer = ("output", "error", "append", "folder", "lease_ms")
+    older = {name: value for name, value in ORDER.items() if name not in newer}
+    assert read_start(older) == {**ORDER, "output": "", "error": "", "append": False, "folder": "", "lease_ms": 0}
 
 
 def test_an_older_agent_that_says_nothing_of_root_does_not_allow_it() -> None:

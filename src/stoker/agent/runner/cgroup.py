@@ -77,6 +77,14 @@ class Cgroups:
         hierarchies = [hierarchy for hierarchy in (self.tree, self.memory) if hierarchy is not None]
         return list(dict.fromkeys(folder for hierarchy in hierarchies for folder in hierarchy.folders()))
 
+    def sweep(self, known: set[str]) -> None:
+        """End what is in task folders that no record knows: of tasks that ended just before their runner did."""
+        for folder in self.leftovers():
+            if folder not in known:
+                group = Group([folder])
+                group.kill()
+                group.remove()
+
     def _find_tree(self, prefix: str, mode: str) -> Hierarchy | None:
         candidates = {"v2": ("",), "v1": ("freezer", "pids")}.get(mode, ("", "freezer", "pids"))
         for controller in candidates:

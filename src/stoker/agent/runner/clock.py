@@ -11,6 +11,16 @@ def boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def awake_s() -> float:
+    """Seconds in which this machine was awake: for waits that a suspend mustn't shorten."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def pause(seconds: float) -> None:
+    """For the guard, which has nothing else to do meanwhile."""
+    time.sleep(seconds)
+
+
 def wall_ms() -> int:
     """Milliseconds since 1970 UTC: for people."""
     return time.time_ns() // 1_000_000

@@ -5,7 +5,8 @@ Rules: E1  a task is over when its leader is reaped and its tree is gone, never 
        E3  what a leader leaves behind gets `LINGER_S` to write its last words, then a terminate and `LEFTOVER_GRACE_S`,
            then a kill: a job's children don't outlive it
        E4  of several stops the earliest deadline holds; a leader that had ended by itself stays `exited`
-       E5  a process that can't be killed (a hung device) keeps its task in `ending` for as long as it takes
+       E5  a lease that is over kills at once, also what was given a grace
+       E6  a process that can't be killed (a hung device) keeps its task in `ending` for as long as it takes
 
 Checks come at once when a child is reaped, and else on a timer that doubles.
 """
@@ -51,6 +52,14 @@ def stop(task: Task, grace_s: float, trees: Trees, now_s: float) -> None:
     if grace_s > 0:
         _terminate(task, trees, grace_s, now_s)
     else:
+        _kill(task, trees, now_s)
+
+
+def lapse(task: Task, words: str, trees: Trees, now_s: float) -> None:
+    """Its lease is over: whatever of it lives may soon run beside its successor. E4 holds here too."""
+    if task.phase != ENDING:
+        task.cause, task.error = "lease_ended", words
+    if task.phase != ENDING or task.step != KILLED:
         _kill(task, trees, now_s)
 
 

@@ -85,6 +85,10 @@ class Journal:
     def knows(self, key: str) -> bool:
         return key in self.open or key in self.offered or key in self.settled
 
+    def kept(self) -> list[str]:
+        """Keys of ends that the control plane has, oldest first."""
+        return list(self.settled)
+
     def offered_ends(self) -> Iterator[OverFields]:
         return map(_over, list(self.offered.values()))
 

@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -64,6 +65,14 @@ def close_to_tracers() -> None:
     """No other process of our account may look into our memory, nor is it ever written to a core file.
     Source: PR_SET_DUMPABLE in prctl(2), ptrace(2)."""
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def die_with(parent: int) -> None:
+    """The kernel kills this process when that one, its parent, dies, but not our children. To be called once nothing
+    will change our account any more, which would undo it. Source: PR_SET_PDEATHSIG in prctl(2)."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it had died before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leave_keyring() -> None:

@@ -18,7 +18,8 @@ import socket
 
 from stoker.agent.runner.account import CannotBecome, is_of, last_words, plain
 from stoker.agent.runner.cgroup import Doors
-from stoker.agent.runner.kernel import default_signals, fork_into
+from stoker.agent.runner.inherited import FILES_AT_START
+from stoker.agent.runner.kernel import default_signals, die_with, fork_into
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ _SIGNALS_OF_OURS: Final = tuple(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 )
 """The runner's handlers would swallow a signal between fork and exec; Python ignores the last two."""
-_FILES_AT_START: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""The runner raises its own soft limit; jobs get the one it was started with."""
 
 
 class CannotStart(Exception):
@@ -73,6 +72,7 @@ class Launch:
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
         """(pid, answer pipe). `streams` become the child's standard ones. Raises OSError."""
         answer, reply = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        runner = os.getpid()
         try:
             pid, born_inside = fork_into(self.doors.born_in)
         except OSError:
@@ -80,20 +80,23 @@ class Launch:
             os.close(reply)
             raise
         if pid == 0:
-            self._become(streams, reply, born_inside=born_inside)
+            self._become(streams, reply, runner, born_inside=born_inside)
         os.close(reply)
         return pid, answer
 
-    def _become(self, streams: tuple[int, int, int], reply: int, *, born_inside: bool) -> None:
+    def _become(self, streams: tuple[int, int, int], reply: int, runner: int, *, born_inside: bool) -> None:
         """In the child. Never returns."""
         reason = "the runner's child failed before it could become the program"
         try:
             default_signals(_SIGNALS_OF_OURS)
-            resource.setrlimit(resource.RLIMIT_NOFILE, _FILES_AT_START)
+            resource.setrlimit(resource.RLIMIT_NOFILE, FILES_AT_START)
             os.setsid()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
-            reason = self._enter(born_inside, reply) or self._exec()
+            reason = self._enter(born_inside, reply)
+            if not reason:
+                die_with(runner)
+                reason = self._exec()
         finally:
             os.write(reply, plain(reason.encode("utf-8", "surrogateescape"))[:_REASON_BYTES_MAX])
             os._exit(127)
@@ -172,21 +175,6 @@ def port_obstacle(port: int) -> str:
         except OSError as error:
             return f"TCP port {port} can't be bound: {_said(error)}"
     return ""
-
-
-def raise_file_limit() -> int:
-    """To what the system allows us, which is answered. Negative = no limit."""
-    hard = _FILES_AT_START[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-def forget_inherited_signals() -> None:
-    """Whatever mask or ignored signals our starter left us, jobs shall not have them."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in signal.valid_signals():
-        if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _candidates(word: str, path: str) -> list[str]:

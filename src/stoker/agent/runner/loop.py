@@ -4,6 +4,9 @@ One thread, one epoll, turns of bounded work. A turn: hear the agent and the tas
 fdatasync for all starts and ends of this turn; then report the ends and launch the starts. So nothing is started or
 reported before it is on disk, and many that arrive together share one wait for the disk.
 
+What is over comes first: as soon as a turn has heard what the agent has to say of answered beats, and before anything
+is reported, whatever has outlived its lease is killed; once more before anything is started.
+
 The runner ignores SIGHUP and SIGINT, and SIGTERM while it has tasks: a service manager that stops the agent must not
 end jobs. After a SIGTERM it leaves as soon as it has none, unless another agent comes first.
 """
@@ -19,14 +22,24 @@ from stoker.agent.runner import clock, procfs
 from stoker.agent.runner.channel import Channel
 from stoker.agent.runner.journal import Journal
 from stoker.agent.runner.kernel import give_back_memory
-from stoker.agent.runner.protocol import INVENTORY_PART_MAX, SOCKET_NAME, BadFrame, read_key, read_number, read_start
+from stoker.agent.runner.protocol import (
+    INVENTORY_PART_MAX,
+    KEPT_PART_MAX,
+    SOCKET_NAME,
+    BadFrame,
+    read_key,
+    read_number,
+    read_start,
+)
 from stoker.agent.runner.roster import Roster
+from stoker.agent.runner.words import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Final
 
+    from stoker.agent.runner.guard import Guard
     from stoker.agent.runner.protocol import OverFields, TaskFields
     from stoker.agent.runner.settings import RunnerSettings
     from stoker.agent.runner.task import Task
@@ -42,19 +55,24 @@ _FAREWELL_S: Final = 2.0
 
 
 class Loop:
-    def __init__(self, settings: RunnerSettings) -> None:
+    def __init__(self, settings: RunnerSettings, guard: Guard | None) -> None:
         """Raises OSError, JournalDamaged."""
         self._settings = settings
+        self._guard = guard
         self._epoll = select.epoll()
         self._watched: dict[int, Task] = {}
         self._journal = Journal(f"{settings.data_dir}/journal")
         self._journal.load()
         self._roster = Roster(settings, self._journal, self._watch, self._unwatch)
         self._woken = self._listen_to_signals()
+        if guard is not None:
+            self._epoll.register(guard.descriptor, select.EPOLLIN)
         self._channel = Channel(SOCKET_NAME, self._epoll)
         self._greet = False
         self._closing = False
         self._term = False
+        self._unguarded = False
+        """It had a guard, and that is gone."""
         self._alone_since_s = clock.boot_s()
         self._housekeeping_at_s = 0.0
         self._rewrite_at_s = 0.0
@@ -76,20 +94,30 @@ class Loop:
         self._roster.look_again()
         for descriptor, _ in events:
             self._hear(descriptor)
+        self._roster.end_leases()
         self._roster.reap()
         self._roster.advance()
         self._make_durable()
+        self._roster.end_leases()  # the disk may have taken its time
+        self._warn_guard()
         self._roster.launch(_LAUNCHES_PER_TURN)
+        self._warn_guard()
         self._write_hints()
         self._report()
         self._housekeep()
         return self._may_leave()
 
+    def _warn_guard(self) -> None:
+        """Before what may hang on a disk, since it must know what is over meanwhile; and before each wait for events,
+        since it takes a runner for stuck that lets a lease pass."""
+        if self._guard is not None:
+            self._guard.expect(self._roster.leases.due_s)
+
     def _patience_s(self) -> float:
         """How long the next turn may wait for something to happen."""
         if self._roster.ready or self._roster.shelf.busy or self._greet:
             return 0
-        due = [self._roster.next_check_s(), self._housekeeping_at_s]
+        due = [self._roster.next_check_s(), self._roster.leases.due_s, self._housekeeping_at_s]
         if self._roster.overs:
             due.append(self._rewrite_at_s)
         if self._channel.talking < 0 and self._settings.tether_s and not self._closing:
@@ -106,6 +134,8 @@ class Loop:
                 self._greet, self._term = True, False
         elif descriptor == self._woken:
             self._clear_wakeups()
+        elif self._guard is not None and descriptor == self._guard.descriptor:
+            self._guard_is_gone(self._guard)
         else:
             task = self._watched.get(descriptor)
             if task is not None:
@@ -133,6 +163,10 @@ class Loop:
             self._roster.signal(read_key(message), read_number(message, "number"))
         elif deed == "settle":
             self._roster.settle(read_key(message))
+        elif deed == "recall":
+            self._roster.recall(read_key(message))
+        elif deed == "answered":
+            self._roster.leases.answered(read_number(message, "at_ms") / 1000, clock.boot_s())
         elif deed == "shutdown":
             self._close()
 
@@ -195,9 +229,11 @@ class Loop:
         waiting = {over["key"] for over in self._roster.overs}
         ends = [over for over in self._journal.offered_ends() if over["key"] not in waiting]
         tasks = list(self._roster.inventory())
-        parts = max(1, -(-max(len(ends), len(tasks)) // INVENTORY_PART_MAX))
+        kept = self._journal.kept()
+        parts = max(-(-max(len(ends), len(tasks)) // INVENTORY_PART_MAX), -(-len(kept) // KEPT_PART_MAX), 1)
         for part in range(parts):
-            self._channel.say(self._part(tasks, ends, part, parts))
+            cut = slice(part * KEPT_PART_MAX, (part + 1) * KEPT_PART_MAX)
+            self._channel.say(self._part(tasks, ends, part, parts) | {"kept": kept[cut]})
 
     def _part(self, tasks: list[TaskFields], ends: list[OverFields], part: int, parts: int) -> dict[str, object]:
         cut = slice(part * INVENTORY_PART_MAX, (part + 1) * INVENTORY_PART_MAX)
@@ -206,6 +242,7 @@ class Loop:
             "pid": os.getpid(),
             "boot_id": procfs.boot_id(),
             "notes": self._roster.cgroups.notes,
+            "guarded": self._guard is not None,
             "tasks": tasks[cut],
             "ends": ends[cut],
             "more": part + 1 < parts,
@@ -239,8 +276,9 @@ class Loop:
     def _may_leave(self) -> bool:
         if self._roster.tasks or self._roster.overs or self._roster.recorded:
             return False
-        idle_s = clock.boot_s() - self._alone_since_s
-        return self._closing or self._term or (self._channel.talking < 0 and idle_s >= self._settings.idle_exit_s)
+        if self._closing or self._term or self._unguarded:
+            return True
+        return self._channel.talking < 0 and clock.boot_s() - self._alone_since_s >= self._settings.idle_exit_s
 
     # --- descriptors and signals --------------------------------------------------------------------------------
 
@@ -268,14 +306,16 @@ class Loop:
         except BlockingIOError:
             return
 
+    def _guard_is_gone(self, guard: Guard) -> None:
+        """G4 of the guard. Once nothing runs here, this runner makes room for one that has another guard."""
+        complain("the runner's guard was killed: should the runner be killed too, its tasks would run on")
+        self._epoll.unregister(guard.descriptor)
+        os.close(guard.descriptor)
+        self._guard, self._unguarded = None, True
+        self._roster.news.append({"say": "unguarded"})
+
     def _terminated(self, number: int, frame: object) -> None:
         self._term = True
-
-
-def complain(text: str) -> None:
-    """One line in the runner's log, unless that is on the disk which is full: then nobody hears it."""
-    with suppress(OSError):
-        os.write(2, f"{clock.wall_ms()} {text}\n".encode("utf-8", "replace"))
 
 
 def _nothing(number: int, frame: object) -> None:

@@ -7,6 +7,8 @@ that was reused isn't mistaken. A zombie has ended: it reads as gone.
 from __future__ import annotations
 
 import os
+import signal
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +57,18 @@ def same(pid: int, birth: int) -> bool:
     """Does the process that was born then still live under this pid?"""
     proc = read_proc(pid)
     return proc is not None and proc.birth == birth
+
+
+def send(proc: Proc, number: int) -> None:
+    """A signal to this very process: the descriptor is opened first and the birth checked after, so the pid can't
+    change hands in between. A process that is gone needs none; one that we may not signal keeps its task `ending`."""
+    with suppress(ProcessLookupError, PermissionError):
+        fd = os.pidfd_open(proc.pid)
+        try:
+            if same(proc.pid, proc.birth):
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
 
 
 def every_proc() -> dict[int, Proc]:

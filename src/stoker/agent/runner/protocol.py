@@ -7,6 +7,9 @@ a fact (`say`). The shapes below exist for the type checker only: at run time th
 Rules: P1  a frame above `FRAME_MAX`, or one that isn't a JSON object, ends the connection
        P2  an unknown deed or fact is ignored, so that neighbours may differ by one version
        P3  the inventory comes first, in parts of at most `INVENTORY_PART_MAX` entries; the last has `more` false
+       P4  of ends that the control plane has only the keys are in it (`kept`); `recall` asks for one of them
+       P5  `answered` names a boot time in milliseconds: whoever writes it and whoever reads it may be held up for any
+           time in between
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
         error: str
         append: bool
         folder: str
+        lease_ms: int
 
     class EndFields(TypedDict):
         """`TaskEnd` of the brain, field by field."""
@@ -65,6 +69,8 @@ FRAME_MAX: Final = 8 * 1024 * 1024
 """The largest start (environment and command at their bounds, every byte escaped) needs a fifth of it."""
 INVENTORY_PART_MAX: Final = 50
 """Tasks and as many ends, each with up to a thousand GPUs by UUID: half a frame."""
+KEPT_PART_MAX: Final = 1_000
+"""Keys of ends that the control plane has, beside them in one part: some 20 KB."""
 SOCKET_NAME: Final = "runner.sock"
 LOCK_NAME: Final = "runner.lock"
 LOG_NAME: Final = "runner.log"
@@ -99,7 +105,7 @@ def read_start(message: Mapping[str, object]) -> StartOrder:
     if not all(isinstance(word, str) for word in (*argv, *gpus, *env, *env.values())):
         raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
     # P2: an older agent says nothing of these.
-    message = {"output": "", "error": "", "append": False, "folder": "", "allow_root": False, **message}
+    message = {"output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, **message}
     return {
         "do": "start",
         "key": key,
@@ -116,6 +122,7 @@ def read_start(message: Mapping[str, object]) -> StartOrder:
         "error": _text(message, "error"),
         "append": _truth(message, "append"),
         "folder": _text(message, "folder"),
+        "lease_ms": read_number(message, "lease_ms"),
     }
 
 

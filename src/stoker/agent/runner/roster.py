@@ -16,6 +16,7 @@ from stoker.agent.runner.cgroup import Cgroups, Group
 from stoker.agent.runner.copier import Pipes
 from stoker.agent.runner.copies import Copies
 from stoker.agent.runner.launch import CannotStart, Launch, answer_of, port_obstacle
+from stoker.agent.runner.leases import Leases
 from stoker.agent.runner.shelf import Shelf
 from stoker.agent.runner.spool import Spool
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Task
@@ -57,11 +58,12 @@ class Roster:
         self._boot_id = procfs.boot_id()
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self.tasks: dict[str, Task] = {}
+        self.leases = Leases()
         self.recorded: list[Task] = []
         """Starts whose record isn't durable yet."""
         self.ready: deque[Task] = deque()
-        self._copies = Copies(self._trees, watch, unwatch, self.ready.append)
         """Starts whose record is."""
+        self._copies = Copies(self._trees, watch, unwatch, self.ready.append)
         self._ending: dict[str, Task] = {}
         self.overs: list[OverFields] = []
         """Ends whose record isn't durable yet."""
@@ -84,7 +86,8 @@ class Roster:
         group = Group(folders, order["memory_mb"] if self.cgroups.memory else 0) if folders else None
         task = self.tasks[key] = Task(key, mark, order["gpus"], group)
         task.order = order
-        self._journal.start(self._record(task, folders))
+        self.leases.add(key, order["lease_ms"])
+        self._journal.start(task.start_record(self._boot_id, folders))
         obstacle = self._bound_reached()
         if obstacle:
             self._fail(task, "never_started", obstacle)
@@ -118,6 +121,13 @@ class Roster:
     def settle(self, key: str) -> None:
         self._journal.settle(key)
 
+    def recall(self, key: str) -> None:
+        """Say its end again. What isn't known (any more) is said to be forgotten."""
+        if self._journal.knows(key):
+            self._answer_known(key)
+        else:
+            self.news.append({"say": "forgotten", "key": key})
+
     def _answer_known(self, key: str) -> None:
         """What the record knows; never a second start."""
         task = self.tasks.get(key)
@@ -137,18 +147,6 @@ class Roster:
         if len(self._journal.offered) >= self._settings.ends_max:
             return f"{self._settings.ends_max} ends of earlier tasks wait for the control plane to take them"
         return ""
-
-    def _record(self, task: Task, folders: list[str]) -> StartRecord:
-        return {
-            "key": task.key,
-            "mark": task.tree.mark,
-            "boot": self._boot_id,
-            "at": clock.wall_ms(),
-            "gpus": task.gpus,
-            "groups": folders,
-            "pid": 0,
-            "birth": 0,
-        }
 
     # --- launching ----------------------------------------------------------------------------------------------
 
@@ -237,7 +235,7 @@ class Roster:
         task.answer = -1
         if task.tree.uid is not None:
             task.tree.uid = uid_said(bytes(task.said))
-        if reason and task.cause != "stopped":
+        if reason and task.cause == "exited":
             task.cause, task.error = "start_failed", reason
         elif task.phase == STARTING:
             task.phase, task.started_at = RUNNING, clock.wall_ms()
@@ -306,6 +304,17 @@ class Roster:
                 task.said_ending = True
                 self.news.append({"say": "ending", "key": task.key})
 
+    def end_leases(self) -> None:
+        """Kill what has outlived its lease; a start that waits for the disk never comes to be."""
+        now_s = clock.boot_s()
+        for key, words in self.leases.over(now_s):
+            task = self.tasks[key]
+            if task.order is not None:
+                self._fail(task, "lease_ended", words)
+            else:
+                ending.lapse(task, words, self._trees, now_s)
+                self._ending[key] = task
+
     def next_check_s(self) -> float:
         """When `advance` is due, in seconds since boot. Infinity = not before something happens."""
         return min((task.check_s for task in self._ending.values()), default=float("inf"))
@@ -329,6 +338,7 @@ class Roster:
         self._copies.drop(task)
         self._trees.drop(task.tree)
         self._ending.pop(task.key, None)
+        self.leases.drop(task.key)
         del self.tasks[task.key]
         end = task.end_fields(clock.wall_ms())
         self._close_spool(task)
@@ -353,7 +363,7 @@ class Roster:
         known = [*self._journal.open, *self._journal.offered, *self._journal.settled]
         self.shelf.recount(known)
         records = list(self._journal.open.values())
-        self._sweep_folders({folder for record in records for folder in record["groups"]})
+        self.cgroups.sweep({folder for record in records for folder in record["groups"]})
         for record in records:
             task = Task(record["key"], record["mark"], record["gpus"], None)
             self.tasks[task.key] = task
@@ -373,14 +383,6 @@ class Roster:
         self._trees.add(task.tree)
         ending.inherit(task, self._trees, clock.boot_s())
         self._ending[task.key] = task
-
-    def _sweep_folders(self, known: set[str]) -> None:
-        """Cgroups of tasks that ended just before their runner did."""
-        for folder in self.cgroups.leftovers():
-            if folder not in known:
-                group = Group([folder])
-                group.kill()
-                group.remove()
 
     # --- all at once --------------------------------------------------------------------------------------------
 

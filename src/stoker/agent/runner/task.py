@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from stoker.agent.runner import clock
 from stoker.agent.runner.tree import Tree
 
 TYPE_CHECKING = False
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from stoker.agent.runner.cgroup import Group
     from stoker.agent.runner.copier import Copier
+    from stoker.agent.runner.journal import StartRecord
     from stoker.agent.runner.protocol import EndFields, StartOrder
     from stoker.agent.runner.spool import Spool
 
@@ -82,6 +84,19 @@ class Task:
         self.check_s = 0.0
         """When to look again whether the tree is gone."""
         self.recheck_s = 0.0
+
+    def start_record(self, boot_id: str, folders: list[str]) -> StartRecord:
+        """What a later runner needs. Its lease isn't: that runner ends whatever it finds."""
+        return {
+            "key": self.key,
+            "mark": self.tree.mark,
+            "boot": boot_id,
+            "at": clock.wall_ms(),
+            "gpus": self.gpus,
+            "groups": folders,
+            "pid": 0,
+            "birth": 0,
+        }
 
     def end_fields(self, at: int) -> EndFields:
         exit_code, number = None, 0

@@ -8,7 +8,7 @@ cgroup or output pipe.
 A task that an earlier runner left has no leader here: its processes are searched by cgroup, mark, pid and birth,
 session, and descent from any of these.
 
-Rules: K1  a signal goes only to a process whose pid and birth are those that were seen
+Rules: K1  a signal goes only to a process whose pid and birth are those that were seen (`procfs.send`)
        K2  an orphan that can't be attributed (own session, scrubbed environment, other output) belongs to the last
            task to end of those that lived at its birth and may act as its account: no job outlives its end behind
            another user's, or holds that one up
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 
 from stoker.agent.runner import procfs
 
@@ -136,14 +135,14 @@ class Trees:
         """These signals to every process of it, in this order."""
         for proc in self.members(tree):
             for number in numbers:
-                _send(proc, number)
+                procfs.send(proc, number)
 
     def forward(self, tree: Tree, number: int) -> None:
         """A person's signal to every process of it, but for shells that would only die of it."""
         for proc in self.members(tree):
             spared = number in _SPARING and procfs.is_shell(proc.pid) and not procfs.catches(proc.pid, number)
             if not spared:
-                _send(proc, number)
+                procfs.send(proc, number)
 
     def kill(self, tree: Tree) -> None:
         """SIGKILL until nothing new turns up. Of inherited trees there may be thousands: they share the turn's scan."""
@@ -156,7 +155,7 @@ class Trees:
                 return
             for proc in fresh:
                 seen.add((proc.pid, proc.birth))
-                _send(proc, signal.SIGKILL)
+                procfs.send(proc, signal.SIGKILL)
             self._scanned = None
 
     # --- search -------------------------------------------------------------------------------------------------
@@ -225,17 +224,3 @@ def _in_session(tree: Tree, procs: dict[int, Proc]) -> list[int]:
     if not tree.birth or (holder is not None and holder.birth != tree.birth):
         return []
     return [proc.pid for proc in procs.values() if proc.session == tree.pid and proc.birth >= tree.birth]
-
-
-def _send(proc: Proc, number: int) -> None:
-    """K1. The descriptor is opened first and the birth checked after, so the pid can't change hands in between.
-
-    A process that is gone needs no signal; one that we may not signal (a setuid program) keeps its task `ending`.
-    """
-    with suppress(ProcessLookupError, PermissionError):
-        fd = os.pidfd_open(proc.pid)
-        try:
-            if procfs.same(proc.pid, proc.birth):
-                signal.pidfd_send_signal(fd, number)
-        finally:
-            os.close(fd)

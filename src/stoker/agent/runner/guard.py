@@ -1,0 +1,158 @@
+"""What ends the tasks when their runner can't any more?
+
+The guard is the runner's parent: it forks the runner, and then only watches it. Both are subreapers, so when the runner
+dies all that it ever started descends from the guard, whatever sessions, cgroups and environments it took on. That is
+all the guard needs: it kills what descends from it until nothing does, and leaves. It asks no record, no mark and no
+disk. The next runner reads the records, finds nothing alive, and says what became of it.
+
+Rules: G1  when the runner has ended, however it did, all that it started is killed at once
+       G2  a runner that doesn't act on a lease that is over, because it was stopped or its disk hangs, is killed
+           `STUCK_S` later with all that it started, also what has no lease
+       G3  neither a suspend nor a stop of the guard itself makes a runner stuck: it is given the same time after it
+       G4  a runner whose guard has died says so: it can't promise any more that its tasks end with their leases
+
+What remains, of double faults: guard and runner are killed together, or the guard is stopped while the runner is
+killed. Then leaders die by the kernel's hand (`kernel.die_with`), and what they had begotten lives on until the next
+runner has swept. A living agent starts that one at once; if the agent is dead too, whoever starts it again does.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import struct
+from contextlib import suppress
+
+from stoker.agent.runner import clock, procfs
+from stoker.agent.runner.kernel import become_subreaper, ignore_signals, name_process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+NEVER: Final = float("inf")
+STUCK_S: Final = 3.0
+"""A runner acts on a lease within a tenth of a second; a wait for a slow disk may come in between."""
+LOOK_S: Final = 1.0
+"""Between two looks at a runner that lives. Both together are half of what a lease may take to have its effect."""
+_DUE: Final = struct.Struct("d")
+_PAUSE_FIRST_S: Final = 0.001
+_PAUSE_MAX_S: Final = 1.0
+_OOM_SCORE: Final = b"-900"
+"""When memory runs out, jobs are to go, and not who must be able to end them."""
+
+
+class Guard:
+    """Seen from its runner."""
+
+    __slots__ = ("_shared", "_told_s", "descriptor")
+
+    def __init__(self, shared: mmap.mmap, descriptor: int) -> None:
+        self._shared = shared
+        self._told_s = NEVER
+        self.descriptor = descriptor
+        """Becomes readable when the guard has died (G4)."""
+
+    def expect(self, due_s: float) -> None:
+        """At this boot time a lease is over, unless the guard is told otherwise before. NEVER = there is none."""
+        if due_s != self._told_s:
+            self._told_s = due_s
+            _DUE.pack_into(self._shared, 0, due_s)
+
+
+class Patience:
+    """G2, G3."""
+
+    def __init__(self) -> None:
+        self._due_s = NEVER
+        self._seen_s = 0.0
+
+    def is_over(self, due_s: float, boot_s: float, awake_s: float) -> bool:
+        """Has a lease been over, and nothing done about it, for as long as a runner that works may take?"""
+        if boot_s <= due_s:
+            self._due_s = NEVER
+            return False
+        if due_s != self._due_s:
+            self._due_s, self._seen_s = due_s, awake_s
+        return awake_s - self._seen_s >= STUCK_S
+
+
+def guarded() -> Guard | None:
+    """Fork, and come back in the runner. Its parent, the guard, never does: it exits as the runner exits. None = there
+    is no guard, because this system can't have one."""
+    guard = os.getpid()
+    try:
+        os.close(os.pidfd_open(guard))
+        shared = mmap.mmap(-1, mmap.PAGESIZE)
+        _DUE.pack_into(shared, 0, NEVER)
+        runner = os.fork()
+    except OSError:
+        return None
+    if runner:
+        status = 1
+        try:
+            status = _watch(runner, shared)
+        finally:
+            os._exit(status)
+    become_subreaper()
+    os.setsid()  # whoever signals one's group doesn't mean the other
+    try:
+        descriptor = os.pidfd_open(guard)
+    except ProcessLookupError:
+        return None
+    return Guard(shared, descriptor) if os.getppid() == guard else None
+
+
+# --- in the guard -----------------------------------------------------------------------------------------------
+
+
+def _watch(runner: int, shared: mmap.mmap) -> int:
+    """Until nothing that the runner started is left. Answers the runner's exit status."""
+    ignore_signals((signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+    name_process("stoker-guard")
+    _outlive_jobs()
+    patience, ended = Patience(), select.poll()
+    ended.register(os.pidfd_open(runner), select.POLLIN)
+    while not ended.poll(LOOK_S * 1000):
+        if patience.is_over(_DUE.unpack_from(shared)[0], clock.boot_s(), clock.awake_s()):
+            break
+    return _end_all(runner)
+
+
+def _end_all(runner: int) -> int:
+    """G1. The runner itself goes first, if it lives: it is to start nothing more."""
+    status, me, pause_s = 1, os.getpid(), _PAUSE_FIRST_S
+    while True:
+        with suppress(ChildProcessError):
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                if reaped[0] == runner:
+                    status = os.waitstatus_to_exitcode(reaped[1])
+                pause_s = _PAUSE_FIRST_S
+        below = [proc for proc in procfs.with_descendants({me}, procfs.every_proc()) if proc.pid != me]
+        if not below and _is_childless():
+            return status if status >= 0 else 128 - status
+        for proc in below:
+            procfs.send(proc, signal.SIGKILL)
+        clock.pause(pause_s)
+        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+
+def _is_childless() -> bool:
+    """Also of zombies, whose own children may have come to us since the list was made."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _outlive_jobs() -> None:
+    """Where we may."""
+    with suppress(OSError):
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, _OOM_SCORE)
+        finally:
+            os.close(fd)
