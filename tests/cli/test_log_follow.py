@@ -8,7 +8,7 @@ import pytest
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.cli.commands import logs
-from stoker.cli.commands.logs import AWAY_S_MAX, UNREACHABLE_S_MAX, LogReader
+from stoker.cli.commands.logs import UNREACHABLE_S_MAX, LogReader
 from stoker.wire.client import LogPart, LogQuery
 from stoker.wire.rest.job import JobView
 from tests.cli.views import attempt, job
@@ -85,23 +85,12 @@ def test_bytes_that_were_not_kept_are_counted_also_where_none_came(tell: Tell) -
     assert story.follow() == (b"headtail\n", b"(996 bytes were not kept)\n(500 bytes were not kept)\n")
 
 
-@pytest.mark.parametrize("code", ["no_server", "no_answer", "bad_answer"])
-def test_a_control_plane_that_comes_back_is_waited_for_and_nothing_comes_twice(tell: Tell, code: str) -> None:
-    story = tell(part(b"one\n"), code, code, code, part(b"two\n", 4), part(b"", 8, ended=True))
-    assert story.follow() == (b"one\ntwo\n", b"(the control plane doesn't answer; waiting for it)\n")
-    assert [query.offset for query in story.server.asked] == [0, 4, 4, 4, 4, 8]
-
-
-def test_a_control_plane_that_stays_away_is_no_server_in_the_end(tell: Tell) -> None:
-    story = tell(part(b"one\n"), "no_server")
-    assert story.refused() == "no_server"
-    assert AWAY_S_MAX < story.now_s < AWAY_S_MAX + 10
-    assert len(story.server.asked) < 100, "it is asked less often the longer it is away"
-
-
-def test_a_busy_control_plane_is_asked_again(tell: Tell) -> None:
-    story = tell("too_many_streams", "stopping", part(b"one\n"), part(b"", 4, ended=True))
-    assert story.follow() == (b"one\n", b"")
+@pytest.mark.parametrize("code", ["no_server", "no_answer", "bad_answer", "not_active", "stopping"])
+def test_what_its_client_has_not_waited_out_ends_it(tell: Tell, code: str) -> None:
+    """One policy for all: `wire.retry`."""
+    story = tell(part(b"one\n"), code)
+    assert story.refused() == code
+    assert story.now_s == 0
 
 
 def test_a_node_that_is_away_is_named_and_waited_for_while_the_attempt_goes_on(tell: Tell) -> None:

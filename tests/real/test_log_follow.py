@@ -129,7 +129,7 @@ def test_following_says_when_the_control_plane_stays_away(
         crowd.live.append(follower)
         until(lambda: follower.got == b"begun\n", "it follows")
         control.kill()
-        until(lambda: "waiting for it" in follower.said, "it says that it waits")
+        until(lambda: "waiting: no control plane answers" in follower.said, "it says that it waits")
         assert follower.process.poll() is None
         late = CommandFollower(tmp_path, control, running)
         crowd.live.append(late)

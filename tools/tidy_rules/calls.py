@@ -42,7 +42,7 @@ BANS: Final = (
         "the Entropy port: entropy.uid(), entropy.seed(), entropy.jitter(a, b)",
         # The runner may import nothing of ours, so it names its own life; and a submit draws one key, for which the
         # adapter would cost it a fifth of its time.
-        ("src/stoker/adapters/entropy.py", RUNNER, "src/stoker/cli/submit_key.py", "src/stoker/wire/pause.py"),
+        ("src/stoker/adapters/entropy.py", RUNNER, "src/stoker/wire/pause.py"),
     ),
     Ban(
         ("threading", "_thread", "concurrent.futures", "multiprocessing"),

@@ -97,7 +97,7 @@ def _items(
     given = ctx.params.get(parameter.name or "") or ()
     taken = {given} if isinstance(given, str) else set(given)
     try:
-        with _at_most(WAIT_S), client_of(ctx) as client:
+        with _at_most(WAIT_S), client_of(ctx, lambda notice: None) as client:
             offers = ask(client)
     except (refused(), _TooSlow):  # N2
         return []

@@ -47,11 +47,12 @@ def _last_tasks(job: "JobView") -> "Iterator[TaskRunView]":
 
 
 def wait_for(job_id: str) -> "JobView":
-    """The job once it is final. Ctrl-C says that it goes on, and is raised."""
-    from stoker.cli.server import connect
+    """The job once it is final, whichever control plane is active meanwhile. Ctrl-C says that it goes on, and is
+    raised."""
+    from stoker.cli.server import FOLLOW_PATIENCE_S, connect
 
     with goes_on(job_id):
-        return connect().wait(job_id)
+        return connect(FOLLOW_PATIENCE_S).wait(job_id)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Which server does a command ask, and as whom?
+"""Which servers does a command ask, and as whom?
 
 `--server` after the command, or before it, or STOKER_SERVER, or the person's own file, or the default. Several stand
-with commas between them. `who` says whose token goes with it.
+with commas between them, an active control plane and its standbys. `who` says whose token goes with it.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +15,20 @@ from stoker.cli.who import remember_file, remember_token, server_in_file, token_
 
 if TYPE_CHECKING:
     from stoker.wire.client import Client
+    from stoker.wire.staleness import Notice
     from stoker.wire.transport import Transport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _KEY: Final = "stoker.server"
 _SPOKEN: Final = "stoker.server.spoken"
+_CLIENT: Final = "stoker.client"
+PATIENCE_S: Final = 15.0
+"""More than twice as long as a standby takes to take over. A server that never answered isn't waited for."""
+FOLLOW_PATIENCE_S: Final = 120.0
+"""Of what follows a job: an upgrade of the control plane takes less; a person waits no longer."""
+LOOK_PATIENCE_S: Final = 2.5
+"""Of what looks again and again, and says itself that it waits: just long enough for a standby's answer."""
 
 
 _OPTIONS: Final = (
@@ -52,7 +60,8 @@ def server_option(command: Command) -> Command:
         envvar="STOKER_SERVER",
         expose_value=False,
         callback=_remember,
-        help="Which control plane to ask. [env: STOKER_SERVER; default: http://127.0.0.1:8080]",
+        help="Which control plane to ask; or the active one and its standbys, in any order. "
+        "[env: STOKER_SERVER; default: http://127.0.0.1:8080]",
     )(command)
 
 
@@ -70,19 +79,26 @@ def server_was_spoken() -> bool:
     return _SPOKEN in click.get_current_context().meta
 
 
-def connect() -> "Client":
-    """A client of the chosen server, closed when the command ends. Raises: StokerError `bad_server`."""
+def connect(patience_s: float = PATIENCE_S, notify: "Callable[[Notice], object] | None" = None) -> "Client":
+    """The command's client of the chosen servers, closed when it ends; it remembers which of them is active. What it
+    notices is said on stderr, or to `notify`. Raises: StokerError `bad_server`."""
     ctx = click.get_current_context()
-    return ctx.with_resource(client_of(ctx))
+    client: Client | None = ctx.meta.get(_CLIENT)
+    if client is None:
+        root = ctx.find_root()
+        client = ctx.meta[_CLIENT] = root.with_resource(client_of(ctx, notify))
+    client.patience_s = patience_s
+    return client
 
 
 @contextmanager
 def transport() -> "Iterator[Transport]":
-    """A way to the chosen server for what has an answer too long to be held. Raises: StokerError `bad_server`."""
+    """A way to the chosen servers for what has an answer too long to be held. Raises: StokerError `bad_server`."""
+    from stoker.cli.notices import Said
     from stoker.wire.transport import Transport
 
     ctx = click.get_current_context()
-    made = Transport(servers_of(ctx), token=token_of(ctx))
+    made = Transport(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=Said())
     try:
         yield made
     finally:
@@ -102,10 +118,10 @@ def token_of(ctx: click.Context) -> str:
     return token_for(ctx, servers_of(ctx))
 
 
-def client_of(ctx: click.Context) -> "Client":
+def client_of(ctx: click.Context, notify: "Callable[[Notice], object] | None" = None) -> "Client":
     """The same for whoever closes it."""
     quick_msgspec()
+    from stoker.cli.notices import Said
     from stoker.wire.client import Client
 
-    # A person sees at once that nobody answers; what is worth repeating, commands repeat themselves.
-    return Client(servers_of(ctx), token=token_of(ctx), patience_s=0.0)
+    return Client(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=notify or Said())

@@ -5,6 +5,7 @@ Rules: W1  on a terminal that can move its cursor the picture is redrawn in plac
        W2  a control plane that goes away is waited for: on a terminal below the last picture, elsewhere with one line
            on stderr; but the first look must succeed, for a wrong address never heals
        W3  a refusal that time doesn't lift ends it
+       W4  a picture that comes from a standby is shown, and said to be one, in the same place
 """
 
 import sys
@@ -22,8 +23,8 @@ from stoker.cli.terminal import is_dumb, is_terminal, paints
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
 
-Look = Callable[[], Sequence[str]]
-"""What there is to see now, as lines without line ends. Raises: StokerError."""
+Look = Callable[[], tuple[Sequence[str], str]]
+"""What there is to see now, as lines without line ends, and what to say of it; mostly nothing. Raises: StokerError."""
 WATCH_S: Final = 2.0
 WATCH_MIN_S: Final = 0.1
 WATCH_MAX_S: Final = 86_400.0
@@ -37,33 +38,39 @@ def watch(look: Look, every_s: float, title: str) -> NoReturn:
     _print_on(look, every_s, first)
 
 
-def _redraw(look: Look, every_s: float, title: str, seen: Sequence[str]) -> NoReturn:
-    trouble = ""
+def _redraw(look: Look, every_s: float, title: str, first: tuple[Sequence[str], str]) -> NoReturn:
+    seen, trouble = first
     with open_canvas() as canvas:
         while True:
             head = _dim(f"{clock_text()}  {visible(title)}, every {every_s:g}s; Ctrl-C ends it")
             canvas.draw([head, *_trouble_line(trouble), *seen])
             pause(every_s)
             try:
-                seen, trouble = look(), ""
+                seen, trouble = look()
             except refused() as fault:
                 trouble = _waits(fault)
 
 
-def _print_on(look: Look, every_s: float, seen: Sequence[str]) -> NoReturn:
-    trouble = ""
+def _print_on(look: Look, every_s: float, first: tuple[Sequence[str], str]) -> NoReturn:
+    seen: Sequence[str] | None
+    (seen, told), said = first, ""
     while True:
-        if not trouble:
+        if told and _kind(told) != _kind(said):
+            click.echo(visible(told), err=True)
+        said = told
+        if seen is not None:
             click.echo("\n".join([*seen, ""]))
             sys.stdout.flush()
         pause(every_s)
         try:
-            seen, now = look(), ""
+            seen, told = look()
         except refused() as fault:
-            now = _waits(fault)
-        if now and not trouble:
-            click.echo(now, err=True)
-        trouble = now
+            seen, told = None, _waits(fault)
+
+
+def _kind(told: str) -> str:
+    """What is said once, whatever numbers are in it."""
+    return told.partition(" ")[0]
 
 
 def _waits(fault: "StokerError") -> str:
@@ -76,6 +83,7 @@ def _waits(fault: "StokerError") -> str:
 
 
 def _trouble_line(trouble: str) -> list[str]:
+    trouble = visible(trouble)
     return [click.style(trouble, fg="red") if paints() else trouble] if trouble else []
 
 

@@ -86,6 +86,14 @@ class AsyncClient:
     def server(self) -> str:
         return self._transport.server
 
+    @property
+    def patience_s(self) -> float:
+        return self._transport.patience_s
+
+    @patience_s.setter
+    def patience_s(self, seconds: float) -> None:
+        self._transport.patience_s = seconds
+
     async def submit(self, job: JobBody, *, key: str = "") -> JobView:
         return await self._ask(asks.submit(job, key))
 

@@ -164,7 +164,7 @@ class AsyncTransport:
         self._servers = Servers(parsed_servers(servers))
         self._token = checked_token(token)
         self._answer_s = answer_s
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._pause = pause
         self._notify = notify
         self._idle: list[Connection] = []
@@ -185,7 +185,7 @@ class AsyncTransport:
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
-        tries = Tries(request, self._servers, self._patience_s)
+        tries = Tries(request, self._servers, self.patience_s)
         while True:
             turn = tries.next()
             if isinstance(turn, Wait):

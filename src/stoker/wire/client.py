@@ -99,6 +99,15 @@ class Client:
         """The address that is asked first: that of the last active one that answered."""
         return self._transport.server
 
+    @property
+    def patience_s(self) -> float:
+        """For how long a request is repeated that may be. Counts from the next one when it is set."""
+        return self._transport.patience_s
+
+    @patience_s.setter
+    def patience_s(self, seconds: float) -> None:
+        self._transport.patience_s = seconds
+
     def submit(self, job: JobBody, *, key: str = "") -> JobView:
         """Submit one job. It is submitted once, however often its answer gets lost on the way: each call draws an
         idempotency key. With a `key` of the caller's own that holds beyond this call and this process too.

@@ -69,7 +69,7 @@ class Transport:
         self._servers = Servers(parsed_servers(servers))
         self._token = checked_token(token)
         self._answer_s = answer_s
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._pause = pause
         self._notify = notify
         self._connection: http.client.HTTPConnection | None = None
@@ -111,7 +111,7 @@ class Transport:
             self.close()
 
     def _answered(self, request: Request, ask: Callable[[Turn], _Begun]) -> _Begun:
-        tries = Tries(request, self._servers, self._patience_s)
+        tries = Tries(request, self._servers, self.patience_s)
         while True:
             turn = tries.next()
             if isinstance(turn, Wait):

@@ -6,9 +6,10 @@ import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.job_columns import job_columns
+from stoker.cli.notices import Kept
 from stoker.cli.output import Form, for_people, output_options, show_rows, value_text
 from stoker.cli.paging import gather
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import LOOK_PATIENCE_S, connect, server_option
 from stoker.cli.table import table_lines
 from stoker.cli.terminal import is_terminal, paints, size
 from stoker.cli.watch import WATCH_MAX_S, WATCH_MIN_S, WATCH_S, watch
@@ -65,12 +66,13 @@ def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, 
     """
     if every and limit is not None:
         raise click.UsageError("give --all or --limit, not both")
-    client = connect()
     wanted = _wanted(given)
     most = None if every else limit or LIMIT
     if watch_s is not None:
-        watch(lambda: _lines(client, wanted, most, form), watch_s, _title(wanted))
-    page = gather(client, wanted, most)
+        kept = Kept()
+        watched = connect(LOOK_PATIENCE_S, kept)
+        watch(lambda: (_lines(watched, wanted, most, form), kept.take()), watch_s, _title(wanted))
+    page = gather(connect(), wanted, most)
     show_rows(form, job_columns(_now_ms(form)), page.jobs, page)
     if page.next is not None and for_people(form):
         click.echo(_left_out(page), err=True)

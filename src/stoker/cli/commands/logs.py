@@ -3,9 +3,8 @@
 Rules: O1  bytes go out as they were written, valid text or not
        O2  following ends with the attempt asked for, or else with the job, after its last byte
        O3  what a node has dropped between head and tail is said on stderr, never papered over
-       O4  while the control plane or the node is away, following waits and goes on where it was: nothing comes twice.
-           A control plane that doesn't come back within `AWAY_S_MAX` is no server; one that never answered is that at
-           once
+       O4  while the control plane or the node is away, or another control plane takes over, following waits and goes on
+           where it was: nothing comes twice. How long it waits for a control plane is its client's patience
 """
 
 import sys
@@ -19,7 +18,7 @@ from stoker.cli.job_end import EXIT_OF_STATE, goes_on
 from stoker.cli.pause import mono_s, pause
 from stoker.cli.problem import refused
 from stoker.cli.safe_text import visible
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,16 +32,8 @@ WAIT_S: Final = 20
 """How long the server may wait for more before it answers; below what proxies take for a dead connection."""
 POLL_S: Final = 0.2
 POLL_MAX_S: Final = 2.0
-AWAY_S_MAX: Final = 120.0
-"""An upgrade of the control plane takes less; a person waits no longer."""
 UNREACHABLE_S_MAX: Final = 60.0
 """How long a node is waited for that has the output of an attempt which is over."""
-_AWAY: Final = frozenset({"no_server", "no_answer"})
-_BUSY: Final = frozenset(
-    {"too_many_streams", "too_many_connections", "overloaded", "stopping", "not_ready", "rate_limited"}
-)
-_GATEWAY_STATUSES: Final = (502, 503, 504)
-"""What a proxy says for a server that is away."""
 _NO_NODE: Final = "node_unreachable"
 _YET_TO_COME: Final = frozenset({"log_unavailable", _NO_NODE})
 """Refusals that time may lift, while the attempt isn't over."""
@@ -69,12 +60,11 @@ def logs(job_id: str, follow: bool, tail: int | None, rank: int, attempt: int | 
       stoker logs -f --tail 20 7
       stoker logs --rank 3 --attempt 1 7
     """
-    reader = LogReader(connect(), job_id, rank)
     if not follow:
-        reader.copy(attempt or 0, tail)
+        LogReader(connect(), job_id, rank).copy(attempt or 0, tail)
         return
     with goes_on(job_id):
-        reader.follow(attempt, tail)
+        LogReader(connect(FOLLOW_PATIENCE_S), job_id, rank).follow(attempt, tail)
 
 
 class LogReader:
@@ -85,7 +75,7 @@ class LogReader:
         self._job_id = job_id
         self._rank = rank
         self._out = sys.stdout.buffer
-        self._answered = self._said_away = False
+        self._said_away = False
 
     def copy(self, attempt: int, tail: int | None) -> None:
         """Everything there is now, or its last lines."""
@@ -162,33 +152,18 @@ class LogReader:
         began_s, delay_s = mono_s(), POLL_S
         while True:
             try:
-                answer = ask()
+                return ask()
             except refused() as fault:
                 self._check_heals(fault, attempt, mono_s() - began_s)
-            else:
-                self._answered = True
-                return answer
             delay_s = _pause(delay_s)
 
     def _check_heals(self, fault: "StokerError", attempt: int, waited_s: float) -> None:
         """Raises: the fault, unless time may lift it."""
         code = fault.refusal.code
-        if code in _AWAY or fault.refusal.facts.get("status") in _GATEWAY_STATUSES:
-            if not self._answered or waited_s > AWAY_S_MAX:
-                raise fault
-            self._say_away("the control plane doesn't answer; waiting for it")
-        elif code in _BUSY:
-            if waited_s > AWAY_S_MAX:
-                raise fault
-        elif code not in _YET_TO_COME or self._is_lost(code, attempt, waited_s):
+        if code not in _YET_TO_COME or self._is_lost(code, attempt, waited_s):
             raise fault
-        elif code == _NO_NODE:
-            self._say_away(f"{fault.refusal.message}; waiting for it")
-
-    def _say_away(self, words: str) -> None:
-        """Once, until it is back."""
-        if not self._said_away:
-            click.echo(f"({visible(words)})", err=True)
+        if code == _NO_NODE and not self._said_away:  # once, until it is back
+            click.echo(f"({visible(fault.refusal.message)}; waiting for it)", err=True)
             self._said_away = True
 
     def _is_lost(self, code: str, attempt: int, waited_s: float) -> bool:

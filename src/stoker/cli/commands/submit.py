@@ -5,7 +5,8 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
        U3  nothing of the caller's environment travels but the few variables that make a command find its programs
        U4  a time to begin at is meant by the wall clock of whoever types it, but counts from the server's where it
            says `now`
-       U5  a submit whose answer was lost is sent again under the same key, and makes one job
+       U5  a submit whose answer was lost is sent again under the same key, also to whoever takes over meanwhile, and
+           makes one job
        U6  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
 """
 
@@ -18,7 +19,7 @@ import click
 from stoker.cli.completion import tenants
 from stoker.cli.job_end import exit_of, goes_on, wait_for
 from stoker.cli.output import for_people, output_options, show_value
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +65,12 @@ _POLICY: Final = (
     click.option("--retries", type=click.IntRange(0), metavar="N", help="Tries after a non-zero exit. [default: 0]"),
     click.option("--comment", metavar="C", help="For people."),
     click.option("--no-requeue", is_flag=True, help="Don't start it again when its node is lost."),
+    click.option(
+        "--lost-after",
+        metavar="D",
+        help="Silence of its node after which it ends there and starts elsewhere: 10m, 2h, never. [default: the "
+        "cluster's]",
+    ),
 )
 _COMMAND: Final = (
     click.option("--name", help="For people. [default: the program's]"),
@@ -121,14 +128,11 @@ def submit(
       stoker submit --array 0-99%8 --output 'out-%A_%a.txt' -- './one $STOKER_ARRAY_INDEX'
       stoker submit --after ok:7 --begin 22:00 --where zone=a -- ./report
     """
-    from stoker.cli.pause import pause
-    from stoker.cli.submit_key import new_key, submit_once
-
     if follow and given.get("array"):
         raise click.UsageError(
             "--follow follows one job, and each member of an array writes: use --wait, or `stoker logs -f ID_INDEX`"
         )
-    job = submit_once(connect(), job_body(given, os.environ, _here), new_key(), pause)
+    job = connect().submit(job_body(given, os.environ, _here))
     plain = for_people(form)
     if plain:
         click.echo(job.id)
@@ -140,7 +144,7 @@ def submit(
         from stoker.cli.commands.logs import LogReader
 
         with goes_on(job.id):
-            LogReader(connect(), job.id, rank=0).follow(attempt=None, tail=None)
+            LogReader(connect(FOLLOW_PATIENCE_S), job.id, rank=0).follow(attempt=None, tail=None)
     job = wait_for(job.id)
     if waits and not follow and not plain:
         _show(form, job)
@@ -168,7 +172,7 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
         for name in (
             *("name", "gpu_count", "tasks", "gpu_model", "cpus", "tenant", "job_class", "priority", "time_limit"),
             *("retries", "image", "visible", "array", "hold", "comment", "output", "error", "where", "partition"),
-            "tasks_per_node",
+            *("tasks_per_node", "lost_after"),
         )
         if given.get(name) not in (None, False)
     }

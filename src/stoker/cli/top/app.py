@@ -1,14 +1,15 @@
 """How does a person watch a cluster and act on it, in one terminal?
 
 Rules: A1  a look is taken every second, unless the last one isn't back; the picture stays while none comes
-       A2  a server that doesn't answer is said to be away, and asked again
+       A2  a server that doesn't answer is said to be away, and asked again; a picture that comes from a standby is
+           said to be one
        A3  nothing is ended before a person said yes
        A4  `q`, Ctrl-C and every signal that asks to end leave the terminal as it was, whatever is being asked
 """
 
 import asyncio
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final, TypeVar
 
 import click
@@ -17,8 +18,10 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from stoker.brain.domain.errors import StokerError
+from stoker.cli.notices import Kept
 from stoker.cli.pause import clock_text, now_ms
 from stoker.cli.safe_text import visible
+from stoker.cli.server import LOOK_PATIENCE_S
 from stoker.cli.top.details import Page, Question, Words
 from stoker.cli.top.look import Look, look_at_job, take_look
 from stoker.cli.top.picture import (
@@ -76,15 +79,27 @@ class TopApp(App[int]):
         Binding("r", "order('release')", show=False),
     ]
 
-    def __init__(self, client: AsyncClient, *, every_s: float = LOOK_S) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        *,
+        orders: AsyncClient | None = None,
+        told: Callable[[], str] = str,
+        every_s: float = LOOK_S,
+    ) -> None:
+        """`orders` is the client that gives them, if it isn't the one that looks. `told` says what that one has noticed
+        about its answers since it was asked last."""
         super().__init__(ansi_color=True)
         self._client = client
+        self._orders = orders or client
+        self._told = told
         self._every_s = every_s
         self._looks = False
         self._seen: Look | None = None
         self._ended = False
         self._words = ""
         self._trouble = ""
+        self._away = False
 
     def compose(self) -> ComposeResult:
         yield Line(id="summary")
@@ -110,6 +125,7 @@ class TopApp(App[int]):
 
     async def on_unmount(self) -> None:
         await self._client.close()
+        await self._orders.close()
 
     def action_leave(self, status: int) -> None:
         self.exit(status)
@@ -123,10 +139,12 @@ class TopApp(App[int]):
         try:
             async with asyncio.timeout(ANSWER_S):
                 self._seen = await take_look(self._client, ended=self._ended)
-            self._trouble = ""
+            self._trouble, self._away = visible(self._told()), False
         except TimeoutError:
+            self._away = True
             self._trouble = f"waiting: the control plane gives no answer for {ANSWER_S:g} s"
         except StokerError as fault:
+            self._away = True
             self._trouble = f"waiting: {visible(fault.refusal.message)}"
         finally:
             self._looks = False
@@ -136,7 +154,7 @@ class TopApp(App[int]):
 
     async def _look_closely(self, page: Page) -> None:
         page.warn(self._trouble)
-        if page.job is None or self._trouble:
+        if page.job is None or self._away:
             return
         try:
             seen = await look_at_job(self._client, page.job)
@@ -269,7 +287,7 @@ class TopApp(App[int]):
         self.run_worker(self._give(job_id, verb), group="orders")
 
     async def _give(self, job_id: str, verb: str) -> None:
-        orders = {"cancel": self._client.cancel, "hold": self._client.hold, "release": self._client.release}
+        orders = {"cancel": self._orders.cancel, "hold": self._orders.hold, "release": self._orders.release}
         told = await self._try(orders[verb](job_id))
         if told is not None:
             self._say(", ".join(f"job {job.id} is {job.state.value}" for job in told.jobs[:1]))
@@ -295,4 +313,7 @@ class TopApp(App[int]):
 
 def run_top(servers: str, token: str) -> int:
     """Run until a person leaves; the exit status. Raises: StokerError `bad_server`."""
-    return TopApp(AsyncClient(servers, token=token, patience_s=0.0)).run(mouse=False) or 0
+    kept = Kept()
+    looks = AsyncClient(servers, token=token, patience_s=LOOK_PATIENCE_S, notify=kept)
+    orders = AsyncClient(servers, token=token)
+    return TopApp(looks, orders=orders, told=kept.take).run(mouse=False) or 0
