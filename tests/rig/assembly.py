@@ -18,8 +18,9 @@ from tests.rig.gate import Gate, GatedClock
 from tests.rig.sim_history import SimHistory
 from tests.rig.sim_link import SimLink
 from tests.rig.sim_log import SimDisk, SimLog
+from tests.rig.sim_machine import Machine
 from tests.rig.sim_network import CONTROL, Served, SimNetwork
-from tests.rig.sim_runner import Machine, SimRunner
+from tests.rig.sim_runner import SimRunner
 from tests.rig.world import Notes, SimClock, SimEntropy
 
 SETTINGS = ControlSettings(policy=PolicySettings(stop_grace_s=2, port_min=20_000, port_max=20_015))

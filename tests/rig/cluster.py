@@ -14,8 +14,8 @@ from tests.rig.assembly import AgentProcess, ControlProcess
 from tests.rig.oracle import Oracle
 from tests.rig.recorded import unlike, untold
 from tests.rig.sim_log import SimDisk
+from tests.rig.sim_machine import Machine
 from tests.rig.sim_network import SimNetwork
-from tests.rig.sim_runner import Machine
 from tests.rig.world import SimClock, SimEntropy
 
 GPUS: Final = 4

@@ -14,7 +14,7 @@ from tests.rig.assembly import AgentProcess
 from tests.rig.cluster import Cluster
 from tests.rig.people import act
 from tests.rig.sim_log import CommitPoint, Trap
-from tests.rig.sim_runner import Machine
+from tests.rig.sim_machine import Machine
 
 TRAP_S_MAX: Final = 40.0
 """A snapshot is due every 30 s."""

@@ -46,7 +46,7 @@ from stoker.live.loop import Loop
 from tests.rig.quick_check import QuickCheck
 from tests.rig.sharing_oracle import SharingOracle
 from tests.rig.sim_log import SimDisk
-from tests.rig.sim_runner import Machine, Process
+from tests.rig.sim_machine import Machine, Process
 
 _NEVER_RAN = (EndCause.GONE, EndCause.START_FAILED, EndCause.NEVER_STARTED)
 """Ends that an agent gives for a task of which its runner has no record."""

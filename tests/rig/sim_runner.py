@@ -1,12 +1,7 @@
-"""A simulated node: processes that run and end by themselves, and the Runner port on it.
-
-A machine outlives its agents and its runners. The oracle reads the machine, so that a test can say what really ran
-and not only what was reported.
-"""
+"""A simulated runner, the process that starts jobs on a simulated machine, and the Runner port on it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from stoker.agent.ports import (
@@ -16,100 +11,22 @@ from stoker.agent.ports import (
     RunnerReport,
     StartTask,
     TaskEnding,
+    TaskForgotten,
     TaskOver,
     TaskRunning,
 )
-from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
+from stoker.brain.domain.policy import LEASE_KILL_MS
 from stoker.brain.domain.report import TaskPhase, TaskStatus
-from stoker.brain.domain.units import NEVER, Instant
-from stoker.ports import Clock, Entropy
+from stoker.brain.domain.units import NEVER, Mono
 from tests.rig.gate import Gate
+from tests.rig.sim_machine import LINGER, LINGER_S, TRAP, Machine, Process, end_process
 
-TRAP: Final = "trap"
-"""In a command: its process ignores the terminate signal."""
-LINGER: Final = "linger"
-"""In a command: its leader leaves a child behind, which goes on for LINGER_S."""
-LINGER_S: Final = 2.0
 BUSY: Final = 0.1
 """Chance that a call to the runner takes up to a second."""
-
-
-@dataclass(slots=True)
-class Process:
-    """A simulated process tree."""
-
-    key: TaskKey
-    pid: int
-    gpus: tuple[GpuUuid, ...]
-    started_at: Instant
-    task: asyncio.Task[None] | None = None
-    alive: bool = True
-    """Does any of the tree live?"""
-    exit_code: int | None = None
-    """What its leader really exited with. None = it didn't exit by itself (yet)."""
-    stopped: bool = False
-    ending: bool = False
-    signals: list[int] = field(default_factory=list)
-    """Those of people, in order. A simulated process notes them and goes on."""
-
-
-@dataclass(slots=True)
-class Machine:
-    """One node's hardware, kernel and disk."""
-
-    name: str
-    clock: Clock
-    entropy: Entropy
-    boot_id: str = "boot-1"
-    started: dict[TaskKey, int] = field(default_factory=dict)
-    """How often the process of each key was started, over the machine's whole life."""
-    records: dict[TaskKey, StartTask] = field(default_factory=dict)
-    """Start records on disk."""
-    booted: dict[TaskKey, str] = field(default_factory=dict)
-    """The boot id in each start record."""
-    ends: dict[TaskKey, TaskOver] = field(default_factory=dict)
-    """End records on disk."""
-    settled: dict[TaskKey, None] = field(default_factory=dict)
-    processes: dict[TaskKey, Process] = field(default_factory=dict)
-    ports_taken: set[int] = field(default_factory=set)
-    runner: "RunnerProcess | None" = None
-    pids: int = 100
-    recorded: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever a start record is written: its process isn't there yet."""
-    on_start: "Callable[[Machine, Process], None] | None" = None
-    """Called whenever a process begins to live."""
-
-    def live(self) -> list[Process]:
-        return [process for process in self.processes.values() if process.alive]
-
-    def kill_runner(self) -> None:
-        if self.runner is not None:
-            self.runner.die()
-            self.runner = None
-
-    def reboot(self) -> None:
-        """Power goes: processes and runner are gone, disks stay."""
-        self.kill_runner()
-        for process in self.live():
-            end_process(process)
-        self.boot_id = f"boot-{int(self.boot_id.split('-')[1]) + 1}"
-
-    def begin_process(self, task: StartTask) -> Process:
-        key = task.start.key
-        self.pids += 1
-        process = self.processes[key] = Process(key, self.pids, task.start.gpus, self.clock.now())
-        self.started[key] = self.started.get(key, 0) + 1
-        if self.on_start is not None:
-            self.on_start(self, process)
-        return process
-
-
-def end_process(process: Process) -> None:
-    process.alive = False
-    if process.task is not None and process.task is not asyncio.current_task():
-        process.task.cancel()
+KILL_S: Final = (0.0, 0.9 * LEASE_KILL_MS / 1000)
+"""How long after the end of a lease its processes are gone, where nothing was frozen."""
 
 
 class RunnerProcess:
@@ -119,6 +36,9 @@ class RunnerProcess:
         self.machine = machine
         self.dead = False
         self._listener: asyncio.Queue[RunnerReport] | None = None
+        self._answered_s = 0.0
+        """When the newest beat was sent that was answered; in memory only, so a new runner knows of none."""
+        self._look: asyncio.Task[None] | None = None
         self._sweep()
 
     def _sweep(self) -> None:
@@ -158,7 +78,7 @@ class RunnerProcess:
             at = process.started_at if process else NEVER
             statuses.append(TaskStatus(key=key, phase=phase, gpus=record.start.gpus, started_at=at))
         ends = tuple(over for key, over in machine.ends.items() if key not in machine.settled)
-        return RunnerInventory(tasks=tuple(statuses), ends=ends)
+        return RunnerInventory(tasks=tuple(statuses), ends=ends, keeps_leases=machine.guarded)
 
     def say(self, report: RunnerReport) -> None:
         if self._listener is not None and not self.dead:
@@ -167,6 +87,8 @@ class RunnerProcess:
     def die(self) -> None:
         self.say(RunnerGone(error="killed"))
         self.dead = True
+        if self._look is not None:
+            self._look.cancel()
 
     # --- what it is told ----------------------------------------------------------------------------------------
 
@@ -178,7 +100,9 @@ class RunnerProcess:
         machine.records[key] = task  # R2: on disk before the process exists
         machine.booted[key] = machine.boot_id
         machine.recorded.set()
-        await machine.clock.sleep(machine.entropy.jitter(0.0005, 0.004))
+        if machine.guarded and self._look is None and task.start.lease_ms:
+            self._look = asyncio.get_running_loop().create_task(self._keep_leases())
+        await machine.sleep(machine.entropy.jitter(0.0005, 0.004))
         if self.dead or key in machine.ends:
             return
         if task.start.probe_port in machine.ports_taken and task.start.probe_port:
@@ -209,10 +133,47 @@ class RunnerProcess:
         self._say_ending(process)
         process.stopped = True
         stubborn = TRAP in str(machine.records[key].start.command)
-        await machine.clock.sleep(grace_ms / 1000 + 0.01 if stubborn else machine.entropy.jitter(0.001, 0.2))
+        await machine.sleep(grace_ms / 1000 + 0.01 if stubborn else machine.entropy.jitter(0.001, 0.2))
         if not self.dead and process.alive:
             end_process(process)
             self._end(key, self._stopped_end(process, 9 if stubborn else 15))
+
+    # --- leases -------------------------------------------------------------------------------------------------
+
+    def answered(self, at_s: float) -> None:
+        """An active control plane has answered a beat that was sent then, by the machine's clock."""
+        self._answered_s = max(self._answered_s, min(at_s, self.machine.clock.mono()))
+
+    def _leased(self) -> dict[TaskKey, float]:
+        """When the lease of each task that has one ends."""
+        machine = self.machine
+        return {
+            key: self._answered_s + record.start.lease_ms / 1000
+            for key, record in machine.records.items()
+            if key not in machine.ends and record.start.lease_ms
+        }
+
+    async def _keep_leases(self) -> None:
+        """Look when the first of them may end, and kill a while after it has."""
+        machine = self.machine
+        while leased := self._leased():
+            left_s = min(leased.values()) - machine.clock.mono()
+            if left_s > 0:
+                await machine.sleep(left_s + 1e-6)
+            else:
+                await machine.sleep(machine.entropy.jitter(*KILL_S))
+                self.end_leases()
+        self._look = None
+
+    def end_leases(self) -> None:
+        """Kill without grace. A start that waits for the disk never comes to be."""
+        now = self.machine.clock.mono()
+        for key, until_s in self._leased().items():
+            if now > until_s:
+                process = self.machine.processes.get(key)
+                if process is not None:
+                    end_process(process)
+                self._end(key, TaskEnd(cause=EndCause.LEASE_ENDED, at=self.machine.clock.now(), signal=9))
 
     def signal(self, key: TaskKey, number: int) -> None:
         process = self.machine.processes.get(key)
@@ -226,7 +187,7 @@ class RunnerProcess:
         return TaskEnd(cause=EndCause.STOPPED, at=at, signal=signal)
 
     def kill_all(self) -> None:
-        for process in self.machine.live():
+        for process in self.machine.left():
             end_process(process)
             self._end(process.key, self._stopped_end(process, 9))
 
@@ -236,11 +197,11 @@ class RunnerProcess:
         """The command is `SECONDS EXIT_CODE [trap|linger]`: what the process does, told in words."""
         seconds, exit_code, *words = str(task.start.command).split()
         clock = self.machine.clock
-        await clock.sleep(float(seconds))
+        await self.machine.sleep(float(seconds))
         process.exit_code = int(exit_code)
         if LINGER in words:
             self._whoever_runs(lambda runner: runner._say_ending(process))
-            await clock.sleep(LINGER_S)
+            await self.machine.sleep(LINGER_S)
         process.alive = False
         end = TaskEnd(cause=EndCause.EXITED, at=clock.now(), exit_code=process.exit_code)
         self._whoever_runs(lambda runner: runner._end(process.key, end))
@@ -326,6 +287,18 @@ class SimRunner:
         await self._reach()
         if key in self._machine.ends:
             self._machine.settled[key] = None
+
+    async def recall(self, key: TaskKey) -> None:
+        runner = await self._reach()
+        over = self._machine.ends.get(key)
+        if over is not None or key not in self._machine.records:
+            runner.say(over or TaskForgotten(key=key))
+
+    async def answered(self, at: Mono) -> None:
+        await self._gate.passed()
+        if self._runner is None or self._runner.dead:
+            raise OSError("the runner is gone")
+        self._runner.answered(at)
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         """A simulated process writes nothing."""

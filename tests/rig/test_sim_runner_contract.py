@@ -9,7 +9,8 @@ from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import TaskPhase
 from tests.contracts.runner import LONG_S, RunnerContract, agent_on, key
-from tests.rig.sim_runner import Machine, SimRunner
+from tests.rig.sim_machine import Machine
+from tests.rig.sim_runner import SimRunner
 from tests.rig.virtual_loop import on_virtual_time
 from tests.rig.world import SimClock, SimEntropy
 
