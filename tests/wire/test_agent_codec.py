@@ -61,7 +61,12 @@ nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 registrations = st.builds(Registration, node=nodes, inventory=inventories)
 statuses = st.builds(TaskStatus, key=keys, phase=st.sampled_from(TaskPhase), gpus=uuids, started_at=instant)
 reports: st.SearchStrategy[Report] = st.one_of(
-    st.builds(TaskInventory, boot_id=text, tasks=st.lists(statuses, max_size=3).map(tuple)),
+    st.builds(
+        TaskInventory,
+        boot_id=text,
+        tasks=st.lists(statuses, max_size=3).map(tuple),
+        kept=st.lists(keys, max_size=3).map(tuple),
+    ),
     st.builds(Started, key=keys, at=instant, pid=big),
     st.builds(Beat, sequence=big, ending=st.lists(keys, max_size=3).map(tuple)),
 )
@@ -171,6 +176,12 @@ def test_an_unknown_phase_is_refused_with_its_name() -> None:
         codec.decode_report(pb.AgentReport(tasks=pb.TaskInventory(tasks=[status])))
 
 
+@pytest.mark.parametrize("kept", [[1, 1], [1, 1, -1], [1] * (3 * codec.KEPT_MAX + 3)])
+def test_keys_of_kept_ends_that_make_no_sense_are_refused(kept: list[int]) -> None:
+    with pytest.raises(codec.Malformed, match="kept"):
+        codec.decode_report(pb.AgentReport(tasks=pb.TaskInventory(kept=kept)))
+
+
 def test_a_message_of_a_kind_from_the_future_is_skipped() -> None:
     """Field 99, length-delimited: what a newer neighbour's new branch of the union looks like."""
     future = b"\x9a\x06\x02hi"
@@ -197,7 +208,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         Inventory: 14,
         Gpu: 5,
         TaskStatus: 4,
-        TaskInventory: 2,
+        TaskInventory: 3,
         Started: 3,
         Beat: 2,
         Start: 14,

@@ -10,6 +10,7 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
        O4  every open task of an attempt with a stop order is told to stop, once per stream; so is every stray
        O5  a line remembers open tasks and strays of its node only, so a stream that lasts for months stays small
        O6  a signal is sent once, on the streams that are up when it is durable, to tasks that have started
+       O7  a task that is live here and whose end its node keeps is told to stop, since that is answered with the end
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -65,6 +66,13 @@ class Outbox:
             self._instruct(job, only=node)
         self._stop_strays(line, state.nodes[node].strays)
         return line
+
+    def ask_ends(self, line: Line, keys: Iterable[TaskKey]) -> None:
+        """O7."""
+        for key in keys:
+            if key not in line.stopped:
+                line.stopped[key] = None
+                line.push(self._stop(key, None))
 
     def close(self, line: Line) -> None:
         if self._lines.get(line.node) is line:

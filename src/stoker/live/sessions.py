@@ -14,6 +14,8 @@ Rules: S1  the newest session of a node replaces the older one, whose stream is 
            `starting` for as long as the stream lasts, while the next stream's inventory says it again
        S7  a session belongs to the token that opened it: with any other it is unknown, and it speaks for its own node
        S8  while a node's stream is open, another data folder with another token doesn't get its name
+       S9  an end that the node keeps and this control plane lacks, since its log is older, is asked for again: else its
+           task would be taken for gone, and run once more
 Limits: `instructions_max` messages wait for a slow agent, `log_requests_max` reads of output for a slow runner; at the
         former the stream is closed (the agent returns and is compared anew), at the latter the read is refused.
 """
@@ -37,6 +39,8 @@ from stoker.brain.domain.report import (
     Started,
     TaskFinished,
     TaskInventory,
+    TaskPhase,
+    TaskStatus,
 )
 from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
@@ -121,12 +125,22 @@ class AgentStream:
             self._owner.outbox.close(self._line)
 
     async def _compare(self, inventory: TaskInventory) -> None:
+        inventory, lacking = self._with_lacking(inventory)
         command = CompareInventory(by=node_principal(self.node), node=self.node, inventory=inventory)
         await self._owner.committer.ask(command)
         if self._outgoing.closed:  # replaced while the disk was busy: this stream may say nothing any more
             raise StokerError(self._outgoing.why or _closed())
         reported = [status.key for status in inventory.tasks]
         self._line = self._owner.outbox.open(self.node, reported, self._outgoing.push)
+        self._owner.outbox.ask_ends(self._line, lacking)
+
+    def _with_lacking(self, inventory: TaskInventory) -> tuple[TaskInventory, list[TaskKey]]:
+        """S9. The node keeps ends of thousands of tasks, and hardly ever is one of them live in the ledger."""
+        held = self._owner.committer.state.indexes.held.get(self.node, {})
+        lacking = [key for key in inventory.kept if (key.job, key.attempt, key.rank) in held]
+        ended = (TaskStatus(key=key, phase=TaskPhase.ENDED) for key in lacking)
+        tasks = (*inventory.tasks, *ended)
+        return TaskInventory(boot_id=inventory.boot_id, tasks=tasks), lacking
 
 
 class Sessions:

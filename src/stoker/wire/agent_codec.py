@@ -32,6 +32,8 @@ from stoker.wire.gen import agent_pb2 as pb
 
 _Word = TypeVar("_Word", bound=StrEnum)
 _TEXT_SHOWN_MAX = 80
+KEPT_MAX = 100_000
+"""Ten times what an agent keeps."""
 
 
 class Malformed(ValueError):
@@ -102,8 +104,9 @@ def _decode_gpu(wire: pb.Gpu) -> Gpu:
 def encode_report(report: Report) -> pb.AgentReport:
     match report:
         case TaskInventory():
-            tasks = pb.TaskInventory(boot_id=report.boot_id, tasks=[_encode_status(task) for task in report.tasks])
-            return pb.AgentReport(tasks=tasks)
+            kept = [number for key in report.kept for number in (key.job, key.attempt, key.rank)]
+            tasks = [_encode_status(task) for task in report.tasks]
+            return pb.AgentReport(tasks=pb.TaskInventory(boot_id=report.boot_id, tasks=tasks, kept=kept))
         case Started():
             return pb.AgentReport(started=pb.Started(key=_encode_key(report.key), at=report.at, pid=report.pid))
         case Beat():
@@ -116,13 +119,21 @@ def decode_report(wire: pb.AgentReport) -> Report | None:
     kind = wire.WhichOneof("report")
     if kind == "tasks":
         tasks = tuple(_decode_status(task) for task in wire.tasks.tasks)
-        return TaskInventory(boot_id=wire.tasks.boot_id, tasks=tasks)
+        return TaskInventory(boot_id=wire.tasks.boot_id, tasks=tasks, kept=_decode_kept(wire.tasks.kept))
     if kind == "started":
         started = wire.started
         return Started(key=_decode_key(started.key), at=Instant(started.at), pid=started.pid)
     if kind == "beat":
         return Beat(sequence=wire.beat.sequence, ending=tuple(_decode_key(key) for key in wire.beat.ending))
     return None  # C3
+
+
+def _decode_kept(wire: Iterable[int]) -> tuple[TaskKey, ...]:
+    numbers = tuple(wire)
+    if len(numbers) % 3 or len(numbers) > 3 * KEPT_MAX or min(numbers, default=0) < 0:
+        raise Malformed(f"kept can't be {len(numbers)} numbers {numbers[:6]}...: three each, none below 0")
+    keys = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    return tuple(TaskKey(JobId(job), attempt, rank) for job, attempt, rank in keys)
 
 
 def _encode_status(status: TaskStatus) -> pb.TaskStatus:

@@ -49,6 +49,9 @@ class TaskInventory(msgspec.Struct, frozen=True, kw_only=True, tag="tasks"):
 
     boot_id: str
     tasks: tuple[TaskStatus, ...]
+    kept: tuple[TaskKey, ...] = ()
+    """Tasks that ended here whose ends a control plane had, oldest first. Should this one lack an end, because it holds
+    an older log, it tells the node to stop the task, and is answered with the end."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
