@@ -84,13 +84,12 @@ class Machine:
         """For people: why this standby doesn't take over; empty while it is active."""
         self._seat = Seat(me=me, peers=peers, shared_log=shared_log, sync=sync)
         self._life, self._http, self._marks = life, http, 0
-        self._talk, self._peers = Talk(timing), Peers(timing)
+        self._talk, self._peers, self._wish = Talk(timing), Peers(timing), Wish()
         self._log: LogStands | None = None
         self._phase = _Phase.WATCHING
         self._deeds: list[Deed] = []
         self._ping_at = Mono(0.0)
         self._follows: Epoch | None = None
-        self._wish = Wish()
         self._promised = Epoch(0)
         self._forced = False
         self._before: Marker | None = None
@@ -372,6 +371,7 @@ class Machine:
         self._log = told
         if told.fit:
             return
+        self._follows = None  # what the log was asked to take last, it may not have heard
         if self._phase is _Phase.LEADING:
             self._leave("log_failed", "the log can't be written", self.in_sync)
         elif self._phase is _Phase.PROMISING or (self._phase is _Phase.CLAIMING and self._talk.put is None):

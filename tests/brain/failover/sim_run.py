@@ -1,0 +1,197 @@
+"""What goes wrong by chance, and how a whole run goes."""
+
+from collections.abc import Callable
+from typing import Final
+
+from stoker.brain.domain.marker import Member
+from stoker.brain.failover import inputs
+from tests.brain.failover.sim_node import Node
+from tests.brain.failover.sim_world import STORE, Setting, World
+
+LEADS_S: Final = {4.0: 6.0, 0.5: 1.0}
+"""By the length of the lease: how soon somebody leads once nothing is wrong any more."""
+SETTLES: Final = 12.0
+
+
+def simulate(setting: Setting) -> World:
+    """A run with its faults. Raises: AssertionError, which begins with the promise that was broken."""
+    world = World(setting)
+    world.nodes += [Node(world, name) for name in "abc"[: setting.nodes]]
+    try:
+        for node in world.nodes:
+            world.after(world.random.random() * world.unit, node.start)
+        _beat(world)
+        faults = Faults(world)
+        for _ in range(setting.faults):
+            world.after(world.random.random() * setting.calm_at * 0.95 * world.unit, faults.strike)
+        world.run_until(setting.calm_at * world.unit)
+        _check_liveness(world)
+    except AssertionError as broken:
+        told = "\n".join(world.story[-60:])
+        raise AssertionError(f"{broken} ({setting}) at {world.now / world.unit:.3f}\n{told}") from broken
+    return world
+
+
+def _beat(world: World) -> None:
+    for node in world.nodes:
+        node.write()
+        node.ship()
+    world.after(world.setting.beat * world.unit, lambda: _beat(world))
+
+
+def _check_liveness(world: World) -> None:
+    """P7"""
+    world.tell("nothing is wrong any more")
+    world.fickle = 0.0
+    for node in world.nodes:
+        node.stops = False
+        node.start()
+    timing, began = world.setting.timing, world.now
+    if not _somebody_may(world):
+        world.run_until(began + 2 * timing.fallow_s)
+        best = max(world.nodes, key=lambda node: len(node.disk.log))
+        best.tell(inputs.ForcePromotion())
+        began = world.now
+    within = LEADS_S[timing.lease_s]
+    while not any(node.holds for node in world.nodes):
+        assert world.now < began + within, f"P7 nobody leads: {_why(world)}"
+        world.run_until(world.now + 0.05 * world.unit)
+    acknowledged = len(world.oracle.acknowledged)
+    world.run_until(world.now + SETTLES * world.unit)
+    marker = world.store.marker
+    assert marker is not None
+    assert marker.holder is not None, "P7 the lease was given back"
+    assert len(world.oracle.acknowledged) > acknowledged, "P7 nothing is acknowledged"
+    names = [member.name for member in marker.in_sync]
+    expected = [marker.holder.name] if world.setting.shared_log else [node.name for node in world.nodes]
+    assert names == expected, f"P7 the set is {names}: {_why(world)}"
+
+
+def _somebody_may(world: World) -> bool:
+    marker = world.store.marker
+    return marker is None or any(node.disk.member in marker.in_sync for node in world.nodes)
+
+
+def _why(world: World) -> str:
+    return "; ".join(f"{node.name}: {node.machine.why if node.machine else 'down'}" for node in world.nodes)
+
+
+class Faults:
+    """Each begins at some moment, and ends before the calm."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        kinds: list[Callable[[], None]] = [self._crash, self._pause, self._cut_off_marker, self._marker_slow]
+        kinds += [self._cut_peers, self._marker_read_only, self._resign, self._unfit, self._cut_off_marker, self._crash]
+        if not world.setting.shared_log:
+            kinds.append(self._wipe)
+        if world.setting.forced:
+            kinds += [self._force, self._wipe]
+        self._kinds = kinds
+
+    def strike(self) -> None:
+        self._world.random.choice(self._kinds)()
+
+    # --- helpers of faults --------------------------------------------------------------------------------------
+
+    def _node(self) -> Node:
+        """Rather the active one."""
+        active = [node for node in self._world.nodes if node.holds]
+        return active[0] if active and self._world.random.random() < 0.6 else self._world.random.choice(self._world.nodes)
+
+    def _end(self, do: Callable[[], None], most: float = 8.0) -> None:
+        """The end of a fault comes soon, or late, and before the calm."""
+        world = self._world
+        left = world.setting.calm_at * world.unit - world.now
+        scale = world.random.choice((0.3, 1.5, most))
+        world.after(min(left, world.random.random() * scale * world.unit), do)
+
+    def _without(self, *links: tuple[str, str]) -> None:
+        world = self._world
+        world.tell(f"cut: {', '.join(f'{source} to {target}' for source, target in links)}")
+
+        def mend() -> None:
+            world.tell(f"mended: {', '.join(f'{source} to {target}' for source, target in links)}")
+            for source, target in links:
+                world.mend(source, target)
+
+        for source, target in links:
+            world.cut(source, target)
+        self._end(mend)
+
+    # --- faults -------------------------------------------------------------------------------------------------
+
+    def _crash(self) -> None:
+        node = self._node()
+        node.crash()
+        self._end(node.start)
+
+    def _pause(self) -> None:
+        node = self._node()
+        if node.machine is not None and not node.paused:
+            node.pause()
+            self._end(lambda: node.go_on() if node.paused else None)
+
+    def _one_way(self, one: str, other: str) -> None:
+        both = (one, other), (other, one)
+        self._without(*self._world.random.choice((both, both[:1], both[1:])))
+
+    def _cut_off_marker(self) -> None:
+        if self._world.random.random() < 0.2:
+            self._without(*((node.name, STORE) for node in self._world.nodes))
+        else:
+            self._one_way(self._node().name, STORE)
+
+    def _cut_peers(self) -> None:
+        node = self._node()
+        self._one_way(node.name, self._world.random.choice(self._world.others(node.name)).name)
+
+    def _marker_read_only(self) -> None:
+        self._without((STORE, "writes"))
+
+    def _marker_slow(self) -> None:
+        world = self._world
+        world.tell("the marker is slow")
+        world.store_slow = world.random.choice((0.5, 2.0, 6.0))
+
+        def quick() -> None:
+            world.store_slow = 0.0
+
+        self._end(quick)
+
+    def _resign(self) -> None:
+        node = self._node()
+        if node.machine is not None and not node.paused:
+            node.resign()
+            self._end(node.start)
+
+    def _unfit(self) -> None:
+        node, world = self._node(), self._world
+        world.tell(f"{node.name} can't write its log")
+        node.fit = False
+
+        def heal() -> None:
+            node.fit = True
+
+        self._end(heal)
+
+    def _wipe(self) -> None:
+        """Its disk is lost; never the last one of the set, unless people may force."""
+        node, world = self._node(), self._world
+        marker = world.store.marker
+        member: Member = node.disk.member
+        if marker is None:
+            return
+        left = [each.disk.member for each in world.nodes if each is not node]
+        if not world.setting.forced and not any(other in marker.in_sync for other in left):
+            return
+        world.tell(f"{node.name} loses its disk")
+        node.crash()
+        del world.oracle.disks[member]
+        node.disk = world.new_disk(node.name)
+        self._end(node.start)
+
+    def _force(self) -> None:
+        node = self._node()
+        self._world.tell(f"{node.name} is promoted by force")
+        node.tell(inputs.ForcePromotion())
