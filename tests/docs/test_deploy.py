@@ -16,7 +16,7 @@ NAMES = frozenset(metric_names())
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 WORDS = {
     "reason": {code.value for code in ReasonCode},
-    "status": {state.value for state in (*NodeState, *JobState)} | {"idle", "busy", "offline"},
+    "status": {state.value for state in (*NodeState, *JobState)} | {"idle", "busy", "offline", "quarantined"},
     "state": {state.value for state in (*NodeState, *JobState)},
 }
 """Label -> the values that it can have."""

@@ -46,6 +46,7 @@ ATTEMPT = AttemptView(
     master_addr="n1",
     master_port=4,
     tasks=[TASK],
+    lease_ms=12,
 )
 VIEW = JobView(
     id="7_1",
@@ -100,6 +101,7 @@ VIEW = JobView(
     tolerate=["*"],
     partition="p",
     tasks_per_node=10,
+    lost_after_ms=11,
 )
 
 

@@ -91,8 +91,16 @@ def _said_pairs(job: "JobView") -> Pairs:
         "output": job.output,
         "stderr": job.error,
         "comment": job.comment,
+        "lost after": _silence_text(job.lost_after_ms),
     }
     yield from ((name, text) for name, text in said.items() if text)
+
+
+def _silence_text(ms: int | None) -> str:
+    """How long its nodes may be silent, as it was told."""
+    if ms is None:
+        return ""
+    return f"{duration(ms)} of silence" if ms else "never: it waits for its node"
 
 
 def command_text(job: "JobView") -> str:
@@ -121,6 +129,8 @@ def _attempt_pairs(attempt: "AttemptView", now_ms: int, *, whole: bool) -> Pairs
     outcome = attempt.outcome.value if attempt.outcome else "live"
     meets = f", meets at {attempt.master_addr}:{attempt.master_port}" if attempt.master_port else ""
     yield f"attempt {attempt.number}", f"{outcome}, placed {attempt.placed_at}, ran {took or '-'}{meets}"
+    if whole and attempt.lease_ms:
+        yield "", f"ends by itself when its nodes aren't heard of for {duration(attempt.lease_ms)}"
     for task in attempt.tasks:
         yield f"  rank {task.rank}", task_text(task)
         if whole:

@@ -40,7 +40,9 @@ def models_of(node: "NodeView") -> str:
 def note_of(node: "NodeView") -> str:
     parts = [f"drained: {node.drain}" if node.drain else "drained" if node.drain is not None else ""]
     parts.append(f"silent since {node.silent_since}" if node.silent_since else "")
-    parts.append(f"{len(node.strays)} tasks to clear away" if node.strays else "")
+    waits = [stray for stray in node.strays if stray.quarantined_since]
+    parts.append(f"{sum(len(stray.gpus) for stray in waits)} GPUs in quarantine" if waits else "")
+    parts.append(f"{len(node.strays) - len(waits)} tasks to clear away" if len(node.strays) > len(waits) else "")
     return "; ".join(filter(None, parts))
 
 
@@ -75,6 +77,10 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield from _marks(node)
     yield "runs", ", ".join(node.executors)
     yield "jobs run as", account_of(node)
+    yield (
+        "leases",
+        "kept: jobs of this node can be started elsewhere by themselves" if node.keeps_leases else "not kept",
+    )
     yield "version", node.version
     yield "registered", node.registered_at
     yield "boot id", node.boot_id
@@ -84,4 +90,8 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
         simulated = ", simulated" if gpu.simulated else ""
         yield f"gpu {gpu.device_index}", f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB{simulated}: {gpu.status}{holder}"
     for stray in node.strays:
-        yield "to clear away", f"job {stray.job} attempt {stray.attempt} rank {stray.rank} on {len(stray.gpus)} GPUs"
+        what = f"job {stray.job} attempt {stray.attempt} rank {stray.rank} on {len(stray.gpus)} GPUs"
+        if stray.quarantined_since:
+            yield "in quarantine", f"{what}, lost {stray.quarantined_since}; until the agent here says that it is gone"
+        else:
+            yield "to clear away", what

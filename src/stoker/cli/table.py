@@ -34,6 +34,7 @@ COLOURS: Final = {
     "busy": "cyan",
     "draining": "yellow",
     "drained": "yellow",
+    "quarantined": "yellow",
     "cancelled": "bright_black",
     "forgotten": "bright_black",
 }

@@ -6,7 +6,8 @@ Units:  durations are milliseconds, sizes MiB.
 Rules:  T1  a bare number is minutes, `MM:SS` is minutes and seconds, `D-HH` is days and hours: the six forms of Slurm
         T2  `30s`, `10m`, `2h`, `1d` and their sums from large to small, such as `1h30m`
         T3  every part but the first stays below the next larger unit: `25:99` is an error
-        T4  nothing that can't be read, and no zero, ever means "no limit"
+        T4  nothing that can't be read, and no zero, ever means "no limit"; only of how long nodes may be silent zero
+            means "for ever"
         T5  a time to begin at is said by the wall clock of whoever types it, or counted from the server's `now`; an
             hour that is over today is meant for tomorrow, and a day that is over is an error
 Source: sbatch(1), options --time and --begin; sizes follow IEC 80000-13, and a single letter is binary, as in sbatch(1)
@@ -92,6 +93,25 @@ def _bad_time(text: str) -> Refusal:
         "`1h30m`; a job always has a limit",
         got=text[:80],
     )
+
+
+def parse_lost_after(text: str) -> int:
+    """Milliseconds for which the nodes of a job may be silent; 0 = for ever (`0`, `never`).
+
+    Raises: StokerError `bad_time`.
+    """
+    word = text.strip().lower()
+    ms = 0 if word == "never" else _duration_ms(word)
+    if ms is None or ms > DURATION_MAX_MS:
+        raise StokerError(
+            refuse(
+                "bad_time",
+                f"{text[:80]!r} is not a duration of silence",
+                "write minutes (`10`), units such as `90s`, `10m`, `1h30m`, or `never`: then it waits for its node",
+                got=text[:80],
+            )
+        )
+    return ms
 
 
 def parse_memory_mb(text: str) -> int:

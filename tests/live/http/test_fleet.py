@@ -11,9 +11,8 @@ async def counts(plane: Plane) -> tuple[int, int, int, int]:
     shown = (await plane.get(GPUS)).json
     listed = [gpu["status"] for gpu in shown["gpus"]]
     assert shown["total"] == len(listed)
-    assert [shown[word] for word in ("idle", "busy", "offline")] == [
-        listed.count(w) for w in ("idle", "busy", "offline")
-    ]
+    words = ("idle", "busy", "offline", "quarantined")
+    assert [shown[word] for word in words] == [listed.count(word) for word in words]
     return shown["total"], shown["idle"], shown["busy"], shown["offline"]
 
 

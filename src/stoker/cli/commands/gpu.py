@@ -21,6 +21,7 @@ def _columns() -> "list[Column[GpuView]]":
         Column("STATUS", lambda gpu: gpu.status, coloured=True),
         Column("JOB", lambda gpu: gpu.current_task, right=True),
         Column("UUID", lambda gpu: gpu.uuid, elastic=True),
+        Column("NOTE", lambda gpu: gpu.note, wide=True),
         Column("ID", lambda gpu: gpu.id, wide=True),
         Column("UPDATED", lambda gpu: gpu.updated_at, wide=True),
     ]

@@ -46,6 +46,8 @@ def cluster_pairs(cluster: "ClusterView") -> "Iterator[tuple[str, object]]":
     yield "version", cluster.version
     yield "nodes", f"{cluster.online_nodes} of {cluster.total_nodes} online: {_counts(cluster.nodes) or 'none'}"
     gpus = f"{cluster.busy_gpus} busy, {cluster.available_gpus} free, {cluster.offline_gpus} offline"
+    if cluster.quarantined_gpus:
+        gpus += f", {cluster.quarantined_gpus} quarantined"
     yield "gpus", f"{cluster.total_gpus}{simulated}: {gpus}"
     yield "jobs", f"{cluster.running_jobs} run, {cluster.pending_jobs} wait"
     ended = _counts({state: number for state, number in cluster.jobs.items() if state in EXIT_OF_STATE})

@@ -29,8 +29,8 @@ BAR_MAX: Final = 16
 """Cells of a bar; beyond it each cell stands for several GPUs."""
 USER_FROM: Final = 100
 TENANT_FROM: Final = 120
-_GLYPH: Final = {"busy": "■", "idle": "□", "offline": "✗"}
-_COLOUR: Final = {"busy": "cyan", "idle": "bright_black", "offline": "red"}
+_GLYPH: Final = {"busy": "■", "idle": "□", "offline": "✗", "quarantined": "?"}
+_COLOUR: Final = {"busy": "cyan", "idle": "bright_black", "offline": "red", "quarantined": "yellow"}
 
 
 class Sheet(NamedTuple):
@@ -50,6 +50,8 @@ def summary_line(cluster: ClusterView, room: int, clock: str) -> str:
         click.style(f"{cluster.jobs.get('running', 0)} running", fg="cyan"),
         click.style(f"{cluster.jobs.get('pending', 0)} pending", fg="yellow"),
     ]
+    if cluster.quarantined_gpus:
+        parts.insert(3, click.style(f"{cluster.quarantined_gpus} GPUs quarantined", fg="yellow"))
     if cluster.offline_gpus:
         parts.insert(3, click.style(f"{cluster.offline_gpus} GPUs offline", fg="red"))
     if cluster.jobs.get("held", 0):

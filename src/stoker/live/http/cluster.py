@@ -36,6 +36,7 @@ def cluster_view(control: ControlPlane) -> ClusterView:
         available_gpus=gpus.idle,
         busy_gpus=gpus.busy,
         offline_gpus=gpus.offline,
+        quarantined_gpus=gpus.quarantined,
         total_nodes=len(nodes),
         online_nodes=sum(node.reachable for node in nodes),
         total_jobs=len(state.jobs),

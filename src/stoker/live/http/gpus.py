@@ -1,6 +1,6 @@
 """REST for GPUs: what there is, and who has it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fastapi import APIRouter
@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.brain.domain.ids import GpuUuid, JobId
-from stoker.brain.domain.node import Node
+from stoker.brain.domain.node import Node, Stray
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.live.access import Sight
@@ -22,12 +22,13 @@ from stoker.wire.versions import API_PREFIX
 
 
 class GpuCounts(NamedTuple):
-    """total = idle + busy + offline"""
+    """total = idle + busy + offline + quarantined"""
 
     total: int = 0
     idle: int = 0
     busy: int = 0
     offline: int = 0
+    quarantined: int = 0
 
 
 def routes(control: ControlPlane) -> APIRouter:
@@ -42,7 +43,14 @@ def routes(control: ControlPlane) -> APIRouter:
         gpus = [gpu for node in known_nodes(state) for gpu in gpus_of(state, node, now, sees)]
         counts = count_gpus(state)
         return json_answer(
-            GpuListView(total=counts.total, idle=counts.idle, busy=counts.busy, offline=counts.offline, gpus=gpus)
+            GpuListView(
+                total=counts.total,
+                idle=counts.idle,
+                busy=counts.busy,
+                offline=counts.offline,
+                quarantined=counts.quarantined,
+                gpus=gpus,
+            )
         )
 
     return router
@@ -55,8 +63,9 @@ def known_nodes(state: ClusterState) -> Iterator[Node]:
 
 def gpus_of(state: ClusterState, node: Node, now: Instant, sees: Sight) -> list[GpuView]:
     """Which job has a GPU is shown to those who see that job in full."""
-    held, free = _held(state, node), _free(state, node)
+    held, status_of = _held(state, node), _statuses(state, node)
     named = {uuid: str(job) for uuid, job in held.items() if is_seen(state, job, sees)}
+    notes = {uuid: _quarantine_note(state, node, stray, sees) for uuid, stray in _quarantined(node).items()}
     return [
         GpuView(
             id=gpu_id(node.name, gpu.index),
@@ -67,10 +76,11 @@ def gpus_of(state: ClusterState, node: Node, now: Instant, sees: Sight) -> list[
             model=gpu.model,
             memory=gpu.memory_mb,
             memory_mb=gpu.memory_mb,
-            status=_status(node, held=gpu.uuid in held, free=gpu.uuid in free),
+            status=status_of(gpu.uuid),
             current_task=named.get(gpu.uuid),
             simulated=gpu.simulated,
             updated_at=iso(now),
+            note=notes.get(gpu.uuid, ""),
         )
         for gpu in node.inventory.gpus
     ]
@@ -85,11 +95,11 @@ def is_seen(state: ClusterState, job: JobId, sees: Sight) -> bool:
 
 
 def count_gpus(state: ClusterState) -> GpuCounts:
-    counts: dict[GpuStatus, int] = {"idle": 0, "busy": 0, "offline": 0}
+    counts: dict[GpuStatus, int] = {"idle": 0, "busy": 0, "offline": 0, "quarantined": 0}
     for node in known_nodes(state):
-        held, free = _held(state, node), _free(state, node)
+        status_of = _statuses(state, node)
         for gpu in node.inventory.gpus:
-            counts[_status(node, held=gpu.uuid in held, free=gpu.uuid in free)] += 1
+            counts[status_of(gpu.uuid)] += 1
     return GpuCounts(sum(counts.values()), **counts)
 
 
@@ -103,9 +113,29 @@ def _free(state: ClusterState, node: Node) -> frozenset[GpuUuid]:
     return frozenset(gpu.uuid for gpu in free.gpus) if free else frozenset()
 
 
-def _status(node: Node, *, held: bool, free: bool) -> GpuStatus:
-    if not node.reachable:
-        return "offline"
-    if held:
-        return "busy"
-    return "idle" if free else "offline"
+def _quarantined(node: Node) -> dict[GpuUuid, Stray]:
+    return {uuid: stray for stray in node.strays if stray.unproved for uuid in stray.gpus}
+
+
+def _statuses(state: ClusterState, node: Node) -> Callable[[GpuUuid], GpuStatus]:
+    held, free, quarantined = _held(state, node), _free(state, node), _quarantined(node)
+
+    def status_of(uuid: GpuUuid) -> GpuStatus:
+        if uuid in quarantined:
+            return "quarantined"
+        if not node.reachable:
+            return "offline"
+        if uuid in held:
+            return "busy"
+        return "idle" if uuid in free else "offline"
+
+    return status_of
+
+
+def _quarantine_note(state: ClusterState, node: Node, stray: Stray, sees: Sight) -> str:
+    job = state.jobs.get(stray.job)
+    named = f"job {job.label if job else stray.job}" if is_seen(state, stray.job, sees) else "a job"
+    return (
+        f"{named} was on it until {iso(stray.settled_at)}, when node {node.name} had been silent for too long; it is "
+        "offered again once the agent there is back and says that it is clean"
+    )

@@ -90,9 +90,14 @@ METERS: Final = (
     Meter("gpu_busy_total", f"Of those: held by a job. {_A_GAUGE}", lambda scene: scene.gpus.busy),
     Meter("gpu_offline_total", f"Of those: of no use now. {_A_GAUGE}", lambda scene: scene.gpus.offline),
     Meter(
+        "gpu_quarantined_total",
+        f"Of those: not offered, since a silent node may not have ended the job that had it. {_A_GAUGE}",
+        lambda scene: scene.gpus.quarantined,
+    ),
+    Meter(
         "gpus",
         "The same GPUs by status.",
-        lambda scene: {"idle": scene.gpus.idle, "busy": scene.gpus.busy, "offline": scene.gpus.offline},
+        lambda scene: {word: count for word, count in scene.gpus._asdict().items() if word != "total"},
         "status",
     ),
     Meter("quota_total", f"GPUs in service, which the classes share. {_A_GAUGE}", lambda scene: scene.quota.total_gpus),

@@ -113,7 +113,13 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: Sight) -> No
         gpus=gpus_of(state, node, now, sees),
         jobs=[str(job) for job in state.indexes.on_node.get(node.name, ()) if is_seen(state, job, sees)],
         strays=[
-            StrayView(job=str(stray.job), attempt=stray.attempt, rank=stray.rank, gpus=stray.gpus)
+            StrayView(
+                job=str(stray.job),
+                attempt=stray.attempt,
+                rank=stray.rank,
+                gpus=stray.gpus,
+                quarantined_since=iso_or_none(stray.settled_at),
+            )
             for stray in node.strays
             if is_seen(state, stray.job, sees)
         ],
@@ -126,6 +132,7 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: Sight) -> No
         executors=inventory.executors,
         account=inventory.account,
         allow_root=inventory.account == "root" and inventory.allow_root,
+        keeps_leases=inventory.keeps_leases,
         simulated=inventory.simulated,
         version=inventory.version,
         boot_id=inventory.boot_id,

@@ -40,6 +40,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str
     master_port: int
     tasks: list[TaskRunView]
+    lease_ms: int = 0
+    """Silence after which its nodes end it by themselves, so that it can be started elsewhere; 0 = never."""
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
@@ -55,6 +57,7 @@ def attempt_view(attempt: Attempt) -> AttemptView:
         master_addr=attempt.master_addr,
         master_port=attempt.master_port,
         tasks=[_task_view(task) for task in attempt.tasks],
+        lease_ms=attempt.lease_ms,
     )
 
 

@@ -15,6 +15,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     available_gpus: int
     busy_gpus: int
     offline_gpus: int
+    quarantined_gpus: int = 0
     total_nodes: int
     online_nodes: int
     total_jobs: int

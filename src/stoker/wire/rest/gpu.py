@@ -4,13 +4,15 @@ from typing import Literal
 
 import msgspec
 
-GpuStatus = Literal["idle", "busy", "offline"]
+GpuStatus = Literal["idle", "busy", "offline", "quarantined"]
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU. `id` is for people and the dgpu dialect; `uuid` is its name. `memory` and `memory_mb` are MiB.
 
     `offline`: its node takes no new work, or something that isn't a job of ours holds it.
+    `quarantined`: its node was silent for so long that the job that had it was started elsewhere; it isn't offered, and
+    charged to nobody, until the node says that it is clean.
     """
 
     id: str
@@ -25,15 +27,18 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     current_task: str | None
     simulated: bool
     updated_at: str
+    note: str = ""
+    """Of one in quarantine: because of which job, since when, and what ends it."""
 
 
 class GpuListView(msgspec.Struct, frozen=True, kw_only=True):
-    """Every GPU of every node that wasn't forgotten. total = idle + busy + offline."""
+    """Every GPU of every node that wasn't forgotten. total = idle + busy + offline + quarantined."""
 
     total: int
     idle: int
     busy: int
     offline: int
+    quarantined: int = 0
     gpus: list[GpuView]
 
 

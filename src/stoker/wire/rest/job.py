@@ -126,6 +126,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     tolerate: list[str] = []
     partition: str = ""
     tasks_per_node: int = 0
+    lost_after_ms: int | None = None
+    """As it was told: for how long its nodes may be silent; 0 = for ever. Left out = as the cluster has set."""
     status: Literal["submitted"] | None = None
     message: str = ""
 
@@ -345,4 +347,5 @@ def _often_empty(shown: Shown) -> dict[str, Any]:
         "tolerate": [toleration_text(each) for each in where.tolerate],
         "partition": spec.partition,
         "tasks_per_node": spec.demand.tasks_per_node,
+        "lost_after_ms": spec.lost_after_ms,
     }

@@ -23,12 +23,15 @@ class FreeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrayView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that runs there although it shouldn't. It was told to stop; its GPUs are kept out of use until then."""
+    """A task that runs there although it shouldn't, or of which the node hasn't said yet that it doesn't. It is told to
+    stop; its GPUs are kept out of use until then."""
 
     job: str
     attempt: int
     rank: int
     gpus: tuple[str, ...]
+    quarantined_since: str | None = None
+    """When it was settled without a word of the node, which was silent too long. Null = the node says that it runs."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +70,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     agent of an older version, which runs all as its own account."""
     allow_root: bool = False
     """Where the agent is root: do jobs run as root that name no user, or root?"""
+    keeps_leases: bool = False
+    """Does it surely end jobs by itself when it was cut off for too long? Only then are they started elsewhere."""
     simulated: bool
     version: str
     boot_id: str

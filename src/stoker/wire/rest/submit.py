@@ -24,7 +24,7 @@ from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
 from stoker.wire.after import parse_after
 from stoker.wire.rest.decode import Count, bad_value
-from stoker.wire.text import parse_begin, parse_duration, parse_priority
+from stoker.wire.text import parse_begin, parse_duration, parse_lost_after, parse_priority
 
 Value = TypeVar("Value")
 
@@ -93,6 +93,9 @@ class JobBody(
     """Tries after a non-zero exit or a failed start."""
     requeue: bool = True
     """Whether it starts again when its node is lost."""
+    lost_after: str | int | None = None
+    """For how long its nodes may be silent before it ends there by itself and is started elsewhere: as `time_limit`;
+    `0` or `never` = it waits for them. Left out = as the cluster has set."""
     visible: Visible = Visible.UUID
     """How `CUDA_VISIBLE_DEVICES` names its GPUs."""
     array: str | None = None
@@ -149,6 +152,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         image=body.image or "",
         retries_max=body.retries,
         requeue=body.requeue,
+        lost_after_ms=_lost_after_ms(body.lost_after, at),
         visible=body.visible,
         array=_array(body.array, at),
         after=_after(body.after, at),
@@ -265,6 +269,13 @@ def _time_limit_ms(body: JobBody, at: str) -> int:
         return 0
     with _in(_join(at, "max_runtime_minutes" if body.time_limit is None else "time_limit")):
         return parse_duration(str(limit))
+
+
+def _lost_after_ms(given: str | int | None, at: str) -> int | None:
+    if given is None:
+        return None
+    with _in(_join(at, "lost_after")):
+        return parse_lost_after(str(given))
 
 
 def name_from(command: Command) -> str:
