@@ -253,7 +253,14 @@ class Committer:
                     raise NotActive(self.failure) if self._refusal.code == "lease_lost" else LogFailed(self.failure)
         finally:
             if not self._closing:
-                self._stop("the writer was ended")
+                self._stop("the writer was ended", self._why_ended())
+
+    def _why_ended(self) -> Refusal | None:
+        try:
+            self._copies.check()
+        except NotActive as fault:
+            return _lease_lost(str(fault))
+        return None
 
     def rebuild_indexes(self) -> None:
         """Make the look-ups anew from the records, after an audit found them wrong."""

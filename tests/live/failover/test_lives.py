@@ -1,0 +1,330 @@
+"""Two real control planes without servers, over simulated disks, links and a simulated marker: what their lives are."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.timing import DEFAULT
+from stoker.brain.state.commands import Submit
+from stoker.live.control import ControlPlane
+from stoker.live.failover.copies import Replication
+from stoker.live.failover.driver import Driver
+from stoker.live.lives import Lives, Surroundings
+from stoker.live.settings import ControlSettings
+from stoker.live.settings_failover import FailoverSettings
+from stoker.live.world import World
+from tests.live.stage import ANNA, spec
+from tests.rig.process import SimProcess
+from tests.rig.sim_disk import SimDisk
+from tests.rig.sim_history import SimHistory
+from tests.rig.sim_lease import SharedPlace, SimLease
+from tests.rig.sim_log import SimIncoming, SimLog
+from tests.rig.sim_network import SimNetwork
+from tests.rig.sim_peers import Host, SimPeerLink, SimPeers
+from tests.rig.virtual_loop import run_virtual
+from tests.rig.world import Notes, SimClock, SimEntropy
+
+
+class One:
+    """A control plane on its machine."""
+
+    def __init__(self, name: str, other: str, place: SharedPlace, peers: SimPeers, seed: int) -> None:
+        self.name, self.disk = name, SimDisk()
+        self.clock, self.entropy = SimClock(), SimEntropy(seed)
+        self.notes = Notes(self.clock, name)
+        self._other, self._place, self._peers = other, place, peers
+        self.process = SimProcess(name)
+        self.stop = asyncio.Event()
+        self.driver: Driver | None = None
+        self.control: ControlPlane | None = None
+
+    def start(self) -> None:
+        self.process = SimProcess(self.name)
+        self.stop = asyncio.Event()
+        world = World(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
+        failover = FailoverSettings(enabled=True, name=self.name, peers=("other:1",), marker="/marker")
+        around = Surroundings(
+            own_log=lambda: SimLog(self.disk, self.clock, self.entropy),
+            common_log=None,
+            uid=lambda: "unused",
+            history=lambda: SimHistory(self.disk.archive, self.clock),
+            lease=SimLease(self._place, self.clock, self.entropy, who=self.name),
+            links=[SimPeerLink(self._peers, self.name, self._other, self.process)],
+            incoming=lambda: SimIncoming(self.disk, self.clock),
+        )
+        lives = Lives(ControlSettings(failover=failover), around, world, self._serve)
+        self.process.visit(lives.run(self.stop))
+
+    @asynccontextmanager
+    async def _serve(
+        self, control: ControlPlane, driver: Driver, replication: Replication | None
+    ) -> AsyncIterator[None]:
+        assert replication is not None, "each has a log of its own here"
+
+        def ping(said: PeerSaid) -> PeerSaid:
+            driver.heard(said)
+            return driver.status()
+
+        self.driver, self.control = driver, control
+        self._peers.serve(Host(self.name, self.process, ping, replication.feed))
+        try:
+            yield
+        finally:
+            self._peers.go_dark(self.name)
+            self.driver = self.control = None
+
+    async def kill(self) -> None:
+        self._peers.go_dark(self.name)
+        await self.process.kill()
+
+    @property
+    def is_active(self) -> bool:
+        """And its epoch has begun."""
+        return (
+            self.driver is not None
+            and self.control is not None
+            and self.driver.machine.holds(self.clock.mono())
+            and self.control.committer.following is None
+            and self.control.committer.state.epoch == self.driver.machine.epoch
+        )
+
+    @property
+    def jobs(self) -> list[int]:
+        return sorted(self.control.committer.state.jobs) if self.control else []
+
+    async def submit(self) -> int:
+        assert self.control is not None, f"{self.name} has no life now"
+        await self.control.committer.ask(Submit(by=ANNA, specs=(spec(),)))
+        return max(self.control.committer.state.jobs)
+
+
+class Two:
+    """Both, and what they share."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.place = SharedPlace()
+        self.network = SimNetwork(SimClock(), SimEntropy(seed))
+        self.peers = SimPeers(self.network)
+        self.a = One("a", "b", self.place, self.peers, seed + 10)
+        self.b = One("b", "a", self.place, self.peers, seed + 20)
+        self.both = (self.a, self.b)
+
+    async def begin(self) -> None:
+        self.a.start()
+        self.b.start()
+        await self.until_whole()
+
+    async def until(self, true: Callable[[], object], within_s: float = 60.0) -> float:
+        """How long it took."""
+        began = asyncio.get_running_loop().time()
+        while not true():
+            took = asyncio.get_running_loop().time() - began
+            assert took < within_s, "\n".join(line for one in self.both for line in one.notes.lines[-25:])
+            await asyncio.sleep(0.02)
+        return asyncio.get_running_loop().time() - began
+
+    @property
+    def active(self) -> One:
+        found = [one for one in self.both if one.is_active]
+        assert len(found) == 1, f"{len(found)} are active"
+        return found[0]
+
+    async def until_whole(self) -> None:
+        await self.until(
+            lambda: (
+                any(one.is_active for one in self.both)
+                and self.place.newest is not None
+                and len(self.place.newest.in_sync) == 2
+            )
+        )
+        await self.until(lambda: self.a.jobs == self.b.jobs)
+
+    async def close(self) -> None:
+        for one in self.both:
+            await one.kill()
+        await self.place.close()
+        await self.network.close()
+
+
+def lived(story: Callable[[Two], Coroutine[None, None, None]]) -> None:
+    async def live() -> None:
+        two = Two()
+        try:
+            await story(two)
+        finally:
+            await two.close()
+
+    run_virtual(live)
+
+
+def test_a_new_pair_agrees_on_one_and_the_other_one_is_soon_in_sync() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        assert two.active is two.a, "both logs are empty, so it is the one whose name comes first"
+
+    lived(story)
+
+
+def test_a_new_control_plane_waits_for_the_other_one_it_is_told_of() -> None:
+    async def story(two: Two) -> None:
+        two.b.start()
+        await asyncio.sleep(60)
+        assert two.place.newest is None
+        assert not two.b.is_active
+
+    lived(story)
+
+
+def test_what_was_acknowledged_is_there_after_the_active_one_died_and_a_take_over_takes_six_seconds_at_most() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        jobs = [await two.a.submit() for _ in range(20)]
+        await two.a.kill()
+        assert await two.until(lambda: two.b.is_active) <= 6.0
+        assert two.b.jobs == jobs
+        assert await two.b.submit() == jobs[-1] + 1
+
+    lived(story)
+
+
+def test_one_that_died_comes_back_as_the_standby_and_is_in_sync_again() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.a.submit()
+        await two.a.kill()
+        await two.until(lambda: two.b.is_active)
+        two.a.start()
+        await two.until_whole()
+        assert two.active is two.b
+        await two.b.submit()
+        await two.until(lambda: two.a.jobs == two.b.jobs)
+
+    lived(story)
+
+
+def test_one_that_was_killed_and_is_back_at_once_goes_on_being_active() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.a.kill()
+        two.a.start()
+        assert await two.until(lambda: two.a.is_active or two.b.is_active) < 2.0
+        assert two.a.is_active
+
+    lived(story)
+
+
+def test_one_that_is_stopped_on_purpose_hands_over_at_once() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.a.submit()
+        two.a.stop.set()
+        assert await two.until(lambda: two.b.is_active) < 2.0
+        assert two.b.jobs == [1]
+
+    lived(story)
+
+
+def test_a_stopped_process_that_goes_on_after_a_take_over_acknowledges_nothing() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.a.submit()
+        old = two.a.control
+        assert old is not None
+        two.a.process.stop()
+        asked = two.a.process.visit(old.committer.ask(Submit(by=ANNA, specs=(spec(),))))
+        await two.until(lambda: two.b.is_active)
+        await two.b.submit()
+        two.a.process.go_on()
+        with pytest.raises(StokerError) as refused:
+            await asked
+        assert refused.value.refusal.code in ("lease_lost", "not_active")
+        await two.until_whole()
+        assert two.a.jobs == [1, 2]
+        assert two.active is two.b
+
+    lived(story)
+
+
+def test_an_active_one_that_cannot_reach_the_marker_steps_down_and_serves_reads_and_the_other_takes_over() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.a.submit()
+        two.place.cut.add("a")
+        await two.until(lambda: two.b.is_active)
+        await two.until(lambda: two.a.jobs == [1])
+        assert not two.a.is_active
+        two.place.cut.clear()
+        await two.until_whole()
+        assert two.active is two.b
+
+    lived(story)
+
+
+def test_while_nobody_reaches_the_marker_nobody_is_active_and_then_one_is_again() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.a.submit()
+        two.place.down = True
+        await two.until(lambda: not two.a.is_active)
+        await asyncio.sleep(60)
+        assert not two.a.is_active
+        assert not two.b.is_active
+        two.place.down = False
+        await two.until_whole()
+        assert two.a.jobs == [1]
+
+    lived(story)
+
+
+def test_answers_wait_for_the_standby_and_go_on_without_it_once_the_marker_says_so() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.b.kill()
+        began = asyncio.get_running_loop().time()
+        await two.a.submit()
+        assert DEFAULT.standby_timeout_s / 2 < asyncio.get_running_loop().time() - began < 6.0
+        assert two.place.newest is not None
+        assert [member.name for member in two.place.newest.in_sync] == ["a"]
+
+    lived(story)
+
+
+def test_a_standby_out_of_sync_never_takes_over_unless_somebody_says_so() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.b.kill()
+        await two.a.submit()
+        await two.a.kill()
+        two.b.start()
+        await asyncio.sleep(120)
+        assert not two.b.is_active
+        assert two.b.driver is not None
+        view = two.b.driver.view()
+        assert view.role is Role.STANDBY
+        assert "in-sync" in view.why or "in sync" in view.why
+        await two.b.process.visit(two.b.driver.promote())
+        assert two.b.is_active
+        assert await two.b.submit() > 1_000_000
+
+    lived(story)
+
+
+def test_a_full_disk_makes_the_active_one_hand_over_and_serve_reads_until_there_is_room() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        await two.a.submit()
+        two.a.disk.full = True
+        with pytest.raises(StokerError):
+            await two.a.submit()
+        assert await two.until(lambda: two.b.is_active) < 6.0
+        await two.until(lambda: two.a.jobs == [1])
+        await two.b.submit()
+        two.a.disk.full = False
+        await two.until_whole()
+        assert two.a.jobs == two.b.jobs
+
+    lived(story)
