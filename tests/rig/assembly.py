@@ -1,7 +1,7 @@
 """Puts the real parts together over the simulated world, and takes them apart as a crash would."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from stoker.agent.daemon import AgentPorts, Daemon
@@ -108,8 +108,11 @@ class ControlProcess:
 class AgentProcess:
     """An agent daemon on a machine."""
 
-    def __init__(self, machine: Machine, network: SimNetwork, gpus: int, seed: int) -> None:
+    def __init__(
+        self, machine: Machine, network: SimNetwork, gpus: int, seed: int, addresses: Sequence[str] = (CONTROL,)
+    ) -> None:
         self.machine = machine
+        self._addresses = addresses
         self.gate = Gate()
         self.missing: set[GpuUuid] = set()
         """GPUs that the driver doesn't show now."""
@@ -126,7 +129,7 @@ class AgentProcess:
     def start(self) -> None:
         self.gate = Gate()
         ports = AgentPorts(
-            link=SimLink(self._network, self.node, self.gate),
+            link=SimLink(self._network, self.node, self.gate, self._addresses),
             runner=SimRunner(self.machine, self.gate),
             clock=GatedClock(self.machine.clock, self.gate),
             entropy=self._entropy,

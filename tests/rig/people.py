@@ -5,7 +5,6 @@ from typing import Final
 from stoker.brain.domain.array import JobRef, parse_array
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
-from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import Taint
@@ -22,12 +21,10 @@ from stoker.brain.state.commands import (
     Requeue,
     ResumeNode,
     SignalJob,
-    Submit,
     TaintNode,
 )
-from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.union import Event
-from tests.rig.cluster import Cluster
+from tests.rig.cast import Cast
 from tests.rig.sharing import any_ownership, lift_limits, share
 
 BOB: Final = Principal("user:bob")
@@ -35,7 +32,7 @@ FOR_EVER_S: Final = 100_000
 """Longer than any run: such a process ends only when somebody ends it."""
 
 
-def act(cluster: Cluster) -> None:
+def act(cluster: Cast) -> None:
     """One request of somebody's."""
     roll = cluster.dice.random()
     if roll < 0.6 or not cluster.oracle.acknowledged:
@@ -55,7 +52,7 @@ def act(cluster: Cluster) -> None:
         cluster.ask(label_or_taint(cluster))
 
 
-def any_spec(cluster: Cluster) -> JobSpec:
+def any_spec(cluster: Cast) -> JobSpec:
     dice = cluster.dice
     tasks = dice.choice([1, 1, 1, 1, 2, 3])
     gpus = dice.choice([0, 1, 1, 2, 3]) if tasks == 1 else dice.choice([1, 2])
@@ -78,7 +75,7 @@ def any_spec(cluster: Cluster) -> JobSpec:
     )
 
 
-def any_dependencies(cluster: Cluster) -> tuple[Dependency, ...]:
+def any_dependencies(cluster: Cast) -> tuple[Dependency, ...]:
     """Mostly none; else one or two on what is known, or was never there."""
     dice = cluster.dice
     if dice.random() < 0.85:
@@ -91,40 +88,39 @@ def any_dependencies(cluster: Cluster) -> tuple[Dependency, ...]:
     )
 
 
-def any_target(cluster: Cluster) -> JobRef:
+def any_target(cluster: Cast) -> JobRef:
     """A job, an array, or some of its members: often of what has none."""
     job = cluster.dice.choice(list(cluster.oracle.acknowledged))
     members = cluster.dice.choice([None, None, None, ((0, 0, 1),), ((5, 5, 1),), ((0, 5, 5),)])
     return JobRef(job, members)
 
 
-async def submit(cluster: Cluster, spec: JobSpec, count: int = 1) -> None:
-    for event in await _ask(cluster, Submit(by=BOB, specs=(spec,) * count)):
-        if isinstance(event, JobSubmitted):
-            cluster.oracle.acknowledged[event.job] = None
+async def submit(cluster: Cast, spec: JobSpec, count: int = 1) -> None:
+    for job in await cluster.submitted(BOB, (spec,) * count):
+        cluster.oracle.acknowledged[job] = None
 
 
-async def tell(cluster: Cluster, order: Command, times: int = 1) -> None:
+async def tell(cluster: Cast, order: Command, times: int = 1) -> None:
     """Somebody impatient, or a client that repeats what wasn't answered."""
     if isinstance(order, Requeue):
         cluster.oracle.revived[order.target.job] = None
     for _ in range(times):
-        answer = await _answer(cluster, order)
+        answer = await cluster.answer(order)
         if answer is not None and isinstance(order, Cancel) and order.target.members is None:
             cluster.oracle.cancelled[order.target.job] = None
 
 
-async def cancel(cluster: Cluster, job: JobId, times: int = 1) -> None:
+async def cancel(cluster: Cast, job: JobId, times: int = 1) -> None:
     await tell(cluster, Cancel(by=BOB, target=JobRef(job)), times)
 
 
-async def release_all(cluster: Cluster) -> None:
+async def release_all(cluster: Cast) -> None:
     """Nobody knows for sure which holds arrived."""
     for job in tuple(cluster.oracle.acknowledged):
         await _ask(cluster, Release(by=BOB, target=JobRef(job)))
 
 
-async def drain_or_resume(cluster: Cluster) -> None:
+async def drain_or_resume(cluster: Cast) -> None:
     node = cluster.dice.choice(cluster.agents).node
     if node in cluster.drained:
         del cluster.drained[node]
@@ -134,7 +130,7 @@ async def drain_or_resume(cluster: Cluster) -> None:
         await _ask(cluster, DrainNode(by=BOB, node=node, reason="to look at a fan"))
 
 
-async def label_or_taint(cluster: Cluster) -> None:
+async def label_or_taint(cluster: Cast) -> None:
     node, dice = cluster.dice.choice(cluster.agents).node, cluster.dice
     if dice.random() < 0.6:
         await _ask(cluster, LabelNode(by=BOB, node=node, labels={"zone": dice.choice(["a", "b"])}))
@@ -142,7 +138,7 @@ async def label_or_taint(cluster: Cluster) -> None:
         await _ask(cluster, TaintNode(by=BOB, node=node, taints=(Taint("x", "y"),)))
 
 
-async def no_wish_unmet(cluster: Cluster) -> None:
+async def no_wish_unmet(cluster: Cast) -> None:
     """What people still do once the faults have ended: nothing waits for a person or for a node of another kind."""
     await release_all(cluster)
     await lift_limits(cluster)
@@ -151,30 +147,19 @@ async def no_wish_unmet(cluster: Cluster) -> None:
         await _ask(cluster, TaintNode(by=BOB, node=agent.node, taints=(), remove=("x",)))
 
 
-async def resume_all(cluster: Cluster) -> None:
+async def resume_all(cluster: Cast) -> None:
     """Nobody knows for sure which drains arrived."""
     for agent in cluster.agents:
         await _ask(cluster, ResumeNode(by=BOB, node=agent.node))
 
 
-async def forget_any(cluster: Cluster) -> None:
+async def forget_any(cluster: Cast) -> None:
     """A person says that a node is gone; it may live all the same."""
     node = cluster.dice.choice(cluster.agents).node
     cluster.oracle.forgotten.add(node)
     await _ask(cluster, ForgetNode(by=BOB, node=node, force=True))
 
 
-async def _ask(cluster: Cluster, command: Command) -> tuple[Event, ...]:
+async def _ask(cluster: Cast, command: Command) -> tuple[Event, ...]:
     """Empty as well when nobody answers, or the answer is no."""
-    return await _answer(cluster, command) or ()
-
-
-async def _answer(cluster: Cluster, command: Command) -> tuple[Event, ...] | None:
-    """None when nobody answers, or the answer is no."""
-    committer = cluster.reach()
-    if committer is None:
-        return None
-    try:
-        return await committer.ask(command)
-    except StokerError:
-        return None
+    return await cluster.answer(command) or ()

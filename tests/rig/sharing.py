@@ -4,12 +4,11 @@ from typing import Final, TypedDict
 
 from stoker.brain.domain.access import Role, Token, TokenId
 from stoker.brain.domain.demand import JobClass
-from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import DEFAULT_TENANT, Principal, TenantName
 from stoker.brain.domain.quota import WHOLE, Limits, Pools, Quota
 from stoker.brain.domain.tenant import NO_TENANT, Tenant
 from stoker.brain.state.commands import Command, CreateToken, DeleteTenant, PutTenant, RevokeToken, SetPools
-from tests.rig.cluster import Cluster
+from tests.rig.cast import Cast
 
 ADMIN: Final = Principal("user:root")
 LAB: Final = TenantName("lab")
@@ -23,7 +22,7 @@ class Ownership(TypedDict):
     job_class: JobClass
 
 
-def any_ownership(cluster: Cluster) -> Ownership:
+def any_ownership(cluster: Cast) -> Ownership:
     """A tenant that may be there."""
     dice = cluster.dice
     tenant = dice.choice(list(PARENTS))
@@ -34,7 +33,7 @@ def any_ownership(cluster: Cluster) -> Ownership:
     }
 
 
-async def found(cluster: Cluster) -> None:
+async def found(cluster: Cast) -> None:
     """Most of the tenants that there may be, and a token."""
     for name in PARENTS:
         if cluster.dice.random() < 0.7:
@@ -42,7 +41,7 @@ async def found(cluster: Cluster) -> None:
     await create_token(cluster)
 
 
-async def share(cluster: Cluster) -> None:
+async def share(cluster: Cast) -> None:
     """One request of somebody who says who gets how much."""
     roll = cluster.dice.random()
     if roll < 0.55:
@@ -57,7 +56,7 @@ async def share(cluster: Cluster) -> None:
         await revoke_token(cluster)
 
 
-def any_tenant(cluster: Cluster, name: TenantName) -> Tenant:
+def any_tenant(cluster: Cast, name: TenantName) -> Tenant:
     dice = cluster.dice
     limits = Limits(
         gpus=dice.choice([None, None, None, 0, 2, 4, 6]),
@@ -74,24 +73,24 @@ def any_tenant(cluster: Cluster, name: TenantName) -> Tenant:
     return Tenant(name=name, parent=PARENTS[name], quota=quota)
 
 
-def any_pools(cluster: Cluster) -> Pools:
+def any_pools(cluster: Cast) -> Pools:
     online = cluster.dice.choice([0, 300_000, 500_000, 700_000, WHOLE])
     return Pools(online=online, batch=WHOLE - online, strict=cluster.dice.random() < 0.6)
 
 
-async def put_tenant(cluster: Cluster, tenant: Tenant) -> None:
+async def put_tenant(cluster: Cast, tenant: Tenant) -> None:
     create = tenant.name not in _tenants(cluster)
     if await _ask(cluster, PutTenant(by=ADMIN, tenant=tenant, create=create)):
         cluster.oracle.sharing.tenants[tenant.name] = None
 
 
-async def delete_tenant(cluster: Cluster, name: TenantName) -> None:
+async def delete_tenant(cluster: Cast, name: TenantName) -> None:
     # Before the order, since its answer may get lost.
     cluster.oracle.sharing.unwanted[name] = None
     await _ask(cluster, DeleteTenant(by=ADMIN, name=name))
 
 
-async def create_token(cluster: Cluster) -> None:
+async def create_token(cluster: Cast) -> None:
     uid = cluster.entropy.uid()
     role = cluster.dice.choice([Role.VIEWER, Role.USER, Role.ADMIN])
     tenant = cluster.dice.choice(list(PARENTS)) if role is Role.USER else NO_TENANT
@@ -100,7 +99,7 @@ async def create_token(cluster: Cluster) -> None:
         cluster.oracle.sharing.tokens[token.id] = token.digest
 
 
-async def revoke_token(cluster: Cluster) -> None:
+async def revoke_token(cluster: Cast) -> None:
     tokens = cluster.oracle.sharing.tokens
     if tokens:
         token = cluster.dice.choice(list(tokens))
@@ -109,7 +108,7 @@ async def revoke_token(cluster: Cluster) -> None:
             cluster.oracle.sharing.revoked[token] = digest
 
 
-async def lift_limits(cluster: Cluster) -> None:
+async def lift_limits(cluster: Cast) -> None:
     """Nothing waits for a limit any more."""
     await _ask(cluster, SetPools(by=ADMIN, pools=Pools(), force=True))
     for tenant in list(_tenants(cluster).values()):
@@ -117,18 +116,11 @@ async def lift_limits(cluster: Cluster) -> None:
         await _ask(cluster, PutTenant(by=ADMIN, tenant=open_, create=False))
 
 
-def _tenants(cluster: Cluster) -> dict[TenantName, Tenant]:
-    committer = cluster.reach()
-    return committer.state.tenants if committer else {}
+def _tenants(cluster: Cast) -> dict[TenantName, Tenant]:
+    ledger = cluster.ledger()
+    return ledger.tenants if ledger else {}
 
 
-async def _ask(cluster: Cluster, command: Command) -> bool:
+async def _ask(cluster: Cast, command: Command) -> bool:
     """Was it acknowledged?"""
-    committer = cluster.reach()
-    if committer is None:
-        return False
-    try:
-        await committer.ask(command)
-    except StokerError:
-        return False
-    return True
+    return await cluster.answer(command) is not None

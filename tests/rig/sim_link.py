@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from stoker.agent.ports import LinkDown, LinkRefused
+from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction
@@ -34,19 +34,25 @@ class SimLink:
         self._network, self._node, self._addresses = network, node, tuple(addresses)
         self._gate = gate or Gate()
 
-    async def connect(self, registration: Registration) -> "SimSession":
-        down: list[str] = []
-        refused: list[str] = []
+    @property
+    def has_alternatives(self) -> bool:
+        return len(self._addresses) > 1
+
+    async def connect(self, registration: Registration) -> LinkSession:
+        """The one that took us last is asked first."""
+        faults: list[LinkDown | LinkRefused] = []
         for address in self._addresses:
             try:
-                return await self._connect(address, registration)
-            except LinkDown as error:
-                down.append(str(error))
-            except LinkRefused as error:
-                refused.append(str(error))
-        if refused:
-            raise LinkRefused("; ".join(refused))
-        raise LinkDown("; ".join(down))
+                session = await self._connect(address, registration)
+            except (LinkDown, LinkRefused) as fault:
+                faults.append(fault)
+            else:
+                self._addresses = (address, *(each for each in self._addresses if each != address))
+                return session
+        words = "; ".join(map(str, faults))
+        if any(isinstance(fault, LinkRefused) for fault in faults):
+            raise LinkRefused(words)
+        raise LinkStandby(words) if any(isinstance(fault, LinkStandby) for fault in faults) else LinkDown(words)
 
     async def _connect(self, address: str, registration: Registration) -> "SimSession":
         network = self._network
@@ -61,7 +67,8 @@ class SimLink:
                 raise LinkDown("the control plane went away")
             stream = served.sessions.attach(welcome.session)
         except StokerError as error:
-            raise LinkRefused(error.refusal.message) from error
+            standby = error.refusal.code == "not_active"
+            raise (LinkStandby if standby else LinkRefused)(error.refusal.message) from error
         return SimSession(network, served, stream, welcome, self._gate)
 
     async def _reach(self, address: str) -> Served:
@@ -85,7 +92,7 @@ class SimSession:
         self._network, self._stream, self._welcome, self._gate = network, stream, welcome, gate
         self._compared = False
         self._up: asyncio.Queue[Report] = asyncio.Queue()
-        self._down: asyncio.Queue[Instruction | None] = asyncio.Queue()
+        self._down: asyncio.Queue[Instruction | BeatAnswered | None] = asyncio.Queue()
         self._logs: asyncio.Queue[LogRequest | None] = asyncio.Queue()
         self._broken = ""
         self._left = False
@@ -100,6 +107,10 @@ class SimSession:
     @property
     def epoch(self) -> Epoch:
         return self._welcome.epoch
+
+    @property
+    def cluster_id(self) -> str:
+        return self._welcome.cluster_id
 
     @property
     def heartbeat_s(self) -> float:
@@ -164,7 +175,9 @@ class SimSession:
             self.break_now(message)
         elif isinstance(message, LogRequest):
             self._logs.put_nowait(message)
-        elif not isinstance(message, BeatAnswer):
+        elif isinstance(message, BeatAnswer):
+            self._down.put_nowait(BeatAnswered(sequence=message.sequence, epoch=message.epoch))
+        else:
             self._down.put_nowait(message)
 
     def break_now(self, why: str) -> None:
@@ -189,7 +202,7 @@ class SimSession:
         self._check()
         self._line_up.put(report)
 
-    async def instructions(self) -> AsyncIterator[Instruction]:
+    async def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
         while (instruction := await self._down.get()) is not None:
             await self._gate.passed()
             yield instruction
