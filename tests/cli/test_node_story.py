@@ -2,7 +2,8 @@
 
 import pytest
 
-from stoker.cli.node_story import node_pairs
+from stoker.cli.node_story import node_pairs, note_of
+from stoker.wire.rest.node import StrayView
 from tests.cli.views import node
 
 
@@ -16,3 +17,21 @@ from tests.cli.views import node
 )
 def test_as_whom_its_jobs_run_is_told(account: str, allow_root: bool, words: str) -> None:
     assert dict(node_pairs(node(account=account, allow_root=allow_root)))["jobs run as"] == words
+
+
+def test_what_is_in_quarantine_is_told_apart_from_what_runs_there_against_our_will() -> None:
+    runs = StrayView(job="5", attempt=1, rank=0, gpus=("a",))
+    waits = StrayView(job="7", attempt=2, rank=1, gpus=("b", "c"), quarantined_since="2026-01-01T00:00:00Z")
+    shown = node(strays=[runs, waits])
+    assert note_of(shown) == "2 GPUs in quarantine; 1 tasks to clear away"
+    said = list(node_pairs(shown))
+    assert ("to clear away", "job 5 attempt 1 rank 0 on 1 GPUs") in said
+    (quarantine,) = (text for key, text in said if key == "in quarantine")
+    assert str(quarantine).startswith(
+        "job 7 attempt 2 rank 1 on 2 GPUs, lost 2026-01-01T00:00:00Z; until the agent here"
+    )
+
+
+def test_whether_silence_ever_moves_its_jobs_is_told() -> None:
+    assert dict(node_pairs(node(keeps_leases=True)))["leases"] == "kept"
+    assert "its jobs wait for it" in str(dict(node_pairs(node()))["leases"])

@@ -16,3 +16,9 @@ def test_a_fresh_cluster_has_no_line_about_what_ended() -> None:
     said = dict(cluster_pairs(cluster(pending_jobs=0, running_jobs=0, jobs={"running": 0, "succeeded": 0})))
     assert said["jobs"] == "0 run, 0 wait"
     assert "ended" not in said
+
+
+def test_gpus_in_quarantine_are_told_while_there_are_any() -> None:
+    said = dict(cluster_pairs(cluster(total_gpus=8, busy_gpus=2, available_gpus=2, quarantined_gpus=4)))
+    assert said["gpus"] == "8 (simulated): 2 busy, 2 free, 0 offline, 4 quarantined"
+    assert "quarantined" not in str(dict(cluster_pairs(cluster()))["gpus"])

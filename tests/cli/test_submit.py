@@ -90,6 +90,8 @@ def test_flags_become_fields() -> None:
     sent = body("true", no_requeue=True, gpu_count=2, tasks=3, priority="high", time_limit="30", job_class="online")
     assert (sent.requeue, sent.gpu_count, sent.tasks, sent.priority, sent.time_limit) == (False, 2, 3, "high", "30")
     assert sent.job_class == "online"
+    assert sent.lost_after is None
+    assert body("true", lost_after="10m").lost_after == "10m"
 
 
 def test_where_when_and_how_often_it_runs_become_fields() -> None:

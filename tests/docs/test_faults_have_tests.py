@@ -17,6 +17,7 @@ FAMILIES = {
     "leaked allocations": (1, 2, 3, 4, 5, 7, 8, 10, 11, 13),
     "pending for ever": (14, 15, 16, 17, 19, 20, 21, 22, 24),
     "cancel that doesn't stop": (25, 26, 27, 28, 30, 31, 32),
+    "restarts and short cuts": (34, 35, 37, 38, 39, 40, 41, 42, 43, 45, 46),
     "identity of devices": (47, 48, 50, 51, 52, 54, 55, 56, 57, 59),
     "double allocation": (103, 104, 106, 107),
     "misreported ends": (108, 110, 111, 112),

@@ -251,3 +251,16 @@ def test_any_json_is_a_job_or_a_refusal_with_a_hint(value: object) -> None:
 def test_any_bytes_are_a_job_or_a_refusal(data: bytes) -> None:
     refusal = refusal_of(data)
     assert refusal is None or refusal.code in ("bad_json", "bad_field", "unknown_field")
+
+
+@pytest.mark.parametrize(
+    ("said", "ms"), [(None, None), ("10m", 600_000), (10, 600_000), ("never", 0), (0, 0), ("0", 0)]
+)
+def test_how_long_its_nodes_may_be_silent_is_said_as_other_durations_are(said: object, ms: int | None) -> None:
+    assert spec(**({} if said is None else {"lost_after": said})).lost_after_ms == ms
+
+
+@pytest.mark.parametrize("said", ["soon", "-5", -5, ""])
+def test_a_silence_that_can_not_be_read_is_refused_with_its_place(said: object) -> None:
+    refusal = refused({"command": "true", "lost_after": said})
+    assert (refusal.code, refusal.facts["path"]) == ("bad_time", "lost_after")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
-from stoker.wire.text import begin_text, parse_begin, parse_duration, parse_memory_mb, parse_priority
+from stoker.wire.text import begin_text, parse_begin, parse_duration, parse_lost_after, parse_memory_mb, parse_priority
 
 
 def code_or(read: Callable[[], int | str]) -> int | str:
@@ -70,6 +70,22 @@ def test_what_is_not_a_duration_is_refused_and_never_means_unlimited(text: str) 
         parse_duration(text)
     assert caught.value.refusal.code == "bad_time"
     assert len(caught.value.refusal.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0", 0), ("never", 0), (" Never ", 0), ("0s", 0), ("10", 600_000), ("90s", 90_000), ("1h30m", 5_400_000)],
+)
+def test_silence_that_is_put_up_with_is_a_duration_or_for_ever(text: str, ms: int) -> None:
+    assert parse_lost_after(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "-5", "1.5h", "5x", "unlimited", "none", "9" * 400, "99999-00"])
+def test_what_is_no_duration_of_silence_is_refused_with_the_word_for_for_ever(text: str) -> None:
+    with pytest.raises(StokerError) as caught:
+        parse_lost_after(text)
+    assert caught.value.refusal.code == "bad_time"
+    assert "`never`" in caught.value.refusal.hint
 
 
 @given(st.text(max_size=12) | st.text(alphabet="0123456789:-dhms ", max_size=12))

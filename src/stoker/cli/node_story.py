@@ -77,10 +77,7 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield from _marks(node)
     yield "runs", ", ".join(node.executors)
     yield "jobs run as", account_of(node)
-    yield (
-        "leases",
-        "kept: jobs of this node can be started elsewhere by themselves" if node.keeps_leases else "not kept",
-    )
+    yield "leases", "kept" if node.keeps_leases else "not kept: its jobs wait for it, however long it is silent"
     yield "version", node.version
     yield "registered", node.registered_at
     yield "boot id", node.boot_id

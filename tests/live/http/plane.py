@@ -67,7 +67,9 @@ class Plane:
             while not holds():
                 await self.control.clock.sleep(0.002)
 
-    async def join(self, name: str, gpus: int = 4, model: str = "Tesla V100-SXM2-32GB") -> "Agent":
+    async def join(
+        self, name: str, gpus: int = 4, model: str = "Tesla V100-SXM2-32GB", *, leases: bool = False
+    ) -> "Agent":
         inventory = Inventory(
             boot_id="boot",
             address="127.0.0.1",
@@ -76,6 +78,7 @@ class Plane:
             ),
             cpus=16,
             memory_mb=64_000,
+            keeps_leases=leases,
         )
         node = NodeName(name)
         welcome = await self.control.sessions.register(Registration(node=node, inventory=inventory))
