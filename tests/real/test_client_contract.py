@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @contextmanager
-def blocking(servers: str, token: str = "", **settings: float) -> Iterator[contract.Call]:
+def blocking(servers: str, token: str = "", **settings: Any) -> Iterator[contract.Call]:  # noqa: ANN401  # a client's
     with Client(servers, token=token, **settings) as client:
 
         def call(name: str, *words: object, **more: object) -> object:
@@ -35,7 +35,7 @@ def blocking(servers: str, token: str = "", **settings: float) -> Iterator[contr
 
 
 @contextmanager
-def on_a_loop(servers: str, token: str = "", **settings: float) -> Iterator[contract.Call]:
+def on_a_loop(servers: str, token: str = "", **settings: Any) -> Iterator[contract.Call]:  # noqa: ANN401  # a client's
     with asyncio.Runner() as runner:
 
         async def made() -> AsyncClient:

@@ -3,6 +3,7 @@
 Nothing is sent here. What a lost or a bad answer leads to is in `retry`.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult
@@ -60,8 +61,10 @@ class Reply(NamedTuple):
 class Unreachable(Exception):
     """The server could not be reached: nothing was sent."""
 
-    def __init__(self, fault: Exception) -> None:
-        super().__init__(getattr(fault, "strerror", None) or str(fault) or "timed out")
+    def __init__(self, fault: OSError) -> None:
+        # Some libraries put words of their own in the place of the system's; a look-up's errors are negative.
+        system = os.strerror(fault.errno) if fault.errno and fault.errno > 0 else fault.strerror
+        super().__init__(system or str(fault) or "timed out")
         self.in_vain = isinstance(fault, TimeoutError)
         """Nobody said no: it may only be slow."""
 

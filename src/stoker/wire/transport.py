@@ -294,4 +294,6 @@ def _whole(response: http.client.HTTPResponse) -> Reply:
         raise _lost(fault) from fault
     if len(body) > ANSWER_BYTES_MAX:
         raise answer_too_long(response.status)
+    if response.length:
+        raise AnswerLost(f"{response.length} bytes of the answer are missing")
     return Reply(response.status, _headers(response), body)
