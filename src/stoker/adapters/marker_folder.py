@@ -178,16 +178,18 @@ class MarkerFolder:
         try:
             # Neither through a link nor waiting for the other end of a pipe, should somebody have put one there.
             fd = os.open(self._file(version), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(fd, "rb", buffering=0) as file:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    raise MarkerDamaged("it isn't a file")
-                return file.read(BYTES_MAX + 1)
         except OSError as fault:
             if fault.errno in _GONE:
                 raise FileNotFoundError(errno.ENOENT, fault.strerror) from fault
-            if fault.errno in (errno.ELOOP, errno.ENXIO):
+            if fault.errno == errno.ELOOP:
                 raise MarkerDamaged("it isn't a file") from fault
             raise
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise MarkerDamaged("it isn't a file")
+            return os.read(fd, BYTES_MAX + 1)
+        finally:
+            os.close(fd)
 
     def _prune(self, found: _Listing) -> None:
         """V3. A number up to one that was the highest AGE_S ago is older than that, whenever its file was made."""
@@ -195,11 +197,11 @@ class MarkerFolder:
         while self._past and self._past[0][0] <= now - AGE_S:
             self._aged = self._past.popleft()[1]
         through = min(found.highest - KEPT, max(self._aged, found.highest - FILES_MAX))
-        old = [str(self._file(version)) for version in islice(found.versions, PRUNE_MAX) if version <= through]
-        # Of a writer that is stopped, not dead, the link will fail, and it will try anew.
         self._leftovers = {name: self._leftovers.get(name, now) for name in found.temporary[:_TEMPORARY_MAX]}
-        dead = [name for name, seen in self._leftovers.items() if seen <= now - AGE_S]
-        for path in (*old, *(str(self.path / name) for name in islice(dead, PRUNE_MAX))):
+        # A writer that is stopped, not dead, can't link any more what is swept here: it will try anew, and learn.
+        dead = [name for name, since in self._leftovers.items() if since <= now - AGE_S]
+        old = (version for version in found.versions if version <= through)
+        for path in (*map(self.path.joinpath, dead[:PRUNE_MAX]), *map(self._file, islice(old, PRUNE_MAX))):
             with suppress(OSError):
                 os.unlink(path)
 
