@@ -1,6 +1,7 @@
 """Rules A1 to A7 of `agent/daemon.py`, on virtual time."""
 
 import asyncio
+from itertools import pairwise
 
 from stoker.agent.launch import CHECKPOINT_DIR
 from stoker.brain.domain.ids import Epoch, JobId
@@ -49,12 +50,12 @@ async def test_no_stream_is_opened_before_the_runner_gave_its_inventory() -> Non
 
 
 @on_virtual_time
-async def test_a_sign_of_life_goes_out_every_heartbeat_also_while_idle() -> None:
+async def test_a_sign_of_life_goes_out_at_once_and_every_heartbeat_also_while_idle() -> None:
     async with Node() as node:
         await node.connected()
         await asyncio.sleep(60.5)
         beats = [r.sequence for r in node.control.session.reports if isinstance(r, Beat)]
-        assert beats == list(range(1, 13))
+        assert beats == list(range(1, 14))
 
 
 @on_virtual_time
@@ -99,9 +100,12 @@ async def test_after_a_stream_that_worked_the_next_pause_is_short_again() -> Non
         await node.connected()
         await asyncio.sleep(6)
         broke_at = asyncio.get_running_loop().time()
+        control.reachable = False
         control.break_stream()
-        await node.connected(streams=2)
-        assert round(control.tries_at[-1] - broke_at) == 2
+        tries = len(control.tries_at)
+        await asyncio.sleep(16)
+        pauses = [round(b - a, 1) for a, b in pairwise([broke_at, *control.tries_at[tries:]])]
+        assert pauses == [0.5, 1.0, 1.0, 1.0, 2.0, 4.0], "quick at first, then the usual ones from the shortest"
 
 
 @on_virtual_time

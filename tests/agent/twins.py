@@ -8,17 +8,23 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from stoker.agent.daemon import AgentPorts, Daemon
+from stoker.agent.daemon import Daemon
 from stoker.agent.launch import Folders, NoFolders
 from stoker.agent.ports import (
+    AgentPorts,
+    BeatAnswered,
+    Fence,
     LinkDown,
     LinkRefused,
+    LinkStandby,
     LogSlice,
+    NoFence,
     RunnerGone,
     RunnerInventory,
     RunnerReport,
     StartTask,
     TaskEnding,
+    TaskForgotten,
     TaskOver,
     TaskRunning,
 )
@@ -28,6 +34,7 @@ from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import (
+    Beat,
     LogChunk,
     LogRequest,
     Registration,
@@ -37,7 +44,7 @@ from stoker.brain.domain.report import (
     TaskPhase,
     TaskStatus,
 )
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, Mono
 from tests.rig.virtual_loop import run_virtual
 from tests.rig.world import Notes, SimClock
 
@@ -61,10 +68,11 @@ class TwinSession:
     def __init__(self, control: "TwinControl", epoch: Epoch) -> None:
         self.control = control
         self.epoch = epoch
+        self.cluster_id = control.cluster_id
         self.heartbeat_s = control.heartbeat_s
         self.reports: list[Report] = []
         self.broken = asyncio.Event()
-        self.down: asyncio.Queue[Instruction] = asyncio.Queue()
+        self.down: asyncio.Queue[Instruction | BeatAnswered] = asyncio.Queue()
         self.wanted: asyncio.Queue[LogRequest] = asyncio.Queue()
 
     def _check(self) -> None:
@@ -74,8 +82,10 @@ class TwinSession:
     async def send(self, report: Report) -> None:
         self._check()
         self.reports.append(report)
+        if isinstance(report, Beat) and self.control.answers_beats:
+            self.down.put_nowait(BeatAnswered(sequence=report.sequence, epoch=self.epoch))
 
-    async def instructions(self) -> AsyncIterator[Instruction]:
+    async def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
         while True:
             yield await self._next(self.down)
 
@@ -120,6 +130,10 @@ class TwinControl:
         self.commit_s = 0.001
         self.reachable = True
         self.refusal = ""
+        self.is_standby = False
+        self.has_alternatives = False
+        self.answers_beats = True
+        self.cluster_id = "cluster-1"
         self.loses_ends = False
         self.loses_answers = False
         self.sessions: list[TwinSession] = []
@@ -133,6 +147,8 @@ class TwinControl:
         await asyncio.sleep(0.001)
         if not self.reachable:
             raise LinkDown("twin: nobody answers")
+        if self.is_standby:
+            raise LinkStandby("twin: a standby")
         if self.refusal:
             raise LinkRefused(self.refusal)
         self.registered.append(registration)
@@ -161,6 +177,8 @@ class TwinRunner:
         self.stops: list[tuple[TaskKey, int]] = []
         self.signals: list[tuple[TaskKey, int]] = []
         self.settled: list[TaskKey] = []
+        self.recalled: list[TaskKey] = []
+        self.answered_at: list[Mono] = []
         self.records: dict[TaskKey, TaskStatus] = {}
         self.ends: dict[TaskKey, TaskOver] = {}
         self.outputs: dict[TaskKey, bytes] = {}
@@ -220,6 +238,15 @@ class TwinRunner:
         self._check()
         self.settled.append(key)
 
+    async def recall(self, key: TaskKey) -> None:
+        self._check()
+        self.recalled.append(key)
+        self._reports.put_nowait(self.ends.get(key) or TaskForgotten(key=key))
+
+    async def answered(self, at: Mono) -> None:
+        self._check()
+        self.answered_at.append(at)
+
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         self._check()
         if key not in self.outputs:
@@ -263,6 +290,7 @@ class Node:
         gpus: int = 4,
         folders: Folders | None = None,
         account: str = "root",
+        fence: Fence | None = None,
     ) -> None:
         self.control = control or TwinControl()
         self.runner = runner or TwinRunner()
@@ -274,6 +302,7 @@ class Node:
             entropy=HighDice(),
             telemetry=self.notes,
             folders=folders or NoFolders(),
+            fence=fence or NoFence(),
         )
         self.daemon = Daemon(registration(gpus, account), ports, node_env={"PATH": "/node/bin", "HOME": "/home/agent"})
 

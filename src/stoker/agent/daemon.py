@@ -3,65 +3,60 @@
 The logic between the Link and Runner ports. It holds no thread and reads no clock of its own.
 
 Rules: A1  the first report on each stream is the inventory of tasks, and none is sent before the runner gave its own
-       A2  only instructions received on the present stream are acted on; when it breaks, the rest is dropped
-       A3  an instruction of an older epoch than the newest seen is ignored and counted
-       A4  a start whose key is known is answered from what is known, never acted on
-       A5  a start whose GPUs aren't free here ends `never_started` and says who holds them: the node's fault, so the
-           job is requeued
-       A6  a stop of a task that this node has no trace of is answered with an end `gone`
-       A7  a sign of life goes out every heartbeat, and at once when a task is ending
+       A2  only instructions received on the present stream are acted on (`orders`); when it breaks, the rest is dropped
+       A3  no control plane of an older epoch than the newest ever obeyed is obeyed, by this agent process or by a later
+           one: the epoch is on disk before anything is done under it. Another cluster begins anew
+       A7  a sign of life goes out at once and then every heartbeat, and at once when a task is ending
        A8  when the runner dies the stream is dropped too, and both begin again from the next runner's inventory:
            a start that died with it is in neither the inventory nor the air
-       A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
-           would be noted here and unknown there, and its GPUs held for ever
-       A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was wished
-       A11 an agent that isn't root runs every job as its own account, and says so of the first that names another
        A11 a refusal is logged once, however often it is repeated: again only when it has other words, or when this
-           agent was let in meanwhile
+           agent was let in meanwhile; that only standbys answer is ordinary, and said once until one is active
+       A14 the runner is told when the newest answered beat was sent, before anything that was ordered after it
+       A15 a control plane that leaves beats unanswered is left, where there is another to go to
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
-from typing import Any, assert_never
+from collections.abc import Mapping
+from typing import Final, assert_never
 
+import msgspec
+
+from stoker.agent.answers import Answers
 from stoker.agent.delivery import Delivery
-from stoker.agent.launch import Folders, NoFolders, complete_environment
-from stoker.agent.link import Backoff
+from stoker.agent.link import QUICK_S, STANDBY_S, Backoff
 from stoker.agent.logs import LogReads
 from stoker.agent.observed import Observed
+from stoker.agent.orders import Orders, ignored, which
 from stoker.agent.ports import (
-    Link,
+    AgentPorts,
+    BeatAnswered,
+    LeasesUnkept,
     LinkDown,
     LinkRefused,
     LinkSession,
-    Runner,
+    LinkStandby,
+    Obeyed,
     RunnerGone,
     RunnerInventory,
     RunnerReport,
-    StartTask,
     TaskEnding,
+    TaskForgotten,
     TaskOver,
     TaskRunning,
 )
 from stoker.agent.stream import Stream, closing, first_failure
-from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
-from stoker.brain.domain.job import EndCause, TaskEnd
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
-from stoker.ports import Clock, Entropy, Telemetry
+from stoker.brain.domain.units import Mono
 
+__all__ = ["AgentPorts", "Daemon"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPorts:
-    """All that the daemon touches."""
-
-    link: Link
-    runner: Runner
-    clock: Clock
-    entropy: Entropy
-    telemetry: Telemetry
-    folders: Folders = field(default_factory=NoFolders)
+UNANSWERED_BEATS: Final = 2
+UNANSWERED_S_MIN: Final = 3.0
+"""A15. A control plane that writes a snapshot or a large submission answers later than another, but within that."""
+_SECOND_LOOK_S: Final = 0.25
+"""If we were stopped ourselves, the answer lies there and has only to be read."""
 
 
 class Daemon:
@@ -73,16 +68,15 @@ class Daemon:
         """`node_env` is what each job gets unless the control plane gave it: PATH, HOME."""
         self._registration = registration
         self._ports = ports
-        self._node_env = dict(node_env or {})
         self._observed = Observed()
         self._delivery = Delivery(registration.node, self._observed, ports.runner, ports.folders, self._session_when_up)
-        self._link_backoff = Backoff(ports.entropy)
+        self._orders = Orders(ports, self._observed, self._delivery, self, node_env or {})
+        self._link_backoff = Backoff(ports.entropy, quick=QUICK_S)
         self._runner_backoff = Backoff(ports.entropy)
-        self._epoch = Epoch(0)
-        self._said_as_whom = False
-        self._refused = ""
+        self._obeyed = ports.fence.read()
+        self._refused = ("", "")
         self._stream: Stream | None = None
-        self._calls: dict[asyncio.Future[None], None] = {}
+        self._answers = Answers(Mono(0.0))
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._down.set()
 
@@ -94,14 +88,18 @@ class Daemon:
                 duties.create_task(self._keep_link())
                 duties.create_task(self._delivery.run(self._ports.clock, self._ports.entropy))
         finally:
-            for call in self._calls:
-                call.cancel()
+            self._orders.drop()
 
     def amend(self, registration: Registration) -> None:
         """The node has changed (a driver came up): register anew. No running task is touched."""
         assert registration.node == self._registration.node, "a node can't change its name"
-        if registration != self._registration:
-            self._registration = registration
+        self._amend(registration.inventory, keeps_leases=self.node.keeps_leases)
+
+    def _amend(self, inventory: Inventory, *, keeps_leases: bool) -> None:
+        """Whether leases are kept is the runner's to say."""
+        inventory = msgspec.structs.replace(inventory, keeps_leases=keeps_leases)
+        if inventory != self.node:
+            self._registration = msgspec.structs.replace(self._registration, inventory=inventory)
             self._cut("the node's inventory changed")
 
     # --- the runner ---------------------------------------------------------------------------------------------
@@ -121,60 +119,74 @@ class Daemon:
             self._runner_ready.clear()
             # A8: the last instruction of the old stream is over before the next inventory.
             await self._down.wait()
-            if self._calls:
-                await asyncio.wait(self._calls)
+            await self._orders.settled()
             await self._ports.clock.sleep(self._runner_backoff.next_s())
 
     def _take_report(self, report: RunnerReport) -> None:
         match report:
             case RunnerInventory():
                 self._observed.inventory(report)
+                self._amend(self.node, keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()
                 self._runner_backoff.worked()
                 self._runner_ready.set()
             case TaskRunning():
                 self._observed.running(report)
-                self._say_started(report.key)
-                self._ports.telemetry.event("task_started", **_which(report.key), pid=report.pid)
+                self.say_started(report.key)
+                self._ports.telemetry.event("task_started", **which(report.key), pid=report.pid)
             case TaskEnding():
                 self._observed.ending(report)
-                self._say_beat()
+                self.say_beat()
             case TaskOver():
-                self._observed.over(report)
-                self._delivery.offer(report.key)
-                end = report.end
-                self._ports.telemetry.event(
-                    "task_finished", **_which(report.key), cause=end.cause, exit_code=end.exit_code, signal=end.signal
-                )
+                self._take_end(report)
+            case TaskForgotten():
+                self._orders.forgotten(report.key)
+            case LeasesUnkept():
+                self._ports.telemetry.warn("runner_unguarded", agent_id=self._registration.node)
+                self._amend(self.node, keeps_leases=False)
             case RunnerGone():
                 self._ports.telemetry.warn("runner_lost", error=report.error)
             case _:
                 assert_never(report)
+
+    def _take_end(self, report: TaskOver) -> None:
+        again, end = self._observed.has_arrived(report.key), report.end
+        self._observed.over(report)
+        self._delivery.offer(report.key)
+        what = "end_offered_again" if again else "task_finished"
+        self._ports.telemetry.event(
+            what, **which(report.key), cause=end.cause, exit_code=end.exit_code, signal=end.signal
+        )
 
     # --- the link -----------------------------------------------------------------------------------------------
 
     async def _keep_link(self) -> None:
         while True:
             await self._runner_ready.wait()
-            if not await self._connect_and_serve():
-                await self._ports.clock.sleep(self._link_backoff.next_s())
+            try:
+                again = await self._connect_and_serve()
+            except LinkStandby as error:
+                self._say_refused("control_plane_standby", str(error))
+                await self._ports.clock.sleep(self._link_backoff.next_s(STANDBY_S))
+            else:
+                if not again:
+                    await self._ports.clock.sleep(self._link_backoff.next_s())
 
     async def _connect_and_serve(self) -> bool:
-        """True when the stream ended for a reason of ours, so that nobody needs a pause."""
+        """True when the stream ended for a reason of ours, so that nobody needs a pause. Raises: LinkStandby."""
         registration = self._registration
         try:
             session = await self._ports.link.connect(registration)
+        except LinkStandby:
+            raise
         except LinkDown as error:
             self._ports.telemetry.warn("control_plane_unreachable", error=str(error))
             return False
         except LinkRefused as error:
-            if str(error) != self._refused:  # A11
-                self._refused = str(error)
-                self._ports.telemetry.warn("registration_refused", error=self._refused)
+            self._say_refused("registration_refused", str(error))
             return False
         try:
-            if session.epoch < self._epoch:
-                self._ignored("session", session.epoch)
+            if not await self._may_obey(session):
                 return False
             if self._registration is not registration:
                 return True  # it was amended on the way: register anew
@@ -182,11 +194,37 @@ class Daemon:
         finally:
             await session.close()
 
+    def _say_refused(self, what: str, why: str) -> None:
+        """A11."""
+        if (what, why) != self._refused:
+            self._refused = (what, why)
+            say = self._ports.telemetry.event if what == "control_plane_standby" else self._ports.telemetry.warn
+            say(what, error=why)
+
+    async def _may_obey(self, session: LinkSession) -> bool:
+        """A3."""
+        before = self._obeyed
+        theirs = Obeyed(session.cluster_id or before.cluster_id, session.epoch)
+        if before.cluster_id not in ("", theirs.cluster_id):
+            self._ports.telemetry.warn("cluster_changed", before=before.cluster_id, now=theirs.cluster_id)
+        elif theirs.epoch < before.epoch:
+            ignored(self._ports.telemetry, "session", theirs.epoch, before.epoch)
+            return False
+        if theirs != before:
+            try:
+                await self._ports.fence.keep(theirs)
+            except OSError as error:
+                self._ports.telemetry.warn("epoch_not_kept", epoch=theirs.epoch, error=str(error))
+                return False
+            self._obeyed = theirs
+        return True
+
     async def _serve(self, session: LinkSession) -> bool:
         if not self._runner_ready.is_set():
             return True  # it died while we connected: there is no inventory to begin with
-        self._epoch, self._refused = session.epoch, ""
-        stream = Stream(session, self._observed.task_inventory(self._registration.inventory.boot_id))  # A1
+        self._refused = ("", "")
+        self._answers = Answers(self._ports.clock.mono())
+        stream = Stream(session, self._observed.task_inventory(self.node.boot_id))  # A1
         self._stream = stream
         self._down.clear()
         self._up.set()
@@ -208,10 +246,19 @@ class Daemon:
         return stream.was_cut
 
     async def _beat(self, stream: Stream) -> None:
+        """A7. Raises: LinkDown (A15)."""
         while True:
+            self.say_beat()
             await self._ports.clock.sleep(stream.session.heartbeat_s)
             self._link_backoff.worked()
-            stream.say(self._observed.beat())
+            if self._ports.link.has_alternatives and self._is_left_unanswered(stream):
+                await self._ports.clock.sleep(_SECOND_LOOK_S)
+                if self._is_left_unanswered(stream):
+                    raise LinkDown("the control plane doesn't answer beats")
+
+    def _is_left_unanswered(self, stream: Stream) -> bool:
+        patience_s = max(UNANSWERED_BEATS * stream.session.heartbeat_s, UNANSWERED_S_MIN)
+        return self._answers.waited_s(self._ports.clock.mono()) >= patience_s
 
     async def _session_when_up(self) -> LinkSession:
         while self._stream is None:
@@ -222,127 +269,47 @@ class Daemon:
         if self._stream is not None:
             self._stream.cut(why)
 
-    def _say_started(self, key: TaskKey) -> None:
+    # --- what the orders say on the stream ----------------------------------------------------------------------
+
+    @property
+    def node(self) -> Inventory:
+        """As it is registered."""
+        return self._registration.inventory
+
+    def say_started(self, key: TaskKey) -> None:
         started = self._observed.started(key)
         if started is not None and self._stream is not None:
             self._stream.say(started)
 
-    def _say_beat(self) -> None:
+    def say_beat(self) -> None:
         if self._stream is not None:
-            self._stream.say(self._observed.beat())
+            beat = self._observed.beat()
+            self._answers.sent(beat.sequence, self._ports.clock.mono())
+            self._stream.say(beat)
 
-    # --- instructions -------------------------------------------------------------------------------------------
+    # --- what comes down it -------------------------------------------------------------------------------------
 
     async def _obey(self, session: LinkSession) -> None:
-        async with closing(session.instructions()) as instructions:
-            async for instruction in instructions:
+        async with closing(session.instructions()) as messages:
+            async for message in messages:
                 try:
-                    await self._carry_out(instruction)
+                    if isinstance(message, BeatAnswered):
+                        await self._take_answer(message, session)
+                        continue
+                    await self._tell_answered(self._answers.spoken())
+                    await self._orders.carry_out(message, session.epoch)
                 except OSError as error:
                     # The runner died under the call; RunnerGone follows and cuts this stream (A8).
-                    self._ports.telemetry.warn("runner_call_failed", **_which(instruction.key), error=str(error))
+                    self._ports.telemetry.warn("runner_call_failed", error=str(error))
         raise LinkDown("the control plane closed the stream")
 
-    async def _carry_out(self, instruction: Instruction) -> None:
-        if instruction.epoch < self._epoch:  # A3
-            self._ignored(_name(instruction.key), instruction.epoch)
-            return
-        match instruction:
-            case Start():
-                await self._start(instruction)
-            case Stop():
-                await self._stop(instruction)
-            case Signal():
-                await self._signal(instruction)
-            case _:
-                assert_never(instruction)
-
-    async def _start(self, start: Start) -> None:
-        if self._observed.knows(start.key):
-            self._answer_known(start.key)
-            return
-        obstacle = self._obstacle(start)
-        if obstacle:
-            self._end_unstarted(start.key, EndCause.NEVER_STARTED, obstacle)
-            return
-        try:
-            folder = await self._ports.folders.claim(start.key.job)
-        except OSError as error:
-            self._end_unstarted(start.key, EndCause.NEVER_STARTED, f"no folder for checkpoints: {error}")
-            return
-        self._say_as_whom(start)
-        self._observed.starting(start)
-        env = complete_environment(start.env, self._node_env, folder)
-        await self._to_runner(self._ports.runner.start(StartTask(start=start, env=env, folder=folder)))
-
-    async def _stop(self, stop: Stop) -> None:
-        if stop.key in self._observed.open:
-            await self._to_runner(self._ports.runner.stop(stop.key, stop.grace_ms))
-        elif self._observed.knows(stop.key):
-            self._answer_known(stop.key)
-        else:  # A6: the runner searched records, trees, cgroups and marks before it gave its inventory
-            self._end_unstarted(stop.key, EndCause.GONE, "this node has no record, process or mark of it")
-
-    async def _signal(self, signal: Signal) -> None:
-        if signal.key in self._observed.open:  # A10
-            self._ports.telemetry.event("task_signalled", **_which(signal.key), signal=signal.signal)
-            await self._to_runner(self._ports.runner.signal(signal.key, signal.signal))
-
-    async def _to_runner(self, deed: Coroutine[Any, Any, None]) -> None:
-        """A9."""
-        call = asyncio.ensure_future(deed)
-        self._calls[call] = None
-        call.add_done_callback(self._called)
-        await asyncio.shield(call)
-
-    def _called(self, call: "asyncio.Future[None]") -> None:
-        del self._calls[call]
-        if not call.cancelled() and call.exception() is not None and not isinstance(call.exception(), OSError):
-            self._ports.telemetry.warn("runner_call_broke", error=repr(call.exception()))
-
-    def _answer_known(self, key: TaskKey) -> None:
-        """A4. What is open is reported as it stands; an end is offered, again if need be."""
-        if key in self._observed.open:
-            self._say_started(key)
-            self._say_beat()
-        elif key in self._observed.offered or self._observed.reoffer(key) is not None:
-            self._delivery.offer(key)
+    async def _take_answer(self, answer: BeatAnswered, session: LinkSession) -> None:
+        if answer.epoch < session.epoch:
+            ignored(self._ports.telemetry, "answer to a beat", answer.epoch, session.epoch)
         else:
-            self._end_unstarted(key, EndCause.GONE, "it ended here before; the record of its end is no longer kept")
+            await self._tell_answered(self._answers.answered(answer.sequence))
 
-    def _obstacle(self, start: Start) -> str:
-        """A5. Empty when nothing is in the way."""
-        here = {gpu.uuid for gpu in self._registration.inventory.gpus}
-        missing = [uuid for uuid in start.gpus if uuid not in here]
-        if missing:
-            return f"GPU {missing[0]} isn't on this node ({len(missing)} of {len(start.gpus)} are missing)"
-        for uuid, key in self._observed.holders(start.gpus).items():
-            return f"GPU {uuid} isn't free here: {_name(key)} still holds it"
-        return ""
-
-    def _say_as_whom(self, start: Start) -> None:
-        """A11."""
-        account = self._registration.inventory.account
-        if not self._said_as_whom and start.user and account not in ("", "root", start.user):
-            self._said_as_whom = True
-            self._ports.telemetry.warn("user_not_taken_on", **_which(start.key), user=start.user, account=account)
-
-    def _end_unstarted(self, key: TaskKey, cause: EndCause, error: str) -> None:
-        end = TaskEnd(cause=cause, at=self._ports.clock.now(), error=error)
-        self._observed.refused(TaskOver(key=key, end=end))
-        self._delivery.offer(key)
-        self._ports.telemetry.warn("task_not_started", **_which(key), cause=cause, error=error)
-
-    def _ignored(self, what: str, epoch: Epoch) -> None:
-        self._ports.telemetry.count("stale_instructions_total")
-        self._ports.telemetry.warn("stale_epoch_ignored", what=what, epoch=epoch, newest=self._epoch)
-
-
-def _name(key: TaskKey) -> str:
-    """A task for people: job 17, attempt 2, rank 0."""
-    return f"job {key.job}, attempt {key.attempt}, rank {key.rank}"
-
-
-def _which(key: TaskKey) -> dict[str, object]:
-    """A task in a log line; `task_id` is the job's, as everywhere people search for it."""
-    return {"task_id": str(key.job), "attempt": key.attempt, "rank": key.rank}
+    async def _tell_answered(self, at: Mono | None) -> None:
+        """A14. Raises: OSError."""
+        if at is not None:
+            await self._ports.runner.answered(at)

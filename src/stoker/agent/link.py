@@ -6,29 +6,50 @@ Rules: B1  the first pause is 1 to 2 s, each next one twice as long, up to 15 to
        B2  a pause is drawn anew from the upper half of its range, so that a thousand agents that lost one control
            plane together don't come back together
        B3  only `worked` starts over: a control plane that accepts streams and drops them at once is not hammered
+       B4  after that, a run may begin with short pauses: a standby takes over within seconds, and a process that was
+           restarted is back in one
+       B5  while a standby answers, no pause is longer than `STANDBY_S`: it is about to become active, or to say who is
 Source: "equal jitter", M. Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from stoker.ports import Entropy
 
 FIRST_S: Final = 2.0
 CEILING_S: Final = 30.0
+STANDBY_S: Final = 2.0
+QUICK_S: Final = ((0.1, 0.5), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0))
+"""Of 200 agents that is 300 tries a second at most, which cost a standby a fifth of a core."""
 
 
 class Backoff:
     """A run of failures and the pause that the next one costs."""
 
-    def __init__(self, entropy: Entropy, *, first_s: float = FIRST_S, ceiling_s: float = CEILING_S) -> None:
+    def __init__(
+        self,
+        entropy: Entropy,
+        *,
+        first_s: float = FIRST_S,
+        ceiling_s: float = CEILING_S,
+        quick: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        """`quick`: ranges of the pauses after something that worked (B4), before the first of all others."""
         assert 0 < first_s <= ceiling_s, f"no pause fits: {first_s=} {ceiling_s=}"
         self._entropy = entropy
         self._first_s = first_s
         self._ceiling_s = ceiling_s
         self._range_s = first_s
+        self._quick = quick
+        self._ahead: Iterator[tuple[float, float]] = iter(())
 
-    def next_s(self) -> float:
+    def next_s(self, at_most_s: float = CEILING_S) -> float:
         """Seconds to wait now."""
+        for low, high in self._ahead:
+            return self._entropy.jitter(low, high)
+        if at_most_s < self._range_s:
+            return self._entropy.jitter(at_most_s / 2, at_most_s)
         high = self._range_s
         self._range_s = min(self._ceiling_s, high * 2)
         return self._entropy.jitter(high / 2, high)
@@ -36,3 +57,4 @@ class Backoff:
     def worked(self) -> None:
         """The connection has proved itself; the next failure is the first of a new run."""
         self._range_s = self._first_s
+        self._ahead = iter(self._quick)

@@ -5,6 +5,10 @@ Rules: K1  each `connect` makes a channel of its own, so a new try never inherit
        K2  a peer that stops answering is noticed within `KEEPALIVE_S` + `KEEPALIVE_WAIT_S`, also when nothing is sent
        K3  after `close`, or once a stream has broken, every call raises LinkDown, and nothing waits for ever
        K4  the token is asked for anew at each `connect`, and goes with every call of the connection that it opened
+       K5  addresses are tried from the last one that was good, the next at once when one refuses or can't be reached,
+           and after `STAGGER_S` beside one that is silent: a process that is stopped still takes connections. Good is
+           one that had something to say on the stream; one that only let us in is tried last
+       K6  that only standbys answer is no refusal: LinkStandby
 Limits: no TLS yet.
 """
 
@@ -15,7 +19,7 @@ from typing import Final, TypeVar
 import grpc
 from grpc import aio
 
-from stoker.agent.ports import LinkDown, LinkRefused, LinkSession
+from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction
@@ -28,6 +32,8 @@ from stoker.wire.token import HEADER, bearer
 SESSION_KEY: Final = "stoker-session"
 REGISTER_TIMEOUT_S: Final = 10.0
 """Includes the commit of the registration. Longer than a slow disk needs, shorter than a person waits."""
+STAGGER_S: Final = 0.3
+"""A registration that is well takes some milliseconds."""
 FINISH_TIMEOUT_S: Final = 30.0
 """After that the end is offered again, which is safe; a control plane that lost the call must not keep an end back."""
 KEEPALIVE_S: Final = 10.0
@@ -48,6 +54,7 @@ _REFUSALS: Final = frozenset(
     }
 )
 _CODE_KEY: Final = "stoker-code"
+_NOT_ACTIVE: Final = "not_active"
 _MAKE: Final = "`stoker token create --role agent` on the control plane's machine prints one, and no restart is needed"
 _TOKEN_HINTS: Final = {
     "token_missing": f"let `control.token_file` name a file with an agent's token; {_MAKE}",
@@ -84,23 +91,35 @@ class GrpcLink:
         """`token` answers the one to join with, or raises StokerError; None = join without."""
         assert addresses, "no control plane is named"
         self.addresses = tuple(addresses)
+        self._first = 0
+        # K5: where to begin.
         self._token = token
         self._register_timeout_s = register_timeout_s
 
+    @property
+    def has_alternatives(self) -> bool:
+        return len(self.addresses) > 1
+
     async def connect(self, registration: Registration) -> LinkSession:
-        proof = self._proof()
-        down: list[str] = []
-        refused: list[str] = []
-        for address in self.addresses:
-            try:
-                return await _open(address, registration, proof, self._register_timeout_s)
-            except LinkDown as error:
-                down.append(str(error))
-            except LinkRefused as error:
-                refused.append(str(error))
-        if refused:
-            raise LinkRefused("; ".join(refused))
-        raise LinkDown("; ".join(down))
+        tries = _Tries(registration, self._proof(), self._register_timeout_s)
+        try:
+            for address in self._order():
+                session = await tries.begin(address)
+                if session is not None:
+                    break
+            else:
+                session = await tries.rest()
+        finally:
+            await tries.give_up()
+        session.on_good = self._good
+        self._first = (self.addresses.index(session.address) + 1) % len(self.addresses)
+        return session
+
+    def _order(self) -> tuple[str, ...]:
+        return (*self.addresses[self._first :], *self.addresses[: self._first])
+
+    def _good(self, address: str) -> None:
+        self._first = self.addresses.index(address)
 
     def _proof(self) -> _Metadata:
         """K4"""
@@ -112,7 +131,64 @@ class GrpcLink:
             raise LinkRefused(f"{fault.refusal.message}. {fault.refusal.hint}") from fault
 
 
-async def _open(address: str, registration: Registration, proof: _Metadata, timeout_s: float) -> LinkSession:
+class _Tries:
+    """One round of tries (K5)."""
+
+    def __init__(self, registration: Registration, proof: _Metadata, timeout_s: float) -> None:
+        self._registration = registration
+        self._proof = proof
+        self._timeout_s = timeout_s
+        self._open: list[asyncio.Task[_Session]] = []
+        self._failures: list[LinkDown | LinkRefused] = []
+
+    async def begin(self, address: str) -> "_Session | None":
+        """Try this one too. None = the next one's turn has come."""
+        opening = _open(address, self._registration, self._proof, self._timeout_s)
+        task = asyncio.create_task(opening, name=f"register at {address}")
+        self._open.append(task)
+        until_s = asyncio.get_running_loop().time() + STAGGER_S
+        while task in self._open:
+            left_s = until_s - asyncio.get_running_loop().time()
+            session = await self._first(max(0.0, left_s))
+            if session is not None or left_s <= 0:
+                return session
+        return None
+
+    async def rest(self) -> "_Session":
+        """Nobody else is left to be tried. Raises: LinkStandby, LinkDown, LinkRefused."""
+        while self._open:
+            session = await self._first(None)
+            if session is not None:
+                return session
+        words = "; ".join(map(str, self._failures))
+        for kind in (LinkRefused, LinkStandby):
+            if any(isinstance(failure, kind) for failure in self._failures):
+                raise kind(words)
+        raise LinkDown(words)
+
+    async def _first(self, within_s: float | None) -> "_Session | None":
+        """The session that one of the open tries has led to, as soon as any of them ends."""
+        await asyncio.wait(self._open, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in [task for task in self._open if task.done()]:
+            self._open.remove(task)
+            try:
+                return task.result()
+            except (LinkDown, LinkRefused) as failure:
+                self._failures.append(failure)
+        return None
+
+    async def give_up(self) -> None:
+        """Whoever hasn't answered yet is left alone; a second one that took us too."""
+        for task in self._open:
+            task.cancel()
+        if self._open:
+            await asyncio.wait(self._open)
+        for task in self._open:
+            if not task.cancelled() and task.exception() is None:
+                await task.result().close()
+
+
+async def _open(address: str, registration: Registration, proof: _Metadata, timeout_s: float) -> "_Session":
     channel = aio.insecure_channel(address, options=_OPTIONS)
     session = None
     try:
@@ -121,6 +197,8 @@ async def _open(address: str, registration: Registration, proof: _Metadata, time
         welcome = await stub.RegisterAgent(message, timeout=timeout_s, metadata=aio.Metadata(*proof))
         session = _Session(address, channel, stub, welcome, aio.Metadata(*proof, (SESSION_KEY, welcome.session)))
     except aio.AioRpcError as error:
+        if _code(error) == _NOT_ACTIVE:
+            raise LinkStandby(f"{address} is a standby") from error
         if error.code() in _REFUSALS:
             raise LinkRefused(f"{address} refused: {_advice(error)}") from error
         raise LinkDown(_words(address, error)) from error
@@ -141,23 +219,32 @@ class _Session:
         welcome: pb.RegisterResponse,
         metadata: aio.Metadata,
     ) -> None:
-        self._address = address
+        self.address = address
         self._channel = channel
         self._stub = stub
         self._metadata = metadata
         self._heartbeat = stub.Heartbeat(metadata=metadata)
         self._logs = stub.Logs(metadata=metadata)
         self._closed = False
+        self.on_good: Callable[[str], None] | None = None
+        """Told once of the address, when something comes down the stream."""
         self.epoch = Epoch(welcome.epoch)
+        self.cluster_id = welcome.cluster_id
         self.heartbeat_s = welcome.heartbeat_ms / 1_000 if welcome.heartbeat_ms > 0 else HEARTBEAT_DEFAULT_S
 
     async def send(self, report: Report) -> None:
         message = codec.encode_report(report)
         await self._call(lambda: self._heartbeat.write(message))
 
-    async def instructions(self) -> AsyncIterator[Instruction]:
+    async def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
         while True:
             message = await self._read(self._heartbeat.read, pb.ControlMessage)
+            if self.on_good is not None:
+                self.on_good(self.address)
+                self.on_good = None
+            if message.WhichOneof("message") == "beat":
+                yield BeatAnswered(sequence=message.beat.sequence, epoch=Epoch(message.beat.epoch))
+                continue
             instruction = self._understood(codec.decode_instruction, message)
             if instruction is not None:
                 yield instruction
@@ -185,39 +272,43 @@ class _Session:
         message = await self._call(read)
         if isinstance(message, kind):
             return message
-        raise LinkDown(f"{self._address} ended the stream")
+        raise LinkDown(f"{self.address} ended the stream")
 
     def _understood(self, decode: Callable[[_T], _U], message: _T) -> _U:
         try:
             return decode(message)
         except codec.Malformed as error:
-            raise LinkDown(f"{self._address} sent what this agent can't understand: {error}") from error
+            raise LinkDown(f"{self.address} sent what this agent can't understand: {error}") from error
 
     async def _call(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Everything gRPC may raise on a broken or closed call, as LinkDown."""
         if self._closed:
-            raise LinkDown(f"the connection to {self._address} was closed")
+            raise LinkDown(f"the connection to {self.address} was closed")
         try:
             return await call()
         except aio.AioRpcError as error:
-            raise LinkDown(_words(self._address, error)) from error
+            raise LinkDown(_words(self.address, error)) from error
         except (aio.UsageError, asyncio.InvalidStateError) as error:  # the call had ended before
-            raise LinkDown(f"the stream to {self._address} has ended") from error
+            raise LinkDown(f"the stream to {self.address} has ended") from error
         except asyncio.CancelledError:
             # grpc cancels whoever waits on a call that is cancelled. When it is not the task that was cancelled, the
             # call was: by `close`, or by the library when the stream broke.
             task = asyncio.current_task()
             if task is not None and not task.cancelling():
-                raise LinkDown(f"the stream to {self._address} was broken off") from None
+                raise LinkDown(f"the stream to {self.address} was broken off") from None
             raise
 
 
 def _advice(error: aio.AioRpcError) -> str:
     """What a refusal says: its message, and what to do."""
-    code = dict(error.trailing_metadata() or ()).get(_CODE_KEY, "")
-    hint = _TOKEN_HINTS.get(str(code))
+    hint = _TOKEN_HINTS.get(_code(error))
     details = error.details() or ""
     return details if hint is None else f"{details.partition('. ')[0]}; {hint}"
+
+
+def _code(error: aio.AioRpcError) -> str:
+    """Of the refusal. Empty = it is none of a control plane's."""
+    return str(dict(error.trailing_metadata() or ()).get(_CODE_KEY, ""))
 
 
 def _words(address: str, error: aio.AioRpcError) -> str:

@@ -17,11 +17,13 @@ from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
 from stoker.adapters.probe_auto import AutoProbe
 from stoker.adapters.probe_scripted import ScriptedProbe
 from stoker.adapters.probe_smi import SmiProbe
-from stoker.agent.daemon import AgentPorts, Daemon
+from stoker.agent.daemon import Daemon
+from stoker.agent.fence import FileFence
 from stoker.agent.gpu_watch import GpuWatch
 from stoker.agent.launch import account_variables
 from stoker.agent.link_grpc import GrpcLink
 from stoker.agent.machine import describe, die_with_parent, host_name, node_name
+from stoker.agent.ports import AgentPorts, Fence
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings
 from stoker.agent.token_file import TokenFile
@@ -69,6 +71,7 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
         entropy=entropy,
         telemetry=telemetry,
         folders=folders,
+        fence=_fence(settings.data_dir),
     )
     daemon = Daemon(describe(settings, name, uid, found, __version__), ports, node_env=account_variables())
 
@@ -132,6 +135,14 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "tether_s": TETHER_S if executor.jobs_end_with_agent else 0.0,
     }
     return RunnerSocket(settings.data_dir, clock, options, allow_root=executor.allow_root)
+
+
+def _fence(data_dir: Path) -> Fence:
+    """Raises: StokerError when what it keeps can't be read or is damaged."""
+    try:
+        return FileFence(data_dir)
+    except OSError as fault:
+        raise unusable(data_dir, fault) from fault
 
 
 def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:

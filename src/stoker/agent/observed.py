@@ -5,9 +5,12 @@ it refused to start). It holds no clock and does no I/O: the same reports give t
 
 Rules: O1  a runner's inventory replaces all that was known of the runner: what isn't in it isn't there
        O2  a start is noted before it goes to the runner, so no inventory is ever sent that lacks it
-       O3  an end stays offered until the control plane has it; after that it is remembered for `SETTLED_MAX` newer
-           ones, so that a start or stop that comes late is answered and never acted on
+       O3  an end stays offered until the control plane has it; after that its task is remembered for `SETTLED_MAX`
+           newer ones, so that a start or stop that comes late is answered and never acted on
        O4  a task's phase never goes back
+       O5  every inventory names the tasks whose ends have arrived: where the control plane's log is older than that, it
+           asks for them
+Limits: of an end that has arrived only the key stays here, 150 bytes; the runner keeps the rest.
 """
 
 from collections.abc import Iterable
@@ -35,6 +38,7 @@ class Observed:
         self._own: dict[TaskKey, TaskOver] = {}
         # Of `offered`, those of tasks that never reached the runner.
         self._settled: dict[TaskKey, TaskOver | None] = {}
+        # Ends that have arrived, oldest first. None = the runner keeps it.
         self._pids: dict[TaskKey, int] = {}
         self._sequence = 0
 
@@ -63,6 +67,7 @@ class Observed:
     def over(self, report: TaskOver) -> None:
         self.open.pop(report.key, None)
         self._pids.pop(report.key, None)
+        self._settled.pop(report.key, None)
         self.offered[report.key] = report
 
     def refused(self, report: TaskOver) -> None:
@@ -72,9 +77,14 @@ class Observed:
 
     def settled(self, key: TaskKey) -> bool:
         """The control plane has this end on disk. True when the runner keeps a record of it that may go now."""
-        over = self.offered.pop(key, None)
-        self._remember(key, over)
-        return self._own.pop(key, None) is None
+        self.offered.pop(key, None)
+        own = self._own.pop(key, None)
+        self._remember(key, own)
+        return own is None
+
+    def forgotten(self, key: TaskKey) -> None:
+        """The runner keeps no record of this task any more."""
+        self._settled.pop(key, None)
 
     def _advance(self, key: TaskKey, phase: TaskPhase, running: TaskRunning | None) -> None:
         known = self.open.get(key)
@@ -96,13 +106,18 @@ class Observed:
     def knows(self, key: TaskKey) -> bool:
         return key in self.open or key in self.offered or key in self._settled
 
-    def reoffer(self, key: TaskKey) -> TaskOver | None:
-        """The control plane speaks as if it lacked an end that it once had: offer it again. None = it isn't kept."""
-        over = self._settled.get(key)
-        if over is not None:
-            del self._settled[key]
-            self.offered[key] = over
-        return over
+    def reoffer(self, key: TaskKey) -> bool:
+        """The control plane speaks as if it lacked an end that it once had: offer it again. False = the runner has
+        it."""
+        own = self._settled.get(key)
+        if own is None:
+            return False
+        self.refused(own)
+        return True
+
+    def has_arrived(self, key: TaskKey) -> bool:
+        """Had the control plane, or another before it, its end already?"""
+        return key in self._settled
 
     def started(self, key: TaskKey) -> Started | None:
         """What was reported when the task began to run. The pid is 0 when an earlier agent started it."""
@@ -120,9 +135,9 @@ class Observed:
         return any(key.job == job for key in self.open)
 
     def task_inventory(self, boot_id: str) -> TaskInventory:
-        """For a new stream. Ends that have arrived are left out: a ledger that lacks one must not wait for it."""
+        """For a new stream. Ends that have arrived are only named: a ledger that lacks one must not wait for it."""
         ended = (TaskStatus(key=key, phase=TaskPhase.ENDED) for key in self.offered)
-        return TaskInventory(boot_id=boot_id, tasks=(*self.open.values(), *ended))
+        return TaskInventory(boot_id=boot_id, tasks=(*self.open.values(), *ended), kept=tuple(self._settled))
 
     def beat(self) -> Beat:
         self._sequence += 1

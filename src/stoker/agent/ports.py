@@ -5,15 +5,18 @@ same contract tests.
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from stoker.agent.launch import Folders, NoFolders
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus
 from stoker.brain.domain.units import Instant, Mono
+from stoker.ports import Clock, Entropy, Telemetry
 
 
 class LinkDown(Exception):
@@ -240,3 +243,16 @@ class Runner(Protocol):
     async def shutdown(self) -> None:
         """Kill every task, then end the runner. For `up` and `demo`."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPorts:
+    """All that the daemon touches."""
+
+    link: Link
+    runner: Runner
+    clock: Clock
+    entropy: Entropy
+    telemetry: Telemetry
+    folders: Folders = field(default_factory=NoFolders)
+    fence: Fence = field(default_factory=NoFence)

@@ -1,0 +1,95 @@
+"""Where does an agent keep the newest epoch that it obeyed?
+
+A file in its data folder with two places, written in turn. It never grows and no other file is made, so that a disk
+which jobs have filled doesn't keep a new control plane out.
+
+Rules: F1  `keep` returns when what it was given would survive a power loss
+       F2  of two places the newer whole one holds; a write that was cut short leaves the other
+       F3  a file in which neither is whole is refused: an older control plane might be let back in
+"""
+
+import json
+import os
+from binascii import crc32
+from pathlib import Path
+from typing import Final
+
+from stoker.agent.ports import Obeyed
+from stoker.brain.domain.ids import Epoch
+
+FILE_NAME: Final = "obeyed"
+PLACE_BYTES: Final = 512
+"""What disks write whole."""
+_CLUSTER_ID_MAX: Final = 200
+
+
+class FileFence:
+    """The Fence port on a data folder that this process holds."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Raises: OSError when the file can't be read, or made, or is damaged."""
+        self._path = data_dir / FILE_NAME
+        contents = _contents(self._path)
+        whole = [place for place in map(_read, contents) if place is not None]
+        if any(contents) and not whole:
+            raise OSError(
+                f"{self._path} is damaged; remove it once no older control plane of this cluster can be alive any more"
+            )
+        self._turn, self._obeyed = max(whole, key=lambda place: place[0], default=(0, Obeyed()))
+        if not whole:
+            self._make()
+
+    def read(self) -> Obeyed:
+        return self._obeyed
+
+    async def keep(self, obeyed: Obeyed) -> None:
+        turn = self._turn + 1
+        fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, _place(turn, obeyed), turn % 2 * PLACE_BYTES)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._turn, self._obeyed = turn, obeyed
+
+    def _make(self) -> None:
+        """Both places, blank, while there is room for them."""
+        fresh = self._path.with_suffix(".new")
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, _place(0, Obeyed()) * 2)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        fresh.rename(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _place(turn: int, obeyed: Obeyed) -> bytes:
+    assert len(obeyed.cluster_id) <= _CLUSTER_ID_MAX, f"no cluster is called {obeyed.cluster_id[:80]!r}"
+    body = json.dumps({"turn": turn, "cluster_id": obeyed.cluster_id, "epoch": obeyed.epoch}).encode()
+    line = b"%08x %s" % (crc32(body), body)
+    assert len(line) < PLACE_BYTES, f"{len(line)} bytes don't fit"
+    return line.ljust(PLACE_BYTES - 1) + b"\n"
+
+
+def _contents(path: Path) -> tuple[bytes, ...]:
+    try:
+        content = path.read_bytes()[: 2 * PLACE_BYTES]
+    except FileNotFoundError:
+        return ()
+    return content[:PLACE_BYTES], content[PLACE_BYTES:]
+
+
+def _read(content: bytes) -> tuple[int, Obeyed] | None:
+    """F2. None = not whole."""
+    line = content.rstrip()
+    body = line[9:]
+    if line[:9] != b"%08x " % crc32(body):
+        return None
+    record = json.loads(body)
+    return record["turn"], Obeyed(record["cluster_id"], Epoch(record["epoch"]))
