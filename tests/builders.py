@@ -183,7 +183,9 @@ class Cluster:
         }
 
     def _free_on(self, node: Node) -> Free:
-        free = Free(node.inventory.gpus, node.inventory.cpus, node.inventory.memory_mb)
+        kept = [uuid for stray in node.strays for uuid in stray.gpus]
+        gpus = tuple(gpu for gpu in node.inventory.gpus if gpu.uuid not in kept)
+        free = Free(gpus, node.inventory.cpus, node.inventory.memory_mb)
         for attempt in self.live_attempts():
             for task in attempt.tasks:
                 if task.placement.node == node.name:

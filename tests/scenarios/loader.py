@@ -4,7 +4,7 @@ A file is prose with blocks in it. A block begins with one of the words below an
 lines are indented. Blocks act in the order in which they stand:
 
     cluster:    nodes that register (or change): `a: gpus=4 cpus=32`, `b: models=A100,V100 unreachable`,
-                `c: gpus=8 labels=zone=a,disk=ssd taints=big:NoSchedule`
+                `c: gpus=8 labels=zone=a,disk=ssd taints=big:NoSchedule`, `d: gpus=4 quarantined=0,1` (two of its GPUs)
     partitions: `long: where="zone=a" tolerate=big`
     jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
                 `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
@@ -24,11 +24,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.array import member_id, spans_of, spans_text
 from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import JobId, PartitionName
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.node import Node
+from stoker.brain.domain.node import Node, Stray
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
@@ -36,14 +38,14 @@ from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.reason import describe
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.where import Where, make_where
-from tests.builders import A100, H100, V100, Cluster, cluster, job, node, running_on, tenant, where
+from tests.builders import A100, H100, NOW, V100, Cluster, cluster, job, node, running_on, tenant, where
 
 FOLDER: Final = Path(__file__).parent
 _MODELS: Final = {"A100": A100, "V100": V100, "H100": H100}
 _BLOCK: Final = re.compile(r"(cluster|partitions|tenants|pools|jobs|policy|end|plan):(.*)")
 _NODE_WORDS: Final = frozenset(
     {"gpus", "models", "gpu_memory_mb", "cpus", "memory_mb", "address", "unreachable", "drained", "forgotten"}
-    | {"labels", "taints"}
+    | {"labels", "taints", "quarantined"}
 )
 _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
@@ -149,7 +151,7 @@ def _read_node(text: str) -> Node:
     name, _, rest = text.partition(":")
     said = _settings(rest, _NODE_WORDS)
     models = [_MODELS.get(model, model) for model in said.get("models", "").split(",") if model]
-    return node(
+    made = node(
         name.strip(),
         gpus=int(said.get("gpus", 0)),
         models=models,
@@ -163,6 +165,8 @@ def _read_node(text: str) -> Node:
         labels=dict(word.split("=") for word in _words(said, "labels")),
         taints=_words(said, "taints"),
     )
+    kept = tuple(made.inventory.gpus[int(index)].uuid for index in _words(said, "quarantined"))
+    return replace(made, strays=(Stray(job=JobId(1), attempt=1, rank=0, gpus=kept, settled_at=NOW),) if kept else ())
 
 
 def _read_jobs(text: str) -> list[Job]:
