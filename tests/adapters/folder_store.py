@@ -1,8 +1,12 @@
 """A data folder as the contract of the EventLog port wants a store: it outlives the logs opened on it."""
 
+import json
 import sqlite3
 from pathlib import Path
 
+from stoker.adapters.cut_tail import tails
+from stoker.adapters.history_sql import SqliteHistory
+from stoker.adapters.incoming_folder import IncomingFolder
 from stoker.adapters.log_sqlite import SqliteLog
 from stoker.brain.domain.ids import Position
 
@@ -17,6 +21,19 @@ class FolderStore:
 
     def log(self) -> SqliteLog:
         return SqliteLog(self.folder, telemetry=self, look_back_max=self.look_back_max)
+
+    def other(self) -> "FolderStore":
+        return FolderStore(self.folder.with_name("other"))
+
+    def incoming(self) -> IncomingFolder:
+        return IncomingFolder(self.folder)
+
+    def history(self) -> SqliteHistory:
+        self.folder.mkdir(exist_ok=True)
+        return SqliteHistory(self.folder)
+
+    def tails(self) -> list[list[tuple[int, bytes]]]:
+        return [[_kept(line) for line in path.read_text().splitlines()] for path in tails(self.folder)]
 
     def damage_record(self, position: Position) -> None:
         self.sql(f"UPDATE event SET record = x'00' || substr(record, 2) WHERE position = {position}")
@@ -45,3 +62,8 @@ class FolderStore:
     def count(self, name: str, by: int = 1, **labels: str) -> None: ...
     def gauge(self, name: str, value: float, **labels: str) -> None: ...
     def observe(self, name: str, seconds: float, **labels: str) -> None: ...
+
+
+def _kept(line: str) -> tuple[int, bytes]:
+    kept = json.loads(line)
+    return kept["position"], json.dumps(kept["record"], separators=(",", ":")).encode()

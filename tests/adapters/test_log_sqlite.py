@@ -13,7 +13,8 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import LogConflict, LogDamaged, LogFailed
 from tests.adapters.folder_store import FolderStore
-from tests.contracts.event_log import ONE, EventLogContract, everything, numbered, opened, records
+from tests.contracts.event_log import ONE, everything, numbered, opened, records
+from tests.contracts.replica_log import ReplicaLogContract
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def store(tmp_path: Path) -> FolderStore:
     return FolderStore(tmp_path / "data")
 
 
-class TestSqliteLog(EventLogContract):
+class TestSqliteLog(ReplicaLogContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> FolderStore:
         return FolderStore(tmp_path / "data")

@@ -2,7 +2,8 @@
 
 Rules: F1  one process at a time holds a folder; the kernel lets go of the lock when that process is gone, however it
            ended, so a lock is never stale
-       F2  a folder that can't be made, written or locked is refused before anything else happens, with the reason
+       F2  a folder that can't be made, written or locked is refused before anything else happens, with the reason; but
+           one that was in use before may be full, for it can be read
        F3  what is made in it only its owner can read, whatever the folder's own mode is: the environment of every job
            is in there, and jobs run on this machine too
 """
@@ -34,24 +35,25 @@ class HeldFolder:
 
 
 def hold_folder(path: Path) -> HeldFolder:
-    """Make the folder if it isn't there, prove that it can be written, and lock it.
+    """Make the folder if it isn't there, prove that it can be written (F2), and lock it.
 
     Raises: StokerError `data_dir_unusable` or `data_dir_held`.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        was_there = (path / LOCK_NAME).exists()
         fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as fault:
         raise unusable(path, fault) from fault
     try:
-        _lock(path, fd)
+        _lock(path, fd, was_there=was_there)
     except BaseException:
         os.close(fd)
         raise
     return HeldFolder(path, fd)
 
 
-def _lock(path: Path, fd: int) -> None:
+def _lock(path: Path, fd: int, *, was_there: bool) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as fault:
@@ -59,11 +61,13 @@ def _lock(path: Path, fd: int) -> None:
             raise _held(path, fd) from fault
         raise unusable(path, fault) from fault
     try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        # Written over what is there: where no room is left that takes none.
+        os.pwrite(fd, f"{os.getpid()}\n".ljust(_PID_BYTES_MAX).encode(), 0)
         os.fsync(fd)
     except OSError as fault:
-        raise unusable(path, fault) from fault
+        if not was_there or fault.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise unusable(path, fault) from fault
+        os.ftruncate(fd, 0)  # better nobody than somebody else
 
 
 def make_private(path: Path) -> None:

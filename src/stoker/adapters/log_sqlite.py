@@ -1,14 +1,18 @@
 """How does the event log live in SQLite, seen from asyncio?
 
 One thread owns the writing connection; what gathers while it waits for the disk is the caller's next batch. A second
-thread writes snapshots, reads history and moves the WAL, so that none of these delays an append by more than one small
-transaction. Both are inside this adapter: nothing above the port knows of them.
+thread writes snapshots and moves the WAL, so that neither delays an append by more than one small transaction; a third
+reads, so that whoever follows doesn't wait for a snapshot. All are inside this adapter: nothing above the port knows of
+them.
 
-Rules: L1 to L5 of the port, and
+Rules: L1 to L8 of the port, and
        K1  opening reads every kept record; a damaged one is refused with what is known and how to recover
        K2  the newest snapshot is answered; if it is damaged, an older one (or none) is, with a warning, provided
            that the log reaches back to it; otherwise LogDamaged
        K3  records are trimmed behind the older kept snapshot minus `look_back_max`, in transactions of TRIM_ROWS rows
+       K4  a cut first sets aside what goes, then the snapshots of it, then forgets it: a crash on the way leaves a log
+           that opens, and the same cut again finishes it
+       K5  on a full disk it opens and can be read; once there is room, a log that is opened anew can be written
 Limits: SQLite drops a WAL's tail that fails its checksum; Stoker notices a lost tail only when a snapshot is newer.
 """
 
@@ -20,13 +24,32 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from stoker.adapters.cut_tail import keep_tail, sweep_tails
 from stoker.adapters.data_folder import HeldFolder, hold_folder, unusable
+from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.folder_swap import INCOMING_NAME, begin_swap, finish_swap
+from stoker.adapters.history_sql import SqliteHistory
+from stoker.adapters.log_way_out import WayOut
 from stoker.adapters.record_check import RecordDamaged
+from stoker.adapters.replica_id import replica_id
 from stoker.adapters.snapshot_files import KEPT, SnapshotFiles, StoredSnapshot
-from stoker.adapters.sqlite_journal import STORE_NAME, Journal, JournalReader, as_os_error, move_wal
+from stoker.adapters.sqlite_journal import Journal, JournalReader
+from stoker.adapters.sqlite_reader import READ_ROWS, move_wal
+from stoker.adapters.sqlite_store import as_os_error, words
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.snapshot_frame import SnapshotDamaged
-from stoker.ports import LogConflict, LogDamaged, LogFailed, Snapshot, Telemetry
+from stoker.ports import (
+    Entropy,
+    HistoryFailed,
+    HistoryMark,
+    LogConflict,
+    LogDamaged,
+    LogFailed,
+    LogTrimmed,
+    Snapshot,
+    Stored,
+    Telemetry,
+)
 
 LOOK_BACK_MAX: Final = 50_000
 TRIM_ROWS: Final = 256
@@ -40,44 +63,77 @@ Answer = TypeVar("Answer")
 
 
 class SqliteLog:
-    """The `EventLog` port on one data folder."""
+    """The `ReplicaLog` port on one data folder."""
 
     def __init__(
-        self, data_dir: Path, *, telemetry: Telemetry | None = None, look_back_max: int = LOOK_BACK_MAX
+        self,
+        data_dir: Path,
+        *,
+        telemetry: Telemetry | None = None,
+        entropy: Entropy | None = None,
+        look_back_max: int = LOOK_BACK_MAX,
     ) -> None:
         self._path = data_dir.absolute()
         self._telemetry = telemetry
+        self._entropy = entropy or SystemEntropy()
         self._look_back_max = look_back_max
         self._snapshots = SnapshotFiles(self._path)
+        self._way_out = WayOut(self._path, self._snapshots)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="stoker-log")
         self._side = ThreadPoolExecutor(1, thread_name_prefix="stoker-log-side")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="stoker-log-read")
         self._saving = asyncio.Lock()
         self._folder: HeldFolder | None = None
         self._journal: Journal | None = None
+        self._reader: JournalReader | None = None
+        self._uid = ""
         self._refusal: LogConflict | LogFailed | None = None
+        self._spent = ""
+        """Why this log is another one now."""
         self._wal_bytes = 0
         self._closed = False
 
     async def open(self) -> Position:
         """Raises: StokerError (`data_dir_held`, `data_dir_unusable`, `store_too_new`), LogDamaged."""
         assert self._journal is None, "the log is open already"
-        return await self._in(self._writer, self._open)
+        end = await self._in(self._writer, self._open)
+        await self._put_history_back()
+        return end
+
+    @property
+    def uid(self) -> str:
+        assert self._uid, "the log isn't open"
+        return self._uid
+
+    @property
+    def promised(self) -> Epoch:
+        return self._opened().promised
 
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         await self._in(self._writer, self._append, epoch, position, tuple(records))
 
+    async def promise(self, epoch: Epoch) -> None:
+        await self._in(self._writer, self._promise, epoch)
+
     async def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
-        journal = self._opened()
-        through = journal.end
-        reader = await self._in(self._side, JournalReader, journal.path)
-        try:
-            while position < through:
-                rows = await self._in(self._side, self._read, reader, position, through)
-                for row in rows:
-                    yield row
-                position = rows[-1][0]
-        finally:
-            reader.close()
+        through = self._opened().end
+        while position < through:
+            try:
+                rows = await self._in(self._reading, self._read, position, through, READ_ROWS)
+            except LogTrimmed as fault:
+                raise LogDamaged(str(fault)) from fault
+            for row in rows:
+                yield row.position, row.record
+            position = rows[-1].position
+
+    async def after(self, position: Position, most: int) -> list[Stored]:
+        through = self._opened().end
+        if position >= through:
+            return []
+        return await self._in(self._reading, self._read, position, through, most)
+
+    async def ends(self) -> list[tuple[Epoch, Position]]:
+        return list(self._opened().ends)
 
     async def snapshot(self) -> Snapshot | None:
         found, notes = await self._in(self._side, self._newest_whole)
@@ -89,14 +145,25 @@ class SqliteLog:
     async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
         """Raises: StokerError `data_dir_unusable` when it can't be written. That harms nothing that was acknowledged,
         so unlike a failed append it doesn't end the log."""
-        end = self._opened().end
-        assert position <= end, f"a snapshot at {position} of a log that ends at {end}"
         async with self._saving:
+            if self._spent:
+                raise LogFailed(self._spent)
+            end = self._opened().end
+            assert position <= end, f"a snapshot at {position} of a log that ends at {end}"
             try:
                 await self._in(self._side, self._snapshots.save, position, tuple(chunks))
             except OSError as fault:
                 raise unusable(self._path, fault) from fault
             await self._trim()
+
+    async def cut(self, position: Position) -> str:
+        async with self._saving:
+            return await self._in(self._writer, self._cut, position)
+
+    async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:
+        assert folder == self._path / INCOMING_NAME, f"{folder} isn't what was put together in {self._path}"
+        async with self._saving:
+            return await self._in(self._writer, self._install, epoch, position, folder)
 
     async def close(self) -> None:
         """Finish what is queued, then let the folder go. Safe to call twice, and after `open` failed."""
@@ -104,9 +171,11 @@ class SqliteLog:
             return
         self._closed = True
         async with self._saving:
+            await self._in(self._reading, self._close_reader)
             await self._in(self._writer, self._close_journal)
         self._writer.shutdown()
         self._side.shutdown()
+        self._reading.shutdown()
         if self._folder is not None:
             self._folder.release()
 
@@ -123,10 +192,13 @@ class SqliteLog:
             folder = hold_folder(self._path)
             undo.callback(folder.release)
             try:
+                finish_swap(self._path)
                 self._snapshots.sweep()
+                sweep_tails(self._path)
+                uid = replica_id(self._path, self._entropy)
                 journal = Journal(self._path)
             except RecordDamaged as fault:
-                raise self._damaged(fault) from fault
+                raise self._way_out.damaged(fault) from fault
             except sqlite3.Error as fault:
                 raise unusable(self._path, as_os_error(fault)) from fault
             except OSError as fault:
@@ -134,12 +206,32 @@ class SqliteLog:
             undo.callback(journal.close)
             newest = max(self._snapshots.positions(), default=0)
             if newest > journal.end:
-                raise self._tail_lost(journal, newest)
+                raise self._way_out.tail_lost(journal, newest)
             undo.pop_all()
-        self._folder, self._journal = folder, journal
+        self._folder, self._journal, self._uid = folder, journal, uid
         return journal.end
 
+    async def _put_history_back(self) -> None:
+        """L7. What it noted of facts that were cut off never happened."""
+        position = self._opened().history_to
+        if position is None:
+            return
+        history = SqliteHistory(self._path)
+        try:
+            mark = await history.open()
+            if mark.position > position:
+                await history.rewind(HistoryMark(cluster_id=mark.cluster_id, position=position))
+            await self._in(self._writer, self._opened().history_is_back)
+        except (HistoryFailed, LogFailed) as fault:
+            # It can't be written now; the note stays, and whoever opens the log next tries again.
+            if self._telemetry is not None:
+                self._telemetry.warn("history_not_put_back", position=position, error=str(fault))
+        finally:
+            await history.close()
+
     def _append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        if self._spent:
+            raise LogFailed(self._spent)
         if self._refusal is not None:
             raise type(self._refusal)(f"this log has already refused: {self._refusal}")
         try:
@@ -148,6 +240,65 @@ class SqliteLog:
             self._refusal = fault
             raise
         self._wal_grew(sum(len(record) for record in records) + _PAGE_BYTES)
+
+    def _promise(self, epoch: Epoch) -> None:
+        """Unlike an append that failed it leaves nothing unknown that matters, so the log goes on."""
+        if self._spent:
+            raise LogFailed(self._spent)
+        self._opened().promise(epoch)
+
+    def _cut(self, position: Position) -> str:
+        """K4"""
+        journal = self._opened()
+        if self._spent:
+            raise LogFailed(self._spent)
+        if position >= journal.end:
+            return ""
+        self._must_be_had(position)
+        try:
+            path = keep_tail(self._path, journal.tail(position))
+            self._snapshots.set_aside_after(position)
+        except OSError as fault:
+            raise LogFailed(f"can't set aside what came after record {position}: {fault.strerror or fault}") from fault
+        except sqlite3.Error as fault:
+            raise LogFailed(f"can't read what came after record {position}: {words(fault)}") from fault
+        except RecordDamaged as fault:
+            raise self._way_out.damaged(fault) from fault
+        journal.cut(position)
+        self._spent = f"the log was cut behind record {position}; open it anew"
+        return str(path)
+
+    def _must_be_had(self, position: Position) -> None:
+        """Raises: LogTrimmed."""
+        journal = self._opened()
+        reached = next(
+            (at for at in self._snapshots.positions() if at <= position and self._way_out.is_whole(at)), Position(0)
+        )
+        if journal.first > reached + 1 or not journal.can_end_at(position):
+            raise LogTrimmed(
+                f"no state at record {position} can be had: the log begins at {journal.first}, and the newest whole "
+                f"snapshot before is at {reached}"
+            )
+
+    def _install(self, epoch: Epoch, position: Position, folder: Path) -> str:
+        if self._spent:
+            raise LogFailed(self._spent)
+        mine = self._opened()
+        try:
+            other = Journal(folder)
+            try:
+                found = (other.epoch, other.end, SnapshotFiles(folder).positions())
+                assert found == (epoch, position, [position]), f"{folder} holds {found}"
+                other.promise(mine.promised)
+            finally:
+                other.close()
+            aside = begin_swap(self._path, keep=mine.end > 0 or bool(self._snapshots.positions()))
+        except (OSError, RecordDamaged) as fault:
+            raise LogFailed(f"can't install {folder}: {fault}") from fault
+        except sqlite3.Error as fault:
+            raise LogFailed(f"can't install {folder}: {words(fault)}") from fault
+        self._spent = "another log has taken the place of this one; open it anew"
+        return aside
 
     def _wal_grew(self, by_bytes: int) -> None:
         self._wal_bytes += by_bytes
@@ -158,7 +309,7 @@ class SqliteLog:
     def _move_wal(self) -> None:
         # What can't be moved now stays in the WAL, which is as durable, and is moved by the writer at its own bound.
         with suppress(sqlite3.Error):
-            move_wal(self._opened().path)
+            move_wal(self._opened().store)
 
     async def _trim(self) -> None:
         kept = await self._in(self._side, self._snapshots.positions)
@@ -185,15 +336,24 @@ class SqliteLog:
             self._journal.close()
             self._journal = None
 
-    def _read(self, reader: JournalReader, position: Position, through: Position) -> list[tuple[Position, bytes]]:
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _read(self, position: Position, through: Position, most: int) -> list[Stored]:
+        """Raises: LogTrimmed, LogDamaged, LogFailed."""
         first = self._opened().first
         try:
-            return reader.after(position, through)
+            self._reader = self._reader or JournalReader(self._opened().store)
+            return self._reader.after(position, through, most)
         except RecordDamaged as fault:
             first = max(first, self._opened().first)
             if fault.position < first:
-                raise LogDamaged(f"records before {first} were trimmed from {self._path}: follow from there") from fault
-            raise self._damaged(fault) from fault
+                raise LogTrimmed(f"records before {first} were trimmed from {self._path}: follow from there") from fault
+            raise self._way_out.damaged(fault) from fault
+        except sqlite3.Error as fault:
+            raise LogFailed(f"can't read {self._path}: {words(fault)}") from fault
 
     def _newest_whole(self) -> tuple[StoredSnapshot | None, list[str]]:
         """The newest snapshot that is whole and that the log continues, and what is wrong with newer ones."""
@@ -210,71 +370,7 @@ class SqliteLog:
                 damaged.append(position)
         reached = found.position if found is not None else 0
         if journal.first > reached + 1:
-            raise self._out_of_reach(journal.first, reached, notes)
+            raise self._way_out.out_of_reach(journal.first, reached, notes)
         for position in damaged:
             self._snapshots.set_aside(position)
         return found, notes
-
-    def _out_of_reach(self, first: Position, reached: int, notes: Sequence[str]) -> LogDamaged:
-        what = "; ".join(notes) if notes else f"{self._path} holds no snapshot"
-        have = f"the next older whole snapshot is at {reached}" if reached else "there is no older whole snapshot"
-        return LogDamaged(
-            f"the state can't be rebuilt: {what}; {have}, and the log begins at record {first}. "
-            f"To recover: restore {self._path} from a backup"
-        )
-
-    def _tail_lost(self, journal: Journal, newest: int) -> LogDamaged:
-        return LogDamaged(
-            f"{journal.path} ends at record {journal.end}, but {self._snapshots.path(Position(newest))} was taken at "
-            f"{newest}: the end of the log is missing. To recover: restore {self._path} from a backup"
-        )
-
-    def _damaged(self, fault: RecordDamaged) -> LogDamaged:
-        store, bad = self._path / STORE_NAME, fault.position
-        if bad == 0 or fault.unreadable:
-            where = f", from record {bad} on" if bad else ""
-            return LogDamaged(
-                f"{store} can't be read{where}: {fault}. To recover: copy {self._path} aside, "
-                "then restore it from a backup"
-            )
-        return LogDamaged(f"record {bad} of {store} can't be trusted: {fault}. To recover: {self._way_out(bad)}")
-
-    def _way_out(self, bad: int) -> str:
-        """What really lets the log open again, though record `bad` is lost: tests follow it to the letter."""
-        store, kept = self._path / STORE_NAME, self._snapshots.positions()
-        first, last = self._bounds()
-        whole = [at for at in kept if self._is_whole(at)]
-        covered = next((at for at in whole if at > bad or at == bad < last), None)
-        if covered is not None:
-            return (
-                f"snapshot {self._snapshots.path(covered).name} holds the state after it, so the current state loses "
-                f"nothing without it: copy {self._path} aside, then "
-                f"sqlite3 {store} 'DELETE FROM event WHERE position <= {bad}'"
-            )
-        before = next((at for at in whole if at < bad), 0)
-        if before and not first < bad:
-            return f"restore {self._path} from a backup: no record before it is left"
-        if first > before + 1:
-            return f"restore {self._path} from a backup: no whole snapshot reaches record {first}, where the log begins"
-        # A snapshot of what is cut off would be a log that lost its end.
-        ahead = [str(self._snapshots.path(at)) for at in kept if at >= bad]
-        remove = f"rm {' '.join(ahead)} && " if ahead else ""
-        return (
-            f"restore {self._path} from a backup; without one, copy it aside, then {remove}"
-            f"sqlite3 {store} 'DELETE FROM event WHERE position >= {bad}' "
-            f"(this forgets all that happened since record {bad - 1})"
-        )
-
-    def _bounds(self) -> tuple[int, int]:
-        reader = JournalReader(self._path / STORE_NAME)
-        try:
-            return reader.bounds()
-        finally:
-            reader.close()
-
-    def _is_whole(self, position: Position) -> bool:
-        try:
-            self._snapshots.load(position)
-        except SnapshotDamaged:
-            return False
-        return True

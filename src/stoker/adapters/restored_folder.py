@@ -31,12 +31,18 @@ class Beginning:
     """What a log goes on from."""
 
     cluster_id: str
-    position: Position
+    base: tuple[Epoch, Position]
+    """Of the last record that its state holds."""
     chunks: Sequence[bytes]
     """The snapshot that was taken there."""
     epoch: Epoch
     records: Sequence[bytes]
     """What stands behind it, under that epoch."""
+
+    @property
+    def mark(self) -> HistoryMark:
+        """How far its history goes."""
+        return HistoryMark(cluster_id=self.cluster_id, position=self.base[1])
 
 
 @contextmanager
@@ -70,17 +76,17 @@ def new_folder(path: Path, *, replace: bool) -> Iterator[Path]:
 
 def fill(folder: Path, beginning: Beginning) -> None:
     """Snapshot and log. Raises: OSError, LogFailed."""
-    SnapshotFiles(folder).save(beginning.position, beginning.chunks)
-    begin_behind(folder, beginning.epoch, beginning.position, beginning.records)
+    SnapshotFiles(folder).save(beginning.base[1], beginning.chunks)
+    begin_behind(folder, beginning.base, beginning.epoch, beginning.records)
 
 
-async def put_history_back(folder: Path, beginning: Beginning) -> None:
-    """Take off what the history noted after the backup's position. Raises: HistoryFailed, StokerError
+async def put_history_back(folder: Path, mark: HistoryMark) -> None:
+    """Take off what the history noted after a backup's position. Raises: HistoryFailed, StokerError
     `backup_damaged`."""
     history = SqliteHistory(folder)
     try:
         found = await history.open()
-        if found.cluster_id != beginning.cluster_id or found.position < beginning.position:
+        if found.cluster_id != mark.cluster_id or found.position < mark.position:
             named = f"{found.position} of cluster {found.cluster_id or 'none'}"
             raise StokerError(
                 refuse(
@@ -89,7 +95,7 @@ async def put_history_back(folder: Path, beginning: Beginning) -> None:
                     "take another backup: this one was put together by hand",
                 )
             )
-        await history.rewind(HistoryMark(cluster_id=beginning.cluster_id, position=beginning.position))
+        await history.rewind(mark)
     finally:
         await history.close()
 

@@ -25,6 +25,7 @@ FREE_EVERY_BYTES: Final = 8 * 1024 * 1024
 """The same of a file that goes: 100 MiB freed at once held up the log for 20 ms, freed bit by bit for 5."""
 
 _NAME: Final = re.compile(r"snapshot-([0-9]{1,19})\.jsonl")
+_CUT: Final = ".cut"
 _DAMAGED_NAME: Final = "snapshot.damaged"
 
 
@@ -90,6 +91,17 @@ class SnapshotFiles:
         except OSError as fault:
             raise SnapshotDamaged(fault.strerror or str(fault)) from fault
         return StoredSnapshot(position, unframed(position, data))
+
+    def set_aside_after(self, position: Position) -> None:
+        """Those of facts that are about to be cut off are no snapshots any more. The newest KEPT are kept aside; doing
+        it again is harmless. Raises: OSError."""
+        for later in self.positions():
+            if later > position:
+                path = self.path(later)
+                path.replace(path.with_suffix(_CUT))
+        sync_folder(self._folder)
+        for old in sorted(self._folder.glob(f"snapshot-*{_CUT}"))[:-KEPT]:
+            self._drop(old)
 
     def set_aside(self, position: Position) -> Path:
         """Rename a damaged file, so that it is neither counted nor lost. One such file is kept."""

@@ -1,97 +1,153 @@
 """How does SQLite keep the event log, seen from the one thread that owns the connection?
 
-Rules: J1  WAL with synchronous=FULL: a commit returns after the log's own fsync
+Rules: J1  WAL with synchronous=FULL: a commit returns after the log's own fsync; and what opening finds is made durable
+           before it is told to anybody, whatever became of the fsync of the process before
        J2  positions are the primary key, so a second writer's row makes our insert fail instead of hiding
        J3  every row read is checked: its place, its epoch's order, its checksum
        J4  schema changes are the numbered files in `migrations/`, each one transaction together with its number
+       J5  what stands before the oldest row is kept beside it: trimming, cutting and beginning behind a snapshot move
+           both in one transaction
 """
 
-import errno
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.data_folder import make_private
+from stoker.adapters.data_folder import make_private, sync_folder
 from stoker.adapters.record_check import RecordDamaged, checksum
+from stoker.adapters.sqlite_reader import READ_ROWS, JournalReader, checked
 from stoker.adapters.sqlite_schema import ForeignStore, migrate
+from stoker.adapters.sqlite_store import SqliteStore, as_os_error, is_damage, words
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.ports import LogConflict, LogFailed
+from stoker.ports import EPOCHS_MAX, LogConflict, LogFailed, Stored
 
 STORE_NAME: Final = "stoker.db"
 BUSY_TIMEOUT_S: Final = 30.0
 """How long an append waits for a person's own SQLite shell before it gives up."""
 CHECKPOINT_PAGES: Final = 8_000
 """Where the writer itself moves the WAL into the store (32 MiB). Usually the side thread has done it long before."""
-READ_ROWS: Final = 1_000
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _APPLICATION_ID: Final = 0x53544B52
-_SQLITE_ERRNO: Final = {
-    "SQLITE_FULL": errno.ENOSPC,
-    "SQLITE_READONLY": errno.EROFS,
-    "SQLITE_IOERR": errno.EIO,
-    "SQLITE_PERM": errno.EACCES,
-    "SQLITE_CANTOPEN": errno.EACCES,
-}
 
-Row = tuple[Position, Epoch, bytes]
+__all__ = [
+    "BUSY_TIMEOUT_S",
+    "CHECKPOINT_PAGES",
+    "READ_ROWS",
+    "STORE_NAME",
+    "Journal",
+    "JournalReader",
+    "as_os_error",
+    "begin_behind",
+    "is_damage",
+    "words",
+]
 
 
 class Journal:
-    """The writer's side. Every method belongs to the thread that made it."""
+    """The writer's side. Every method belongs to the thread that made it; what it knows may be read by others."""
 
     def __init__(self, folder: Path) -> None:
         """Open or make the store and bring its schema up to date.
 
-        Raises: StokerError `store_too_new`, RecordDamaged (position 0: the file itself), sqlite3.Error.
+        Raises: StokerError `store_too_new`, RecordDamaged (position 0: the file itself), sqlite3.Error, OSError.
         """
         self.path = folder / STORE_NAME
-        self._db = _connect(self.path)
+        self.store = SqliteStore(self.path, BUSY_TIMEOUT_S)
+        self._db = _connect(self.store)
         try:
             _migrate(self._db, self.path)
-            self.first, self.end, self.epoch = self._check()
+            promised, self._base, self.history_to = self._standing()
+            self.promised: Epoch = promised
+            self.first, self.end, self.ends = self._check()
+            self._settle()
         except BaseException:
             self._db.close()
             raise
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the record at the end; 0 = unknown, or there is none."""
+        return self.ends[0][0] if self.ends else Epoch(0)
 
     def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         if position != self.end:
             raise LogConflict(f"the log ends at {self.end}, not at {position}: another writer was here")
         if epoch < self.epoch:
             raise LogConflict(f"the log has epoch {self.epoch}; epoch {epoch} is over")
+        if epoch < self.promised:
+            raise LogConflict(f"the log was promised to epoch {self.promised}; epoch {epoch} is over")
         rows = [
             (at, epoch, checksum(at, epoch, record), record) for at, record in enumerate(records, start=position + 1)
         ]
         if not rows:
             return
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT INTO event (position, epoch, crc, record) VALUES (?, ?, ?, ?)", rows)
-            self._db.execute("COMMIT")
+            with self._transaction(f"append to {self.path}"):
+                self._db.executemany("INSERT INTO event (position, epoch, crc, record) VALUES (?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError as fault:
-            self._roll_back()
             raise LogConflict(f"another writer has added records after {position}") from fault
-        except sqlite3.Error as fault:
-            self._roll_back()
-            raise LogFailed(f"can't append to {self.path}: {words(fault)}") from fault
-        self.end, self.epoch = Position(position + len(rows)), epoch
-        self.first = self.first or Position(position + 1)
+        self.end = Position(position + len(rows))
+        self.ends = _extended(self.ends, epoch, self.end)
+
+    def promise(self, epoch: Epoch) -> None:
+        """Raises: LogFailed; then the old promise holds."""
+        with self._transaction(f"write to {self.path}"):
+            self._db.execute("UPDATE standing SET promised = ?", (epoch,))
+        self.promised = epoch
 
     def trim(self, through: int, rows_max: int) -> int:
         """Remove at most `rows_max` of the oldest rows up to `through`, never the last row; answer how many."""
         through = min(through, self.end - 1, self.first - 1 + rows_max)
-        if self.first == 0 or through < self.first:
+        if through < self.first:
             return 0
-        try:
+        with self._transaction(f"trim {self.path}"):
+            epoch = self._epoch_at(through)
             self._db.execute("DELETE FROM event WHERE position <= ?", (through,))
-        except sqlite3.Error as fault:
-            raise LogFailed(f"can't trim {self.path}: {words(fault)}") from fault
+            self._db.execute("UPDATE standing SET epoch = ?, position = ?", (epoch, through))
         removed = through - self.first + 1
+        self._base = (epoch, Position(through))
         self.first = Position(through + 1)
+        self.ends = tuple(end for end in self.ends if end[1] >= through)
         return removed
+
+    def can_end_at(self, position: Position) -> bool:
+        """Is the record there, or known to have been the one before the oldest?"""
+        return position >= self.first or position in (0, self._base[1])
+
+    def tail(self, position: Position) -> Iterator[Stored]:
+        """The records after `position`. Raises: RecordDamaged, sqlite3.Error."""
+        return checked(self._db, position)
+
+    def cut(self, position: Position) -> None:
+        """Forget what came after `position`, at which it `can_end`; and note that the history has to. Raises:
+        LogFailed."""
+        back_to = position if self.history_to is None else min(self.history_to, position)
+        with self._transaction(f"cut {self.path}"):
+            epoch = self._epoch_at(position)
+            self._db.execute("DELETE FROM event WHERE position > ?", (position,))
+            self._db.execute("UPDATE standing SET history_to = ?", (back_to,))
+        self.history_to = back_to
+        self.end = position
+        older = tuple(end for end in self.ends if end[1] < position)
+        self.ends = ((epoch, position), *older) if epoch else older
+
+    def history_is_back(self) -> None:
+        """Raises: LogFailed; then it will be put back once more."""
+        with self._transaction(f"write to {self.path}"):
+            self._db.execute("UPDATE standing SET history_to = NULL")
+        self.history_to = None
+
+    def begin(self, epoch: Epoch, position: Position) -> None:
+        """Go on behind `position`, where a snapshot was taken. Raises: LogFailed."""
+        assert self.end == 0, f"{self.path} holds a log already"
+        with self._transaction(f"write to {self.path}"):
+            self._db.execute("UPDATE standing SET epoch = ?, position = ?", (epoch, position))
+        self._base = (epoch, position)
+        self.first, self.end, self.ends = Position(position + 1), position, ((epoch, position),)
 
     def close(self) -> None:
         # What can't be moved into the store now stays in the WAL and is moved by the next process.
@@ -99,50 +155,66 @@ class Journal:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
+    @contextmanager
+    def _transaction(self, what: str) -> Iterator[None]:
+        """All of it or nothing. Raises: LogFailed, sqlite3.IntegrityError."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.IntegrityError:
+            self._roll_back()
+            raise
+        except sqlite3.Error as fault:
+            self._roll_back()
+            raise LogFailed(f"can't {what}: {words(fault)}") from fault
+
     def _roll_back(self) -> None:
         if self._db.in_transaction:
             with suppress(sqlite3.Error):  # the first fault is the one to tell
                 self._db.execute("ROLLBACK")
 
-    def _check(self) -> tuple[Position, Position, Epoch]:
+    def _epoch_at(self, position: int) -> Epoch:
+        row = self._db.execute("SELECT epoch FROM event WHERE position = ?", (position,)).fetchone()
+        if row is not None:
+            return Epoch(row[0])
+        return self._base[0] if position == self._base[1] else Epoch(0)
+
+    def _standing(self) -> tuple[Epoch, tuple[Epoch, Position], Position | None]:
+        promised, epoch, position, history_to = self._db.execute(
+            "SELECT promised, epoch, position, history_to FROM standing"
+        ).fetchone()
+        return Epoch(promised), (Epoch(epoch), Position(position)), history_to
+
+    def _check(self) -> tuple[Position, Position, tuple[tuple[Epoch, Position], ...]]:
         """Read every kept row once: a damaged one is refused at start, not found when it is needed."""
-        first = last = epoch = 0
-        for position, row_epoch, _ in _checked(self._db, 0):
+        epoch, base = self._base
+        ends = {epoch: base} if epoch else {}
+        first = last = 0
+        for position, row_epoch, _ in checked(self._db, 0):
+            if not first and position != base + 1:
+                # Trimmed by a version that didn't keep what stands before, or by hand.
+                self._base, ends, epoch = (Epoch(0), Position(0)), {}, Epoch(0)
             if row_epoch < epoch:
                 raise RecordDamaged(position, f"its epoch is {row_epoch} although {epoch} came before")
             first, last, epoch = first or position, position, row_epoch
-        return Position(first), Position(last), Epoch(epoch)
+            ends[epoch] = position
+        end = Position(last or self._base[1])
+        return Position(first or end + 1), end, tuple(reversed(ends.items()))[:EPOCHS_MAX]
+
+    def _settle(self) -> None:
+        """J1. The process before may have died between a write and its fsync, or was told that its fsync failed, after
+        which another one says nothing; what is written once more can be trusted."""
+        with suppress(sqlite3.Error):  # no room, or somebody reads: then what was written is synced where it is
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        for path in (self.path, self.path.with_name(f"{STORE_NAME}-wal")):
+            with suppress(FileNotFoundError):
+                _sync(path)
+        sync_folder(self.path.parent)
 
 
-class JournalReader:
-    """A read-only look at the same store, which neither waits for the writer nor holds it up."""
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(
-            f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
-        )
-
-    def bounds(self) -> tuple[int, int]:
-        """The first and the last position there is a row for, damaged or not; 0 and 0 of an empty log."""
-        first, last = self._db.execute("SELECT min(position), max(position) FROM event").fetchone()
-        return first or 0, last or 0
-
-    def after(self, position: Position, through: Position) -> list[tuple[Position, bytes]]:
-        """The next rows after `position`, at most READ_ROWS, none beyond `through`. Raises RecordDamaged."""
-        rows = _checked(self._db, position, min(through, position + READ_ROWS))
-        found = [(at, record) for at, _, record in rows]
-        if found and found[0][0] != position + 1:
-            raise RecordDamaged(position + 1, f"it isn't there; the next one is {found[0][0]}")
-        if not found and position < through:
-            raise RecordDamaged(position + 1, "it isn't there")
-        return found
-
-    def close(self) -> None:
-        self._db.close()
-
-
-def begin_behind(folder: Path, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
-    """Make the store of a log whose first record stands behind `position`, where a snapshot was taken.
+def begin_behind(folder: Path, base: tuple[Epoch, Position], epoch: Epoch, records: Sequence[bytes]) -> None:
+    """Make the store of a log that goes on behind `base`, where a snapshot was taken, with these records.
 
     Raises: LogFailed.
     """
@@ -151,45 +223,33 @@ def begin_behind(folder: Path, epoch: Epoch, position: Position, records: Sequen
     except sqlite3.Error as fault:
         raise LogFailed(f"can't make {folder / STORE_NAME}: {words(fault)}") from fault
     try:
-        assert journal.end == 0, f"{journal.path} holds a log already"
-        journal.end = position
-        journal.append(epoch, position, records)
+        journal.begin(*base)
+        journal.append(epoch, base[1], records)
     finally:
         journal.close()
 
 
-def move_wal(path: Path) -> None:
-    """Copy what the WAL holds into the store, beside a working writer. Raises sqlite3.Error."""
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=0.0)) as db:
-        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+def _extended(
+    ends: tuple[tuple[Epoch, Position], ...], epoch: Epoch, position: Position
+) -> tuple[tuple[Epoch, Position], ...]:
+    older = ends[1:] if ends and ends[0][0] == epoch else ends
+    return ((epoch, position), *older)[:EPOCHS_MAX]
 
 
-def words(fault: sqlite3.Error) -> str:
-    """The operating system's words for what SQLite reports, and SQLite's own."""
-    name = str(getattr(fault, "sqlite_errorname", ""))
-    number = next((number for prefix, number in _SQLITE_ERRNO.items() if name.startswith(prefix)), None)
-    return str(fault) if number is None else f"{os.strerror(number)} ({fault})"
-
-
-def as_os_error(fault: sqlite3.Error) -> OSError:
-    name = str(getattr(fault, "sqlite_errorname", ""))
-    number = next((number for prefix, number in _SQLITE_ERRNO.items() if name.startswith(prefix)), errno.EIO)
-    return OSError(number, f"{os.strerror(number)} ({fault})")
-
-
-def is_damage(fault: sqlite3.Error) -> bool:
-    return str(getattr(fault, "sqlite_errorname", "")).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    make_private(path)  # SQLite gives its other files the same mode
-    db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _connect(store: SqliteStore) -> sqlite3.Connection:
+    make_private(store.path)  # SQLite gives its other files the same mode
+    try:
+        db = store.writer()
         db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     except sqlite3.Error as fault:
-        db.close()
         if is_damage(fault):
             raise RecordDamaged(0, str(fault)) from fault
         raise
@@ -201,23 +261,3 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         migrate(db, path, _MIGRATIONS, _APPLICATION_ID)
     except ForeignStore as fault:
         raise RecordDamaged(0, str(fault)) from fault
-
-
-def _checked(db: sqlite3.Connection, after: int, through: int = 2**62) -> Iterator[Row]:
-    """Rows in order, each proved to be the one that was written and to follow the one before it."""
-    last = 0
-    try:
-        for position, epoch, crc, record in db.execute(
-            "SELECT position, epoch, crc, record FROM event WHERE position > ? AND position <= ? ORDER BY position",
-            (after, through),
-        ):
-            if last and position != last + 1:
-                raise RecordDamaged(last + 1, f"it isn't there; the next one is {position}")
-            if not isinstance(record, bytes) or checksum(position, epoch, record) != crc:
-                raise RecordDamaged(position, "its checksum doesn't agree with its content")
-            last = position
-            yield position, epoch, record
-    except sqlite3.Error as fault:
-        if is_damage(fault):
-            raise RecordDamaged(last + 1 if last else after + 1, str(fault), unreadable=True) from fault
-        raise

@@ -47,7 +47,7 @@ def restore_backup(file: Path, data_dir: Path, *, force: bool) -> Restored:
     beginning = _beginning(state, chunks)
     with new_folder(data_dir, replace=force) as folder:
         _copy_history(file, head, history_in(folder))
-        asyncio.run(put_history_back(folder, beginning))
+        asyncio.run(put_history_back(folder, beginning.mark))
         fill(folder, beginning)
     return Restored(head, state)
 
@@ -79,7 +79,7 @@ def _proved(file: Path) -> tuple[BackupHead, ClusterState, Sequence[bytes]]:
 
 def _beginning(state: ClusterState, chunks: Sequence[bytes]) -> Beginning:
     """R2. `state` goes on from there."""
-    position, by = state.position, OWNER.principal
+    base, by = (state.epoch, state.position), OWNER.principal
     now = Instant(max(SystemClock().now(), state.last_at))
     events = admit(state, RestoreCluster(by=by), now, SystemEntropy().uid)
     if isinstance(events, Refusal):
@@ -89,7 +89,7 @@ def _beginning(state: ClusterState, chunks: Sequence[bytes]) -> Beginning:
         fact = Fact(at=now, by=by, event=event, joined=True if records else UNSET)
         apply(state, fact, Position(state.position + 1))
         records.append(encode_fact(fact))
-    return Beginning(cluster_id=state.cluster_id, position=position, chunks=chunks, epoch=state.epoch, records=records)
+    return Beginning(cluster_id=state.cluster_id, base=base, chunks=chunks, epoch=state.epoch, records=records)
 
 
 def _copy_history(file: Path, head: BackupHead, path: Path) -> None:
