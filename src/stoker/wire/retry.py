@@ -132,10 +132,26 @@ class Tries:
         """Raises: StokerError when patience is over (C4)."""
         if self._queue is None:
             self._queue = self._awake()
-        if not self._queue and self._takes_stale():
-            self._wants_fresh, self._queue = False, self._awake()
-        if not self._queue:
-            return self._pause()
+        if self._queue:
+            return self._turn(self._queue.pop(0))
+        pause_s = max(self._spread(self._pause_s), self._least_s)
+        last = pause_s > self._left_s
+        if self._wants_fresh and self._heard:
+            wait_s = self._stale_in_s()
+            if wait_s <= 0 or last:
+                return self._next_round(self._awake() or list(self._servers.in_turn), stale=True)
+            pause_s = min(pause_s, wait_s)
+        elif last and self._slow and not self._heard and not self._unhurried:
+            self._unhurried = True
+            return self._next_round(list(self._slow))
+        if last:
+            raise StokerError(self._outcome())
+        return self._pause(pause_s)
+
+    def _next_round(self, queue: list[SplitResult], *, stale: bool = False) -> Turn:
+        """At once."""
+        self._wants_fresh = self._wants_fresh and not stale
+        self._queue = queue
         return self._turn(self._queue.pop(0))
 
     def _turn(self, server: SplitResult) -> Turn:
@@ -151,18 +167,11 @@ class Tries:
             return everybody
         return [each for each in everybody if each not in self._slow or self._spent_s > self._slow[each] + REST_S]
 
-    def _takes_stale(self) -> bool:
+    def _stale_in_s(self) -> float:
         """C8"""
-        after_s = min(STALE_AFTER_S, self._patience_s) if self._servers.leaderless_at is None else 0.0
-        return self._wants_fresh and self._heard and self._spent_s >= after_s
+        return (STALE_AFTER_S if self._servers.leaderless_at is None else 0.0) - self._spent_s
 
-    def _pause(self) -> Turn | Wait:
-        pause_s = max(self._spread(self._pause_s), self._least_s)
-        if pause_s > self._left_s:
-            if self._heard or self._unhurried or not self._slow:
-                raise StokerError(self._outcome())
-            self._unhurried, self._queue = True, list(self._slow)
-            return self._turn(self._queue.pop(0))
+    def _pause(self, pause_s: float) -> Wait:
         self._queue = None
         self._spend(pause_s)
         self._pause_s, self._least_s = min(self._pause_s * PAUSE_GROWTH, PAUSE_MAX_S), 0.0
