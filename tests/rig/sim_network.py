@@ -160,6 +160,10 @@ class SimNetwork:
             if node in way:
                 self.mend(*way)
 
+    def mend_all(self) -> None:
+        for way in sorted(self._cuts):
+            self.mend(*way)
+
     def _addresses(self) -> list[str]:
         return sorted({*self.controls, CONTROL})
 

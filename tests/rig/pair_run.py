@@ -1,0 +1,98 @@
+"""One seeded run of two control planes and their nodes: random commands, faults of every kind, then peace, then the
+reckoning."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from stoker.brain import cycle
+from stoker.brain.domain.ids import Position
+from stoker.brain.domain.plan import Plan
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.apply import dispatch
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.view import View
+from stoker.live import committer
+from stoker.live.committer import Committer
+from tests.rig.pair_cluster import PairCluster
+from tests.rig.pair_faults import one_fault
+from tests.rig.people import act, no_wish_unmet, resume_all
+from tests.rig.process import RUNNING
+from tests.rig.run import Report
+from tests.rig.sharing import found
+from tests.rig.virtual_loop import run_virtual
+
+
+def simulate_pair(
+    seed: int, *, nodes: int = 3, steps: int = 30, shared: bool = False, profile: str = "default"
+) -> Report:
+    """Run one seed; raises AssertionError with the story when a promise is broken."""
+    return run_virtual(lambda: _simulate(PairCluster(seed, nodes, shared=shared, profile=profile), seed, steps))
+
+
+async def _simulate(cluster: PairCluster, seed: int, steps: int) -> Report:
+    dice = cluster.dice
+    try:
+        with watched(cluster):
+            await cluster.start()
+            await found(cluster)
+            for _ in range(steps):
+                for _ in range(dice.choice([0, 1, 1, 4])):
+                    act(cluster)
+                await cluster.clock.sleep(dice.choice([0.001, 0.01, 0.2, 3.0, 12.0]))
+                cluster.look()
+                if dice.random() < 0.6:
+                    await one_fault(cluster)
+            await resume_all(cluster)
+            await cluster.peace(no_wish_unmet)
+            await cluster.reckon()
+        return _report(seed, cluster)
+    finally:
+        await cluster.close()
+
+
+@contextmanager
+def watched(cluster: PairCluster) -> Iterator[None]:
+    """The oracle sees every event that whoever leads applies, every plan, and every acknowledgement before it is
+    given; it changes nothing."""
+    real, propose, announce = dispatch.apply, cycle.propose, Committer._announce
+    pair, oracle = cluster.pair, cluster.oracle
+
+    def led() -> ClusterState | None:
+        return pair.leader.state if pair.leader is not None else None
+
+    def seen(state: ClusterState, fact: Fact, position: Position) -> None:
+        real(state, fact, position)
+        if state is led():
+            oracle.applied(state, fact)
+
+    def planned(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
+        plan = propose(view, policy, now, seed, budget)
+        state, control = led(), pair.leading
+        if state is not None and control is not None and RUNNING.get() is control.process:
+            oracle.planned(state, plan)
+        return plan
+
+    def announced(writer: Committer, batch: "committer._Batch") -> None:
+        pair.announced(writer, batch.entries, batch.records)
+        announce(writer, batch)
+
+    with (
+        mock.patch.object(committer, "apply", seen),
+        mock.patch.object(cycle, "propose", planned),
+        mock.patch.object(Committer, "_announce", announced),
+    ):
+        yield
+
+
+def _report(seed: int, cluster: PairCluster) -> Report:
+    digest = hashlib.blake2b(digest_size=8)
+    for record in cluster.pair.truth:
+        digest.update(record)
+    oracle = cluster.oracle
+    return Report(
+        seed, digest.hexdigest(), oracle.events, cluster.clock.mono(), len(oracle.acknowledged), cluster.faults
+    )
