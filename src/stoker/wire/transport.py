@@ -288,6 +288,8 @@ def _headers(response: http.client.HTTPResponse) -> dict[str, str]:
 
 
 def _whole(response: http.client.HTTPResponse) -> Reply:
+    if (response.length or 0) > ANSWER_BYTES_MAX:
+        raise answer_too_long(response.status)
     try:
         body = response.read(ANSWER_BYTES_MAX + 1)
     except (OSError, http.client.HTTPException) as fault:
