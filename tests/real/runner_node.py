@@ -54,6 +54,7 @@ class RealNode:
         self.folder = folder
         self.options: dict[str, object] = {"tether_s": _TETHER_S, **options}
         self.mark = f"{os.getpid()}-{folder.name}"
+        self.clock = SystemClock()
         self.allow_root = True
         """Tests may run as root; then so do their jobs, unless a test says more."""
         self._listeners: list[socket.socket] = []
@@ -61,7 +62,7 @@ class RealNode:
     # --- the contract's node ------------------------------------------------------------------------------------
 
     def agent(self) -> RunnerSocket:
-        return RunnerSocket(self.folder / "agent", SystemClock(), self.options, allow_root=self.allow_root)
+        return RunnerSocket(self.folder / "agent", self.clock, self.options, allow_root=self.allow_root)
 
     def task(self, key: TaskKey, *, lasts_s: float, exit_code: int = 0, stubborn: bool = False) -> StartTask:
         trap = "trap '' TERM; " if stubborn else ""
@@ -111,6 +112,10 @@ class RealNode:
     def runner_pid(self) -> int:
         return int((self.folder / "agent" / "runner.lock").read_text())
 
+    @property
+    def guard_pid(self) -> int:
+        return parent_of(self.runner_pid)
+
     def living(self, key: TaskKey) -> list[int]:
         """Pids of living processes of that task, wherever they went."""
         wanted = f"TEST_MARK={self.mark}-{key.job}-{key.rank}".encode()
@@ -126,6 +131,11 @@ class RealNode:
         status = Path(f"/proc/{self.runner_pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0])
 
+    @property
+    def cgroups(self) -> bool:
+        """Does each task get one here?"""
+        return Cgroups(str(self.folder / "agent"), str(self.options.get("tree", "auto"))).tree is not None
+
     def cgroup_folders(self) -> list[str]:
         return Cgroups(str(self.folder / "agent"), str(self.options.get("tree", "auto"))).leftovers()
 
@@ -138,6 +148,12 @@ class RealNode:
 
     def _signals(self, key: TaskKey) -> Path:
         return self.folder / f"signals.{key.job}.{key.rank}"
+
+
+def parent_of(pid: int) -> int:
+    proc = procfs.read_proc(pid)
+    assert proc is not None, f"process {pid} is gone"
+    return proc.parent
 
 
 def lives(pid: int) -> bool:

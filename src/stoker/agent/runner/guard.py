@@ -13,7 +13,8 @@ Rules: G1  when the runner has ended, however it did, all that it started is kil
 
 What remains, of double faults: guard and runner are killed together, or the guard is stopped while the runner is
 killed. Then leaders die by the kernel's hand (`kernel.die_with`), and what they had begotten lives on until the next
-runner has swept. A living agent starts that one at once; if the agent is dead too, whoever starts it again does.
+runner has swept by cgroup, mark and session. A living agent starts that one at once; if the agent is dead too, whoever
+starts the agent again does.
 """
 
 from __future__ import annotations
