@@ -129,6 +129,7 @@ async def active(control: ControlPlane, epoch: Epoch | None = None, *, forced: b
     async with Duties() as duties:
         writer = duties.begin("committer", committer.run())
         committer.lead()
+        control.liveness.begin()
         epoch = epoch or Epoch(committer.state.epoch + 1)
         policy, pools = control.settings.as_policy(), control.settings.quota.as_pools()
         await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=policy, pools=pools, forced=forced))
