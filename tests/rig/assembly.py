@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from stoker.agent.daemon import AgentPorts, Daemon
+from stoker.agent.daemon import Daemon
+from stoker.agent.ports import AgentPorts, NoFence
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Inventory
@@ -118,6 +119,8 @@ class AgentProcess:
         """GPUs that the driver doesn't show now."""
         self._network, self._gpus = network, gpus
         self._entropy = SimEntropy(seed)
+        self._fence = NoFence()
+        """On the node's disk: it outlives the agent."""
         self._daemon: Daemon | None = None
         self.telemetry = Notes(SimClock(), machine.name)
         self.tasks = ProcessTasks()
@@ -134,6 +137,7 @@ class AgentProcess:
             clock=GatedClock(self.machine.clock, self.gate),
             entropy=self._entropy,
             telemetry=self.telemetry,
+            fence=self._fence,
         )
         self.tasks = ProcessTasks()
         self._daemon = Daemon(self.registration(), ports)

@@ -11,6 +11,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import TaskFinished
 from tests.rig.assembly import AgentProcess
+from tests.rig.cast import Cast
 from tests.rig.cluster import Cluster
 from tests.rig.people import act
 from tests.rig.sim_log import CommitPoint, Trap
@@ -88,23 +89,23 @@ async def wall_clock_steps(cluster: Cluster) -> None:
 # --- nodes ------------------------------------------------------------------------------------------------------
 
 
-async def agent_killed(cluster: Cluster) -> None:
-    await _restart(cluster, _any(cluster))
+async def agent_killed(cluster: Cast) -> None:
+    await restart_agent(cluster, any_agent(cluster))
 
 
-async def runner_killed(cluster: Cluster) -> None:
-    _any(cluster).machine.kill_runner()
+async def runner_killed(cluster: Cast) -> None:
+    any_agent(cluster).machine.kill_runner()
 
 
-async def agent_and_runner_killed(cluster: Cluster) -> None:
-    agent = _any(cluster)
+async def agent_and_runner_killed(cluster: Cast) -> None:
+    agent = any_agent(cluster)
     agent.machine.kill_runner()
-    await _restart(cluster, agent)
+    await restart_agent(cluster, agent)
 
 
-async def agent_or_runner_killed_at_a_start(cluster: Cluster) -> None:
+async def agent_or_runner_killed_at_a_start(cluster: Cast) -> None:
     """The record is on disk, the process isn't there, and the agent doesn't know."""
-    agent = _any(cluster)
+    agent = any_agent(cluster)
     recorded = agent.machine.recorded
     recorded.clear()
     for _ in range(3):
@@ -115,20 +116,20 @@ async def agent_or_runner_killed_at_a_start(cluster: Cluster) -> None:
     if cluster.dice.random() < 0.7:
         agent.machine.kill_runner()
     if cluster.dice.random() < 0.7:
-        await _restart(cluster, agent)
+        await restart_agent(cluster, agent)
 
 
-async def node_rebooted(cluster: Cluster) -> None:
-    agent = _any(cluster)
+async def node_rebooted(cluster: Cast) -> None:
+    agent = any_agent(cluster)
     await agent.kill()
     agent.machine.reboot()
     await cluster.clock.sleep(cluster.dice.choice([1.0, 40.0]))
     agent.start()
 
 
-async def agent_stopped(cluster: Cluster) -> None:
+async def agent_stopped(cluster: Cast) -> None:
     """SIGSTOP for longer than silence is borne, then SIGCONT. Its jobs go on, and so does its connection."""
-    agent, seconds = _any(cluster), cluster.dice.choice([5.0, 20.0, 60.0])
+    agent, seconds = any_agent(cluster), cluster.dice.choice([5.0, 20.0, 60.0])
     gate = agent.gate
     gate.shut()
 
@@ -139,38 +140,38 @@ async def agent_stopped(cluster: Cluster) -> None:
     cluster.later(resume())
 
 
-async def gpus_vanish(cluster: Cluster) -> None:
-    agent = _any(cluster)
+async def gpus_vanish(cluster: Cast) -> None:
+    agent = any_agent(cluster)
     agent.show_gpus(*(gpu.uuid for gpu in agent.gpus() if cluster.dice.random() < 0.5))
 
 
-async def gpus_return(cluster: Cluster) -> None:
-    _any(cluster).show_gpus()
+async def gpus_return(cluster: Cast) -> None:
+    any_agent(cluster).show_gpus()
 
 
-async def ports_taken_or_freed(cluster: Cluster) -> None:
+async def ports_taken_or_freed(cluster: Cast) -> None:
     first = cluster.dice.randrange(20_000, 20_016)
-    _any(cluster).machine.ports_taken ^= set(range(first, min(first + 4, 20_016)))
+    any_agent(cluster).machine.ports_taken ^= set(range(first, min(first + 4, 20_016)))
 
 
 # --- the network ------------------------------------------------------------------------------------------------
 
 
-async def partition(cluster: Cluster) -> None:
-    cluster.network.partition(_any(cluster).node)
+async def partition(cluster: Cast) -> None:
+    cluster.network.partition(any_agent(cluster).node)
 
 
-async def blip(cluster: Cluster) -> None:
-    cluster.network.break_streams(_any(cluster).node)
+async def blip(cluster: Cast) -> None:
+    cluster.network.break_streams(any_agent(cluster).node)
 
 
-async def lossy(cluster: Cluster) -> None:
+async def lossy(cluster: Cast) -> None:
     cluster.network.lossy = cluster.dice.choice([0.0, 0.1, 0.5])
 
 
 async def late_end(cluster: Cluster) -> None:
     """An end that the ledger has comes once more, as it was or with another exit code: it must change nothing."""
-    agent, control = _any(cluster), cluster.network.control
+    agent, control = any_agent(cluster), cluster.network.control
     known = [key for key in agent.machine.ends if _is_settled(cluster, agent.machine, key)]
     if control is None or not known:
         return
@@ -189,12 +190,7 @@ def _is_settled(cluster: Cluster, machine: Machine, key: TaskKey) -> bool:
     return job.attempts[key.attempt - 1].tasks[key.rank].end is not None
 
 
-FAULTS: Final[tuple[Callable[[Cluster], Awaitable[None]], ...]] = (
-    control_killed,
-    control_killed_at_a_commit_point,
-    disk_full,
-    disk_stalls,
-    wall_clock_steps,
+NODE_FAULTS: Final[tuple[Callable[[Cast], Awaitable[None]], ...]] = (
     agent_killed,
     runner_killed,
     agent_and_runner_killed,
@@ -207,15 +203,23 @@ FAULTS: Final[tuple[Callable[[Cluster], Awaitable[None]], ...]] = (
     partition,
     blip,
     lossy,
+)
+FAULTS: Final[tuple[Callable[[Cluster], Awaitable[None]], ...]] = (
+    control_killed,
+    control_killed_at_a_commit_point,
+    disk_full,
+    disk_stalls,
+    wall_clock_steps,
+    *NODE_FAULTS,
     late_end,
 )
 
 
-def _any(cluster: Cluster) -> AgentProcess:
+def any_agent(cluster: Cast) -> AgentProcess:
     return cluster.dice.choice(cluster.agents)
 
 
-async def _restart(cluster: Cluster, agent: AgentProcess) -> None:
+async def restart_agent(cluster: Cast, agent: AgentProcess) -> None:
     await agent.kill()
     await cluster.clock.sleep(cluster.dice.choice([0.0, 0.3, 30.0]))
     agent.start()

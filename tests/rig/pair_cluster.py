@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Refusal
-from stoker.brain.domain.ids import JobId, Principal
+from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command, CreateToken, Requeue, SignalJob, Submit
@@ -135,6 +135,14 @@ class PairCluster(Cast):
         await self.clock.sleep(after_s)
         if not control.runs:
             control.start()
+
+    def cut(self, sender: str, receiver: str) -> None:
+        """One way only. Connections that run both ways are given up after a while."""
+        self.network.cut(sender, receiver)
+        for name, other in ((sender, receiver), (receiver, sender)):
+            if name in self.controls:
+                self.network.give_up_later(name, NodeName(other))
+                self.peers.give_up_later(name, other)
 
     def look(self) -> None:
         """What can be seen between two steps."""

@@ -99,7 +99,8 @@ class PairControl:
 
     @property
     def runs(self) -> bool:
-        return self.process is not None and not self.process.dead
+        """Is there a process?"""
+        return self.process is not None and not self.process.dead and not self.process.ended
 
     @property
     def holds(self) -> bool:
@@ -131,6 +132,10 @@ class PairControl:
         self.common.network.break_all(self.name)
         await killing
         self.life = None
+
+    def terminate(self) -> None:
+        """SIGTERM"""
+        self.stop.set()
 
     def pause(self) -> None:
         """SIGSTOP. Whoever has a connection gives it up after a while."""

@@ -1,13 +1,352 @@
-"""What the world does to two control planes and their nodes. One function per kind of fault; `one_fault` draws one."""
+"""What the world does to two control planes and their nodes. One function per kind of fault; `one_fault` draws one.
 
+Most begin something that ends by itself after a while, so that several lie over each other.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
+from tests.rig.faults import NODE_FAULTS, any_agent
+from tests.rig.pair_client import PEOPLE
 from tests.rig.pair_cluster import PairCluster
+from tests.rig.pair_control import PairControl
+from tests.rig.people import act
+from tests.rig.sim_disk import CommitPoint, SimDisk, Trap
+
+TRAP_S_MAX: Final = 40.0
+WHILE: Final = (0.5, 2.0, 4.5, 8.0, 30.0)
+"""Below, about and beyond a lease."""
+LONG: Final = (5.0, 20.0, 60.0, 90.0)
+"""Below, about and beyond the lease of an attempt, and what is added to it."""
+
+Fault = Callable[[PairCluster], Awaitable[None]]
 
 
 async def one_fault(cluster: PairCluster) -> None:
     cluster.faults += 1
+    kind = cluster.dice.choice(KINDS)
+    fault = cluster.dice.choice(kind)
+    await fault(cluster)
+    for agent in cluster.agents:
+        if cluster.dice.random() < 0.3:
+            cluster.network.heal(agent.node)
 
 
-FAULTS: Final[tuple[Callable[[PairCluster], Awaitable[None]], ...]] = ()
+# --- processes of control planes ----------------------------------------------------------------------------------
+
+
+async def control_killed(cluster: PairCluster) -> None:
+    """Either one, at any moment; it is down for nothing, seconds or minutes."""
+    cluster.later(cluster.restart(any_control(cluster), cluster.dice.choice([0.0, 0.5, 5.0, 20.0, 100.0])))
+
+
+async def active_killed(cluster: PairCluster) -> None:
+    cluster.later(cluster.restart(active_or_any(cluster), cluster.dice.choice([0.0, 5.0, 20.0])))
+
+
+async def both_killed(cluster: PairCluster) -> None:
+    for control in cluster.controls.values():
+        cluster.later(cluster.restart(control, cluster.dice.choice([0.0, 0.5, 5.0, 40.0])))
+
+
+async def control_killed_at_a_commit_point(cluster: PairCluster) -> None:
+    control = active_or_any(cluster)
+    trap = Trap(cluster.dice.choice(list(CommitPoint)), cluster.dice.choice([1, 1, 2, 5]))
+    disk = cluster.log_of(control)
+    disk.trap = trap
+    act(cluster)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TRAP_S_MAX):
+            await trap.sprung.wait()
+    disk.trap = None
+    if trap.sprung.is_set():
+        await cluster.restart(control, cluster.dice.choice([0.0, 1.0, 10.0]))
+
+
+async def control_stopped_at_a_commit_point(cluster: PairCluster) -> None:
+    """SIGSTOP right there, for longer than its lease."""
+    control, seconds = active_or_any(cluster), cluster.dice.choice([6.0, 15.0])
+    disk = cluster.log_of(control)
+    if disk.trap is None:
+        disk.trap = _Halt(cluster.dice.choice(list(CommitPoint)), disk, lambda: _stop_for(cluster, control, seconds))
+    act(cluster)
+
+
+async def control_stopped(cluster: PairCluster) -> None:
+    _stop_for(cluster, active_or_any(cluster), cluster.dice.choice(WHILE))
+
+
+async def active_stopped_before_it_speaks(cluster: PairCluster) -> None:
+    """It has decided to send something, and stands still between that and the sending."""
+    control = cluster.active
+    if control is not None and control.process is not None:
+        cluster.network.stop_at_message = control.process
+        act(cluster)
+        seconds = cluster.dice.choice([6.0, 15.0])
+
+        async def resume() -> None:
+            await cluster.clock.sleep(seconds)
+            cluster.network.stop_at_message = None
+            control.go_on()
+
+        cluster.later(resume())
+
+
+async def control_resigns(cluster: PairCluster) -> None:
+    """SIGTERM, and a new process."""
+    control = active_or_any(cluster)
+
+    async def resign() -> None:
+        control.terminate()
+        await cluster.clock.sleep(cluster.dice.choice([5.0, 20.0]))
+        await cluster.restart(control, 0.0)
+
+    cluster.later(resign())
+
+
+async def control_loses_its_disk(cluster: PairCluster) -> None:
+    """Only if the other one has all of it."""
+    control, marker = any_control(cluster), cluster.place.newest
+    others = {(each.name, each.disk.uid) for each in cluster.controls.values() if each is not control}
+    if cluster.database is None and marker is not None and any((m.name, m.uid) in others for m in marker.in_sync):
+        await cluster.restart(control, cluster.dice.choice([0.0, 10.0]), wipe=True)
+
+
+async def wall_clock_steps(cluster: PairCluster) -> None:
+    """By an hour; it reaches the processes that start from now on."""
+    for control in cluster.controls.values():
+        control.wall_offset_s = cluster.dice.choice([-3_600.0, 0.0, 3_600.0])
+    if cluster.dice.random() < 0.5:
+        await control_killed(cluster)
+
+
+# --- disks ------------------------------------------------------------------------------------------------------
+
+
+async def disk_full(cluster: PairCluster) -> None:
+    disk = cluster.log_of(active_or_any(cluster))
+    disk.full = True
+    act(cluster)
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "full", False))
+
+
+async def disk_fails_to_sync(cluster: PairCluster) -> None:
+    disk = cluster.log_of(active_or_any(cluster))
+    disk.sync_fails = True
+    act(cluster)
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "sync_fails", False))
+
+
+async def disk_stalls(cluster: PairCluster) -> None:
+    disk = cluster.log_of(active_or_any(cluster))
+    disk.stall_s = cluster.dice.choice([0.3, 1.5, 3.0, 10.0])
+    act(cluster)
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "stall_s", 0.0))
+
+
+async def disk_tears(cluster: PairCluster) -> None:
+    for control in cluster.controls.values():
+        cluster.log_of(control).tears = cluster.dice.random() < 0.5
+
+
+# --- the marker, and the network between control planes -----------------------------------------------------------
+
+
+async def marker_cut_off(cluster: PairCluster) -> None:
+    """From one control plane; with a common database that is the database."""
+    name = active_or_any(cluster).name
+    cluster.place.cut.add(name)
+    if cluster.database is not None:
+        cluster.database.cut_off.add(name)
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: _marker_back(cluster, name))
+
+
+def _marker_back(cluster: PairCluster, name: str) -> None:
+    cluster.place.cut.discard(name)
+    if cluster.database is not None:
+        cluster.database.cut_off.discard(name)
+
+
+async def marker_down(cluster: PairCluster) -> None:
+    cluster.place.down = True
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "down", False))
+
+
+async def marker_slow(cluster: PairCluster) -> None:
+    cluster.place.stall_s = cluster.dice.choice([0.1, 0.5, 0.9, 1.5])
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "stall_s", 0.0))
+
+
+async def marker_answers_get_lost(cluster: PairCluster) -> None:
+    cluster.place.lossy = cluster.dice.choice([0.2, 0.6])
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "lossy", 0.0))
+
+
+async def marker_writes_come_late(cluster: PairCluster) -> None:
+    cluster.place.late = cluster.dice.choice([0.2, 0.6])
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "late", 0.0))
+
+
+async def peers_cut(cluster: PairCluster) -> None:
+    """In one direction or in both."""
+    one, other = cluster.controls
+    ways = cluster.dice.choice([[(one, other)], [(other, one)], [(one, other), (other, one)]])
+    _cut_for(cluster, ways, cluster.dice.choice(WHILE))
+
+
+async def control_isolated(cluster: PairCluster) -> None:
+    """From the other one, its marker, its nodes and all people; sometimes only what it says gets lost."""
+    control = active_or_any(cluster)
+    others = [*(name for name in cluster.controls if name != control.name), PEOPLE]
+    others += [agent.node for agent in cluster.agents]
+    ways = [(control.name, other) for other in others]
+    if cluster.dice.random() < 0.7:
+        ways += [(other, control.name) for other in others]
+    if cluster.dice.random() < 0.7:
+        await marker_cut_off(cluster)
+    _cut_for(cluster, ways, cluster.dice.choice(WHILE))
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------
+
+
+async def node_cut(cluster: PairCluster) -> None:
+    """From one control plane or from both, in one direction or in both."""
+    node = any_agent(cluster).node
+    names = cluster.dice.choice([[*cluster.controls], *([name] for name in cluster.controls)])
+    up, down = cluster.dice.choice([(True, True), (True, False), (False, True)])
+    ways = [(node, name) for name in names if up] + [(name, node) for name in names if down]
+    _cut_for(cluster, ways, cluster.dice.choice(LONG))
+
+
+async def agent_away(cluster: PairCluster) -> None:
+    """Its runner lives."""
+    agent = any_agent(cluster)
+
+    async def away() -> None:
+        await agent.kill()
+        await cluster.clock.sleep(cluster.dice.choice(LONG))
+        await agent.kill()
+        agent.start()
+
+    cluster.later(away())
+
+
+async def agent_stands_still(cluster: PairCluster) -> None:
+    gate = any_agent(cluster).gate
+    gate.shut()
+    _afterwards(cluster, cluster.dice.choice(LONG), gate.open)
+
+
+async def node_suspended(cluster: PairCluster) -> None:
+    agent = any_agent(cluster)
+    agent.machine.suspend()
+    gate = agent.gate
+    gate.shut()
+
+    def resume() -> None:
+        agent.machine.resume()
+        gate.open()
+
+    _afterwards(cluster, cluster.dice.choice(LONG), resume)
+
+
+async def network_slow(cluster: PairCluster) -> None:
+    cluster.network.slow_s = cluster.dice.choice([0.05, 0.4, 1.5])
+    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.network, "slow_s", 0.0))
+
+
+async def answers_to_people_get_lost(cluster: PairCluster) -> None:
+    cluster.client.lossy = cluster.dice.choice([0.0, 0.3])
+
+
+async def node_fault(cluster: PairCluster) -> None:
+    await cluster.dice.choice(NODE_FAULTS)(cluster)
+
+
+KINDS: Final[tuple[tuple[Fault, ...], ...]] = (
+    (
+        control_killed,
+        active_killed,
+        both_killed,
+        control_killed_at_a_commit_point,
+        control_stopped_at_a_commit_point,
+        control_stopped,
+        control_stopped,
+        active_stopped_before_it_speaks,
+        control_resigns,
+        control_loses_its_disk,
+        wall_clock_steps,
+    ),
+    (disk_full, disk_fails_to_sync, disk_stalls, disk_tears),
+    (
+        marker_cut_off,
+        marker_down,
+        marker_slow,
+        marker_answers_get_lost,
+        marker_writes_come_late,
+        peers_cut,
+        peers_cut,
+        control_isolated,
+    ),
+    (node_cut, agent_away, agent_stands_still, node_suspended, network_slow, answers_to_people_get_lost, node_fault),
+)
+
+
+# --- how they are made ------------------------------------------------------------------------------------------
+
+
+class _Halt(Trap):
+    """Does something in the very step in which a process comes past a point."""
+
+    def __init__(self, point: CommitPoint, disk: SimDisk, then: Callable[[], None]) -> None:
+        super().__init__(point)
+        self._disk, self._then = disk, then
+
+    def passes(self, point: CommitPoint) -> None:
+        super().passes(point)
+        if self.sprung.is_set():
+            self._disk.trap = None
+            self._then()
+
+
+def any_control(cluster: PairCluster) -> PairControl:
+    return cluster.dice.choice(list(cluster.controls.values()))
+
+
+def active_or_any(cluster: PairCluster) -> PairControl:
+    """Mostly the active one."""
+    control = any_control(cluster)
+    return cluster.active or control if cluster.dice.random() < 0.6 else control
+
+
+def _stop_for(cluster: PairCluster, control: PairControl, seconds: float) -> None:
+    control.pause()
+    process = control.process
+
+    def resume() -> None:
+        if control.process is process:
+            control.go_on()
+
+    _afterwards(cluster, seconds, resume)
+
+
+def _cut_for(cluster: PairCluster, ways: list[tuple[str, str]], seconds: float) -> None:
+    for way in ways:
+        cluster.cut(*way)
+
+    def mend() -> None:
+        for way in ways:
+            cluster.network.mend(*way)
+
+    _afterwards(cluster, seconds, mend)
+
+
+def _afterwards(cluster: PairCluster, seconds: float, deed: Callable[[], None]) -> None:
+    async def later() -> None:
+        await cluster.clock.sleep(seconds)
+        deed()
+
+    cluster.later(later())

@@ -65,6 +65,11 @@ class SimProcess:
         self.go_on()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    @property
+    def ended(self) -> bool:
+        """Has all that should run for as long as it lives come to an end?"""
+        return bool(self._tasks) and all(task.done() for task in self._tasks)
+
     def crashes(self) -> list[BaseException]:
         """What ended a task that should run for ever."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]

@@ -132,6 +132,10 @@ class SimSession:
         try:
             async for message in self._stream.outgoing():
                 self._listen_in(message)
+                if self._network.stop_at_message is self.served.process and self.served.process is not None:
+                    self.served.process.stop()
+                    self._network.stop_at_message = None
+                    self._network.give_up_later(self.served.address)
                 await asyncio.sleep(0)  # whoever is stopped right here has decided, and sends when it goes on
                 self._line_down.put(message)
                 if not isinstance(message, BeatAnswer) and self._network.entropy.jitter(0, 1) < self._network.lossy:

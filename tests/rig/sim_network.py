@@ -95,6 +95,8 @@ class SimNetwork:
         self.on_instruction: Callable[[Instruction], None] | None = None
         """Told of what leaves a control plane, at the moment it does."""
         self.on_message: Callable[[Served, Message], None] | None = None
+        self.stop_at_message: SimProcess | None = None
+        """This process stands still from the next message on that it decides to send."""
         self._cuts: set[tuple[str, str]] = set()
         self._on_mended: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
