@@ -1,0 +1,88 @@
+"""Two control planes, killed, stopped and starved, with real processes on their nodes."""
+
+import http.client
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.real.failing_over import Submitter, begin, kill_and_measure, post, reckon
+from tests.real.pair_process import Pair, until
+
+pytestmark = pytest.mark.timeout(300)
+
+KILLS = 8
+"""`benchmarks/take_over.py` does it twenty times, and measures."""
+
+
+def test_the_active_one_is_killed_again_and_again_and_nothing_is_lost_nothing_runs_twice_nobody_is_disturbed(
+    tmp_path: Path,
+) -> None:
+    with Pair(tmp_path / "pair") as pair:
+        pair.start()
+        work = begin(pair)
+        submitter = Submitter(pair, work)
+        submitter.start()
+        for number in range(KILLS):
+            kill_and_measure(pair, work, number)
+        submitter.end()
+        assert len(work.acknowledged) > KILLS
+        reckon(pair, work)
+
+
+def test_one_that_is_stopped_past_its_lease_and_goes_on_has_no_say_any_more(tmp_path: Path) -> None:
+    with Pair(tmp_path / "pair") as pair:
+        pair.start()
+        old, new = pair.active, pair.standby
+        job = post(old, {"command": "true", "gpu_count": 1})
+        old.stop()
+        pair.until_active(new)
+        newer = post(new, {"command": "true", "gpu_count": 1})
+        assert int(newer) > int(job)
+        old.go_on()
+        # Whatever it is asked at once: it refuses, or the new log holds it.
+        try:
+            status, answer = old.ask("POST", "/api/v1/jobs", {"command": "true", "name": "late"})
+        except (OSError, http.client.HTTPException):
+            status, answer = 0, {}
+        assert status not in (200, 201), answer
+        pair.until_whole()
+        assert pair.active is new
+        listed = {each["id"] for half in pair.halves for each in half.ask("GET", "/api/v1/jobs?limit=10")[1]["jobs"]}
+        assert listed == {job, newer}
+
+
+def test_a_standby_answers_reads_and_says_so_and_names_the_active_one_for_the_rest(tmp_path: Path) -> None:
+    with Pair(tmp_path / "pair") as pair:
+        pair.start()
+        job = post(pair.active, {"command": "true", "gpu_count": 1})
+        standby = pair.standby
+        until(lambda: standby.ask("GET", f"/api/v1/jobs/{job}")[0] == 200, pair.story)
+        client = http.client.HTTPConnection(standby.host, standby.http_port, timeout=10)
+        client.request("GET", f"/api/v1/jobs/{job}", headers={"authorization": f"Bearer {pair.token}"})
+        answer = client.getresponse()
+        assert (answer.status, answer.headers["Stoker-Role"]) == (200, "standby")
+        assert int(answer.headers["Stoker-Lag-Ms"]) < 5_000
+        client.close()
+        for method, path in (("POST", "/api/v1/jobs"), ("DELETE", f"/api/v1/jobs/{job}")):
+            status, refused = standby.ask(method, path, {"command": "true"} if method == "POST" else None)
+            assert (status, refused["code"]) == (503, "not_active")
+            assert refused["facts"]["active"] == pair.active.url
+        assert standby.ask("GET", f"/api/v1/jobs/{job}/why")[1]["code"] == "not_active"
+        assert standby.ask("GET", f"/api/v1/jobs/{job}", **{"stoker-stale": "no"})[1]["code"] == "not_active"
+        assert standby.ask("GET", "/ready")[1]["code"] == "not_active"
+
+
+def test_one_that_is_told_to_end_hands_over_at_once_and_the_pair_is_whole_again_once_it_is_back(tmp_path: Path) -> None:
+    with Pair(tmp_path / "pair", profile="default") as pair:
+        pair.start()
+        old, new = pair.active, pair.standby
+        job = post(old, {"command": "true", "gpu_count": 1})
+        assert old.terminate() == 0
+        began = time.monotonic()
+        pair.until_active(new)
+        assert "lease has run out" not in new.output()
+        assert time.monotonic() - began < 4.0, "it waited for a lease that had been given back"
+        assert new.ask("GET", f"/api/v1/jobs/{job}")[0] == 200
+        old.start()
+        pair.until_whole()
