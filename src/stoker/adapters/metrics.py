@@ -61,6 +61,9 @@ HELP: Final[Mapping[str, str]] = {
     "placements_refused": "Placements that no longer held when they were to be written.",
     "quota_updated": "Changes of how the classes share the GPUs.",
     "requests_broken": "REST requests that ended in a defect of ours.",
+    "replication": "From handing facts to a standby to its having them on disk.",
+    "replication_lag_records": "Facts that a standby doesn't have on disk yet.",
+    "replication_lag_s": "Seconds since the oldest fact was handed to a standby that it doesn't have on disk yet.",
     "role_changed": "Times that this process became active.",
     "cluster_restored": "Times that this process went on from a backup.",
     "scheduling_latency": "From when a job may run (submitted, begin time reached, dependencies met, released) to its "
