@@ -19,10 +19,12 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from stoker.adapters.clock import SystemClock
+from stoker.adapters.data_folder import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.history_sql import SqliteHistory
 from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
+from stoker.adapters.member_mark import mark_member, unmark_member
 from stoker.adapters.metrics import Metrics
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.live.control import ControlPlane, active, recover_control
@@ -72,10 +74,15 @@ async def run_control(
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     with _library_logs(telemetry), as_refusals():
+        if settings.failover.enabled:
+            await _run_one_of_several(settings, world, stop, on_ready)
+            telemetry.event("stopped")
+            return
         log = log_at(settings.data_dir, settings.store.url, clock, world.entropy, telemetry)
         history = SqliteHistory(settings.data_dir)
         try:
             await log.open()
+            unmark_member(settings.data_dir)
             with _listeners(settings) as listeners:
                 control = await recover_control(settings, log, history, world, open_to_owner=open_to_owner)
                 await _serve(control, listeners, stop, on_ready)
@@ -83,6 +90,24 @@ async def run_control(
             await history.close()
             await log.close()
     telemetry.event("stopped")
+
+
+async def _run_one_of_several(
+    settings: ControlSettings, world: World, stop: asyncio.Event, on_ready: Callable[[], None]
+) -> None:
+    # Only who asks for it needs it.
+    from stoker.live.main_pair import run_pair
+
+    folder = settings.data_dir.absolute()
+    held = hold_folder(folder)  # one that another process has is refused before its socket is taken
+    try:
+        mark_member(folder, settings.failover.name)
+    except OSError as fault:
+        raise unusable(folder, fault) from fault
+    finally:
+        held.release()
+    with _listeners(settings) as listeners:
+        await run_pair(settings, world, listeners, stop=stop, on_ready=on_ready)
 
 
 def _must_be_loopback(settings: ControlSettings) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from stoker.brain.domain.errors import Refusal
 from stoker.live.http.connections import KEEP_ALIVE_S, Connection, Connections, connections_max
@@ -33,7 +33,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serve_http(
-    app: FastAPI, listeners: Sequence[socket.socket], duties: Duties, *, for_owner_alone: bool = False
+    app: ASGIApp, listeners: Sequence[socket.socket], duties: Duties, *, for_owner_alone: bool = False
 ) -> AsyncIterator[None]:
     """Serve from entry to exit. Over a Unix socket nobody but our own account and root may ask; `for_owner_alone`
     says the same of the others, as far as the kernel tells who asks."""

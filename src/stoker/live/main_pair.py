@@ -1,0 +1,175 @@
+"""How does a control plane start, serve and stop that is one of several?
+
+The second composition root of this body: it picks what `lives` stands on. The sockets for people are taken once; the
+one for agents and peers is taken anew in each life.
+
+Rules: R5  a folder for the marker that can't be right is refused at start; one that is out of reach is waited for
+       R6  whoever leaves (a life ends) closes every stream of agents and people, so that they look for another one
+"""
+
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from stoker.adapters.history_sql import SqliteHistory
+from stoker.adapters.incoming_folder import IncomingFolder
+from stoker.adapters.lease_file import FileLease
+from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.replica_id import replica_id
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.live.control import ControlPlane
+from stoker.live.failover.copies import Replication
+from stoker.live.failover.driver import Driver
+from stoker.live.failover.feeding import Feeding
+from stoker.live.failover.links import Offer
+from stoker.live.http.app import create_app
+from stoker.live.http.server import serve_http
+from stoker.live.lives import Between, Lives, Surroundings
+from stoker.live.rpc.peer_link import GrpcPeerLink
+from stoker.live.rpc.replication import PeerDoor
+from stoker.live.rpc.server import RpcServer
+from stoker.live.settings import ControlSettings
+from stoker.live.supervise import Duties, first_of
+from stoker.live.world import World
+from stoker.ports import LeaseUnreachable
+from stoker.wire.versions import PRODUCT
+
+CALL_PART: Final = 0.4
+"""Of the lease: how long one look or write of the marker may take, so that its holder can try twice."""
+SECRET_AGAIN_S: Final = 1.0
+
+
+async def run_pair(
+    settings: ControlSettings,
+    world: World,
+    listeners: Sequence[socket.socket],
+    *,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
+) -> None:
+    """Serve until `stop`. `on_ready` is called once requests are answered, by a standby too.
+
+    Raises: StokerError, LogDamaged, DutyEnded.
+    """
+    async with AsyncExitStack() as undo:
+        secret = _Secret()
+        around = await _surroundings(settings, world, undo, secret)
+        faces = _Faces(settings, world, secret, on_ready)
+        async with Duties() as duties, serve_http(faces.between, listeners, duties):
+            await first_of(Lives(settings, around, world, faces.serve).run(stop), duties.until(asyncio.Event()))
+
+
+class _Secret:
+    """By which peers know each other; empty until the marker's folder could be read."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def __call__(self) -> str:
+        return self.text
+
+
+async def _surroundings(settings: ControlSettings, world: World, undo: AsyncExitStack, secret: _Secret) -> Surroundings:
+    folder, failover, clock = settings.data_dir, settings.failover, world.clock
+    call_s = CALL_PART * failover.timing.lease_s
+    if settings.store.url:
+        # Only who asks for it needs the driver.
+        from stoker.adapters.lease_postgres import PostgresLease
+        from stoker.adapters.log_store import shared_log_at
+
+        common = PostgresLease(settings.store.url, clock, timeout_s=call_s)
+        undo.push_async_callback(common.close)
+        return Surroundings(
+            own_log=None,
+            common_log=lambda: shared_log_at(folder, settings.store.url, clock, world.entropy, world.telemetry),
+            uid=lambda: replica_id(folder, world.entropy),
+            history=lambda: SqliteHistory(folder),
+            lease=common,
+            links=(),
+            incoming=lambda: IncomingFolder(folder),
+        )
+    lease = FileLease(failover.folder, clock, timeout_s=call_s)
+    undo.push_async_callback(lease.close)
+    await _prepare(lease, world, secret)
+    links = [GrpcPeerLink(peer, secret, within_s=failover.timing.silence_s) for peer in failover.peers]
+    for link in links:
+        undo.push_async_callback(link.close)
+    return Surroundings(
+        own_log=lambda: SqliteLog(folder, telemetry=world.telemetry, entropy=world.entropy),
+        common_log=None,
+        uid=lambda: replica_id(folder, world.entropy),
+        history=lambda: SqliteHistory(folder),
+        lease=lease,
+        links=links,
+        incoming=lambda: IncomingFolder(folder),
+    )
+
+
+async def _prepare(lease: FileLease, world: World, secret: _Secret) -> None:
+    """R5"""
+    told = ""
+    while not secret.text:
+        try:
+            place = await lease.check_folder()
+            secret.text = await lease.secret(world.entropy)
+        except LeaseUnreachable as fault:
+            if told != str(fault):
+                told = str(fault)
+                world.telemetry.warn("marker_unreachable", error=told)
+            await world.clock.sleep(SECRET_AGAIN_S)
+        else:
+            world.telemetry.event("marker_found", kind=place.kind, note=place.sentence)
+
+
+class _Faces:
+    """What people, agents and peers meet, in each life over another control plane."""
+
+    def __init__(
+        self, settings: ControlSettings, world: World, secret: Callable[[], str], on_ready: Callable[[], None]
+    ) -> None:
+        self.between = Between()
+        self._settings = settings
+        self._telemetry = world.telemetry
+        self._secret = secret
+        self._on_ready = on_ready
+
+    @asynccontextmanager
+    async def serve(
+        self, control: ControlPlane, driver: Driver, replication: Replication | None
+    ) -> AsyncIterator[None]:
+        """R6"""
+        door = PeerDoor(
+            secret=self._secret,
+            status=driver.status,
+            heard=driver.heard,
+            feed=replication.feed if replication else _feeds_nobody,
+        )
+        agents = RpcServer(self._settings.grpc, control, None if replication is None else door)
+        app = create_app(control)
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        async with agents as grpc_port:
+            self.between.app = app
+            self._telemetry.event(
+                "serving",
+                version=PRODUCT,
+                http_port=self._settings.http.port,
+                grpc_port=grpc_port,
+                data_dir=str(self._settings.data_dir),
+                control=driver.machine.me.name,
+            )
+            self._on_ready()
+            try:
+                yield
+            finally:
+                self.between.app = None
+                control.committer.feed.close()
+                control.sessions.tails.close()
+
+
+def _feeds_nobody(offer: Offer) -> Feeding:
+    raise StokerError(refuse("not_active", "the log is in a database that all reach", "follow it there"))
