@@ -7,6 +7,7 @@ Rules: D1  without a data folder the server is asked, as by every other command
        D4  root acts as the owner of the folder, so that a control plane that isn't root can read what was written
        D5  while a control plane starts or ends, it holds the folder and has no socket yet, or no longer: that is waited
            out for a few seconds
+       D6  where it is one of several, a stopped one is left alone: the others may have gone on without it
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from stoker.adapters.data_folder import unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry
+from stoker.adapters.member_mark import member_in
 from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.access import OWNER, TokenId
 from stoker.brain.domain.errors import StokerError, refuse
@@ -166,6 +168,8 @@ class StoppedTokens:
         self._folder = folder
 
     def create_token(self, body: NewTokenBody) -> NewTokenView:
+        self._must_be_alone()
+
         async def create(committer: Committer) -> NewTokenView:
             text = fresh_token(SystemEntropy(), committer.state.tokens)
             token = token_of(body, text, committer.now())
@@ -188,6 +192,7 @@ class StoppedTokens:
             return token_view(token)
 
         self._must_exist()
+        self._must_be_alone()
         return self._with_writer(revoke)
 
     def _exists(self) -> bool:
@@ -197,6 +202,14 @@ class StoppedTokens:
         if not self._exists():
             message = f"{self._folder} holds no control plane's store"
             raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
+
+    def _must_be_alone(self) -> None:
+        """D6"""
+        name = member_in(self._folder)
+        if name:
+            message = f"{self._folder} is the data folder of control plane {name}, one of several, which doesn't run"
+            hint = "ask the active one: with --server, or with --data-dir on its own machine"
+            raise StokerError(refuse("not_active", message, hint, active=""))
 
     def _with_writer(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
         with as_refusals():

@@ -133,3 +133,15 @@ def test_a_control_plane_that_wants_a_token_is_told_so_once_and_not_by_every_che
         ("token", "no token was sent", "set STOKER_TOKEN")
     ]
     assert [each.check for each in found] == ["server", "ready", "server_clock", "token"]
+
+
+@pytest.mark.parametrize(("servers", "told"), [("http://a", "behind:"), ("http://a,http://b", "no active")])
+def test_a_standby_that_answers_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, servers: str, told: str) -> None:
+    health = b'{"version":"%b","cluster_id":"c","epoch":7}' % __version__.encode()
+    headers = {"stoker-role": "standby", "stoker-lag-ms": "900"}
+    monkeypatch.setattr(Server, "get", lambda server, path: Reply(200, headers, health))
+    said = list(serving.answers(Server(servers)))
+    assert levels(said) == [Level.OK, Level.WARNING]
+    assert "answered by a standby, 0.9 s behind" in said[1].what
+    assert told in said[1].what
+    assert "--server A,B" in said[1].fix

@@ -18,6 +18,7 @@ from stoker.cli.doctor.exposition import Meters, shown_s
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
 from stoker.cli.doctor.folder import FREE_MIN_BYTES, FREE_WANTED_BYTES
 from stoker.cli.pause import now_ms
+from stoker.wire.staleness import stale_answer
 from stoker.wire.transport import Reply, Transport
 from stoker.wire.versions import API_PREFIX
 
@@ -138,7 +139,8 @@ def checks(server: Server) -> list[Check]:
 
 def answers(server: Server) -> Iterator[Said]:
     try:
-        health = msgspec.json.decode(server.get("/health").body, type=_Health)
+        reply = server.get("/health")
+        health = msgspec.json.decode(reply.body, type=_Health)
     except StokerError as fault:
         yield wrong(fault.refusal.message, fault.refusal.hint)
         return
@@ -146,6 +148,10 @@ def answers(server: Server) -> Iterator[Said]:
         yield wrong(f"what answers at {server.servers} is not a Stoker control plane", "check --server")
         return
     yield fine(f"version {health.version}, cluster {health.cluster_id}, epoch {health.epoch}")
+    stale = stale_answer(server.servers, reply.headers, server.servers.count(",") + 1)
+    if stale is not None:
+        fix = "name the active one too, `--server A,B`; if none is, `stoker control status` on each says why"
+        yield doubtful(f"{stale}: nothing changes there, and nothing new is known of nodes", fix)
     if health.version != __version__:
         fix = "install the same version on both sides; neighbouring ones work together"
         yield doubtful(f"the control plane is of version {health.version}, this command of {__version__}", fix)
