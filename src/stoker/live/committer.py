@@ -262,6 +262,12 @@ class Committer:
             return _lease_lost(str(fault))
         return None
 
+    def check_lease(self) -> None:
+        """Raises: StokerError `lease_lost` when we may not speak for the cluster now."""
+        refusal = self._why_ended()
+        if refusal is not None:
+            raise StokerError(refusal)
+
     def rebuild_indexes(self) -> None:
         """Make the look-ups anew from the records, after an audit found them wrong."""
         self.state.indexes = self.state.rebuilt_indexes()

@@ -16,6 +16,7 @@ Rules: S1  the newest session of a node replaces the older one, whose stream is 
        S8  while a node's stream is open, another data folder with another token doesn't get its name
        S9  an end that the node keeps and this control plane lacks, since its log is older, is asked for again: else its
            task would be taken for gone, and run once more
+       S10 no instruction and no answer to a beat leaves once our lease is over
 Limits: `instructions_max` messages wait for a slow agent, `log_requests_max` reads of output for a slow runner; at the
         former the stream is closed (the agent returns and is compared anew), at the latter the read is refused.
 """
@@ -114,8 +115,9 @@ class AgentStream:
                 assert_never(report)
 
     def outgoing(self) -> AsyncIterator[Message]:
-        """What to send, until the stream is closed. Raises StokerError when it was closed for a reason to be told."""
-        return self._outgoing.messages()
+        """What to send, until the stream is closed. Raises StokerError when it was closed for a reason to be told, and
+        `lease_lost` (S10)."""
+        return self._outgoing.messages(self._owner.committer.check_lease)
 
     def close(self, why: Refusal | None = None) -> None:
         """End both streams of this session. Nothing of the node's work is touched, and silence is only counted."""

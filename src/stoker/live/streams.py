@@ -5,7 +5,7 @@ Bounded queues, one pair per session. Both ends are in this process; nothing her
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -74,11 +74,14 @@ class Outgoing:
             self._instructions.clear()
             self._news.set()
 
-    async def messages(self) -> AsyncIterator[Message]:
+    async def messages(self, check: Callable[[], None]) -> AsyncIterator[Message]:
+        """`check` is called right before each of them leaves; what it raises ends them."""
         while not self.closed:
             if self._instructions:
+                check()
                 yield self._instructions.popleft()
             elif self._beat is not None:
+                check()
                 beat, self._beat = self._beat, None
                 yield beat
             else:
