@@ -14,9 +14,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, recover_control
@@ -24,7 +21,6 @@ from stoker.live.failover.copies import Replication
 from stoker.live.failover.driver import Driver, NewLife
 from stoker.live.failover.keeping import CommonLog, Keeping, OwnLog
 from stoker.live.failover.links import PeerLink
-from stoker.live.http.answers import problem_answer
 from stoker.live.settings import ControlSettings
 from stoker.live.world import World
 from stoker.ports import History, Incoming, Lease, ReplicaLog, SharedLog
@@ -50,20 +46,6 @@ class Surroundings:
     links: Sequence[PeerLink]
     incoming: Callable[[], Incoming]
     """Where a backup of the active is put together."""
-
-
-class Between:
-    """An ASGI application that is another one in each life."""
-
-    def __init__(self) -> None:
-        self.app: ASGIApp | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self.app
-        if app is not None:
-            await app(scope, receive, send)
-        elif scope["type"] == "http":
-            await problem_answer(_beginning_anew())(scope, receive, send)
 
 
 class Lives:
@@ -133,12 +115,3 @@ class Lives:
             own, world, timing=timing, sync=failover.mode == "sync", holds=lambda: machine.holds(world.clock.mono())
         )
         return machine, OwnLog(machine.me, own, replication, world, self._around.incoming), own
-
-
-def _beginning_anew() -> Refusal:
-    return refuse(
-        "not_active",
-        "this control plane is reading its log anew",
-        "ask again in a moment, or ask another one",
-        active="",
-    )

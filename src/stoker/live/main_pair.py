@@ -26,8 +26,9 @@ from stoker.live.failover.driver import Driver
 from stoker.live.failover.feeding import Feeding
 from stoker.live.failover.links import Offer
 from stoker.live.http.app import create_app
+from stoker.live.http.between import Between
 from stoker.live.http.server import serve_http
-from stoker.live.lives import Between, Lives, Surroundings
+from stoker.live.lives import Lives, Surroundings
 from stoker.live.rpc.peer_link import GrpcPeerLink
 from stoker.live.rpc.replication import PeerDoor
 from stoker.live.rpc.server import RpcServer
