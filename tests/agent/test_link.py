@@ -1,6 +1,6 @@
-"""Rules B1 to B3 of `agent/link.py`."""
+"""Rules B1 to B5 of `agent/link.py`."""
 
-from stoker.agent.link import Backoff
+from stoker.agent.link import QUICK_S, STANDBY_S, Backoff
 from tests.rig.world import SimEntropy
 
 
@@ -32,6 +32,33 @@ def test_a_connection_that_worked_makes_the_next_failure_the_first() -> None:
         backoff.next_s()
     backoff.worked()
     assert backoff.next_s() == 2
+
+
+def test_a_run_after_something_that_worked_begins_with_short_pauses_and_one_from_the_start_does_not() -> None:
+    backoff = Backoff(Edge(high=True), quick=QUICK_S)
+    assert backoff.next_s() == 2
+    backoff.worked()
+    assert [backoff.next_s() for _ in range(7)] == [0.5, 1, 1, 1, 2, 4, 8]
+
+
+def test_while_a_standby_answers_pauses_stop_growing() -> None:
+    backoff = Backoff(Edge(high=True))
+    assert [backoff.next_s() for _ in range(4)] == [2, 4, 8, 16]
+    assert [backoff.next_s(STANDBY_S) for _ in range(3)] == [2, 2, 2]
+    assert backoff.next_s() == 30
+
+
+def test_two_hundred_agents_that_lost_one_control_plane_are_no_stampede() -> None:
+    """Against the clock: when each of them tries, until the usual pauses begin."""
+    tries = []
+    for seed in range(200):
+        backoff, at_s = Backoff(SimEntropy(seed), quick=QUICK_S), 0.0
+        backoff.worked()
+        for _ in range(len(QUICK_S) + 1):
+            at_s += backoff.next_s()
+            tries.append(at_s)
+    busiest = max(sum(1 for at in tries if tenth <= at * 10 < tenth + 1) for tenth in range(60))
+    assert busiest <= 75, "in a tenth of a second"
 
 
 def test_agents_that_failed_together_do_not_return_together() -> None:

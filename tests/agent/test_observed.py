@@ -1,4 +1,4 @@
-"""Rules O1 to O4 of `agent/observed.py`."""
+"""Rules O1 to O5 of `agent/observed.py`."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,14 +44,37 @@ def test_a_start_is_in_the_inventory_before_the_runner_knows_it() -> None:
     assert (status.key, status.phase, status.gpus) == (key(1), TaskPhase.STARTING, (gpu(3),))
 
 
-def test_an_end_that_has_arrived_is_not_in_the_inventory() -> None:
-    """A ledger that lacks it, restored from a backup, must find the task gone instead of waiting for its end."""
+def test_an_end_that_has_arrived_is_only_named_in_the_inventory() -> None:
+    """A ledger that lacks it, restored from a backup, asks for it; one that has it isn't sent it again."""
     seen = Observed()
     seen.over(over(1))
     assert [status.phase for status in seen.task_inventory("boot").tasks] == [TaskPhase.ENDED]
     assert seen.settled(key(1)) is True
-    assert seen.task_inventory("boot").tasks == ()
+    inventory = seen.task_inventory("boot")
+    assert (inventory.tasks, inventory.kept) == ((), (key(1),))
     assert seen.knows(key(1))
+    assert not seen.reoffer(key(1)), "its runner has the end"
+    seen.over(over(1))
+    inventory = seen.task_inventory("boot")
+    assert ([status.phase for status in inventory.tasks], inventory.kept) == ([TaskPhase.ENDED], ())
+
+
+def test_an_end_of_ours_that_has_arrived_is_offered_again_without_the_runner() -> None:
+    seen = Observed()
+    seen.refused(over(1))
+    assert seen.settled(key(1)) is False
+    assert seen.reoffer(key(1))
+    assert list(seen.offered) == [key(1)]
+    assert seen.settled(key(1)) is False, "and it is still ours"
+    assert seen.task_inventory("boot").kept == (key(1),)
+
+
+def test_ends_that_arrived_in_an_earlier_agents_life_are_named_the_oldest_first() -> None:
+    seen = Observed()
+    ended = tuple(TaskStatus(key=key(job), phase=TaskPhase.ENDED) for job in (3, 1, 2))
+    seen.inventory(RunnerInventory(tasks=ended, ends=(over(2),)))
+    assert seen.task_inventory("boot").kept == (key(3), key(1))
+    assert list(seen.offered) == [key(2)]
 
 
 def test_a_phase_never_goes_back() -> None:
@@ -76,6 +99,15 @@ def test_memory_of_settled_ends_is_bounded_and_drops_the_oldest() -> None:
         seen.settled(key(job))
     assert not seen.knows(key(1))
     assert seen.knows(key(2))
+
+
+def test_an_inventory_that_names_ten_thousand_kept_ends_is_small() -> None:
+    """It is sent on every stream."""
+    seen = Observed()
+    for job in range(1_000_001, 1_000_001 + module.SETTLED_MAX):
+        seen.over(over(job))
+        seen.settled(key(job))
+    assert codec.encode_report(seen.task_inventory("b" * 36)).ByteSize() < 64 * 1024
 
 
 def test_an_inventory_of_ten_thousand_unsettled_ends_fits_one_message() -> None:

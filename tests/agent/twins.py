@@ -14,6 +14,7 @@ from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
     Fence,
+    LeasesUnkept,
     LinkDown,
     LinkRefused,
     LinkStandby,
@@ -83,7 +84,8 @@ class TwinSession:
         self._check()
         self.reports.append(report)
         if isinstance(report, Beat) and self.control.answers_beats:
-            self.down.put_nowait(BeatAnswered(sequence=report.sequence, epoch=self.epoch))
+            epoch = self.control.answer_epoch or self.epoch
+            self.down.put_nowait(BeatAnswered(sequence=report.sequence, epoch=epoch))
 
     async def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
         while True:
@@ -133,6 +135,8 @@ class TwinControl:
         self.is_standby = False
         self.has_alternatives = False
         self.answers_beats = True
+        self.answer_epoch = Epoch(0)
+        """Under which it answers them. 0 = its own."""
         self.cluster_id = "cluster-1"
         self.loses_ends = False
         self.loses_answers = False
@@ -184,6 +188,7 @@ class TwinRunner:
         self.outputs: dict[TaskKey, bytes] = {}
         self.alive = False
         self.can_start = True
+        self.keeps_leases = False
         self.start_s = 0.002
         self.connects = 0
         self.was_shut_down = False
@@ -196,7 +201,8 @@ class TwinRunner:
         self.alive = True
         self._reports = asyncio.Queue()
         offered = tuple(over for key, over in self.ends.items() if key not in self.settled)
-        self._reports.put_nowait(RunnerInventory(tasks=tuple(self.records.values()), ends=offered))
+        tasks = tuple(self.records.values())
+        self._reports.put_nowait(RunnerInventory(tasks=tasks, ends=offered, keeps_leases=self.keeps_leases))
 
     async def reports(self) -> AsyncIterator[RunnerReport]:
         while True:
@@ -257,6 +263,10 @@ class TwinRunner:
 
     async def shutdown(self) -> None:
         self.was_shut_down = True
+
+    def lose_guard(self) -> None:
+        self.keeps_leases = False
+        self._reports.put_nowait(LeasesUnkept())
 
     def leader_ends(self, key: TaskKey) -> None:
         self.records[key] = TaskStatus(key=key, phase=TaskPhase.ENDING, gpus=self.records[key].gpus)
