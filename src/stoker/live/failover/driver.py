@@ -365,7 +365,7 @@ class Driver:
         while self.follows:
             marker = self.machine.marker
             holder = marker.holder if marker else None
-            link = self._links.get(holder) if holder else None
+            link = self._links.get(holder) if holder and self._fit else None
             try:
                 await self._keeping.follow(link)
             except PeerDown as fault:
@@ -374,11 +374,17 @@ class Driver:
                 self._complain("follow", "replication_refused", str(fault))
             except LogFailed as fault:
                 self._unfit(fault)
+                if self._keeping.owns_log:  # it takes nothing more before it is opened anew
+                    self._start_over("log_failed", fault)
+                    return
             except StartOver as fault:
-                self._ended = deeds.StepDown(code="start_over", why=str(fault))
-                self._inbox.put_nowait(inputs.Tick())
+                self._start_over("start_over", fault)
                 return
             await self._clock.sleep(self.machine.timing.look_s)
+
+    def _start_over(self, code: str, fault: Exception) -> None:
+        self._ended = deeds.StepDown(code=code, why=str(fault))
+        self._inbox.put_nowait(inputs.Tick())
 
     def _complain(self, about: str, name: str, why: str) -> None:
         """Once, until it is otherwise."""
