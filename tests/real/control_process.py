@@ -28,8 +28,9 @@ from pathlib import Path
 from stoker.brain.domain.errors import StokerError
 from stoker.live.main import run_control
 from stoker.live.settings import ControlSettings, GrpcSettings, HttpSettings
+from stoker.live.settings_agents import AgentsSettings
 
-async def main(folder, http_port, grpc_port, file_bytes_max, files_max):
+async def main(folder, http_port, grpc_port, file_bytes_max, files_max, lease_s):
     if files_max:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     if file_bytes_max:
@@ -38,8 +39,10 @@ async def main(folder, http_port, grpc_port, file_bytes_max, files_max):
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    quick = AgentsSettings(heartbeat_s=0.2, unreachable_after_s=0.6, attempt_lease_s=lease_s)
     settings = ControlSettings(
-        data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=grpc_port)
+        data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=grpc_port),
+        agents=quick if lease_s else AgentsSettings(),
     )
     await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True), open_to_owner=False)
 
@@ -62,12 +65,20 @@ class ControlProcess:
     """Started by `start`, ended by the test or on exit."""
 
     def __init__(
-        self, folder: Path, *, file_bytes_max: int = 0, files_max: int = 0, flags: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        *,
+        file_bytes_max: int = 0,
+        files_max: int = 0,
+        lease_s: int = 0,
+        flags: tuple[str, ...] = (),
     ) -> None:
+        """With `lease_s` attempts have a lease of that length, and heartbeats are as quick as it wants them."""
         self.folder = folder
         self.http_port, self.grpc_port = free_port(), free_port()
         self._file_bytes_max = file_bytes_max
         self._files_max = files_max
+        self._lease_s = lease_s
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self._output = folder.parent / f"{folder.name}.out"
@@ -105,7 +116,7 @@ class ControlProcess:
 
     def start(self, *, until_ready: bool = True) -> Self:
         assert self.tokens, "made while nothing runs on the folder"
-        numbers = (self.http_port, self.grpc_port, self._file_bytes_max, self._files_max)
+        numbers = (self.http_port, self.grpc_port, self._file_bytes_max, self._files_max, self._lease_s)
         words = (str(self.folder), *map(str, numbers))
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
