@@ -79,7 +79,7 @@ def test_a_repeatable_one_is_sent_again_once_at_once_and_then_after_pauses() -> 
     asked.append(found.next())
     found.lost(SERVER, BROKEN)
     assert asked[0] == asked[1]
-    assert found.next() == Wait(PAUSE_FIRST_S, "")
+    assert found.next() == Wait(PAUSE_FIRST_S)
 
 
 def test_pauses_grow_to_their_most_and_together_last_no_longer_than_patience() -> None:

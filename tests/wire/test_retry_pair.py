@@ -22,6 +22,7 @@ from stoker.wire.retry import (
     Wait,
 )
 from stoker.wire.servers import Servers, local_server, parsed_servers
+from stoker.wire.staleness import Notice, Stale, Waiting
 from tests.wire.test_retry import ONCE, READ, SUBMIT, said
 
 A, B = PAIR = parsed_servers("http://a:1,http://b:1")
@@ -44,6 +45,7 @@ class Story:
         self.now_s = 100.0
         self.turns: list[Turn] = []
         self.waits: list[Wait] = []
+        self.noticed: list[tuple[float, Notice]] = []
         self._request = request
         self._patience_s = patience_s
 
@@ -51,7 +53,12 @@ class Story:
         """`world` says for a turn, at a time since the beginning, what comes and after how long."""
         began_s = self.now_s
         tries = Tries(
-            self._request, self.servers, self._patience_s, spread=lambda seconds: seconds, now=lambda: self.now_s
+            self._request,
+            self.servers,
+            self._patience_s,
+            lambda notice: self.noticed.append((self.now_s - began_s, notice)),
+            spread=lambda seconds: seconds,
+            now=lambda: self.now_s,
         )
         while True:
             turn = tries.next()
@@ -288,7 +295,25 @@ def test_the_end_says_what_each_server_said_and_why_a_standby_does_not_take_over
 def test_a_person_is_told_what_is_waited_for_once_and_not_at_once() -> None:
     story = Story(SUBMIT)
     story.refused(of_each(REFUSED, standby()))
-    told = [wait.why for wait in story.waits if wait.why]
-    assert told == ["no control plane is active (a:1: Connection refused; b:1: m)"]
-    before_s = sum(wait.seconds for wait in story.waits[: [bool(wait.why) for wait in story.waits].index(True) + 1])
-    assert SAID_AFTER_S <= before_s < SAID_AFTER_S + 1
+    ((at_s, told),) = story.noticed
+    assert told == Waiting("no control plane is active (a:1: Connection refused; b:1: m)")
+    assert SAID_AFTER_S - PAUSE_MAX_S / 4 <= at_s < SAID_AFTER_S + 1
+
+
+def test_c7_a_standby_that_does_not_know_a_token_yet_is_passed_over_and_an_active_that_does_not_is_believed() -> None:
+    behind = Reply(401, {**said("token_unknown", 401).headers, "stoker-role": "standby"}, said("token_unknown").body)
+    for request in (READ, SUBMIT, ONCE):
+        assert Story(request).run(of_each(behind, OK)) is OK
+    assert Story().refused(of_each(behind, behind)).code == "not_active"
+    assert Story().refused(of_each(said("token_unknown", 401), OK)).code == "token_unknown"
+    alone = Story(READ, Servers([A]))
+    assert (alone.refused(lambda turn, at_s: (behind, 0.0)).code, alone.waits) == ("token_unknown", [])
+
+
+def test_c8_a_standbys_refusal_may_be_old_too_and_is_said_to_be() -> None:
+    unknown = Reply(404, {**said("job_unknown", 404).headers, **STALE.headers}, said("job_unknown").body)
+    story = Story(patience_s=0.0)
+    assert (
+        story.refused(lambda turn, at_s: (standby() if story.wants_fresh(turn) else unknown, 0.0)).code == "job_unknown"
+    )
+    assert [notice for _, notice in story.noticed] == [Stale("a:1", 7, 2)]

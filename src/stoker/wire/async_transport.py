@@ -36,7 +36,7 @@ from stoker.wire.exchange import (
 from stoker.wire.pause import pause_async
 from stoker.wire.retry import Tries, Turn, Wait
 from stoker.wire.servers import DEFAULT_SERVER, Servers, parsed_servers, shown
-from stoker.wire.staleness import Notice, Waiting, stale_answer, unheard
+from stoker.wire.staleness import Notice, unheard
 
 CONNECTIONS_MAX: Final = 32
 WAITING_MAX: Final = 256
@@ -185,12 +185,10 @@ class AsyncTransport:
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
-        tries = Tries(request, self._servers, self.patience_s)
+        tries = Tries(request, self._servers, self.patience_s, self._notify)
         while True:
             turn = tries.next()
             if isinstance(turn, Wait):
-                if turn.why:
-                    self._notify(Waiting(turn.why))
                 await self._pause(turn.seconds)
                 continue
             try:
@@ -202,13 +200,7 @@ class AsyncTransport:
                 tries.lost(turn.server, fault)
             else:
                 if tries.accepts(turn.server, reply):
-                    self._note_age(turn.server, reply)
                     return reply
-
-    def _note_age(self, server: SplitResult, reply: Reply) -> None:
-        stale = stale_answer(shown(server), reply.headers, len(self._servers.in_turn))
-        if stale is not None:
-            self._notify(stale)
 
     async def _exchange(self, turn: Turn) -> Reply:
         connection = await self._connected(turn.server, turn.connect_s)

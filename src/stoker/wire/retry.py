@@ -12,7 +12,8 @@ Rules: C1  servers are asked in turn, first the one that answered last as the ac
        C5  where no server ever answered this client, that is said at once: a wrong address doesn't heal
        C6  whatever the answer is, the caller gets it whole or a StokerError
        C7  a standby refuses with `not_active`, and did nothing: the active that it names is asked next if it is one of
-           the servers. If it isn't, and there is no other server, that is said at once (`servers`, S1)
+           the servers. If it isn't, and there is no other server, that is said at once (`servers`, S1). So does a
+           standby that doesn't know the token, whose copy may be behind
        C8  where there are several servers, a read wants the active's answer; once none has come for STALE_AFTER_S, a
            standby's is taken, and for LEADERLESS_S that one is asked first and its answer taken at once
        C9  what a proxy says for a server that is away is no answer of that server: a repeatable request is repeated
@@ -26,6 +27,8 @@ it started, and `signal`, which would be felt twice.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult
+
+from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.exchange import (
@@ -41,7 +44,16 @@ from stoker.wire.exchange import (
 )
 from stoker.wire.pause import jittered, mono_s
 from stoker.wire.servers import Servers, shown
-from stoker.wire.staleness import FRESH_ONLY, NOT_ACTIVE, STALE_HEADER, is_standby
+from stoker.wire.staleness import (
+    FRESH_ONLY,
+    NOT_ACTIVE,
+    STALE_HEADER,
+    Notice,
+    Waiting,
+    is_standby,
+    stale_answer,
+    unheard,
+)
 
 PATIENCE_S: Final = 15.0
 """As long as a control plane takes to come back, and more than twice what a standby takes to take over."""
@@ -67,6 +79,8 @@ _NOTHING_DONE: Final = frozenset(
 )
 """C3"""
 _PERHAPS_DONE: Final = frozenset({"log_failed", "lease_lost"})
+_NOT_KNOWN_YET: Final = frozenset({"token_unknown"})
+"""C7"""
 _GATEWAY_STATUSES: Final = (502, 503, 504)
 """C9"""
 
@@ -86,8 +100,6 @@ class Wait(NamedTuple):
     """Ask nobody for a while."""
 
     seconds: float
-    why: str
-    """For a person; empty = nothing new."""
 
 
 class Tries:
@@ -98,12 +110,15 @@ class Tries:
         request: Request,
         servers: Servers,
         patience_s: float,
+        notify: Callable[[Notice], object] = unheard,
         *,
         spread: Callable[[float], float] = jittered,
         now: Callable[[], float] = mono_s,
     ) -> None:
-        """`spread` draws a pause from around a length; `now` is in seconds of a clock that only runs forward."""
+        """`notify` is told what a person may want to know beside the answer. `spread` draws a pause from around a
+        length; `now` is in seconds of a clock that only runs forward."""
         self._request = request
+        self._notify = notify
         self._servers = servers
         self._patience_s = patience_s
         self._spread = spread
@@ -175,9 +190,10 @@ class Tries:
         self._queue = None
         self._spend(pause_s)
         self._pause_s, self._least_s = min(self._pause_s * PAUSE_GROWTH, PAUSE_MAX_S), 0.0
-        why = "" if self._told or self._spent_s < SAID_AFTER_S else self._outcome().message
-        self._told = self._told or bool(why)
-        return Wait(pause_s, why)
+        if self._spent_s >= SAID_AFTER_S and not self._told:
+            self._told = True
+            self._notify(Waiting(self._outcome().message))
+        return Wait(pause_s)
 
     # --- what came of it ----------------------------------------------------------------------------------------
 
@@ -219,8 +235,11 @@ class Tries:
         if refusal is None or (self._lost and refusal.code == self._request.done_code):
             self._note(server, reply)
             return True
+        if self._servers.several and refusal.code in _NOT_KNOWN_YET and is_standby(reply.headers):
+            refusal = replace(refusal, code=NOT_ACTIVE)
         heals = refusal.code in _NOTHING_DONE or (self._request.repeatable and refusal.code in _PERHAPS_DONE)
         if not heals:
+            self._say_age(server, reply)
             raise StokerError(refusal)
         self._failed(server, refusal)
         self._be_patient()
@@ -235,8 +254,14 @@ class Tries:
 
     def _note(self, server: SplitResult, reply: Reply) -> None:
         """`servers`, S2."""
+        self._say_age(server, reply)
         self._servers.prefer(server)
         self._servers.leaderless_at = self._now() if is_standby(reply.headers) else None
+
+    def _say_age(self, server: SplitResult, reply: Reply) -> None:
+        stale = stale_answer(shown(server), reply.headers, len(self._servers.in_turn))
+        if stale is not None:
+            self._notify(stale)
 
     def _is_gateways(self, reply: Reply) -> bool:
         """C9, of a server that has answered before."""

@@ -34,7 +34,7 @@ from stoker.wire.local_socket import connected
 from stoker.wire.pause import mono_s, pause
 from stoker.wire.retry import Tries, Turn, Wait
 from stoker.wire.servers import DEFAULT_SERVER, Servers, local_server, parsed_servers, shown
-from stoker.wire.staleness import Notice, Waiting, stale_answer, unheard
+from stoker.wire.staleness import Notice, unheard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,12 +111,10 @@ class Transport:
             self.close()
 
     def _answered(self, request: Request, ask: Callable[[Turn], _Begun]) -> _Begun:
-        tries = Tries(request, self._servers, self.patience_s)
+        tries = Tries(request, self._servers, self.patience_s, self._notify)
         while True:
             turn = tries.next()
             if isinstance(turn, Wait):
-                if turn.why:
-                    self._notify(Waiting(turn.why))
                 self._pause(turn.seconds)
                 continue
             try:
@@ -128,13 +126,7 @@ class Transport:
                 tries.lost(turn.server, fault)
             else:
                 if tries.accepts(turn.server, begun.reply):
-                    self._note_age(turn.server, begun.reply)
                     return begun
-
-    def _note_age(self, server: SplitResult, reply: Reply) -> None:
-        stale = stale_answer(shown(server), reply.headers, len(self._servers.in_turn))
-        if stale is not None:
-            self._notify(stale)
 
     # --- one try ------------------------------------------------------------------------------------------------
 

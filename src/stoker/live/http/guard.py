@@ -81,18 +81,18 @@ class Guard:
                 await answer_preflight(send, said.origin)
                 return
             send = naming(said.origin, send)
+        standby = self._pair.view() if self._pair is not None and self._pair.follows else None
+        if self._pair is not None:
+            send = marked(send, standby)
         try:
             scope[CALLER] = self._admitted(scope, said)
         except StokerError as fault:
             self._note(scope, said, fault.refusal)
             await problem_answer(fault.refusal)(scope, receive, send)
             return
-        if self._pair is not None and self._pair.follows:
-            view = self._pair.view()
-            send = marked(send, view)
-            if must_be_active(scope):
-                await problem_answer(not_active(view))(scope, receive, send)
-                return
+        if standby is not None and must_be_active(scope):
+            await problem_answer(not_active(standby))(scope, receive, send)
+            return
         if scope["method"] == "HEAD":
             await self._app({**scope, "method": "GET", _HEAD: True}, receive, _without_body(send))
         else:
