@@ -8,11 +8,14 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_postgres import PostgresLog
+from stoker.adapters.lease_postgres import PostgresLease
+from stoker.adapters.log_postgres import Limits, PostgresLog
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import Position
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.marker import Marker, Member
 from stoker.ports import LogConflict, LogFailed
 from tests.contracts.event_log import ONE, EventLogContract, everything, numbered, opened, records
+from tests.contracts.shared_log import SharedLogContract
 from tests.real.postgres import Server, programs, server
 
 pytestmark = pytest.mark.skipif(programs() is None, reason="no PostgreSQL here (Debian: apt-get install postgresql)")
@@ -22,14 +25,30 @@ _names = itertools.count()
 class DatabaseStore:
     """A database, in which each `log()` is another process."""
 
+    shared = False
+
     def __init__(self, on: Server) -> None:
         self.server = on
         self.name = f"store_{next(_names)}"
         self.url = on.database(self.name)
+        self.look_back_max = 50_000
         self.warnings: list[tuple[str, dict[str, object]]] = []
 
     def log(self, *, reconnect_s: float = 20.0) -> PostgresLog:
-        return PostgresLog(self.url, SystemClock(), SystemEntropy(), self, reconnect_s=reconnect_s)
+        limits = Limits(self.look_back_max, reconnect_s)
+        return PostgresLog(self.url, SystemClock(), SystemEntropy(), self, shared=self.shared, limits=limits)
+
+    async def move_epoch(self, epoch: Epoch) -> None:
+        """As the lease does it."""
+        lease = PostgresLease(self.url, SystemClock(), timeout_s=10)
+        try:
+            known = await lease.read()
+            me = Member("b", "uid-b")
+            version = known.version + 1 if known else 1
+            won = await lease.put(Marker(version=version, epoch=epoch, holder=me, in_sync=(me,), mark=f"m{version}"))
+            assert won, "nobody else writes the marker here"
+        finally:
+            await lease.close()
 
     def damage_record(self, position: Position) -> None:
         self.sql(f"UPDATE stoker_event SET record = '\\x00' || substr(record, 2) WHERE position = {position}")
@@ -50,6 +69,12 @@ class DatabaseStore:
     def observe(self, name: str, seconds: float, **labels: str) -> None: ...
 
 
+class SharedStore(DatabaseStore):
+    """A database that several control planes reach."""
+
+    shared = True
+
+
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Server]:
     with server() as made:
@@ -65,6 +90,12 @@ class TestPostgresLog(EventLogContract):
     @pytest.fixture
     def store(self, postgres: Server) -> DatabaseStore:
         return DatabaseStore(postgres)
+
+
+class TestSharedPostgresLog(SharedLogContract):
+    @pytest.fixture
+    def store(self, postgres: Server) -> SharedStore:
+        return SharedStore(postgres)
 
 
 async def test_a_second_writer_is_told_that_there_is_one(store: DatabaseStore) -> None:
@@ -109,7 +140,7 @@ async def test_p2_a_server_that_goes_away_under_load_loses_and_doubles_nothing(h
                 before = acknowledged
                 async with asyncio.timeout(30):
                     while acknowledged < before + 9:
-                        assert not loading.done(), await loading
+                        assert not loading.done(), loading.exception()
                         await asyncio.sleep(0.01)
             done.set()
             await loading
@@ -163,7 +194,8 @@ async def test_a_store_of_a_newer_stoker_is_left_as_it_is(store: DatabaseStore) 
 
 
 async def test_records_behind_the_snapshots_are_trimmed_and_the_rest_is_found_again(store: DatabaseStore) -> None:
-    log = PostgresLog(store.url, SystemClock(), SystemEntropy(), store, look_back_max=10)
+    store.look_back_max = 10
+    log = store.log()
     await log.open()
     await log.append(ONE, Position(0), records(1, 5_000))
     await log.save_snapshot(Position(3_000), [b"older"])

@@ -1,52 +1,54 @@
 """How does the event log live in PostgreSQL?
 
-Rules: L1 to L5 of the port, and
+Rules: L1 to L5 of the port, L9 and L10 where it is shared, and
        P1  an append is one statement and so one transaction: it moves the end of the log from where the writer believes
            it to be, under an epoch not below the newest, and adds the rows only if that moved. A stale writer changes
            nothing, whatever locks it thought to hold
        P2  a connection that breaks during an append leaves open whether it was done. A new connection reads the end:
            if it bears the mark of that very append it was done, if it hasn't moved it is done once more, else another
-           writer was here. So a restart of the server loses and doubles nothing
+           writer was here. So a restart of the server, or a take-over by its replica, loses and doubles nothing
+       P3  an append waits for as long as the server does, such as for a synchronous replica that is gone; whoever gives
+           it up doesn't know whether it was done, so the log takes nothing more
        P4  every row that is read is checked: its place, its epoch's order, its checksum
        P5  the newest snapshot is answered; if it is damaged the older one is, with a warning, provided that the log
-           reaches back to it; otherwise LogDamaged
+           reaches back to it; otherwise LogDamaged. What is looked at together is of one moment, whatever others write
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 
+from stoker.adapters import postgres_rows as rows
 from stoker.adapters import postgres_snapshots as snapshots
-from stoker.adapters.postgres_link import LOST, RECONNECT_S, Connection, PostgresLink, one, whole
+from stoker.adapters.postgres_link import LOST, RECONNECT_S, PostgresLink, one, whole
 from stoker.adapters.postgres_schema import migrate
 from stoker.adapters.record_check import RecordDamaged, checksum
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.ports import Clock, Entropy, LogConflict, LogDamaged, LogFailed, Snapshot, Telemetry
+from stoker.ports import Clock, Entropy, LogConflict, LogDamaged, LogFailed, LogTrimmed, Snapshot, Stored, Telemetry
 
-LOOK_BACK_MAX: Final = 50_000
-READ_ROWS: Final = 1_000
 TRIM_ROWS: Final = 2_000
+POLL_S: Final = 1.0
+"""How often somebody who waits for news looks all the same: between him and the server a notice may get lost."""
+_GIVEN_UP: Final = "an append was given up before it was known to be done; open the log anew"
 
-_APPEND: Final = """
-WITH moved AS (
-    UPDATE stoker_end SET epoch = %(epoch)s, position = %(end)s, append = %(append)s
-    WHERE position = %(position)s AND epoch <= %(epoch)s
-    RETURNING 1
-)
-INSERT INTO stoker_event (position, epoch, crc, record)
-SELECT at, %(epoch)s, crc, record
-FROM unnest(%(positions)s::bigint[], %(crcs)s::bigint[], %(records)s::bytea[]) AS row (at, crc, record)
-WHERE EXISTS (SELECT FROM moved)
-"""
-_FIRST: Final = "SELECT coalesce(min(position), 0) FROM stoker_event"
+
+class Limits(NamedTuple):
+    """How much is kept, and how long it waits."""
+
+    look_back_max: int = 50_000
+    """Records behind the older snapshot."""
+    reconnect_s: float = RECONNECT_S
+
+
+USUAL: Final = Limits()
 
 
 class PostgresLog:
-    """The `EventLog` port on one database."""
+    """The `EventLog` port on one database, or the `SharedLog` port."""
 
     def __init__(
         self,
@@ -55,14 +57,17 @@ class PostgresLog:
         entropy: Entropy,
         telemetry: Telemetry,
         *,
-        look_back_max: int = LOOK_BACK_MAX,
-        reconnect_s: float = RECONNECT_S,
+        shared: bool = False,
+        limits: Limits = USUAL,
     ) -> None:
-        """`url`: as libpq reads it; several hosts are tried in turn for one that takes writes."""
-        self._link = PostgresLink(url, clock, telemetry, reconnect_s)
+        """`url`: as libpq reads it; several hosts are tried in turn for one that takes writes. `shared`: others have it
+        open too, and who may append is said by the lease in the same database."""
+        self._link = PostgresLink(url, clock, telemetry, limits.reconnect_s, shared=shared)
+        self._shared = shared
+        self._clock = clock
         self._entropy = entropy
         self._telemetry = telemetry
-        self._look_back_max = look_back_max
+        self._look_back_max = limits.look_back_max
         self._appending = asyncio.Lock()
         self._refusal: LogConflict | LogFailed | None = None
         self._end = Position(0)
@@ -72,12 +77,13 @@ class PostgresLog:
         try:
             await self._link.open()
             await migrate(self._link.writer)
-            row = await one(self._link.writer, "SELECT position FROM stoker_end")
-            self._end = Position(whole(row[0]))
-            await self._check()
+            self._end = await self._link.aside(rows.proved)
         except psycopg.Error as fault:
             await self.close()
             raise self._link.unreachable(fault) from fault
+        except RecordDamaged as fault:
+            await self.close()
+            raise _damaged(fault) from fault
         except BaseException:
             await self.close()
             raise
@@ -93,6 +99,9 @@ class PostgresLog:
             except (LogConflict, LogFailed) as refusal:
                 self._refusal = refusal
                 raise
+            except asyncio.CancelledError:
+                self._refusal = LogFailed(_GIVEN_UP)  # P3
+                raise
             self._end = Position(position + len(records))
 
     async def _append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
@@ -104,13 +113,14 @@ class PostgresLog:
             "position": position,
             "end": position + len(records),
             "append": mark,
+            "tell": self._shared,
             "positions": list(at),
             "crcs": [checksum(each, epoch, record) for each, record in zip(at, records, strict=True)],
             "records": list(records),
         }
         while True:
             try:
-                done = await self._link.writer.execute(_APPEND, values)
+                done = await self._link.write(lambda db: db.execute(rows.APPEND, values))
             except psycopg.IntegrityError as fault:
                 raise LogConflict(f"another writer has added records after {position}") from fault
             except LOST as fault:
@@ -140,59 +150,44 @@ class PostgresLog:
         return LogConflict(f"the log ends at {stored}, not at {position}: another writer was here")
 
     async def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
-        through = self._end
+        """L10"""
+        through = self._end = max(self._end, await self._link.aside(rows.end))
         while position < through:
-            rows = await self._read(position, through)
-            for at, _, record in rows:
-                yield at, record
-            position = rows[-1][0]
+            for row in await self._read(position, through):
+                yield row.position, row.record
+                position = row.position
 
-    async def _read(self, position: Position, through: Position) -> list[tuple[Position, int, bytes]]:
-        """P4: the next rows, at most READ_ROWS. Raises: LogDamaged, LogFailed."""
-        found: list[tuple[Position, int, bytes]] = []
-        due = int(position)
-        for at, epoch, crc, record in await self._link.aside(partial(_rows, position=position, through=through)):
-            due += 1
-            if at != due:
-                raise _damaged(RecordDamaged(due, f"it isn't there; the next one is {at}"))
-            if not isinstance(record, bytes) or checksum(due, whole(epoch), record) != crc:
-                raise _damaged(RecordDamaged(due, "its checksum doesn't agree with its content"))
-            found.append((Position(due), whole(epoch), record))
-        if not found:
-            raise _damaged(RecordDamaged(due + 1, "it isn't there"))
-        return found
+    async def _read(self, position: Position, through: Position) -> list[Stored]:
+        """P4: the next rows. Raises: LogDamaged, LogFailed, LogTrimmed."""
+        try:
+            return await self._link.aside(partial(rows.after, position=position, through=through))
+        except RecordDamaged as fault:
+            first = await self._link.aside(rows.first)
+            if fault.position >= first:
+                raise _damaged(fault) from fault
+            trimmed = f"records before {first} were trimmed: follow from there"
+            raise (LogTrimmed(trimmed) if self._shared else LogDamaged(trimmed)) from fault
 
-    async def _check(self) -> None:
-        """A damaged row is refused at start, not found when it is needed."""
-        first, epoch = await self._first(), 0
-        if not first and self._end and not await self._link.aside(snapshots.positions):
-            raise _damaged(RecordDamaged(self._end, "it isn't there"))
-        at = Position(first - 1)
-        while first and at < self._end:
-            for position, its_epoch, _ in await self._read(at, self._end):
-                if its_epoch < epoch:
-                    known = f"its epoch is {its_epoch} although {epoch} came before"
-                    raise _damaged(RecordDamaged(position, known))
-                at, epoch = position, its_epoch
-
-    async def _first(self) -> int:
-        """The oldest position; 0 = there is none."""
-        return whole((await self._link.aside(lambda db: one(db, _FIRST)))[0])
+    async def news(self, position: Position, within_s: float) -> bool:
+        due = self._clock.mono() + within_s
+        while True:
+            left_s = max(0.0, due - self._clock.mono())
+            if await self._link.hear(partial(rows.reaches_beyond, position=position), min(left_s, POLL_S)):
+                return True
+            if self._clock.mono() >= due:
+                return False
 
     async def snapshot(self) -> Snapshot | None:
         """P5"""
-        kept, first = await self._link.aside(snapshots.positions), await self._first()
-        for position in kept:
-            found = await self._link.aside(partial(snapshots.load, position=position))
-            if found is None:
-                self._telemetry.warn("snapshot_damaged", error="it isn't what was written", used=position)
-            elif position == self._end or 0 < first <= position + 1:
-                return found
-        if kept and first != 1:
+        found = await self._link.aside(snapshots.newest)
+        for position in found.damaged:
+            used = found.snapshot.position if found.snapshot else 0
+            self._telemetry.warn("snapshot_damaged", error=f"{position} isn't what was written", used=used)
+        if found.snapshot is None and found.kept and found.first != 1:
             raise LogDamaged(
                 "no snapshot is whole to which the log reaches back; recover the database from a backup of it"
             )
-        return None
+        return found.snapshot
 
     async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
         """Raises: StokerError `store_unreachable` when it can't be written. What was acknowledged is not harmed."""
@@ -208,7 +203,7 @@ class PostgresLog:
         kept = await self._link.aside(snapshots.positions)
         if len(kept) == snapshots.KEPT:
             through = Position(min(kept[-1] - self._look_back_max, self._end - 1))
-            while await self._link.aside(partial(_trim, through=through)) == TRIM_ROWS:
+            while await self._link.aside(partial(rows.trim, through=through, most=TRIM_ROWS)) == TRIM_ROWS:
                 pass
 
     async def close(self) -> None:
@@ -220,22 +215,3 @@ class PostgresLog:
 def _damaged(fault: RecordDamaged) -> LogDamaged:
     hint = "recover the database from a backup of it, or ask for help with this message"
     return LogDamaged(f"record {fault.position} can't be trusted: {fault}; {hint}")
-
-
-async def _rows(db: Connection, position: Position, through: Position) -> list[tuple[object, ...]]:
-    cursor = await db.execute(
-        "SELECT position, epoch, crc, record FROM stoker_event WHERE position > %s AND position <= %s "
-        "ORDER BY position LIMIT %s",
-        (position, through, READ_ROWS),
-        binary=True,
-    )
-    return await cursor.fetchall()
-
-
-async def _trim(db: Connection, through: Position) -> int:
-    """How many of the oldest rows went: at most TRIM_ROWS."""
-    cursor = await db.execute(
-        "DELETE FROM stoker_event WHERE position <= least(%s, (SELECT min(position) FROM stoker_event) + %s - 1)",
-        (through, TRIM_ROWS),
-    )
-    return cursor.rowcount

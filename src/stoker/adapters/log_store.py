@@ -14,7 +14,7 @@ from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.ports import Clock, Entropy, EventLog, Snapshot, Telemetry
+from stoker.ports import Clock, Entropy, EventLog, ReplicaLog, SharedLog, Snapshot, Telemetry
 
 ELSEWHERE_NAME: Final = "log-is-in-postgresql"
 
@@ -26,8 +26,20 @@ def log_at(data_dir: Path, url: str, clock: Clock, entropy: Entropy, telemetry: 
         from stoker.adapters.log_postgres import PostgresLog
 
         return _Elsewhere(data_dir.absolute(), PostgresLog(url, clock, entropy, telemetry))
+    return replica_log_at(data_dir, entropy, telemetry)
+
+
+def replica_log_at(data_dir: Path, entropy: Entropy, telemetry: Telemetry) -> ReplicaLog:
+    """The log of this folder, of which others may have copies. Raises: StokerError `store_moved`."""
     _not_elsewhere(data_dir.absolute())
-    return SqliteLog(data_dir, telemetry=telemetry)
+    return SqliteLog(data_dir, telemetry=telemetry, entropy=entropy)
+
+
+def shared_log_at(data_dir: Path, url: str, clock: Clock, entropy: Entropy, telemetry: Telemetry) -> SharedLog:
+    """The log of several control planes, of which one has this folder."""
+    from stoker.adapters.log_postgres import PostgresLog
+
+    return _Elsewhere(data_dir.absolute(), PostgresLog(url, clock, entropy, telemetry, shared=True))
 
 
 def _not_elsewhere(folder: Path) -> None:
@@ -40,9 +52,9 @@ def _not_elsewhere(folder: Path) -> None:
 
 
 class _Elsewhere:
-    """The `EventLog` port on a database, for a folder that has the rest."""
+    """The `EventLog` port on a database, for a folder that has the rest; or the `SharedLog` port."""
 
-    def __init__(self, folder: Path, log: EventLog) -> None:
+    def __init__(self, folder: Path, log: SharedLog) -> None:
         self._folder = folder
         self._held: HeldFolder | None = None
         self._log = log
@@ -67,6 +79,9 @@ class _Elsewhere:
 
     def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
         return self._log.follow(position)
+
+    async def news(self, position: Position, within_s: float) -> bool:
+        return await self._log.news(position, within_s)
 
     async def snapshot(self) -> Snapshot | None:
         return await self._log.snapshot()

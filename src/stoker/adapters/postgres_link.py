@@ -1,13 +1,22 @@
 """How does a store reach PostgreSQL, and get back to it?
 
-Two connections: one that writes the log, one beside it for everything else, so that neither waits for the other.
+One connection writes the log, one beside it does everything else, so that neither waits for the other; a third, made
+when it is first needed, hears of news.
 
 Rules: P2  a connection that breaks is made anew; what was asked on it may or may not have been done
        P3  the server is waited for during `reconnect_s`; what is asked meanwhile waits too. Then the log has failed
        P6  the password of the URL is in no message
+       P7  whoever gives up waiting leaves what he asked for alone, and his connection is cut. It isn't cancelled: a
+           commit that waits for a synchronous replica would then be done here, and seen by others, without that replica
+       P8  a commit waits for the disk, and for the synchronous replica where there is one, whatever the server's or the
+           account's default is; one whose wait was cancelled on the server counts as not known
+       P9  a store that isn't shared is written by one process at a time, and by none while it is shared by others: that
+           is what an advisory lock is for. A courtesy: the end of the log is what protects it
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -23,6 +32,9 @@ RECONNECT_S: Final = 30.0
 """Long enough for a restart of the server, or for its standby to be promoted."""
 RETRY_S: Final = 0.2
 CONNECT_S: Final = 5
+HEAR_S: Final = 10.0
+"""How long it may take to ask whether there is news."""
+CHANNEL: Final = "stoker_log"
 _LOCK: Final = 0x53544B52
 """Of the advisory lock that a writer holds: 'STKR'."""
 _LOCK_TRIES: Final = 15
@@ -38,6 +50,12 @@ OPTIONS: Final[dict[str, Any]] = {
 }
 """A server that is gone without a word is noticed in ten seconds."""
 
+_DURABLY: Final = (
+    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
+    "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false)"
+)
+"""P8"""
+
 Answer = TypeVar("Answer")
 Connection = AsyncConnection[tuple[object, ...]]
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -46,14 +64,20 @@ LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 class PostgresLink:
     """The connections of one store."""
 
-    def __init__(self, url: str, clock: Clock, telemetry: Telemetry, reconnect_s: float) -> None:
+    def __init__(
+        self, url: str, clock: Clock, telemetry: Telemetry, reconnect_s: float, *, shared: bool = False
+    ) -> None:
         self._url = url
+        self._shared = shared
         self._clock = clock
         self._telemetry = telemetry
         self._reconnect_s = reconnect_s
         self._writer: Connection | None = None
         self._side: Connection | None = None
+        self._ear: Connection | None = None
         self._beside = asyncio.Lock()
+        self._hearing = asyncio.Lock()
+        self._unreplicated = False
         self._closed = False
 
     @property
@@ -65,9 +89,16 @@ class PostgresLink:
 
     async def open(self) -> None:
         """Raises: StokerError `store_held`, psycopg.Error."""
-        self._writer = await self._connect()
-        await self._lock(self._writer, 0)
+        self._writer = await self._connect_writer(0)
         self._side = await self._connect()
+
+    async def write(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        """Ask on the connection that writes. Raises: psycopg.Error; LogFailed (P8)."""
+        self._unreplicated = False
+        answer = await asked(self.writer, ask)
+        if self._unreplicated:
+            raise LogFailed("the wait for the synchronous replica was cancelled on the server: it may lack this append")
+        return answer
 
     async def again(self, ask: Callable[[Connection], Awaitable[Answer]], fault: psycopg.Error) -> Answer:
         """P2 and P3: the answer on a new writing connection. Raises: LogFailed, LogConflict."""
@@ -78,9 +109,8 @@ class PostgresLink:
                 while True:
                     with suppress(*LOST):
                         await self.writer.close()
-                        self._writer = await self._connect()
-                        await self._lock(self._writer, lost_pid)
-                        answer = await ask(self._writer)
+                        self._writer = await self._connect_writer(lost_pid)
+                        answer = await asked(self._writer, ask)
                         self._telemetry.event("store_back")
                         return answer
                     await self._clock.sleep(RETRY_S)
@@ -106,7 +136,7 @@ class PostgresLink:
         if self._closed or self._side is None:
             raise LogFailed("the log is closed")
         try:
-            return await ask(self._side)
+            return await asked(self._side, ask)
         except LOST:
             raise
         except psycopg.Error as fault:
@@ -125,19 +155,73 @@ class PostgresLink:
         except TimeoutError:
             raise LogFailed(f"PostgreSQL doesn't answer: {self.words(fault)}") from fault
 
+    async def hear(self, ask: Callable[[Connection], Awaitable[Answer]], within_s: float) -> Answer | None:
+        """Ask on the third connection, which hears whatever was sent to CHANNEL; then, if the answer is false, wait
+        until something is heard, for at most that long. None = it was. Raises: LogFailed; it may be tried again."""
+        if self._closed:
+            raise LogFailed("the log is closed")
+        async with self._hearing:
+            try:
+                async with asyncio.timeout(HEAR_S):
+                    if self._ear is None:
+                        self._ear = await self._connect()
+                        await asked(self._ear, lambda db: db.execute(f"LISTEN {CHANNEL}"))
+                    answer = await asked(self._ear, ask)
+                if answer:
+                    return answer
+                async for _ in self._ear.notifies(timeout=within_s, stop_after=1):
+                    return None
+            except TimeoutError as fault:
+                await self._deafen()
+                raise LogFailed(f"PostgreSQL hasn't answered for {HEAR_S:g} s") from fault
+            except psycopg.Error as fault:
+                await self._deafen()
+                raise LogFailed(f"PostgreSQL doesn't answer: {self.words(fault)}") from fault
+            except asyncio.CancelledError:
+                if self._ear is not None and self._ear.closed:
+                    self._ear = None
+                raise
+            else:
+                return answer
+
+    async def _deafen(self) -> None:
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            await _close(ear)
+
     async def _connect(self) -> Connection:
         several = len(str(conninfo_to_dict(self._url).get("host", "")).split(",")) > 1
         hosts: dict[str, Any] = {"target_session_attrs": "read-write"} if several else {}
         return await AsyncConnection.connect(self._url, **OPTIONS, **hosts)
 
+    async def _connect_writer(self, lost_pid: int) -> Connection:
+        """P8, P9"""
+        db = await self._connect()
+        try:
+            db.add_notice_handler(self._noticed)
+            await db.execute(_DURABLY)
+            await self._lock(db, lost_pid)
+        except BaseException:
+            await _close(db)
+            raise
+        return db
+
+    def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.source_function == "SyncRepWaitForLSN":
+            self._unreplicated = True
+
     async def _lock(self, db: Connection, lost_pid: int) -> None:
-        """Nobody else writes while this connection lives. A courtesy, for the end of the log is what protects it: who
-        starts a second control plane on this store is told so. Our own lost session may still hold it, and is ended.
+        """P9: who starts a control plane beside another one is told so. Our own lost session may still hold the lock,
+        and is ended.
 
         Raises: StokerError `store_held`.
         """
+        if self._shared:
+            attempt, others = "SELECT pg_try_advisory_lock_shared(%s)", "one that isn't set up for failover"
+        else:
+            attempt, others = "SELECT pg_try_advisory_lock(%s)", "another control plane"
         for _ in range(_LOCK_TRIES):
-            row = await one(db, "SELECT pg_try_advisory_lock(%s)", _LOCK)
+            row = await one(db, attempt, _LOCK)
             if row[0]:
                 return
             holder = await one(
@@ -152,7 +236,7 @@ class PostgresLink:
         raise StokerError(
             refuse(
                 "store_held",
-                "another control plane writes to the database of store.url",
+                f"{others} writes to the database of store.url",
                 "stop it first; when it was killed, the server lets go of it as soon as it notices",
             )
         )
@@ -163,8 +247,9 @@ class PostgresLink:
         async with self._beside:
             for db in (self._writer, self._side):
                 if db is not None:
-                    with suppress(psycopg.Error):
-                        await db.close()
+                    await _close(db)
+        async with self._hearing:
+            await self._deafen()
 
     def unreachable(self, fault: psycopg.Error) -> StokerError:
         return StokerError(
@@ -184,6 +269,32 @@ def words_of(fault: psycopg.Error, url: str) -> str:
     said = " ".join(str(fault).split())[:400]
     password = str(conninfo_to_dict(url).get("password") or "")
     return said.replace(password, "***") if password else said
+
+
+async def asked(db: Connection, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+    """P7. Raises: psycopg.Error."""
+    asking = asyncio.ensure_future(ask(db))
+    try:
+        await asyncio.wait((asking,))
+    except asyncio.CancelledError:
+        await cut_off(db, asking)
+        raise
+    return asking.result()
+
+
+async def cut_off(db: Connection, asking: "asyncio.Future[Any] | None") -> None:
+    """Have done with a connection, whatever it is doing."""
+    if asking is not None and not asking.done():
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(db.pgconn.socket)) as wire:
+            wire.shutdown(socket.SHUT_RDWR)  # whoever waits on it is told at once
+        with suppress(psycopg.Error):
+            await asking
+    await _close(db)
+
+
+async def _close(db: Connection) -> None:
+    with suppress(psycopg.Error):
+        await db.close()
 
 
 async def one(db: Connection, query: str, *values: object) -> tuple[object, ...]:

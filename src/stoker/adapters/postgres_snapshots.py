@@ -7,9 +7,9 @@ Rules: N1  a snapshot is written in one transaction: it is there whole or not at
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from stoker.adapters.postgres_link import Connection, whole
+from stoker.adapters.postgres_link import Connection, one, whole
 from stoker.brain.domain.ids import Position
 
 KEPT: Final = 2
@@ -23,6 +23,17 @@ class StoredSnapshot:
 
     position: Position
     chunks: tuple[bytes, ...]
+
+
+class Newest(NamedTuple):
+    """What was found."""
+
+    snapshot: StoredSnapshot | None
+    damaged: tuple[Position, ...]
+    kept: int
+    """How many there are, whole or not."""
+    first: int
+    """The oldest record; 0 = there is none."""
 
 
 async def save(db: Connection, position: Position, chunks: Sequence[bytes]) -> None:
@@ -47,6 +58,23 @@ async def positions(db: Connection) -> list[Position]:
     """The newest first."""
     cursor = await db.execute("SELECT position FROM stoker_snapshot ORDER BY position DESC")
     return [Position(whole(position)) for (position,) in await cursor.fetchall()]
+
+
+async def newest(db: Connection) -> Newest:
+    """The newest one that is whole and that the log continues, all of it as of one moment."""
+    async with db.transaction():
+        await db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        row = await one(db, "SELECT position, (SELECT coalesce(min(position), 0) FROM stoker_event) FROM stoker_end")
+        end, first = whole(row[0]), whole(row[1])
+        kept = await positions(db)
+        damaged: list[Position] = []
+        for position in kept:
+            found = await load(db, position)
+            if found is None:
+                damaged.append(position)
+            elif position == end or 0 < first <= position + 1:
+                return Newest(found, tuple(damaged), len(kept), first)
+        return Newest(None, tuple(damaged), len(kept), first)
 
 
 async def load(db: Connection, position: Position) -> StoredSnapshot | None:
