@@ -1,9 +1,9 @@
 """How long from kill -9 of the active control plane to the first acknowledged write of the other one?
 
-Run: `PYTHONPATH=src:. python -m benchmarks.take_over [--kills 20] [--profiles fast default] [--store URL]`. Two control
-planes, two agents with 50 running processes, somebody who submits all the time. After each kill the next one waits until
-the in-sync set has both members again. At the end everything is reckoned: no acknowledged job lost, none started twice,
-no running process disturbed, exit codes kept; a run that doesn't hold this has no figure.
+Run: `PYTHONPATH=src:. python -m benchmarks.take_over [--kills 20] [--profiles fast default] [--store URL]`. Two
+control planes, two agents with 50 running processes, somebody who submits all the time. After each kill the next one
+waits until the in-sync set has both members again. At the end everything is reckoned: no acknowledged job lost, none
+started twice, no running process disturbed, exit codes kept; a run that doesn't hold this has no figure.
 
 Bound, in the same run: what the profile's own timers alone can take (last renewal seen, lease, drift, look).
 """
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--store", default="", help="URL of a database that both use; empty = a log for each")
     asked = parser.parse_args()
     where = "one PostgreSQL" if asked.store else "a log for each, mode sync"
-    print(f"{machine()}; {fsyncs_per_second():,.0f} fdatasync/s; {where}\n")
+    print(f"{machine()}; {fsyncs_per_second(Path(tempfile.gettempdir())):,.0f} fdatasync/s; {where}\n")
     print("| profile | kills | median s | shortest | longest | timers alone, at most | acknowledged meanwhile |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for profile in asked.profiles:

@@ -30,7 +30,6 @@ BUCKETS_S: Final = (
 """From one fsync of a fast disk to a day in the queue."""
 
 HELP: Final[Mapping[str, str]] = {
-    "active": "1 while this control plane is the active one, 0 while it is a standby.",
     "admission_wait": "From the submit of a job to its first placement, by band of priority.",
     "agent_drained": "Drains begun.",
     "agent_forgotten": "Nodes forgotten.",

@@ -135,7 +135,6 @@ async def active(control: ControlPlane, epoch: Epoch | None = None, *, forced: b
         await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=policy, pools=pools, forced=forced))
         for name, run in (*_LEADING, *_KEEPING):
             duties.begin(name, run(control))
-        control.telemetry.gauge("active", 1)
         yield duties
         control.sessions.close()
         await duties.end(*(name for name, _ in (*_LEADING, *_KEEPING)))

@@ -141,7 +141,6 @@ class Driver:
     async def live(self, control: ControlPlane, stop: asyncio.Event) -> None:
         """Standby, then perhaps active, until `stop`. Raises: NewLife; DutyEnded when a part of it died."""
         self._control = control
-        self._telemetry.gauge("active", 0)
         self._keeping.begin(control)
         try:
             async with Duties() as duties:
@@ -249,14 +248,20 @@ class Driver:
             case deeds.Lead():
                 self._lead = deed
                 self._led.set()
+                self._show_set(1)
             case deeds.SetChanged():
                 self._keeping.set_changed(deed.in_sync)
-                self._telemetry.gauge("in_sync_members", len(deed.in_sync))
+                self._show_set(len(deed.in_sync))
                 self._telemetry.event("in_sync_changed", members=[member.name for member in deed.in_sync])
             case deeds.StepDown():
                 self._ended = deed
             case _:
                 assert_never(deed)
+
+    def _show_set(self, members: int) -> None:
+        """Where all reach one log, nobody keeps a copy who could be out of sync."""
+        if self._keeping.owns_log:
+            self._telemetry.gauge("in_sync_members", members)
 
     # --- errands ------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,10 @@ def _running(scene: Scene) -> float:
     return max(0, scene.jobs[JobState.RUNNING] + scene.jobs[JobState.STOPPING] - scene.queue.running_arrays)
 
 
+def _leads(control: ControlPlane) -> bool:
+    return control.committer.following is None and not control.committer.failed.is_set()
+
+
 def _free_bytes(scene: Scene) -> float | None:
     try:
         seen = os.statvfs(scene.control.settings.data_dir)
@@ -141,7 +145,7 @@ METERS: Final = (
     Meter(
         "scheduler_is_master",
         "1 while this control plane decides and acknowledges.",
-        lambda scene: float(not scene.control.committer.failed.is_set()),
+        lambda scene: float(_leads(scene.control)),
     ),
     Meter(
         "last_pass_age_seconds",
@@ -170,13 +174,23 @@ METERS: Final = (
 )
 
 
+OWN: Final = frozenset(
+    {
+        *("scheduler_is_master", "snapshot_age_seconds", "data_dir_free_bytes"),
+        *("log_position", "epoch", "build_info"),
+    }
+)
+"""What a standby says too. The rest is of the cluster, and would be counted twice when both are scraped."""
+
+
 async def gauges(control: ControlPlane) -> bytes:
     """Prometheus text, ending with a line feed."""
     state = control.committer.state
     queue = await count_queue(control)
     counts = count_gpus(state), count_jobs(state), count_nodes(state)
     scene = Scene(control, *counts, queue, quota_now(state), tenant_figures(state))
-    return "".join(_family(meter, meter.read(scene)) for meter in METERS).encode()
+    told = METERS if control.committer.following is None else [each for each in METERS if each.name in OWN]
+    return "".join(_family(meter, meter.read(scene)) for meter in told).encode()
 
 
 def _family(meter: Meter, said: float | Mapping[str, float] | None) -> str:
