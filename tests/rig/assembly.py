@@ -44,6 +44,9 @@ class ProcessTasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def any_runs(self) -> bool:
+        return any(not task.done() for task in self._tasks)
+
     def crashes(self) -> list[BaseException]:
         """What ended a task that should run for ever."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
@@ -128,6 +131,10 @@ class AgentProcess:
     @property
     def node(self) -> NodeName:
         return NodeName(self.machine.name)
+
+    @property
+    def runs(self) -> bool:
+        return self.tasks.any_runs()
 
     def start(self) -> None:
         self.gate = Gate()

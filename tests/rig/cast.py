@@ -97,6 +97,8 @@ class Cast(ABC):
             agent.machine.resume()
             agent.show_gpus()
             agent.machine.ports_taken.clear()
+            if not agent.runs:
+                agent.start()
 
     def all_over(self, state: ClusterState) -> bool:
         jobs = state.jobs.values()

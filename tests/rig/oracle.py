@@ -8,7 +8,8 @@ Promises: O1  an acknowledged job is never lost
           O2  each task of each attempt is started at most once, ever
           O3  no GPU serves two living processes
           O4  no job runs as two attempts at once
-          O5  a task has ended, and a job is final, only when none of its processes lives
+          O5  a task has ended, and a job is final, only when none of its processes lives; also one that was settled for
+              the silence of its node
           O6  the brain's invariants hold after every event, and time in the log never runs backwards
           O7  who waits is told why, once a pass has looked
           O8  the end in the ledger is the end that happened: cause, exit code, signal
@@ -91,7 +92,7 @@ class Oracle:
         if fact.at < self._last_at:
             self.broken.append(f"O6 event {state.position} is of {fact.at}, after one of {self._last_at}")
         self._last_at = fact.at
-        if isinstance(fact.event, TaskEnded) and fact.event.end.proved:
+        if isinstance(fact.event, TaskEnded) and (fact.event.end.proved or fact.event.end.cause is EndCause.SILENT):
             self._must_be_gone(TaskKey(fact.event.job, fact.event.attempt, fact.event.rank), fact.event.end.cause)
         elif isinstance(fact.event, DependenciesMet):
             self.broken += [fault for job in fact.event.jobs for fault in _unmet(state, state.jobs[job])]
@@ -241,7 +242,7 @@ class Oracle:
 
     def _must_have_ended_so(self, key: TaskKey, task: Task) -> None:
         (machine,) = (machine for machine in self.machines if machine.name == task.placement.node)
-        if task.end is None or machine.name in self.forgotten:
+        if task.end is None or task.end.cause is EndCause.SILENT or machine.name in self.forgotten:
             return
         told = (task.end.cause, task.end.exit_code, task.end.signal)
         over, process = machine.ends.get(key), machine.processes.get(key)

@@ -220,9 +220,11 @@ class PairCluster(Cast):
         parts = control.life.control
         if not await parts.history.flush(parts.committer.durable):
             self.oracle.broken.append(f"H the history of {control.name} can't be written: {parts.history.fault}")
-        self.oracle.broken += unlike(parts.committer.state, control.disk.archive)
+        faults = list(unlike(parts.committer.state, control.disk.archive))
         if self.database is None:
-            self.oracle.broken += untold(control.disk)
+            faults += untold(control.disk)
+        self.oracle.broken += [f"{fault} by {control.name}" for fault in faults]
+        if self.database is None:
             self.oracle.replayed(parts.committer.state, control.disk)
 
     async def close(self) -> None:

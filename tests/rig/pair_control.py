@@ -31,6 +31,8 @@ from tests.rig.sim_peers import Host, SimPeerLink, SimPeers
 from tests.rig.sim_shared_log import SimSharedLog
 from tests.rig.world import Notes, SimClock
 
+CALL_PART: Final = 0.4
+"""Of the lease, as in `main_pair`."""
 ATTEMPT_LEASE_S: Final = 40.0
 """Short, so that a history has many of them."""
 DRIFT: Final = 0.009
@@ -166,8 +168,14 @@ class PairControl:
             own_log=own_log if common.database is None else None,
             common_log=common_log if common.database is not None else None,
             uid=lambda: SimLog(disk, clock, common.entropy).uid,
-            history=lambda: SimHistory(disk.archive, clock),
-            lease=SimLease(common.place, clock, common.entropy, who=self.name),
+            history=lambda: SimHistory(lambda: disk.archive, clock),
+            lease=SimLease(
+                common.place,
+                clock,
+                common.entropy,
+                who=self.name,
+                timeout_s=CALL_PART * self.settings.failover.timing.lease_s,
+            ),
             links=links if common.database is None else [],
             incoming=lambda: SimIncoming(disk, clock),
         )

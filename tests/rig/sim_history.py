@@ -1,7 +1,7 @@
 """A history that survives the process, as plain lists: as slow and as obvious as it can be."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -36,8 +36,11 @@ class SimArchive:
 class SimHistory:
     """The History port on an archive."""
 
-    def __init__(self, archive: SimArchive, clock: Clock, *, took_s: float = 0.002) -> None:
-        self._archive, self._clock, self._took_s = archive, clock, took_s
+    def __init__(self, archive: SimArchive | Callable[[], SimArchive], clock: Clock, *, took_s: float = 0.002) -> None:
+        """A function is asked for the archive when it is opened: it may be exchanged before."""
+        self._place = (lambda: archive) if isinstance(archive, SimArchive) else archive
+        self._archive = self._place()
+        self._clock, self._took_s = clock, took_s
         self._open = False
 
     async def _reach(self) -> SimArchive:
@@ -47,6 +50,7 @@ class SimHistory:
         return self._archive
 
     async def open(self) -> HistoryMark:
+        self._archive = self._place()
         self._open = not self._archive.fault
         return (await self._reach()).mark
 
