@@ -1,7 +1,7 @@
 """Keys of the live view: what each does to the picture, and what is said to the cluster. No server is needed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,12 +10,14 @@ from textual.pilot import Pilot
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState
+from stoker.cli.notices import Kept
 from stoker.cli.top.app import KEYS, TopApp
 from stoker.cli.top.rows import Rows
 from stoker.wire.async_client import JobListQuery, LogPart, LogQuery
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.job import JobListView, JobsToldView, JobView, WhyView
 from stoker.wire.rest.node import NodeView
+from stoker.wire.staleness import Stale
 from tests.cli.views import attempt, cluster, job, node, task, why
 
 
@@ -112,8 +114,8 @@ class Seat:
 
 
 @asynccontextmanager
-async def seat(served: Cluster, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Seat]:
-    app = TopApp(served, every_s=3_600)  # type: ignore[arg-type]  # as far as it is used
+async def seat(served: Cluster, size: tuple[int, int] = (80, 24), told: Callable[[], str] = str) -> AsyncIterator[Seat]:
+    app = TopApp(served, told=told, every_s=3_600)  # type: ignore[arg-type]  # as far as it is used
     async with app.run_test(size=size) as pilot:
         await app.workers.wait_for_complete()
         await pilot.pause()
@@ -249,6 +251,16 @@ async def test_a_server_that_went_away_is_waited_for_and_the_picture_stays() -> 
         served.fault = None
         await person.look()
         assert "waiting" not in person.text.replace("wait-a-while", "")
+
+
+async def test_a_picture_that_comes_from_a_standby_is_drawn_and_said_to_be_one() -> None:
+    kept = Kept()
+    kept(Stale("b:1", 3_200, 2))
+    async with seat(Cluster(), told=kept.take) as person:
+        assert person.lines[1] == " answered by a standby, 3.2 s behind; no active control plane answers"
+        assert "train" in person.text
+        await person.look()
+        assert "standby" not in person.text
 
 
 async def test_no_second_question_is_asked_while_the_first_waits_for_its_answer_and_keys_work_on() -> None:

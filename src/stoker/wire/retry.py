@@ -190,7 +190,8 @@ class Tries:
         self._queue = None
         self._spend(pause_s)
         self._pause_s, self._least_s = min(self._pause_s * PAUSE_GROWTH, PAUSE_MAX_S), 0.0
-        if self._spent_s >= SAID_AFTER_S and not self._told:
+        # A read that wants the active's answer will have another one in a moment.
+        if self._spent_s >= SAID_AFTER_S and not self._told and not self._wants_fresh:
             self._told = True
             self._notify(Waiting(self._outcome().message))
         return Wait(pause_s)

@@ -22,7 +22,7 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     active_http: str
     """Where that one answers people."""
     in_sync: tuple[str, ...]
-    """Names of those whose disks hold all that was acknowledged."""
+    """Names of those whose disks hold all that was acknowledged; none where all reach one log."""
     position: Position
     """Of our log."""
     lag_ms: int
@@ -64,4 +64,5 @@ def not_active(view: PairView) -> Refusal:
         hint,
         active=view.active_http if view.active != view.name else "",
         name=view.name,
+        why=view.why,
     )
