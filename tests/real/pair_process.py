@@ -199,8 +199,7 @@ class Pair:
             half.start()
         self.until_active()
         self._make_tokens()
-        if not self.store:
-            self.until_whole()
+        self.until_whole()
         return self
 
     def _make_tokens(self) -> None:
@@ -232,13 +231,15 @@ class Pair:
         return next(each for each in wanted if each.is_active)
 
     def until_whole(self, within_s: float = TAKE_OVER_S_MAX) -> None:
-        """Until both are in sync."""
+        """Until both are in sync; with one log for both, until the standby reads it."""
+        in_sync = [] if self.store else ["a", "b"]
 
         def whole() -> bool:
             standings = [half.standing() for half in self.halves]
-            return all(standing.get("in_sync") == ["a", "b"] for standing in standings) and {"active", "standby"} == {
-                standing["role"] for standing in standings
-            }
+            return all(each.get("in_sync") == in_sync and each["lag_ms"] < 1_000 for each in standings) and {
+                "active",
+                "standby",
+            } == {each["role"] for each in standings}
 
         until(whole, self.story, within_s)
 

@@ -17,7 +17,7 @@ from typing import Final
 from stoker.adapters.history_sql import SqliteHistory
 from stoker.adapters.incoming_folder import IncomingFolder
 from stoker.adapters.lease_file import FileLease
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.log_store import replica_log_at
 from stoker.adapters.replica_id import replica_id
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.live.control import ControlPlane
@@ -99,7 +99,7 @@ async def _surroundings(settings: ControlSettings, world: World, undo: AsyncExit
     for link in links:
         undo.push_async_callback(link.close)
     return Surroundings(
-        own_log=lambda: SqliteLog(folder, telemetry=world.telemetry, entropy=world.entropy),
+        own_log=lambda: replica_log_at(folder, world.entropy, world.telemetry),
         common_log=None,
         uid=lambda: replica_id(folder, world.entropy),
         history=lambda: SqliteHistory(folder),

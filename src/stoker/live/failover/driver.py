@@ -106,7 +106,7 @@ class Driver:
             epoch=machine.epoch,
             active=holder.name if holder else "",
             active_http=marker.http if marker and holder else "",
-            in_sync=tuple(member.name for member in (marker.in_sync if marker else ())),
+            in_sync=tuple(member.name for member in (marker.in_sync if marker and self._keeping.owns_log else ())),
             position=self._parts.committer.durable,
             lag_ms=round(self._keeping.lag_s() * 1_000) if self.follows else 0,
             why=machine.why,
