@@ -36,7 +36,7 @@ def test_a_beat_that_was_not_noted_counts_as_the_noted_one_before_it() -> None:
     answers = Answers(Mono(0.0))
     for sequence in range(1, NOTED_MAX + 10):
         answers.sent(sequence, Mono(float(sequence)))
-    assert answers.answered(NOTED_MAX + 9) == NOTED_MAX - 1
+    assert answers.answered(NOTED_MAX + 9) == float(NOTED_MAX - 1)
     answers.sent(NOTED_MAX + 10, Mono(500.0))
     assert answers.answered(NOTED_MAX + 10) == 500.0, "and later ones are noted again"
 

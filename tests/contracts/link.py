@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 import pytest
 
-from stoker.agent.ports import Link, LinkDown, LinkRefused, LinkSession
+from stoker.agent.ports import BeatAnswered, Link, LinkDown, LinkRefused, LinkSession
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.gpu import Gpu
@@ -71,11 +71,12 @@ async def first(of: AsyncIterator[T]) -> T:
         return await anext(aiter(of))
 
 
-async def started(bench: Bench, session: LinkSession) -> tuple[AsyncIterator[Instruction], TaskKey]:
+async def started(bench: Bench, session: LinkSession) -> tuple[AsyncIterator[Instruction | BeatAnswered], TaskKey]:
     """A job that runs as far as the control plane knows."""
     instructions = session.instructions()
     await submit(bench)
     start = await first(instructions)
+    assert isinstance(start, Start)
     await session.send(Started(key=start.key, at=Instant(5), pid=77))
     return instructions, start.key
 
@@ -138,6 +139,25 @@ async def a_signal_is_pushed_once_for_each_wish(bench: Bench) -> None:
     told = [await first(instructions) for _ in range(3)]
     assert told[:2] == [Signal(key=key, epoch=session.epoch, signal=number) for number in (10, 12)]
     assert isinstance(told[2], Stop)
+    await session.close()
+
+
+async def a_session_names_its_cluster(bench: Bench) -> None:
+    session = await bench.link.connect(registration())
+    assert session.cluster_id == bench.control.committer.state.cluster_id != ""
+    await session.close()
+
+
+async def beats_are_answered_under_the_epoch_in_order_and_a_later_answer_may_stand_for_an_earlier(bench: Bench) -> None:
+    session = await opened(bench)
+    messages = session.instructions()
+    for sequence in (4, 5, 6):
+        await session.send(Beat(sequence=sequence))
+    heard = [await first(messages)]
+    while heard[-1] != BeatAnswered(sequence=6, epoch=session.epoch):
+        heard.append(await first(messages))
+    assert heard == sorted(heard, key=lambda answer: answer.sequence if isinstance(answer, BeatAnswered) else 0)
+    assert all(answer.epoch == session.epoch for answer in heard)
     await session.close()
 
 
@@ -307,6 +327,8 @@ RULES: Final[tuple[Callable[[Bench], Awaitable[None]], ...]] = (
     a_start_arrives_whole_and_only_after_the_inventory,
     a_stop_is_pushed_without_waiting_for_a_heartbeat,
     a_signal_is_pushed_once_for_each_wish,
+    a_session_names_its_cluster,
+    beats_are_answered_under_the_epoch_in_order_and_a_later_answer_may_stand_for_an_earlier,
     what_is_sent_arrives_in_order,
     the_answer_to_an_end_means_that_it_is_durable,
     a_repeated_end_is_answered_like_the_first,

@@ -1,4 +1,4 @@
-"""One agent's stream in nouns: S1 to S6 of `live.sessions`, and what seeds' users and faults.md report of agents."""
+"""One agent's stream in nouns: S1 to S6 and S9 of `live.sessions`, and what users and faults.md report of agents."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState, NodeState
-from stoker.brain.domain.report import Beat, LogChunk
+from stoker.brain.domain.report import Beat, LogChunk, TaskInventory
 from stoker.brain.state.commands import Command, ForgetNode, ReportStarted
 from stoker.brain.state.events.union import Event
 from stoker.live.log_tails import LogPlace
@@ -364,3 +364,25 @@ async def test_reads_beyond_the_bound_are_refused_at_once() -> None:
         assert refused.refusal.code == "too_many_streams"
         await asyncio.wait(reads)
         assert all(task.exception() for task in reads)
+
+
+@virtual
+async def test_an_end_that_the_node_keeps_and_this_log_lacks_is_asked_for_and_its_task_is_not_taken_for_gone() -> None:
+    """S9: the log is older than the end, as after a restore."""
+    async with stage() as s:
+        player = await s.join("n1")
+        job, other = await s.submit(), await s.submit()
+        start, second = await player.next_start(), await player.next_start(2)
+        await player.say_started(start.key)
+        player.leave()
+        player = await s.register("n1")
+        kept = (TaskKey(JobId(9_999), 1, 0), start.key, second.key)
+        await player.stream.receive(TaskInventory(boot_id="boot-1", tasks=(), kept=kept))
+        await s.until(lambda: len(player.stops) == 2)
+        assert {stop.key for stop in player.stops} == {start.key, second.key}, "what it doesn't know it doesn't ask for"
+        assert player.starts == [], "the node knows the second one too"
+        assert s.job(job).state is JobState.RUNNING
+        await player.end(start.key, exit_code=7)
+        await player.end(second.key, exit_code=0)
+        assert (s.job(job).exit_code, len(s.job(job).attempts)) == (7, 1)
+        assert (s.job(other).exit_code, len(s.job(other).attempts)) == (0, 1)
