@@ -2,54 +2,67 @@
 
 import http.client
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.real.failing_over import Submitter, begin, kill_and_measure, post, reckon
 from tests.real.pair_process import Pair, until
+from tests.real.postgres import programs, server
 
 pytestmark = pytest.mark.timeout(300)
 
-KILLS = 8
+KILLS = 6
 """`benchmarks/take_over.py` does it twenty times, and measures."""
 
 
+@pytest.fixture(params=["a log for each", "one PostgreSQL"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    """On both stores. Not started."""
+    with ExitStack() as undo:
+        store = ""
+        if request.param == "one PostgreSQL":
+            if programs() is None:
+                pytest.skip("no PostgreSQL here (Debian: apt-get install postgresql)")
+            store = undo.enter_context(server()).database("stoker")
+        yield undo.enter_context(Pair(tmp_path / "pair", store=store))
+
+
 def test_the_active_one_is_killed_again_and_again_and_nothing_is_lost_nothing_runs_twice_nobody_is_disturbed(
-    tmp_path: Path,
+    pair: Pair,
 ) -> None:
-    with Pair(tmp_path / "pair") as pair:
-        pair.start()
-        work = begin(pair)
-        submitter = Submitter(pair, work)
-        submitter.start()
-        for number in range(KILLS):
-            kill_and_measure(pair, work, number)
-        submitter.end()
-        assert len(work.acknowledged) > KILLS
-        reckon(pair, work)
+    pair.start()
+    work = begin(pair)
+    submitter = Submitter(pair, work)
+    submitter.start()
+    for number in range(KILLS):
+        kill_and_measure(pair, work, number)
+    submitter.end()
+    assert len(work.acknowledged) > KILLS
+    reckon(pair, work)
 
 
-def test_one_that_is_stopped_past_its_lease_and_goes_on_has_no_say_any_more(tmp_path: Path) -> None:
-    with Pair(tmp_path / "pair") as pair:
-        pair.start()
-        old, new = pair.active, pair.standby
-        job = post(old, {"command": "true", "gpu_count": 1})
-        old.stop()
-        pair.until_active(new)
-        newer = post(new, {"command": "true", "gpu_count": 1})
-        assert int(newer) > int(job)
-        old.go_on()
-        # Whatever it is asked at once: it refuses, or the new log holds it.
-        try:
-            status, answer = old.ask("POST", "/api/v1/jobs", {"command": "true", "name": "late"})
-        except (OSError, http.client.HTTPException):
-            status, answer = 0, {}
-        assert status not in (200, 201), answer
-        pair.until_whole()
-        assert pair.active is new
-        listed = {each["id"] for half in pair.halves for each in half.ask("GET", "/api/v1/jobs?limit=10")[1]["jobs"]}
-        assert listed == {job, newer}
+def test_one_that_is_stopped_past_its_lease_and_goes_on_has_no_say_any_more(pair: Pair) -> None:
+    pair.start()
+    old, new = pair.active, pair.standby
+    job = post(old, {"command": "true", "gpu_count": 1})
+    old.stop()
+    pair.until_active(new)
+    newer = post(new, {"command": "true", "gpu_count": 1})
+    assert int(newer) > int(job)
+    old.go_on()
+    # Whatever it is asked at once: it refuses, or the new log holds it.
+    try:
+        status, answer = old.ask("POST", "/api/v1/jobs", {"command": "true", "name": "late"})
+    except (OSError, http.client.HTTPException):
+        status, answer = 0, {}
+    assert status not in (200, 201), answer
+    pair.until_whole()
+    assert pair.active is new
+    listed = {each["id"] for half in pair.halves for each in half.ask("GET", "/api/v1/jobs?limit=10")[1]["jobs"]}
+    assert listed == {job, newer}
 
 
 def test_a_standby_answers_reads_and_says_so_and_names_the_active_one_for_the_rest(tmp_path: Path) -> None:
