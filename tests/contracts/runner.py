@@ -1,7 +1,7 @@
 """What must every Runner do? Inherit this, give a `node`, and the rules run on it.
 
 A node outlives the agents and the runner on it: `node.agent()` is the next agent process. Tests cite the rules of the
-port (R1 to R7); what only real processes can show is in `tests/real/test_runner*.py`.
+port (R1 to R8); what only real processes can show is in `tests/real/test_runner*.py`.
 """
 
 import asyncio
@@ -9,15 +9,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
+import msgspec
 import pytest
 
 from stoker.agent.ports import (
+    LeasesUnkept,
     Runner,
     RunnerGone,
     RunnerInventory,
     RunnerReport,
     StartTask,
     TaskEnding,
+    TaskForgotten,
     TaskOver,
     TaskRunning,
 )
@@ -25,13 +28,16 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import TaskPhase
+from stoker.brain.domain.units import Mono
 
 WAIT_S_MAX = 20.0
 """Far above what anything here needs: a test that hangs fails instead."""
 LONG_S = 300.0
 POLL_S = 0.01
 
-ReportT = TypeVar("ReportT", TaskRunning, TaskEnding, TaskOver, RunnerInventory, RunnerGone)
+ReportT = TypeVar(
+    "ReportT", TaskRunning, TaskEnding, TaskOver, TaskForgotten, LeasesUnkept, RunnerInventory, RunnerGone
+)
 
 
 class RunnerNode(Protocol):
@@ -59,6 +65,10 @@ class RunnerNode(Protocol):
 
     def kill_runner(self) -> None:
         """As kill -9 does."""
+        ...
+
+    def now(self) -> Mono:
+        """On the clock of its agents."""
         ...
 
     def lives(self, key: TaskKey) -> bool:
@@ -131,6 +141,10 @@ async def agent_on(node: RunnerNode) -> AsyncIterator[Listener]:
         yield listener
     finally:
         await listener.leave()
+
+
+def leased(task: StartTask, lease_ms: int) -> StartTask:
+    return msgspec.structs.replace(task, start=msgspec.structs.replace(task.start, lease_ms=lease_ms))
 
 
 def key(job: int, rank: int = 0) -> TaskKey:
@@ -296,6 +310,70 @@ class RunnerContract:
             await agent.runner.shutdown()
             await agent.hear(RunnerGone)
             assert not node.lives(key(1))
+
+    async def test_a_task_whose_lease_is_over_is_killed_without_grace_and_says_so(self, node: RunnerNode) -> None:
+        """R8, also when nobody is there to hear of it."""
+        async with agent_on(node) as agent:
+            await agent.runner.answered(node.now())
+            await agent.runner.start(leased(node.task(key(1), lasts_s=LONG_S, stubborn=True), 600))
+            await agent.runner.start(node.task(key(2), lasts_s=LONG_S))
+            await agent.begun(node, key(1))
+            await agent.begun(node, key(2))
+        async with asyncio.timeout(WAIT_S_MAX):
+            while node.lives(key(1)):
+                await asyncio.sleep(POLL_S)
+        async with agent_on(node) as agent:
+            ends = {over.key: over.end for over in (await agent.inventory()).ends}
+            assert (ends.get(key(1)) or await agent.end(key(1))).cause is EndCause.LEASE_ENDED
+            assert node.lives(key(2)), "it has no lease"
+
+    async def test_a_task_lives_on_while_beats_are_answered(self, node: RunnerNode) -> None:
+        """R8. Each of the answers takes its time, and only the last of the beats counts."""
+        async with agent_on(node) as agent:
+            sent = node.now()
+            await agent.runner.answered(sent)
+            await agent.runner.start(leased(node.task(key(1), lasts_s=LONG_S), 1_000))
+            await agent.begun(node, key(1))
+            for _ in range(8):
+                await agent.runner.answered(sent)
+                sent = node.now()
+                await asyncio.sleep(0.25)
+            assert node.lives(key(1)), "twice its lease has passed"
+            assert (await agent.end(key(1))).cause is EndCause.LEASE_ENDED
+            assert not node.lives(key(1))
+
+    async def test_a_start_that_comes_when_its_lease_is_over_is_ended_by_that(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.answered(Mono(node.now() - 2.0))
+            await agent.runner.start(leased(node.task(key(1), lasts_s=LONG_S), 1_000))
+            assert (await agent.end(key(1))).cause is EndCause.LEASE_ENDED
+            assert not node.lives(key(1))
+
+    async def test_an_end_that_the_control_plane_had_is_recalled_and_one_that_nobody_knows_is_forgotten(
+        self, node: RunnerNode
+    ) -> None:
+        async with agent_on(node) as first:
+            await first.runner.start(node.task(key(1), lasts_s=0.1, exit_code=3))
+            await first.end(key(1))
+            await first.runner.settle(key(1))
+            await first.runner.start(node.task(key(2), lasts_s=LONG_S))
+            await first.begun(node, key(2))
+        async with agent_on(node) as second:
+            inventory = await second.inventory()
+            assert [(one.key, one.phase) for one in inventory.tasks if one.phase is TaskPhase.ENDED] == [
+                (key(1), TaskPhase.ENDED)
+            ]
+            assert inventory.ends == ()
+            await second.runner.recall(key(2))
+            await second.runner.recall(key(9))
+            await second.runner.recall(key(1))
+            assert (await second.end(key(1))).exit_code == 3
+            assert (await second.hear(TaskForgotten)).key == key(9)
+            assert [report for report in second.heard if not isinstance(report, RunnerInventory)] == [
+                TaskForgotten(key=key(9)),
+                *second.overs(key(1)),
+            ], "of what is open nothing is said"
+        assert node.starts(key(1)) == 1
 
     async def test_a_signal_reaches_an_open_task_and_an_unknown_one_is_ignored(self, node: RunnerNode) -> None:
         """R7."""

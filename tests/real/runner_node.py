@@ -19,6 +19,7 @@ from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.job import Command
+from stoker.brain.domain.units import Mono
 from tests.contracts.runner import agent_on
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -88,6 +89,9 @@ class RealNode:
 
     def kill_runner(self) -> None:
         os.kill(self.runner_pid, signal.SIGKILL)
+
+    def now(self) -> Mono:
+        return self.clock.mono()
 
     def lives(self, key: TaskKey) -> bool:
         return bool(self.living(key))

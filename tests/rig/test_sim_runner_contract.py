@@ -8,6 +8,7 @@ from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import TaskPhase
+from stoker.brain.domain.units import Mono
 from tests.contracts.runner import LONG_S, RunnerContract, agent_on, key
 from tests.rig.sim_machine import Machine
 from tests.rig.sim_runner import SimRunner
@@ -21,7 +22,9 @@ class SimNode:
     """The contract's node on a simulated machine."""
 
     def __init__(self) -> None:
-        self.machine = Machine(name="n1", clock=SimClock(), entropy=SimEntropy(1), ports_taken={_TAKEN_PORT})
+        self.machine = Machine(
+            name="n1", clock=SimClock(), entropy=SimEntropy(1), ports_taken={_TAKEN_PORT}, guarded=True
+        )
 
     def agent(self) -> SimRunner:
         return SimRunner(self.machine)
@@ -45,6 +48,9 @@ class SimNode:
 
     def kill_runner(self) -> None:
         self.machine.kill_runner()
+
+    def now(self) -> Mono:
+        return self.machine.clock.mono()
 
     def lives(self, key: TaskKey) -> bool:
         return any(process.key == key for process in self.machine.live())

@@ -122,9 +122,10 @@ class Roster:
         self._journal.settle(key)
 
     def recall(self, key: str) -> None:
-        """Say its end again. What isn't known (any more) is said to be forgotten."""
+        """Say its end again, if it has one. What isn't known (any more) is said to be forgotten."""
         if self._journal.knows(key):
-            self._answer_known(key)
+            if key not in self.tasks:
+                self._answer_known(key)
         else:
             self.news.append({"say": "forgotten", "key": key})
 
