@@ -210,6 +210,18 @@ def a_stopped_active_is_left_as_soon_as_another_takes_over(connect: Connect) -> 
         pair.a.go_on()
 
 
+def what_may_not_come_twice_is_not_sent_to_one_that_hangs(connect: Connect) -> None:
+    with fake_pair() as pair, connect(pair.servers) as call:
+        pair.cluster.submit("k")
+        pair.a.stop()
+        pair.take_over()
+        call("requeue", "1")
+        call("signal", "1", "USR1")
+        assert pair.cluster.orders == ["submit", "requeue", "signal"]
+        assert pair.a.targets == []
+        pair.a.go_on()
+
+
 def a_stopped_active_that_nobody_replaces_does_not_hold_up_a_read_for_ever(connect: Connect) -> None:
     noticed: list[Notice] = []
     with (
@@ -288,6 +300,7 @@ RULES: Final[Sequence[Callable[[Connect], None]]] = (
     one_server_is_asked_as_it_is_and_its_standbys_answer_is_told,
     what_only_the_active_tells_is_waited_for,
     a_stopped_active_is_left_as_soon_as_another_takes_over,
+    what_may_not_come_twice_is_not_sent_to_one_that_hangs,
     a_stopped_active_that_nobody_replaces_does_not_hold_up_a_read_for_ever,
     a_slow_active_is_waited_for_while_the_other_is_a_standby,
     a_person_is_told_what_is_waited_for_once_for_each_request,

@@ -17,9 +17,11 @@ from stoker.wire.retry import (
     REST_S,
     SAID_AFTER_S,
     STALE_AFTER_S,
+    VOUCH_S,
     Tries,
     Turn,
     Wait,
+    wants_look,
 )
 from stoker.wire.servers import Servers, local_server, parsed_servers
 from stoker.wire.staleness import Notice, Stale, Waiting
@@ -183,7 +185,7 @@ def test_c8_a_read_wants_the_active_until_none_has_answered_for_a_while() -> Non
 
 def test_c8_after_a_standbys_answer_the_next_is_taken_at_once_and_an_active_is_looked_for_again_later() -> None:
     servers = Servers(PAIR)
-    servers.leaderless_at = 100.0
+    servers.note(100.0, standby=True)
     servers.prefer(B)
     soon = Story(servers=servers)
     soon.run(of_each(REFUSED, STALE))
@@ -317,3 +319,15 @@ def test_c8_a_standbys_refusal_may_be_old_too_and_is_said_to_be() -> None:
         story.refused(lambda turn, at_s: (standby() if story.wants_fresh(turn) else unknown, 0.0)).code == "job_unknown"
     )
     assert [notice for _, notice in story.noticed] == [Stale("a:1", 7, 2)]
+
+
+def test_c11_what_may_not_come_twice_wants_a_look_unless_an_active_answered_just_now() -> None:
+    servers = Servers(PAIR)
+    assert wants_look(ONCE, servers, 100.0)
+    servers.note(100.0, standby=False)
+    assert not wants_look(ONCE, servers, 100.0 + VOUCH_S)
+    assert wants_look(ONCE, servers, 101.0 + VOUCH_S)
+    servers.note(102.0, standby=True)
+    assert wants_look(ONCE, servers, 102.0)
+    assert not any(wants_look(request, Servers(PAIR), 100.0) for request in (READ, SUBMIT))
+    assert not wants_look(ONCE, Servers([A]), 100.0)

@@ -33,8 +33,8 @@ from stoker.wire.exchange import (
     headers_of,
     is_active,
 )
-from stoker.wire.pause import pause_async
-from stoker.wire.retry import Tries, Turn, Wait
+from stoker.wire.pause import mono_s, pause_async
+from stoker.wire.retry import LOOK, Tries, Turn, Wait, wants_look
 from stoker.wire.servers import DEFAULT_SERVER, Servers, parsed_servers, shown
 from stoker.wire.staleness import Notice, unheard
 
@@ -53,6 +53,8 @@ class Connection:
         self._token = token
         self._reader = reader
         self._writer = writer
+        self.begun = False
+        """Is the answer on its way that is due?"""
 
     @property
     def alive(self) -> bool:
@@ -70,6 +72,7 @@ class Connection:
 
     async def exchange(self, request: Request) -> tuple[Reply, bool]:
         """The answer, and whether the connection may be kept. Raises: AnswerLost."""
+        self.begun = False
         try:
             self._writer.write(_head(self.server, request, self._token) + (request.body or b""))
             await self._drained()
@@ -91,6 +94,7 @@ class Connection:
         status, headers = 100, dict[str, str]()
         while status < 200:
             status, headers = _parsed_head(await self._reader.readuntil(b"\r\n\r\n"))
+        self.begun = True
         chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         sized = status in (204, 304) or "content-length" in headers
         if status in (204, 304):
@@ -185,7 +189,12 @@ class AsyncTransport:
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
-        tries = Tries(request, self._servers, self.patience_s, self._notify)
+        if wants_look(request, self._servers, mono_s()):
+            await self._answered(LOOK, unheard)
+        return await self._answered(request, self._notify)
+
+    async def _answered(self, request: Request, notify: Callable[[Notice], object]) -> Reply:
+        tries = Tries(request, self._servers, self.patience_s, notify)
         while True:
             turn = tries.next()
             if isinstance(turn, Wait):
@@ -204,12 +213,12 @@ class AsyncTransport:
 
     async def _exchange(self, turn: Turn) -> Reply:
         connection = await self._connected(turn.server, turn.connect_s)
-        kept, answer_s = False, min(self._answer_s, turn.answer_s)
+        kept = False
         try:
-            async with asyncio.timeout(answer_s):
+            async with asyncio.timeout(self._answer_s):
                 reply, kept = await self._watched(connection, turn)
         except TimeoutError as fault:
-            raise AnswerLate(f"nothing came for {answer_s:g} s") from fault
+            raise AnswerLate(f"nothing came for {self._answer_s:g} s") from fault
         finally:
             # Whoever is cancelled leaves half an answer behind.
             if kept:
@@ -224,14 +233,18 @@ class AsyncTransport:
         if not self._servers.several:
             return await connection.exchange(turn.request)
         exchange = asyncio.ensure_future(connection.exchange(turn.request))
-        look_s = LOOK_FIRST_S
+        give_up_s, look_s = mono_s() + turn.answer_s, LOOK_FIRST_S
         try:
-            while not (await asyncio.wait({exchange}, timeout=look_s))[0]:
+            while not (await asyncio.wait({exchange}, timeout=min(look_s, max(0.0, give_up_s - mono_s()))))[0]:
+                if connection.begun:
+                    break
+                if mono_s() >= give_up_s:
+                    raise AnswerLate(f"nothing came for {turn.answer_s:g} s")
                 for other in self._servers.others(turn.server):
-                    if await self._says_active(other) and not exchange.done():
+                    if await self._says_active(other) and not (exchange.done() or connection.begun):
                         raise AnswerLost(f"{shown(other)} is active now", elsewhere=other)
                 look_s = min(look_s * 2, LOOK_MAX_S)
-            return exchange.result()
+            return await exchange
         finally:
             exchange.cancel()
             await asyncio.wait({exchange})

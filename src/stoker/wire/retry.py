@@ -18,6 +18,8 @@ Rules: C1  servers are asked in turn, first the one that answered last as the ac
            standby's is taken, and for LEADERLESS_S that one is asked first and its answer taken at once
        C9  what a proxy says for a server that is away is no answer of that server: a repeatable request is repeated
        C10 where there are several servers, none is waited for as long as a single one: the next is asked meanwhile
+       C11 where there are several servers, what may not come twice is only sent after one has shown in the last VOUCH_S
+           that it is active and answers: one that hangs would be asked first again and again
 
 Repeatable are reads, submits (each carries a key of its own), and the orders that leave things as they are when they
 come twice: cancel, hold, release, drain, resume, label, taint, put_partition. Not so `requeue`, which would stop what
@@ -54,6 +56,7 @@ from stoker.wire.staleness import (
     stale_answer,
     unheard,
 )
+from stoker.wire.versions import API_PREFIX
 
 PATIENCE_S: Final = 15.0
 """As long as a control plane takes to come back, and more than twice what a standby takes to take over."""
@@ -71,6 +74,10 @@ REST_S: Final = 3.0
 SAID_AFTER_S: Final = 1.0
 """A person is told what is waited for, if it takes longer than this."""
 
+LOOK: Final = Request("GET", f"{API_PREFIX}/health", repeatable=True)
+"""C11. It is answered without a token, and by whoever is active."""
+VOUCH_S: Final = 2.0
+
 _NOTHING_DONE: Final = frozenset(
     {
         *("overloaded", "stopping", "not_ready", "too_many_connections", "too_many_streams", "request_too_slow"),
@@ -83,6 +90,11 @@ _NOT_KNOWN_YET: Final = frozenset({"token_unknown"})
 """C7"""
 _GATEWAY_STATUSES: Final = (502, 503, 504)
 """C9"""
+
+
+def wants_look(request: Request, servers: Servers, now_s: float) -> bool:
+    """C11. Is LOOK to be answered before this is sent?"""
+    return servers.several and not request.repeatable and not servers.active_since(now_s - VOUCH_S)
 
 
 class Turn(NamedTuple):
@@ -257,7 +269,7 @@ class Tries:
         """`servers`, S2."""
         self._say_age(server, reply)
         self._servers.prefer(server)
-        self._servers.leaderless_at = self._now() if is_standby(reply.headers) else None
+        self._servers.note(self._now(), standby=is_standby(reply.headers))
 
     def _say_age(self, server: SplitResult, reply: Reply) -> None:
         stale = stale_answer(shown(server), reply.headers, len(self._servers.in_turn))

@@ -26,6 +26,8 @@ class Servers:
         """Has any of them ever answered?"""
         self.leaderless_at: float | None = None
         """When a standby's answer was taken. None = the last one was of an active."""
+        self.active_at: float | None = None
+        """When the active answered last. None = the last answer was of a standby, or there is none."""
 
     @property
     def several(self) -> bool:
@@ -38,6 +40,13 @@ class Servers:
     @property
     def first(self) -> SplitResult:
         return self._in_turn[0]
+
+    def note(self, at: float, *, standby: bool) -> None:
+        """An answer was taken at that time."""
+        self.leaderless_at, self.active_at = (at, None) if standby else (None, at)
+
+    def active_since(self, since: float) -> bool:
+        return self.active_at is not None and self.active_at >= since
 
     def was_leaderless(self, since: float) -> bool:
         return self.leaderless_at is not None and self.leaderless_at >= since

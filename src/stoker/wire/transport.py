@@ -32,7 +32,7 @@ from stoker.wire.exchange import (
 )
 from stoker.wire.local_socket import connected
 from stoker.wire.pause import mono_s, pause
-from stoker.wire.retry import Tries, Turn, Wait
+from stoker.wire.retry import LOOK, Tries, Turn, Wait, wants_look
 from stoker.wire.servers import DEFAULT_SERVER, Servers, local_server, parsed_servers, shown
 from stoker.wire.staleness import Notice, unheard
 
@@ -95,7 +95,9 @@ class Transport:
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
-        return self._answered(request, self._exchange).reply
+        if wants_look(request, self._servers, mono_s()):
+            self._answered(LOOK, self._exchange, unheard)
+        return self._answered(request, self._exchange, self._notify).reply
 
     @contextmanager
     def opened(self, target: str) -> Iterator["LongAnswer"]:
@@ -105,13 +107,13 @@ class Transport:
         """
         request = Request("GET", target, repeatable=True, waits=True)
         try:
-            begun = self._answered(request, self._open)
+            begun = self._answered(request, self._open, self._notify)
             yield LongAnswer(begun.response, self.server)
         finally:
             self.close()
 
-    def _answered(self, request: Request, ask: Callable[[Turn], _Begun]) -> _Begun:
-        tries = Tries(request, self._servers, self.patience_s, self._notify)
+    def _answered(self, request: Request, ask: Callable[[Turn], _Begun], notify: Callable[[Notice], object]) -> _Begun:
+        tries = Tries(request, self._servers, self.patience_s, notify)
         while True:
             turn = tries.next()
             if isinstance(turn, Wait):
