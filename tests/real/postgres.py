@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 ACCOUNT: Final = "postgres"
+STORES: Final = "stores"
 
 
 def programs() -> Path | None:
@@ -29,16 +30,22 @@ def programs() -> Path | None:
 class Server:
     """One server. `fsync` is on: what is tested is durability."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "data", port: int = 5432) -> None:
+        """`port` is a part of the socket's name, and so any number will do."""
         bin_ = programs()
         assert bin_ is not None, "no PostgreSQL is installed (Debian: apt-get install postgresql)"
         self.bin = bin_
         self.folder = folder
-        self.data = folder / "data"
-        self.port = 5432
+        self.data = folder / name
+        self.port = port
 
     def url(self, database: str) -> str:
         return f"postgresql://{ACCOUNT}@/{database}?host={self.folder}&port={self.port}"
+
+    def url_with(self, other: "Server", database: str) -> str:
+        """Either of them, whichever takes writes."""
+        hosts, ports = f"{self.folder},{other.folder}", f"{self.port},{other.port}"
+        return f"postgresql://{ACCOUNT}@/{database}?host={hosts}&port={ports}"
 
     def make(self) -> None:
         self._run(
@@ -47,14 +54,20 @@ class Server:
 
     def start(self, *settings: str, tries: int = 40) -> None:
         """A server that was killed may be in its own way for two seconds."""
-        options = f"-k {self.folder} -c listen_addresses='' " + " ".join(f"-c {each}" for each in settings)
+        options = f"-k {self.folder} -p {self.port} -c listen_addresses='' " + " ".join(
+            f"-c {each}" for each in settings
+        )
         for turn in range(tries):
-            done = self._try("pg_ctl", "-w", "-D", self.data, "-l", self.folder / "log", "-o", options, "start")
+            done = self._try("pg_ctl", "-w", "-D", self.data, "-l", self.log, "-o", options, "start")
             if done.returncode == 0:
                 return
             if turn == tries - 1:
-                raise AssertionError((self.folder / "log").read_text()[-2_000:] + done.stdout)
+                raise AssertionError(self.log.read_text()[-2_000:] + done.stdout)
             time.sleep(0.1)
+
+    @property
+    def log(self) -> Path:
+        return self.data.with_name(f"{self.data.name}.log")
 
     def stop(self, mode: str = "fast") -> None:
         self._run("pg_ctl", "-w", "-D", self.data, "-m", mode, "stop")
@@ -63,9 +76,41 @@ class Server:
         """kill -9 of the postmaster; its children notice and end themselves."""
         os.kill(self.pid, signal.SIGKILL)
 
+    def is_there(self) -> bool:
+        """One that was killed leaves its number behind."""
+        try:
+            return "State:\tZ" not in Path(f"/proc/{self.pid}/status").read_text()
+        except FileNotFoundError:
+            return False
+
     @property
     def pid(self) -> int:
         return int((self.data / "postmaster.pid").read_text().split()[0])
+
+    def copy(self) -> "Server":
+        """A replica of this one, started; from now on each commit here waits until it is on that one's disk too."""
+        made = Server(self.folder, "copy", self.port + 1)
+        source = f"host={self.folder} port={self.port} user={ACCOUNT} application_name=copy"
+        self._run("pg_basebackup", "-d", source, "-D", made.data, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+        made.start()
+        self.sql(ACCOUNT, "ALTER SYSTEM SET synchronous_standby_names = 'copy'")
+        self.sql(ACCOUNT, "SELECT pg_reload_conf()")
+        for _ in range(400):
+            if self.sql(ACCOUNT, "SELECT sync_state FROM pg_stat_replication") == "sync":
+                return made
+            time.sleep(0.05)
+        raise AssertionError(made.log.read_text()[-2_000:])
+
+    def promote(self) -> None:
+        """Of a replica: it takes writes when this returns."""
+        self._run("pg_ctl", "-w", "-D", self.data, "promote")
+
+    def schema(self, name: str) -> str:
+        """A place of its own in the database STORES, which costs less than another database; its URL."""
+        if not self.sql(ACCOUNT, f"SELECT 1 FROM pg_database WHERE datname = '{STORES}'"):
+            self.sql(ACCOUNT, f"CREATE DATABASE {STORES}")
+        self.sql(STORES, f"CREATE SCHEMA {name}")
+        return f"{self.url(STORES)}&options=-csearch_path%3D{name}"
 
     def database(self, name: str) -> str:
         """A new, empty database; its URL."""
@@ -73,7 +118,10 @@ class Server:
         return self.url(name)
 
     def sql(self, database: str, statement: str) -> str:
-        done = self._run("psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement, self.url(database))
+        return self.ask(self.url(database), statement)
+
+    def ask(self, url: str, statement: str) -> str:
+        done = self._run("psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement, url)
         return done.stdout.strip()
 
     def _run(self, program: str, *words: str | Path) -> "subprocess.CompletedProcess[str]":
@@ -108,7 +156,8 @@ def server() -> Iterator[Server]:
         try:
             yield made
         finally:
-            if (made.data / "postmaster.pid").exists():
-                made.stop("immediate")
+            for each in (made, Server(folder, "copy", made.port + 1)):
+                if each.is_there():
+                    each.stop("immediate")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

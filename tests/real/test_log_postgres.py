@@ -1,78 +1,19 @@
 """The PostgreSQL log: the contract of the port on a real server, and what only a real server can do to it."""
 
 import asyncio
-import itertools
 from collections.abc import Iterator
 
 import pytest
 
-from stoker.adapters.clock import SystemClock
-from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.lease_postgres import PostgresLease
-from stoker.adapters.log_postgres import Limits, PostgresLog
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.ids import Position
 from stoker.ports import LogConflict, LogFailed
 from tests.contracts.event_log import ONE, EventLogContract, everything, numbered, opened, records
 from tests.contracts.shared_log import SharedLogContract
+from tests.real.database_store import DatabaseStore, SharedStore
 from tests.real.postgres import Server, programs, server
 
 pytestmark = pytest.mark.skipif(programs() is None, reason="no PostgreSQL here (Debian: apt-get install postgresql)")
-_names = itertools.count()
-
-
-class DatabaseStore:
-    """A database, in which each `log()` is another process."""
-
-    shared = False
-
-    def __init__(self, on: Server) -> None:
-        self.server = on
-        self.name = f"store_{next(_names)}"
-        self.url = on.database(self.name)
-        self.look_back_max = 50_000
-        self.warnings: list[tuple[str, dict[str, object]]] = []
-
-    def log(self, *, reconnect_s: float = 20.0) -> PostgresLog:
-        limits = Limits(self.look_back_max, reconnect_s)
-        return PostgresLog(self.url, SystemClock(), SystemEntropy(), self, shared=self.shared, limits=limits)
-
-    async def move_epoch(self, epoch: Epoch) -> None:
-        """As the lease does it."""
-        lease = PostgresLease(self.url, SystemClock(), timeout_s=10)
-        try:
-            known = await lease.read()
-            me = Member("b", "uid-b")
-            version = known.version + 1 if known else 1
-            won = await lease.put(Marker(version=version, epoch=epoch, holder=me, in_sync=(me,), mark=f"m{version}"))
-            assert won, "nobody else writes the marker here"
-        finally:
-            await lease.close()
-
-    def damage_record(self, position: Position) -> None:
-        self.sql(f"UPDATE stoker_event SET record = '\\x00' || substr(record, 2) WHERE position = {position}")
-
-    def damage_snapshot(self, position: Position) -> None:
-        self.sql(f"UPDATE stoker_snapshot_chunk SET chunk = '\\x00' || substr(chunk, 2) WHERE position = {position}")
-
-    def sql(self, statement: str) -> str:
-        return self.server.sql(self.name, statement)
-
-    # The part of Telemetry that a log uses, and the rest of the port.
-    def warn(self, name: str, **fields: object) -> None:
-        self.warnings.append((name, fields))
-
-    def event(self, name: str, **fields: object) -> None: ...
-    def count(self, name: str, by: int = 1, **labels: str) -> None: ...
-    def gauge(self, name: str, value: float, **labels: str) -> None: ...
-    def observe(self, name: str, seconds: float, **labels: str) -> None: ...
-
-
-class SharedStore(DatabaseStore):
-    """A database that several control planes reach."""
-
-    shared = True
 
 
 @pytest.fixture(scope="module")
