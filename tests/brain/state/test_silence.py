@@ -14,6 +14,7 @@ from stoker.brain.state.codec import decode_fact, encode_fact
 from stoker.brain.state.commands import BeginEpoch, LoseSilent, NodeHeard, NodeSilent, Submit
 from stoker.brain.state.events.job import JobPlaced
 from stoker.brain.state.events.node import NodeLost, StraysFound
+from stoker.brain.state.leases import silence_of
 from tests.brain.state.leased import LEASE_MS, N1, N2, OVER_MS, leased, lose
 from tests.brain.state.story import ANNA, Story, inventory, spec
 
@@ -250,6 +251,42 @@ def test_a_gang_on_two_silent_nodes_is_requeued_when_the_second_lease_has_run_ou
     assert story.job(job).attempts[0].outcome is Outcome.LOST
     assert story.state.nodes[N1].strays
     assert story.state.nodes[N2].strays
+
+
+# --- what is said meanwhile -------------------------------------------------------------------------------------------
+
+
+def said_of(story: Story, job: JobId) -> str:
+    reason = silence_of(story.state, story.job(job))
+    return describe(reason) if reason else ""
+
+
+def test_a_job_on_a_silent_node_says_since_when_and_what_becomes_of_it() -> None:
+    story = leased()
+    moves, stays, waits = story.submit(), story.submit(spec(requeue=False)), story.submit(spec(lost_after_ms=0))
+    for gpu, job in enumerate((moves, stays, waits)):
+        story.run(job, ("n1", gpu))
+    assert silence_of(story.state, story.job(moves)) is None
+    story.do(NodeSilent(by=CONTROL, node=N1))
+    assert "its node n1 has not been heard of since 1970-01-01 00:16:40 UTC; if that lasts 10m 27s" in said_of(
+        story, moves
+    )
+    assert said_of(story, moves).endswith("and the job is started elsewhere")
+    assert said_of(story, stays).endswith("and the job ends")
+    assert said_of(story, waits).endswith("and the job waits for it: it has no lease")
+    story.cancel(moves)
+    assert said_of(story, moves).endswith("and the job ends")
+    lose(story, "n1")
+    assert said_of(story, moves) == said_of(story, stays) == ""
+
+
+def test_a_node_that_keeps_no_leases_any_more_is_waited_for() -> None:
+    story = leased()
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    story.register("n1", inventory("n1", 4, leases=False))
+    story.do(NodeSilent(by=CONTROL, node=N1))
+    assert said_of(story, job).endswith("and the job waits for it: it has no lease")
 
 
 # --- what is written down -------------------------------------------------------------------------------------------

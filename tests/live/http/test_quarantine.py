@@ -86,6 +86,20 @@ async def test_the_job_tells_how_its_attempt_was_lost(leased: Plane) -> None:
     assert [event["event"] for event in events][-1] == "requeued"
 
 
+async def test_a_running_job_whose_node_is_silent_says_what_becomes_of_it(leased: Plane) -> None:
+    agent = await leased.join(LOST, leases=True)
+    job = (await leased.ask("POST", f"{API}/jobs", {"command": "x"})).json["id"]
+    await agent.run()
+    await leased.until(lambda: any(job.state == "running" for job in leased.control.committer.state.jobs.values()))
+    assert (await leased.get(f"{API}/jobs/{job}")).json["reason"] is None
+    await leased.control.committer.ask(NodeSilent(by=CONTROL, node=LOST))
+    why = (await leased.get(f"{API}/jobs/{job}/why")).json
+    assert (why["state"], why["code"], why["facts"]["over_ms"]) == ("running", "node_silent", 627_000)
+    assert "if that lasts 10m 27s" in why["message"]
+    (row,) = (await leased.get(f"{API}/jobs")).json["jobs"]
+    assert row["reason"]["code"] == "node_silent"
+
+
 async def test_a_job_that_is_not_requeued_says_why_it_ended(leased: Plane) -> None:
     job = await lost_job(leased, requeue=False)
     why = (await leased.get(f"{API}/jobs/{job}/why")).json

@@ -34,6 +34,9 @@ class ReasonCode(StrEnum):
     TENANT_LIMIT = "tenant_limit"
     POOL_LIMIT = "pool_limit"
     GUARANTEE_KEPT = "guarantee_kept"
+    # why a job that has started isn't known to go on
+    NODE_SILENT = "node_silent"
+    NODE_AWAITED = "node_awaited"
     # why a job ended
     EXITED = "exited"
     KILLED_BY_SIGNAL = "killed_by_signal"
@@ -145,6 +148,17 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "{free} GPU(s) are free, and {kept} are kept for whoever is within a guarantee, with CPUs and memory beside "
         "them; this job, which asks for {asked}, isn't",
         "it starts when those have theirs; `stoker quota show` and `stoker tenant list` tell the guarantees",
+    ),
+    ReasonCode.NODE_SILENT: (
+        "its node {node} has not been heard of since {since}; if that lasts {over}, what ran there is surely over, and "
+        "the job {then}",
+        "nothing to do: it goes on there if the node is back in time; if that machine is surely off, "
+        "`stoker node forget NODE --force` doesn't wait",
+    ),
+    ReasonCode.NODE_AWAITED: (
+        "its node {node} has not been heard of since {since}, and the job waits for it: it has no lease",
+        "see to that machine; if it is surely off, `stoker node forget NODE --force`. Jobs submitted with "
+        "`--lost-after` move by themselves",
     ),
     ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs ID` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (

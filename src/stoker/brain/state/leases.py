@@ -11,11 +11,14 @@ Rules: L1  the job's own wish comes before the policy's
 from collections.abc import Iterable, Iterator, Sequence
 
 from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, JobSpec, Task
+from stoker.brain.domain.job import EndCause, Job, JobSpec, StopCause, Task
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.policy import surely_over_ms
+from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.units import human_duration, utc_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.node import LeaseBroken
 
@@ -39,6 +42,25 @@ def overdue(state: ClusterState, name: NodeName, silent_ms: int) -> dict[JobId, 
         if attempt.lease_ms and silent_ms >= surely_over_ms(attempt.lease_ms):
             found.setdefault(job, []).append(rank)
     return found
+
+
+def silence_of(state: ClusterState, job: Job) -> Reason | None:
+    """What is to be said of a job of which one node at least isn't heard of. None of one that has ended or waits."""
+    attempt = job.live_attempt
+    for task in attempt.open_tasks if attempt else ():
+        node = state.nodes[task.placement.node]
+        if attempt is None or node.reachable:
+            continue
+        facts: Facts = {"node": node.name, "since": utc_text(node.silent_since), "since_ms": node.silent_since}
+        if not attempt.lease_ms or not node.inventory.keeps_leases:
+            return Reason(ReasonCode.NODE_AWAITED, facts)
+        over_ms = surely_over_ms(attempt.lease_ms)
+        again = job.spec.requeue and (attempt.stop is None or attempt.stop.cause is StopCause.MEMBER_ENDED)
+        then = "is started elsewhere" if again else "ends"
+        return Reason(
+            ReasonCode.NODE_SILENT, {**facts, "over": human_duration(over_ms), "over_ms": over_ms, "then": then}
+        )
+    return None
 
 
 def broken_leases(state: ClusterState, node: Node, running: Iterable[TaskKey]) -> Iterator[LeaseBroken]:

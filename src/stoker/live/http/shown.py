@@ -17,6 +17,7 @@ from stoker.brain.domain.reason import Reason
 from stoker.brain.state.admit.job import find_job
 from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.leases import silence_of
 from stoker.live.access import may_read
 from stoker.live.control import ControlPlane
 from stoker.wire.rest.job import LIST_MAX, Shown, members_view
@@ -68,8 +69,10 @@ def seen(control: ControlPlane, jobs: Sequence[Job]) -> Seen:
 
 
 def _reason_of(control: ControlPlane, job: Job) -> Reason | None:
-    """Why it waits or why it ended; None for one that runs."""
-    return control.loop.reason_for(job) if job.state in _WAITING else job.reason
+    """Why it waits or why it ended; None for one that runs, unless its node isn't heard of."""
+    if job.state in _WAITING:
+        return control.loop.reason_for(job)
+    return job.reason if job.is_final else silence_of(control.committer.state, job)
 
 
 def members_named(state: ClusterState, ref: JobRef) -> list[Job]:
