@@ -6,6 +6,7 @@ they are told so.
 Rules: Y1  each life opens the log anew: what was in memory when it had to step down is never trusted
        Y2  what can't be mended by beginning anew (a damaged log, a folder that another process holds) ends the process
        Y3  lives that are short are followed by pauses that grow, so that a defect can't keep a machine busy
+       Y4  a log that can't be opened or read just now, as that in a database that is away, is waited for
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from stoker.live.failover.keeping import CommonLog, Keeping, OwnLog
 from stoker.live.failover.links import PeerLink
 from stoker.live.settings import ControlSettings
 from stoker.live.world import World
-from stoker.ports import History, Incoming, Lease, ReplicaLog, SharedLog
+from stoker.ports import History, Incoming, Lease, LogFailed, ReplicaLog, SharedLog
 
 SHORT_LIFE_S: Final = 10.0
 PAUSE_FIRST_S: Final = 0.05
@@ -69,6 +70,9 @@ class Lives:
             except NewLife as over:
                 self._fit = over.fit
                 self._world.telemetry.warn("life_ended", why=str(over), fit=over.fit)
+            except LogFailed as fault:  # it can't be opened or read just now
+                self._fit = False
+                self._world.telemetry.warn("life_ended", why=str(fault), fit=False)
             pause_s = PAUSE_FIRST_S if clock.mono() - began > SHORT_LIFE_S else min(2 * pause_s, PAUSE_MAX_S)
             await clock.sleep(pause_s)
 
