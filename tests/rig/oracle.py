@@ -127,7 +127,7 @@ class Oracle:
     def _must_be_gone(self, key: TaskKey, cause: EndCause) -> None:
         for machine in self._known_machines():
             process = machine.processes.get(key)
-            if process is not None and process.alive:
+            if process is not None and process.alive and not machine.frozen:
                 self.broken.append(f"O5 {key} ended as {cause}, but lives on {machine.name}")
 
     def _known_machines(self) -> list[Machine]:

@@ -183,9 +183,10 @@ class PairCluster(Cast):
         place.down, place.stall_s, place.lossy, place.late = False, 0.0, 0.0, 0.0
         self.client.lossy = 0.0
         self.network.mend_all()
+        self.network.stop_at_message = None
         for disk in (*(each.disk for each in self.controls.values()), *((self.database,) if self.database else ())):
             disk.full = disk.sync_fails = disk.tears = False
-            disk.stall_s = 0.0
+            disk.stall_s, disk.trap = 0.0, None
             disk.archive.fault = ""
             disk.cut_off.clear()
         for control in self.controls.values():

@@ -4,7 +4,7 @@ Most begin something that ends by itself after a while, so that several lie over
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -333,7 +333,7 @@ def _stop_for(cluster: PairCluster, control: PairControl, seconds: float) -> Non
     _afterwards(cluster, seconds, resume)
 
 
-def _cut_for(cluster: PairCluster, ways: list[tuple[str, str]], seconds: float) -> None:
+def _cut_for(cluster: PairCluster, ways: Sequence[tuple[str, str]], seconds: float) -> None:
     for way in ways:
         cluster.cut(*way)
 

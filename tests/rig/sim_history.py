@@ -38,10 +38,13 @@ class SimHistory:
 
     def __init__(self, archive: SimArchive | Callable[[], SimArchive], clock: Clock, *, took_s: float = 0.002) -> None:
         """A function is asked for the archive when it is opened: it may be exchanged before."""
-        self._place = (lambda: archive) if isinstance(archive, SimArchive) else archive
-        self._archive = self._place()
+        self._place = archive
+        self._archive = self._found()
         self._clock, self._took_s = clock, took_s
         self._open = False
+
+    def _found(self) -> SimArchive:
+        return self._place if isinstance(self._place, SimArchive) else self._place()
 
     async def _reach(self) -> SimArchive:
         await self._clock.sleep(self._took_s)
@@ -50,7 +53,7 @@ class SimHistory:
         return self._archive
 
     async def open(self) -> HistoryMark:
-        self._archive = self._place()
+        self._archive = self._found()
         self._open = not self._archive.fault
         return (await self._reach()).mark
 
