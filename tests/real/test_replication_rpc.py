@@ -164,7 +164,7 @@ async def test_an_acknowledgement_means_that_the_followers_disk_has_it(tmp_path:
 
 async def test_large_records_come_one_to_a_message(tmp_path: Path) -> None:
     async with active(tmp_path) as peer:
-        large = [bytes([at]) * (3 << 20) for at in range(8)] + [b"x" * (8 << 20)]
+        large = [bytes([at]) * (3 << 20) for at in range(8)] + [b"x" * (48 << 20)]
         peer.replication.ship(Epoch(1), Position(0), large)
         await peer.log.append(Epoch(1), Position(0), large)
         async with peer.link().follow(offer(cluster_id="")) as following:

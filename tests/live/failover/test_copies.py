@@ -11,7 +11,7 @@ from stoker.live.committer import NotActive
 from stoker.live.failover.copies import FOLLOWERS_MAX
 from stoker.live.failover.links import FORMAT, Offer
 from tests.live.failover.hand import Hand, a_member, leading, marker_says
-from tests.live.failover.pair import CLUSTER, Active, B, C, until
+from tests.live.failover.pair import CLUSTER, A, Active, B, C, disk_of, until
 from tests.live.stage import virtual
 
 # --- waiting (C1) ---------------------------------------------------------------------------------------------------
@@ -178,6 +178,14 @@ async def test_there_is_a_bound_on_followers_and_those_who_are_gone_make_room() 
     Hand(active)
 
 
+@virtual
+async def test_what_the_marker_says_before_it_leads_is_only_that_it_is_alone() -> None:
+    active = Active(disk_of((1, 10)))
+    active.replication.set_changed((A,))
+    await active.lead(2)
+    assert await active.write() == 11
+
+
 # --- what is shown --------------------------------------------------------------------------------------------------
 
 
@@ -197,3 +205,16 @@ async def test_lags_and_metrics_show_how_far_each_follower_is_behind() -> None:
     (lag,) = active.replication.lags()
     assert (lag.records, lag.seconds) == (0, 0.0)
     assert active.notes.counts["replication_observed"] >= 1
+
+
+@virtual
+async def test_a_follower_with_a_new_data_folder_is_the_one_that_is_shown_under_its_name() -> None:
+    active = await leading()
+    b = await a_member(active)
+    await b.hang_up()
+    await until(lambda: active.fell_behind == [B])
+    marker_says(active)
+    await active.write(5)
+    Hand(active, Member("b", "uid-new"), position=10)
+    await active.clock.sleep(1.0)
+    assert [(lag.member.uid, lag.records) for lag in active.replication.lags()] == [("uid-new", 5)]

@@ -206,10 +206,9 @@ async def test_a_follower_that_asks_for_one_gets_a_backup() -> None:
 @virtual
 async def test_pieces_are_of_a_handy_size() -> None:
     active = Active(disk_of((1, 30)))
-    await active.lead(1)
     whole = bytes(range(256)) * (2 * PIECE_BYTES // 256) + b"end"
     active.backups = FakeBackups(*(whole[at : at + 1_000] for at in range(0, len(whole), 1_000)))
-    active.replication.lead(A, Epoch(1), Position(30), active.backups, cluster_id=lambda: CLUSTER)
+    await active.lead(1)
     frames = await first(active.replication.feed(offer((1, 20), anew=True)), 5)
     pieces = [frame.data for frame in frames if isinstance(frame, Piece)]
     assert [len(piece) for piece in pieces] == [PIECE_BYTES, PIECE_BYTES, 3, 0]
@@ -277,6 +276,34 @@ async def test_a_quiet_stream_carries_signs_of_life() -> None:
     frames = await first(active.replication.feed(offer((1, 10))), 5)
     assert [len(frame.records) for frame in frames if isinstance(frame, Rows)] == [0, 0, 0, 0]
     assert 4 * 0.5 - 0.1 < active.clock.mono() - began < 4 * 0.5 + 0.6
+
+
+@virtual
+async def test_what_is_shipped_while_a_sign_of_life_is_on_its_way_follows_it_at_once() -> None:
+    active = Active(disk_of((1, 10)))
+    await active.lead(1)
+    async with aclosing(active.replication.feed(offer((1, 10))).frames()) as frames:
+        await anext(frames)
+        sign = await anext(frames)
+        assert isinstance(sign, Rows)
+        assert not sign.records
+        active.replication.ship(Epoch(1), Position(10), records(11, 11))
+        began = active.clock.mono()
+        rows = await anext(frames)
+        assert isinstance(rows, Rows)
+        assert list(rows.records) == records(11, 11)
+        assert active.clock.mono() == began
+
+
+@virtual
+async def test_a_log_that_cannot_be_read_is_told_as_such() -> None:
+    active = Active(disk_of((1, 10)))
+    await active.lead(1)
+    active.disk.damage_record(Position(7))
+    with pytest.raises(StokerError) as fault:
+        await first(active.replication.feed(offer((1, 5))), 3)
+    assert fault.value.refusal.code == "log_failed"
+    assert "record 7" in fault.value.refusal.message
 
 
 @virtual

@@ -8,7 +8,8 @@ import pytest
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.failover.inputs import PeerSaid, Role
-from stoker.live.failover.follower import SILENT_S, StartOver
+from stoker.brain.failover.timing import DEFAULT
+from stoker.live.failover.follower import SIGNS_MAX, StartOver
 from stoker.live.failover.links import Following, Frame, Goon, Offer, PeerDown, PeerRefused, Piece, Rows
 from stoker.ports import LogFailed, Stored
 from tests.live.failover.pair import CLUSTER, A, Active, B, Cable, Standby, disk_of, ended, records, until
@@ -252,8 +253,9 @@ async def test_whatever_the_active_says_is_told_to_who_watches_it() -> None:
 @virtual
 async def test_an_active_that_says_nothing_is_given_up() -> None:
     standby = Standby(B, disk_of((1, 10)))
-    assert await follow(standby, Script(goon()), for_s=SILENT_S - 0.1) is None
-    assert isinstance(await follow(standby, Script(goon()), for_s=SILENT_S + 0.1), PeerDown)
+    patience_s = SIGNS_MAX * DEFAULT.look_s
+    assert await follow(standby, Script(goon()), for_s=patience_s - 0.1) is None
+    assert isinstance(await follow(standby, Script(goon()), for_s=patience_s + 0.1), PeerDown)
 
 
 @virtual

@@ -124,6 +124,7 @@ class Replication:
     ) -> None:
         """We are active from here on; the log ends at `position`, all of which counts as acknowledged. Nobody else is
         in the set yet. `run` must run."""
+        assert self._over, "it leads already"
         self.me, self.epoch, self.acknowledged = me, epoch, position
         self.ring = Ring(position)
         self._backups, self._cluster_id = backups, cluster_id
@@ -150,7 +151,9 @@ class Replication:
         self._wake()
 
     def set_changed(self, in_sync: Iterable[Member]) -> None:
-        """The marker says that these are in the set."""
+        """The marker says that these are in the set. Before `lead` that is nobody but us."""
+        if self._over:
+            return
         members = tuple(member for member in in_sync if member != self.me)
         for member in members:
             if member not in self._standbys:
@@ -298,6 +301,7 @@ class Replication:
 
     def _tick(self) -> None:
         now = self.clock.mono()
+        self._forget_replaced()
         for standby in tuple(self._standbys.values()):
             late = self._is_late(standby, now)
             if standby.stage is Stage.TRIED and (late or now - standby.asked_at > self._timing.standby_timeout_s):
@@ -312,6 +316,13 @@ class Replication:
             self._show(self._standbys[lag.member], records=lag.records, seconds=lag.seconds)
         self._settle()
         self._wake()
+
+    def _forget_replaced(self) -> None:
+        """Those who came back under their names with other data folders."""
+        here = {standby.member.name for standby in self._standbys.values() if standby.feeding is not None}
+        for standby in tuple(self._standbys.values()):
+            if standby.feeding is None and standby.stage is Stage.OUT and standby.member.name in here:
+                del self._standbys[standby.member]
 
     def _is_late(self, standby: Standby, now: Mono) -> bool:
         """C3"""

@@ -21,7 +21,7 @@ from stoker.brain.domain.marker import Member
 from stoker.brain.domain.units import Mono
 from stoker.live.failover.links import Frame, Goon, Offer, Piece, Rows
 from stoker.live.failover.ring import Ring
-from stoker.ports import Clock, HistoryFailed, LogTrimmed, ReplicaLog, Stored
+from stoker.ports import Clock, HistoryFailed, LogDamaged, LogFailed, LogTrimmed, ReplicaLog, Stored
 
 FRAME_RECORDS: Final = 1_000
 FRAME_BYTES: Final = 1 << 20
@@ -105,6 +105,9 @@ class Feeding:
                         return
                     self._said_at = self._leading.clock.mono()
                     yield frame
+        except (LogDamaged, LogFailed) as fault:
+            message = f"the log of {self._leading.me.name} can't be read: {fault}"
+            raise StokerError(refuse("log_failed", message, "see what it writes to its own log")) from fault
         finally:
             self.close()
 
@@ -156,9 +159,9 @@ class Feeding:
             for frame in self._framed(rows):
                 self._sent = Position(frame.position + len(frame.records))
                 yield frame
-            if not rows:
-                if self._is_quiet():
-                    yield self._sign_of_life()
+            if not rows and self._is_quiet():
+                yield self._sign_of_life()  # something may have been shipped meanwhile
+            elif not rows:
                 await leading.news()
 
     async def _page(self) -> list[Stored]:

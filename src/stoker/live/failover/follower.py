@@ -24,6 +24,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.links import Following, Frame, Goon, Offer, PeerDown, PeerLink, PeerRefused, Piece, Rows
 from stoker.live.world import World
 from stoker.ports import LogConflict, LogTrimmed, ReplicaLog, Stored
@@ -32,8 +33,8 @@ INBOX_BYTES: Final = 8 << 20
 INBOX_FRAMES: Final = 4_096
 REPLAY_ROWS: Final = 200
 """About ten milliseconds' work."""
-SILENT_S: Final = 10.0
-"""T6. Twenty signs of life of the default profile."""
+SIGNS_MAX: Final = 20
+"""T6: so many signs of life may be missing."""
 
 
 class StartOver(Exception):
@@ -69,9 +70,10 @@ class Follower:
         me: Member,
         *,
         receive: Receive,
-        silent_s_max: float = SILENT_S,
+        look_s: float = DEFAULT.look_s,
     ) -> None:
-        """`log` is open and all that it holds was replayed. `replay` takes what is on our disk into the state."""
+        """`log` is open and all that it holds was replayed. `replay` takes what is on our disk into the state.
+        `look_s`: how often the active gives a sign of life."""
         self.me = me
         self.acknowledged = Position(0)
         """How far the active says that it has told others."""
@@ -82,7 +84,7 @@ class Follower:
         self._clock = world.clock
         self._telemetry = world.telemetry
         self._receive = receive
-        self._silent_s_max = silent_s_max
+        self.silent_s_max: Final = SIGNS_MAX * look_s
         self._leader = Epoch(0)
         self._anew = False
         self._heard_at = self._level_at = self._clock.mono()
@@ -186,10 +188,6 @@ class Follower:
         if epoch < max(self._leader, self._log.promised):
             newest = max(self._leader, self._log.promised)
             raise PeerRefused(f"{address} leads under epoch {epoch}, and epoch {newest} has begun: it is over")
-
-    @property
-    def silent_s_max(self) -> float:
-        return self._silent_s_max
 
 
 class _Stream:

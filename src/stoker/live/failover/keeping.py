@@ -131,7 +131,8 @@ class OwnLog:
 
     def begin(self, control: ControlPlane) -> None:
         self._control = control
-        self._follower = Follower(self._log, control.committer.replay, self._world, self._me, receive=self._receive)
+        replay, look_s = control.committer.replay, self.replication.look_s
+        self._follower = Follower(self._log, replay, self._world, self._me, receive=self._receive, look_s=look_s)
 
     async def follow(self, link: PeerLink | None) -> None:
         if link is not None:

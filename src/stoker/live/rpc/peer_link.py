@@ -21,7 +21,7 @@ from stoker.brain.domain.ids import Position
 from stoker.brain.failover.inputs import PeerSaid
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
 from stoker.live.rpc import replication_codec as codec
-from stoker.live.rpc.replication import SECRET_KEY
+from stoker.live.rpc.replication import FRAME_BYTES_MAX, SECRET_KEY
 from stoker.live.rpc.status import CODE_KEY
 from stoker.wire.agent_codec import Malformed
 from stoker.wire.gen import replication_pb2 as pb
@@ -31,8 +31,6 @@ KEEPALIVE_S: Final = 10.0
 KEEPALIVE_WAIT_S: Final = 5.0
 DIAL_MS: Final = 1_000
 """How long a connection may take to be made, and the longest pause before it is tried again."""
-MESSAGE_BYTES_MAX: Final = 16 << 20
-"""A frame is below 1 MiB, unless it is one record, which is below the bound of a request: 8 MiB."""
 
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1_000)),
@@ -44,8 +42,7 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", DIAL_MS),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),  # a proxy for the web is not the way to a peer
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
 )
 
 _T = TypeVar("_T")

@@ -26,6 +26,9 @@ from stoker.wire.gen.replication_pb2_grpc import ReplicationServiceServicer
 
 SECRET_KEY: Final = "stoker-peer-secret"
 OFFER_S: Final = 10.0
+FRAME_BYTES_MAX: Final = 64 << 20
+"""A frame is below 1 MiB unless it is one record. A record has up to six times the bytes of the request that it came
+of (a byte may become six in JSON), which is below 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

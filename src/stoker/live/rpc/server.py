@@ -19,7 +19,7 @@ from stoker.live.listen import why_not
 from stoker.live.rpc.agents import AgentService
 from stoker.live.rpc.callers import Callers, Gate
 from stoker.live.rpc.jobs import JobService
-from stoker.live.rpc.replication import PeerDoor, ReplicationService
+from stoker.live.rpc.replication import FRAME_BYTES_MAX, PeerDoor, ReplicationService
 from stoker.live.settings import GrpcSettings
 from stoker.wire.gen import (
     agent_pb2,
@@ -40,7 +40,7 @@ STOP_GRACE_S: Final = 0.5
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", FRAME_BYTES_MAX),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
