@@ -90,6 +90,12 @@ class RealNode:
     def kill_runner(self) -> None:
         os.kill(self.runner_pid, signal.SIGKILL)
 
+    def kill_runner_and_guard(self) -> None:
+        """What they leave, only the next runner ends; but for leaders, which the kernel ends with the runner."""
+        runner = self.runner_pid
+        os.kill(self.guard_pid, signal.SIGKILL)
+        os.kill(runner, signal.SIGKILL)
+
     def now(self) -> Mono:
         return self.clock.mono()
 

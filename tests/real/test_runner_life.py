@@ -116,7 +116,7 @@ async def test_a_task_whose_output_somebody_removed_is_not_taken_for_never_start
         await agent.runner.start(node.task(key(1), lasts_s=LONG_S))
         await agent.running(key(1))
         (node.folder / "agent" / "output" / "1.1.0.out").unlink()
-        node.kill_runner()
+        node.kill_runner_and_guard()
         await agent.hear(RunnerGone)
     async with agent_on(node) as agent:
         ends = [over.end for over in (await agent.inventory()).ends] or [await agent.end(key(1))]

@@ -65,7 +65,7 @@ async def test_a_cancel_reaches_children_that_called_setsid(node: RealNode, agen
 
 
 @pytest.mark.parametrize("child", [DETACHED, STUBBORN], ids=["detached", "stubborn"])
-async def test_when_the_runner_is_killed_the_next_one_sweeps_children_that_called_setsid(
+async def test_when_runner_and_guard_are_killed_the_next_runner_sweeps_children_that_called_setsid(
     node: RealNode, child: str
 ) -> None:
     async with agent_on(node) as agent:
@@ -73,7 +73,7 @@ async def test_when_the_runner_is_killed_the_next_one_sweeps_children_that_calle
         await agent.runner.start(node.shell(key(2), "sleep 300"))
         await agent.running(key(2))
         grandchild = node.pid_in("grandchild")
-        node.kill_runner()
+        node.kill_runner_and_guard()
         await agent.hear(RunnerGone)
         assert lives(grandchild), "nothing but the next runner ends it"
     async with agent_on(node) as agent:
@@ -93,9 +93,8 @@ async def test_a_sweep_ends_no_process_of_anybody_else(node: RealNode) -> None:
         async with agent_on(node) as agent:
             await agent.runner.start(node.shell(key(1), "sleep 300"))
             running = await agent.running(key(1))
-            node.kill_runner()
+            node.kill_runner_and_guard()
             await agent.hear(RunnerGone)
-        os.kill(running.pid, signal.SIGKILL)
         wait_until(lambda: not lives(running.pid), "the leader is gone")
         _name_in_the_journal(node, running.pid, bystander)
         async with agent_on(node) as agent:

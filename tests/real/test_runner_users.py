@@ -20,7 +20,7 @@ from stoker.agent.runner.account import Actor, CannotBecome, actor, last_words
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from tests.contracts.runner import Listener, agent_on, key
-from tests.real.runner_node import RealNode, node_in, wait_until
+from tests.real.runner_node import RealNode, lives, node_in, wait_until
 from tests.real.unix_users import Users, in_a_child, made_users, needs_root, uid_of
 
 pytestmark = needs_root
@@ -307,13 +307,18 @@ async def test_a_stopped_tree_of_a_user_is_gone_whatever_it_did(users: Users, no
     assert node.living(ONE) == []
 
 
-async def test_when_the_runner_is_killed_the_next_one_ends_what_users_left(users: Users, node: RealNode) -> None:
+async def test_when_runner_and_guard_are_killed_the_next_runner_ends_what_users_left(
+    users: Users, node: RealNode
+) -> None:
     async with agent_on(node) as agent:
         line = "setsid sh -c 'touch up2; sleep 300' & sleep 300"
         await agent.runner.start(node.shell(ONE, line, user=users.ann, workdir=str(users.home(users.ann))))
         wait_until((users.home(users.ann) / "up2").exists, "its child runs")
-        node.kill_runner()
+        leader = (await agent.running(ONE)).pid
+        node.kill_runner_and_guard()
         await agent.hear(RunnerGone)
+        wait_until(lambda: not lives(leader), "the kernel ends the leader, though it is another account's")
+        assert node.living(ONE), "its child is left"
     async with agent_on(node) as agent:
         ends = {over.key: over.end for over in (await agent.inventory()).ends}
         assert (ends.get(ONE) or await agent.end(ONE)).cause is EndCause.RUNNER_LOST
