@@ -46,6 +46,7 @@ class Half:
         self.token = ""
         self.prefix: Sequence[str] = ()
         """Words before the command: `ip netns exec NAME`."""
+        self.environ: Mapping[str, str] = {}
         self._out = folder / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -69,10 +70,10 @@ class Half:
     def write(self, settings: Mapping[str, object]) -> None:
         self.settings.write_text(json.dumps(settings))  # JSON is YAML
 
-    def start(self, environ: Mapping[str, str] | None = None) -> Self:
+    def start(self) -> Self:
         words = [*self.prefix, sys.executable, "-m", "stoker", "control", "-c", str(self.settings)]
         with self._out.open("ab") as out:
-            self._process = subprocess.Popen(words, env={**os.environ, **(environ or {})}, stdout=out, stderr=out)
+            self._process = subprocess.Popen(words, env={**os.environ, **self.environ}, stdout=out, stderr=out)
         return self
 
     def kill(self) -> None:
