@@ -6,9 +6,9 @@ Rules: C1  servers are asked in turn, first the one that answered last as the ac
            once (a kept connection may have been closed meanwhile), then after pauses
        C3  a refusal that says that nothing was done, and that time may lift, is a reason to ask again for any request,
            not before the moment that it names; a token that is refused doesn't heal, and is never tried again
-       C4  pauses grow from PAUSE_FIRST_S to PAUSE_MAX_S, each drawn by lot from around its length, so that nobody comes
-           back later than an outage took by more than about a third of it; with what tries take after the first one
-           that failed they last at most as long as the client's patience
+       C4  pauses grow from PAUSE_FIRST_S to PAUSE_MAX_S, or SHORT_PAUSE_MAX_S where there are several servers, each
+           drawn by lot from around its length, so that nobody comes back later than an outage took by more than about
+           a third of it; with what tries take after the first that failed they last at most as long as patience
        C5  where no server ever answered this client, that is said at once: a wrong address doesn't heal
        C6  whatever the answer is, the caller gets it whole or a StokerError
        C7  a standby refuses with `not_active`, and did nothing: the active that it names is asked next if it is one of
@@ -63,6 +63,8 @@ PATIENCE_S: Final = 15.0
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_GROWTH: Final = 1.3
 PAUSE_MAX_S: Final = 2.0
+SHORT_PAUSE_MAX_S: Final = 0.5
+"""Somebody else takes over within seconds, and a refusal costs a standby little."""
 STALE_AFTER_S: Final = 2.0
 LEADERLESS_S: Final = 2.0
 FRESH_S: Final = 5.0
@@ -201,7 +203,8 @@ class Tries:
     def _pause(self, pause_s: float) -> Wait:
         self._queue = None
         self._spend(pause_s)
-        self._pause_s, self._least_s = min(self._pause_s * PAUSE_GROWTH, PAUSE_MAX_S), 0.0
+        most_s = SHORT_PAUSE_MAX_S if self._servers.several else PAUSE_MAX_S
+        self._pause_s, self._least_s = min(self._pause_s * PAUSE_GROWTH, most_s), 0.0
         # A read that wants the active's answer will have another one in a moment.
         if self._spent_s >= SAID_AFTER_S and not self._told and not self._wants_fresh:
             self._told = True
