@@ -17,6 +17,8 @@ from stoker.agent.runner.guard import LOOK_S, STUCK_S
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.policy import LEASE_KILL_MS
+from stoker.cli.doctor.finding import Level
+from stoker.cli.doctor.leases import leases
 from tests.contracts.runner import LONG_S, Listener, agent_on, key
 from tests.real.runner_node import RealNode, lives, node_in
 
@@ -246,3 +248,19 @@ async def test_an_end_that_had_arrived_is_recalled_with_its_exit_code_also_by_a_
 
 def test_what_this_module_waits_for_is_within_what_the_control_plane_allows() -> None:
     assert STUCK_S + LOOK_S <= KILL_S / 2
+
+
+async def test_the_doctor_tells_a_runner_with_a_guard_from_one_without(node: RealNode) -> None:
+    data_dir = node.folder / "agent"
+    assert [said.level for said in leases(data_dir)] == [Level.OK], "none runs yet"
+    async with agent_on(node) as agent:
+        await agent.runner.start(node.shell(key(1), "sleep 300"))
+        await agent.running(key(1))
+        (said,) = leases(data_dir)
+        assert (said.level, str(node.runner_pid) in said.what) == (Level.OK, True)
+        os.kill(node.guard_pid, signal.SIGKILL)
+        await agent.hear(LeasesUnkept)
+        (said,) = leases(data_dir)
+        assert (said.level, "never starts its jobs elsewhere" in said.what) == (Level.WARNING, True)
+        await agent.runner.stop(key(1), 0)
+        await agent.end(key(1))

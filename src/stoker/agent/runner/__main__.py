@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         complain(str(error))
         return 5
-    guard = guarded()
+    guard = guarded(settings.data_dir)
     # Not before: the guard, which stays behind in that call, shall hold nothing of it in memory.
     from stoker.agent.runner.service import serve
 

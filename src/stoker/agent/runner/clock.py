@@ -17,7 +17,7 @@ def awake_s() -> float:
 
 
 def pause(seconds: float) -> None:
-    """For the guard, which has nothing else to do meanwhile."""
+    """For whoever has nothing else to do meanwhile."""
     time.sleep(seconds)
 
 

@@ -10,6 +10,8 @@ Rules: G1  when the runner has ended, however it did, all that it started is kil
            `STUCK_S` later with all that it started, also what has no lease
        G3  neither a suspend nor a stop of the guard itself makes a runner stuck: it is given the same time after it
        G4  a runner whose guard has died says so: it can't promise any more that its tasks end with their leases
+       G5  the next runner says what became of tasks only when an earlier guard has left, or `HANDOVER_S` later: a
+           process without mark, cgroup and session of its task is known to that guard alone
 
 What remains, of double faults: guard and runner are killed together, or the guard is stopped while the runner is
 killed. Then leaders die by the kernel's hand (`kernel.die_with`), and what they had begotten lives on until the next
@@ -19,6 +21,7 @@ starts the agent again does.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import select
@@ -38,6 +41,10 @@ STUCK_S: Final = 3.0
 """A runner acts on a lease within a tenth of a second; a wait for a slow disk may come in between."""
 LOOK_S: Final = 1.0
 """Between two looks at a runner that lives. Both together are half of what a lease may take to have its effect."""
+HANDOVER_S: Final = 5.0
+"""A guard takes some milliseconds, unless the kernel won't let go of a process."""
+LOCK_NAME: Final = "guard.lock"
+PROCESS_NAME: Final = "stoker-guard"
 _DUE: Final = struct.Struct("d")
 _PAUSE_FIRST_S: Final = 0.001
 _PAUSE_MAX_S: Final = 1.0
@@ -48,13 +55,21 @@ _OOM_SCORE: Final = b"-900"
 class Guard:
     """Seen from its runner."""
 
-    __slots__ = ("_shared", "_told_s", "descriptor")
+    __slots__ = ("_lock", "_shared", "_told_s", "descriptor")
 
-    def __init__(self, shared: mmap.mmap, descriptor: int) -> None:
+    def __init__(self, shared: mmap.mmap, lock: int, descriptor: int) -> None:
         self._shared = shared
+        self._lock = lock
         self._told_s = NEVER
         self.descriptor = descriptor
         """Becomes readable when the guard has died (G4)."""
+
+    def succeed(self) -> None:
+        """G5. Afterwards our guard holds the lock, and we don't."""
+        until_s = clock.boot_s() + HANDOVER_S
+        while not _locked(self._lock) and clock.boot_s() < until_s:
+            clock.pause(_PAUSE_FIRST_S)
+        os.close(self._lock)
 
     def expect(self, due_s: float) -> None:
         """At this boot time a lease is over, unless the guard is told otherwise before. NEVER = there is none."""
@@ -80,11 +95,12 @@ class Patience:
         return awake_s - self._seen_s >= STUCK_S
 
 
-def guarded() -> Guard | None:
+def guarded(data_dir: str) -> Guard | None:
     """Fork, and come back in the runner. Its parent, the guard, never does: it exits as the runner exits. None = there
     is no guard, because this system can't have one."""
     guard = os.getpid()
     try:
+        lock = os.open(f"{data_dir}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.close(os.pidfd_open(guard))
         shared = mmap.mmap(-1, mmap.PAGESIZE)
         _DUE.pack_into(shared, 0, NEVER)
@@ -103,7 +119,16 @@ def guarded() -> Guard | None:
         descriptor = os.pidfd_open(guard)
     except ProcessLookupError:
         return None
-    return Guard(shared, descriptor) if os.getppid() == guard else None
+    return Guard(shared, lock, descriptor) if os.getppid() == guard else None
+
+
+def _locked(lock: int) -> bool:
+    """A lock of both, since they share what was opened: it lasts until neither has it open."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 # --- in the guard -----------------------------------------------------------------------------------------------
@@ -112,7 +137,7 @@ def guarded() -> Guard | None:
 def _watch(runner: int, shared: mmap.mmap) -> int:
     """Until nothing that the runner started is left. Answers the runner's exit status."""
     ignore_signals((signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
-    name_process("stoker-guard")
+    name_process(PROCESS_NAME)
     _outlive_jobs()
     patience, ended = Patience(), select.poll()
     ended.register(os.pidfd_open(runner), select.POLLIN)

@@ -28,6 +28,8 @@ def serve(settings: RunnerSettings, guard: Guard | None) -> int:
         lock = _lock()
         if lock < 0:
             return 3
+        if guard is not None:
+            guard.succeed()
         loop = Loop(settings, guard)
     except JournalDamaged as error:
         complain(str(error))

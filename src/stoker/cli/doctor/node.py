@@ -14,6 +14,7 @@ from stoker.agent.token_file import TokenFile
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.label import check_label, parse_taint
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.leases import leases
 from stoker.ports import ProbeResult
 
 PROBE_S: Final = 25.0
@@ -28,6 +29,7 @@ def checks(settings: AgentSettings) -> list[Check]:
         Check("labels", lambda: labels(settings.node.labels, settings.node.taints)),
         Check("gpus", lambda: gpus(settings), seconds=PROBE_S),
         Check("cgroups", lambda: cgroups(cgroup_state())),
+        Check("leases", lambda: leases(settings.data_dir)),
         Check("checkpoint_dir", lambda: checkpoint_dir(settings.executor.checkpoint_dir)),
     ]
 
