@@ -23,6 +23,7 @@ FAMILIES = {
     "misreported ends": (108, 110, 111, 112),
     "lost output": (114, 115, 117),
     "dependencies": (132, 133, 134, 135),
+    "trouble with the store": (124, 125, 128, 129, 130),
     "arrays": (137, 138, 139, 141),
 }
 
@@ -39,7 +40,8 @@ def exists(test: str) -> bool:
 
 
 def contracts(path: str) -> list[Path]:
-    return sorted((TESTS / "contracts").glob("*.py")) if "contract" in path else []
+    inherits = "contract" in path or "from tests.contracts" in (TESTS / path).read_text(encoding="utf-8")
+    return sorted((TESTS / "contracts").glob("*.py")) if inherits else []
 
 
 def test_every_test_that_a_fault_names_is_there() -> None:

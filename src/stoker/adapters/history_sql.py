@@ -8,6 +8,7 @@ Rules: H1 to H4 of the port, and
        K2  rows are removed in transactions of TRIM_ROWS rows per table, between which batches get through
        K3  a store that belongs to something else, or to a newer Stoker, is left alone; the message says how to go on
        K4  rows of the audit trail are read and looked into by the reading thread
+       K5  on a full disk it opens and can be read
 Limits: of holdings at most HOLDINGS_PER_JOB times as many rows as of jobs, the oldest go first; offers go with age.
 """
 
@@ -24,8 +25,8 @@ from stoker.adapters import history_audit
 from stoker.adapters import history_statements as sql
 from stoker.adapters.data_folder import make_private
 from stoker.adapters.history_copy import FileCopy, remove_leftovers
-from stoker.adapters.sqlite_journal import is_damage, words
 from stoker.adapters.sqlite_schema import ForeignStore, migrate
+from stoker.adapters.sqlite_store import SqliteStore, is_damage, words
 from stoker.brain.domain.audit import NUMBERS, AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, NodeName, Position
@@ -61,6 +62,7 @@ class SqliteHistory:
 
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir.absolute() / HISTORY_NAME
+        self._store = SqliteStore(self._path, BUSY_TIMEOUT_S)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="stoker-history")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="stoker-history-read")
         self._copying = ThreadPoolExecutor(1, thread_name_prefix="stoker-history-copy")
@@ -180,10 +182,9 @@ class SqliteHistory:
         with suppress(OSError):  # what can't be made SQLite can't open, and it says why
             make_private(self._path)
             remove_leftovers(self._path)
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        self._store = SqliteStore(self._path, BUSY_TIMEOUT_S)
+        db = self._store.writer()
         try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
             migrate(db, self._path, _MIGRATIONS, _APPLICATION_ID)
             row = db.execute(sql.READ_MARK).fetchone()
         except BaseException:
@@ -194,9 +195,7 @@ class SqliteHistory:
 
     def _open_reader(self) -> None:
         self._close_reader()
-        self._reader = sqlite3.connect(
-            f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
-        )
+        self._reader = self._store.reader()
 
     def _taken(self) -> FileCopy:
         self._opened(self._writer)
