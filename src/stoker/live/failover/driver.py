@@ -32,8 +32,6 @@ from stoker.ports import Lease, LeaseUnreachable, LogFailed
 
 INBOX_MAX: Final = 10_000
 """Inputs that wait for the machine; it takes each in microseconds."""
-UNFIT_LOOK_S: Final = 1.0
-"""How often a log that couldn't be written is tried again."""
 PROMOTE_S: Final = 30.0
 
 
@@ -79,7 +77,6 @@ class Driver:
         self._ended: deeds.StepDown | None = None
         self._over = asyncio.Event()
         self._complained: dict[str, str] = {}
-        self._seen_s = self._clock.mono()
         keeping.on_caught_up = lambda member: self._tell(inputs.CaughtUp(member))
         keeping.on_fell_behind = lambda member: self._tell(inputs.FellBehind(member))
         keeping.on_heard = self.heard
