@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.adapters.data_folder import sync_folder
-from stoker.adapters.replica_id import write_whole
+from stoker.adapters.replica_id import half_written, write_whole
 
 INCOMING_NAME: Final = "incoming"
 REPLACED_MAX: Final = 2
@@ -57,6 +57,7 @@ def finish_swap(folder: Path) -> None:
         sync_folder(folder)
     if incoming.exists():
         shutil.rmtree(incoming)
+    half_written(out).unlink(missing_ok=True)
     for old in _replaced(folder)[:-REPLACED_MAX]:
         shutil.rmtree(folder / old)
 

@@ -33,7 +33,7 @@ def replica_id(folder: Path, entropy: Entropy) -> str:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Durable, readable by its owner alone, and there whole or as it was before. Raises: OSError."""
-    beside = path.with_name(f".{path.name}.tmp")
+    beside = half_written(path)
     beside.unlink(missing_ok=True)
     try:
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -45,3 +45,8 @@ def write_whole(path: Path, content: bytes) -> None:
         beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def half_written(path: Path) -> Path:
+    """What a crash may leave of it."""
+    return path.with_name(f".{path.name}.tmp")
