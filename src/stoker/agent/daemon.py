@@ -74,7 +74,7 @@ class Daemon:
         self._link_backoff = Backoff(ports.entropy, quick=QUICK_S)
         self._runner_backoff = Backoff(ports.entropy)
         self._obeyed = ports.fence.read()
-        self._refused = ("", "")
+        self._refused = ""
         self._stream: Stream | None = None
         self._answers = Answers(Mono(0.0))
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -153,10 +153,12 @@ class Daemon:
         again, end = self._observed.has_arrived(report.key), report.end
         self._observed.over(report)
         self._delivery.offer(report.key)
-        what = "end_offered_again" if again else "task_finished"
-        self._ports.telemetry.event(
-            what, **which(report.key), cause=end.cause, exit_code=end.exit_code, signal=end.signal
-        )
+        if again:
+            self._ports.telemetry.event("end_offered_again", **which(report.key), cause=end.cause)
+        else:
+            self._ports.telemetry.event(
+                "task_finished", **which(report.key), cause=end.cause, exit_code=end.exit_code, signal=end.signal
+            )
 
     # --- the link -----------------------------------------------------------------------------------------------
 
@@ -166,7 +168,8 @@ class Daemon:
             try:
                 again = await self._connect_and_serve()
             except LinkStandby as error:
-                self._say_refused("control_plane_standby", str(error))
+                if self._is_news(str(error)):
+                    self._ports.telemetry.event("control_plane_standby", error=str(error))
                 await self._ports.clock.sleep(self._link_backoff.next_s(STANDBY_S))
             else:
                 if not again:
@@ -183,7 +186,8 @@ class Daemon:
             self._ports.telemetry.warn("control_plane_unreachable", error=str(error))
             return False
         except LinkRefused as error:
-            self._say_refused("registration_refused", str(error))
+            if self._is_news(str(error)):
+                self._ports.telemetry.warn("registration_refused", error=str(error))
             return False
         try:
             if not await self._may_obey(session):
@@ -194,12 +198,10 @@ class Daemon:
         finally:
             await session.close()
 
-    def _say_refused(self, what: str, why: str) -> None:
+    def _is_news(self, refusal: str) -> bool:
         """A11."""
-        if (what, why) != self._refused:
-            self._refused = (what, why)
-            say = self._ports.telemetry.event if what == "control_plane_standby" else self._ports.telemetry.warn
-            say(what, error=why)
+        before, self._refused = self._refused, refusal
+        return refusal != before
 
     async def _may_obey(self, session: LinkSession) -> bool:
         """A3."""
@@ -222,7 +224,7 @@ class Daemon:
     async def _serve(self, session: LinkSession) -> bool:
         if not self._runner_ready.is_set():
             return True  # it died while we connected: there is no inventory to begin with
-        self._refused = ("", "")
+        self._refused = ""
         self._answers = Answers(self._ports.clock.mono())
         stream = Stream(session, self._observed.task_inventory(self.node.boot_id))  # A1
         self._stream = stream
