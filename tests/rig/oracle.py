@@ -68,7 +68,7 @@ class Oracle:
     revived: dict[JobId, None] = field(default_factory=dict)
     """Those of which somebody asked to run something once more."""
     sharing: SharingOracle = field(default_factory=SharingOracle)
-    _check: QuickCheck = field(default_factory=QuickCheck)
+    check: QuickCheck = field(default_factory=QuickCheck)
     _placed: set[tuple[JobId, int]] = field(default_factory=set)
     _stopped: set[tuple[JobId, int]] = field(default_factory=set)
     """Attempts of which the disk says so."""
@@ -87,8 +87,8 @@ class Oracle:
     def applied(self, state: ClusterState, fact: Fact) -> None:
         self.events += 1
         self._ledger = state
-        self.broken += [f"O6 at event {state.position}: {fault}" for fault in self._check.violations(state)]
-        self.broken += self.sharing.applied(state, fact.event, self._check.open_jobs)
+        self.broken += [f"O6 at event {state.position}: {fault}" for fault in self.check.violations(state)]
+        self.broken += self.sharing.applied(state, fact.event, self.check.open_jobs)
         if fact.at < self._last_at:
             self.broken.append(f"O6 event {state.position} is of {fact.at}, after one of {self._last_at}")
         self._last_at = fact.at

@@ -17,6 +17,7 @@ from tests.rig.cast import Cast
 from tests.rig.pair_client import PairClient
 from tests.rig.pair_control import DRIFT, Common, PairControl
 from tests.rig.pair_oracle import Keyed, PairOracle
+from tests.rig.quick_check import QuickCheck
 from tests.rig.recorded import unlike, untold
 from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_lease import SharedPlace
@@ -26,6 +27,8 @@ from tests.rig.sim_peers import SimPeers
 NAMES: Final = ("a", "b")
 PEACE_S: Final = 3_600.0
 LOOK_BACK: Final = (1_000_000, 1_000_000, 1_000_000, 40)
+REBUILD_EVERY: Final = 10
+"""Indexes are looked at event by event in runs of a single control plane; here it is about other things."""
 _ONCE: Final = (Requeue, SignalJob, CreateToken)
 """What would do something else the second time."""
 
@@ -35,6 +38,7 @@ class PairCluster(Cast):
 
     def __init__(self, seed: int, nodes: int, *, shared: bool = False, profile: str = "default") -> None:
         super().__init__(seed, nodes, addresses=NAMES, drift=DRIFT, guarded=True)
+        self.oracle.check = QuickCheck(rebuild_every=REBUILD_EVERY)
         self.place = SharedPlace()
         self.peers = SimPeers(self.network)
         self.database = SimDisk() if shared else None
@@ -165,11 +169,11 @@ class PairCluster(Cast):
         """Faults have ended; everything that can run must run. `meanwhile` is what people still do for that."""
         self._calm_controls()
         self.calm_nodes()
-        for control in self.controls.values():
-            if not control.runs:
-                control.start()
         until = self.clock.mono() + PEACE_S
         while self.clock.mono() < until and not self._settled():
+            for control in self.controls.values():
+                if not control.runs:
+                    control.start()
             await self.clock.sleep(5.0)
             if self.active is not None:
                 await meanwhile(self)

@@ -43,7 +43,7 @@ async def _simulate(cluster: PairCluster, seed: int, steps: int) -> Report:
             for _ in range(steps):
                 for _ in range(dice.choice([0, 1, 1, 4])):
                     act(cluster)
-                await cluster.clock.sleep(dice.choice([0.001, 0.01, 0.2, 3.0, 12.0]))
+                await cluster.clock.sleep(dice.choice([0.001, 0.01, 0.2, 3.0, 12.0, 30.0]))
                 cluster.look()
                 if dice.random() < 0.6:
                     await one_fault(cluster)
