@@ -19,7 +19,7 @@ from stoker.brain.failover.timing import FAST
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.live.backup import Backups
-from stoker.live.committer import Copies
+from stoker.live.copies import Copies
 from stoker.live.control import ControlPlane, active, recover_control
 from stoker.live.failover.copies import Replication
 from stoker.live.failover.follower import Follower, Received, StartOver

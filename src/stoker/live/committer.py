@@ -20,13 +20,13 @@ Limits: `commands_max` commands may wait for the disk; one more is refused with 
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 
 from stoker.brain import cycle
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import CONTROL, Epoch, JobId, Position, Principal
+from stoker.brain.domain.ids import CONTROL, JobId, Position, Principal
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.units import SECOND_MS, Instant
 from stoker.brain.state.admit.dispatch import admit
@@ -36,6 +36,7 @@ from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
 from stoker.brain.state.events.union import Event
+from stoker.live.copies import Alone, Copies, NotActive
 from stoker.live.feed import Entry, Feed
 from stoker.live.replay import replayed
 from stoker.live.world import World
@@ -52,39 +53,6 @@ Listener = Callable[[Sequence[Entry]], None]
 
 Hearer = Callable[[Command, Instant, Refusal | None], None]
 """Told of each command that left no fact: refused or, with None, one that changed nothing. It must only take notes."""
-
-
-class NotActive(Exception):
-    """The right to be active has ended. Nothing after this may be acknowledged."""
-
-
-class Copies(Protocol):
-    """Who must have our facts beside our own disk, and may we speak at all?"""
-
-    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
-        """`records` are about to be appended after `position`. Only queues them."""
-        ...
-
-    async def kept(self, position: Position) -> None:
-        """Returns when everyone who is in sync has all up to there. Raises: NotActive."""
-        ...
-
-    def check(self) -> None:
-        """Raises: NotActive when our lease doesn't hold now."""
-        ...
-
-
-class Alone:
-    """The `Copies` of a control plane without standbys."""
-
-    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
-        """Nobody else wants them."""
-
-    async def kept(self, position: Position) -> None:
-        """Our own disk is all."""
-
-    def check(self) -> None:
-        """Nobody can take over."""
 
 
 def job_to_instruct(event: Event) -> JobId | None:
@@ -342,7 +310,7 @@ class Committer:
 
     def _check_open(self) -> None:
         if self.failed.is_set():
-            raise self._stopped()
+            raise self._stopped() if self._refusal.code == "log_failed" else StokerError(_over(self.failure))
         if self.following is not None:
             raise StokerError(self.following())
         if self._closing:
@@ -388,6 +356,11 @@ def _log_failed(why: str) -> Refusal:
         f"the event log can't be written, so nothing is acknowledged: {why}",
         "see the control plane's log; it stops now and starts again from what is on disk",
     )
+
+
+def _over(why: str) -> Refusal:
+    """For what comes later: it wasn't begun, so it may be asked again even if it must not happen twice."""
+    return refuse("not_active", f"this control plane is no longer active: {why}", "ask the one that is", active="")
 
 
 def _lease_lost(why: str) -> Refusal:

@@ -7,7 +7,7 @@ import pytest
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.marker import Member
-from stoker.live.committer import NotActive
+from stoker.live.copies import NotActive
 from stoker.live.failover.copies import FOLLOWERS_MAX
 from stoker.live.failover.links import FORMAT, Offer
 from tests.live.failover.hand import Hand, a_member, leading, marker_says

@@ -28,7 +28,7 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.timing import Timing
-from stoker.live.committer import NotActive
+from stoker.live.copies import NotActive
 from stoker.live.failover.feeding import BackupSource, Feeding
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.ring import Ring

@@ -20,8 +20,8 @@ from stoker.brain.failover import deeds, inputs
 from stoker.brain.failover.deeds import Deed
 from stoker.brain.failover.inputs import Input, PeerSaid, Role
 from stoker.brain.failover.machine import Machine
-from stoker.live.committer import Copies, NotActive
 from stoker.live.control import ControlPlane, active, following
+from stoker.live.copies import Copies, NotActive
 from stoker.live.failover.follower import StartOver
 from stoker.live.failover.keeping import Keeping
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused

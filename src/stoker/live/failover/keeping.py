@@ -17,8 +17,8 @@ from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid
 from stoker.brain.failover.timing import Timing
 from stoker.live.backup import Backups
-from stoker.live.committer import Copies, NotActive
 from stoker.live.control import ControlPlane
+from stoker.live.copies import Copies, NotActive
 from stoker.live.failover.copies import Replication
 from stoker.live.failover.follower import Follower, Received, StartOver
 from stoker.live.failover.links import PeerLink

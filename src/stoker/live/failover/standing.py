@@ -7,7 +7,7 @@ import msgspec
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.failover.inputs import Role
-from stoker.live.committer import Copies
+from stoker.live.copies import Copies
 
 
 class PairView(msgspec.Struct, frozen=True, kw_only=True):
