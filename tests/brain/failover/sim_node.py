@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import assert_never
 
-from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import deeds, inputs
@@ -11,7 +11,7 @@ from stoker.brain.failover.deeds import Deed, LookAtMarker, PutMarker
 from stoker.brain.failover.inputs import Input, Role
 from stoker.brain.failover.machine import Machine
 from tests.brain.failover.sim_copies import SimCopies
-from tests.brain.failover.sim_world import STORE, Disk, World
+from tests.brain.failover.sim_world import STORE, World
 
 
 class Node:
@@ -20,14 +20,18 @@ class Node:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        # Two clocks differ by the drift bound at most, one to the other.
-        self._rate = 1 + world.random.random() * world.setting.timing.drift
+        # One clock is faster than another by the drift bound at most.
+        self._rate = 1 + world.random.choice((0, world.random.random(), 1)) * world.setting.timing.drift
         self._offset = world.random.random() * 1_000
         self.disk = world.new_disk(name)
         self.machine: Machine | None = None
         self.copies: SimCopies | None = None
         self.paused = False
         self.fit = True
+        self.marker_slow_always_s = world.random.choice((0, 0, 0.35)) * world.unit
+        self.marker_slow_s = self.marker_slow_always_s
+        self.pauses_with_next_ask = self.stalls_until = 0.0
+        """Until then nothing that is written gets to the disk."""
         self.pulls: Epoch | None = None
         """The epoch whose holder it follows."""
         self._lives = 0
@@ -74,11 +78,15 @@ class Node:
         self._held.clear()
         self._errand += 1
 
-    def pause(self) -> None:
-        self.world.tell(f"{self.name} is stopped")
-        self.paused = True
+    def pause(self, length: float) -> None:
+        if self.machine is not None and not self.paused:
+            self.world.tell(f"{self.name} is stopped")
+            self.paused, process = True, self._process
+            self.world.after(length, lambda: self._go_on(process))
 
-    def go_on(self) -> None:
+    def _go_on(self, process: int) -> None:
+        if self._process != process or not self.paused:
+            return
         self.world.tell(f"{self.name} goes on")
         self.paused = False
         held, self._held = self._held, []
@@ -125,10 +133,13 @@ class Node:
             self._set_timer(machine)
 
     def tell_log(self) -> None:
-        log, oracle = self.disk.log, self.world.oracle
-        epoch = Epoch(oracle.epochs[log[-1]]) if log else Epoch(0)
-        position = self.copies.acknowledged if self.copies else len(log)
-        self.tell(inputs.LogStands(epoch=epoch, position=inputs.Position(position), fit=self.fit))
+        position = Position(self.copies.acknowledged) if self.copies else self.disk.position
+        self.tell(inputs.LogStands(epoch=self._epoch_at_end, position=position, fit=self.fit))
+
+    @property
+    def _epoch_at_end(self) -> Epoch:
+        log = self.disk.log
+        return self.world.oracle.epochs[log[-1]] if log else Epoch(0)
 
     def _set_timer(self, machine: Machine) -> None:
         due = (machine.next_tick - self._offset) / self._rate + 1e-9
@@ -187,15 +198,31 @@ class Node:
                 self._errand += 1
                 self.tell_log()
                 self.tell(told)
+            elif isinstance(told, inputs.MarkerPut):
+                world.oracle.in_doubt += told.won
 
-        self.later(world.random.random() * 1e-3 * world.unit, lambda: self._leave(deed, answer))
-        self.later(timeout, lambda: answer(inputs.MarkerLost("it took too long")))
+        asked_at = self.clock()
+        if self.pauses_with_next_ask:
+            world.after(0.0, lambda: self.pause(length))
+            length, self.pauses_with_next_ask = self.pauses_with_next_ask, 0.0
 
-    def _leave(self, deed: LookAtMarker | PutMarker, answer: Callable[[Input], None]) -> None:
+        def give_up() -> None:
+            self.later(timeout, lambda: answer(inputs.MarkerLost("it took too long")))
+
+        def leave() -> None:
+            self._leave(deed, asked_at, answer)
+            give_up()
+
+        # A process that is stopped in between has begun to count its patience before that, or has not.
+        if world.random.random() < 0.5:
+            give_up()
+        self.later(world.random.random() * 1e-3 * world.unit, leave)
+
+    def _leave(self, deed: LookAtMarker | PutMarker, asked_at: Mono, answer: Callable[[Input], None]) -> None:
         """The request leaves this host; from here on it happens, whatever becomes of us."""
-        world, asked_at = self.world, self.clock()
+        world = self.world
         if world.reaches(self.name, STORE):
-            world.after(world.store_delay(), lambda: self._arrive(deed, asked_at, answer))
+            world.after(self._hop_to_marker(), lambda: self._arrive(deed, asked_at, answer))
 
     def _arrive(self, deed: LookAtMarker | PutMarker, asked_at: Mono, answer: Callable[[Input], None]) -> None:
         store, told = self.world.store, inputs.MarkerLost("no space left")
@@ -204,14 +231,23 @@ class Node:
             said = inputs.MarkerSeen(marker=store.marker, asked_at=asked_at)
         elif self.world.reaches(STORE, "writes"):
             said = inputs.MarkerPut(marker=deed.marker, won=store.put(deed.marker))
-        if self.world.reaches(STORE, self.name):
-            self.later(self.world.hop(), lambda: answer(said))
+        if not self.world.reaches(STORE, self.name):
+            self.world.oracle.in_doubt += isinstance(said, inputs.MarkerPut) and said.won
+        else:
+            self.later(self._hop_to_marker(), lambda: answer(said))
+
+    def _hop_to_marker(self) -> float:
+        """There, or back."""
+        return self.world.hop() + self.world.random.random() * self.marker_slow_s
 
     # --- peers --------------------------------------------------------------------------------------------------
 
     def _ping(self) -> None:
         for peer in self.world.others(self.name):
-            self.world.send(self.name, peer.name, lambda peer=peer: self._pong(peer))
+            self._ping_one(peer)
+
+    def _ping_one(self, peer: "Node") -> None:
+        self.world.send(self.name, peer.name, lambda: self._pong(peer))
 
     def _pong(self, peer: "Node") -> None:
         def answer() -> None:
@@ -221,11 +257,10 @@ class Node:
         peer.run(answer)
 
     def status(self) -> inputs.PeerSaid:
-        log = self.disk.log
         return inputs.PeerSaid(
             member=self.disk.member,
             role=Role.ACTIVE if self.holds else Role.STANDBY,
-            epoch=Epoch(self.world.oracle.epochs[log[-1]]) if log else Epoch(0),
+            epoch=self._epoch_at_end,
             position=self.disk.position,
         )
 
@@ -245,7 +280,7 @@ class Node:
                 self.tell_log()
 
         # One after the other, as a log does.
-        self._written_at = max(self._written_at, self.world.now + self.world.hop())
+        self._written_at = max(self._written_at, self.stalls_until, self.world.now) + self.world.hop()
         self.later(self._written_at - self.world.now, done)
 
     def _follow(self, epoch: Epoch) -> None:
@@ -261,7 +296,7 @@ class Node:
 
     def write(self) -> None:
         """The active takes a command."""
-        if self.copies is None or not self.holds or self.paused:
+        if self.copies is None or not self.holds or self.paused or self.world.now < self.stalls_until:
             return
         marker = self.world.store.marker
         if self.world.setting.shared_log and (marker is None or marker.epoch != self.copies.epoch):
@@ -277,23 +312,26 @@ class Node:
         copies = self.copies
         if copies is None or self.machine is None or self.paused or self.world.setting.shared_log:
             return
-        log, end = self.disk.log, len(self.disk.log)
         for peer in self.world.others(self.name):
             if peer.pulls == copies.epoch:
-                rows = log[:end]
-                self.world.send(self.name, peer.name, lambda peer=peer: peer.run(lambda: peer.take(self, copies, rows)))
+                self._ship_to(peer, copies, tuple(self.disk.log))
         copies.pump()
 
-    def take(self, leader: "Node", copies: SimCopies, rows: list[int]) -> None:
+    def _ship_to(self, peer: "Node", copies: SimCopies, rows: tuple[int, ...]) -> None:
+        self.world.send(self.name, peer.name, lambda: peer.run(lambda: peer.take(self, copies, rows)))
+
+    def take(self, leader: "Node", copies: SimCopies, rows: tuple[int, ...]) -> None:
         """Rows have come. What we have beyond them from another epoch is cut, and we begin anew."""
         log = self.disk.log
         if self.pulls != copies.epoch or self.disk.promised > copies.epoch or not self.fit:
             return
-        if log[: len(rows)] == rows and (len(log) == len(rows) or self.world.oracle.epochs[log[-1]] == copies.epoch):
+        if self.world.now < self.stalls_until:
+            return
+        if tuple(log[: len(rows)]) == rows and (len(log) == len(rows) or self._epoch_at_end == copies.epoch):
             end = len(log)
         else:
-            cut = rows[: len(log)] != log
-            self.disk.log, end = rows, len(rows)
+            cut = tuple(log) != rows[: len(log)]
+            self.disk.log, end = [*rows], len(rows)
             if cut:
                 self.world.tell(f"{self.name} cuts its log")
                 self.begin_life()

@@ -10,7 +10,12 @@ from tests.brain.failover.sim_world import STORE, Setting, World
 
 LEADS_S: Final = {4.0: 6.0, 0.5: 1.0}
 """By the length of the lease: how soon somebody leads once nothing is wrong any more."""
-SETTLES: Final = 12.0
+_KINDS: Final = (
+    *("crash", "crash", "pause", "stall", "unfit", "resign"),
+    *("cut_off_marker", "cut_off_marker", "marker_slow", "marker_read_only"),
+    *("isolate", "maroon", "cut_peers"),
+)
+SETTLES: Final = 7.0
 
 
 def simulate(setting: Setting) -> World:
@@ -44,7 +49,7 @@ def _check_liveness(world: World) -> None:
     world.tell("nothing is wrong any more")
     world.fickle = 0.0
     for node in world.nodes:
-        node.stops = False
+        node.marker_slow_s, node.stops = 0.0, False
         node.start()
     timing, began = world.setting.timing, world.now
     if not _somebody_may(world):
@@ -81,13 +86,12 @@ class Faults:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        kinds: list[Callable[[], None]] = [self._crash, self._pause, self._cut_off_marker, self._marker_slow]
-        kinds += [self._cut_peers, self._marker_read_only, self._resign, self._unfit, self._cut_off_marker, self._crash]
-        if not world.setting.shared_log:
-            kinds.append(self._wipe)
-        if world.setting.forced:
-            kinds += [self._force, self._wipe]
-        self._kinds = kinds
+        kinds = list(world.setting.kinds or _KINDS)
+        if not world.setting.kinds and not world.setting.shared_log:
+            kinds.append("wipe")
+        if not world.setting.kinds and world.setting.forced:
+            kinds += ["force", "wipe"]
+        self._kinds: list[Callable[[], None]] = [getattr(self, f"_{kind}") for kind in kinds]
 
     def strike(self) -> None:
         self._world.random.choice(self._kinds)()
@@ -97,16 +101,23 @@ class Faults:
     def _node(self) -> Node:
         """Rather the active one."""
         active = [node for node in self._world.nodes if node.holds]
-        return active[0] if active and self._world.random.random() < 0.6 else self._world.random.choice(self._world.nodes)
+        return (
+            active[0] if active and self._world.random.random() < 0.6 else self._world.random.choice(self._world.nodes)
+        )
 
-    def _end(self, do: Callable[[], None], most: float = 8.0) -> None:
+    def _length(self) -> float:
         """The end of a fault comes soon, or late, and before the calm."""
         world = self._world
-        left = world.setting.calm_at * world.unit - world.now
-        scale = world.random.choice((0.3, 1.5, most))
-        world.after(min(left, world.random.random() * scale * world.unit), do)
+        return min(self._left, world.random.random() * world.random.choice((0.3, 1.5, 8.0)) * world.unit)
 
-    def _without(self, *links: tuple[str, str]) -> None:
+    @property
+    def _left(self) -> float:
+        return self._world.setting.calm_at * self._world.unit - self._world.now
+
+    def _end(self, do: Callable[[], None]) -> None:
+        self._world.after(self._length(), do)
+
+    def _without(self, *links: tuple[str, str], length: float | None = None) -> None:
         world = self._world
         world.tell(f"cut: {', '.join(f'{source} to {target}' for source, target in links)}")
 
@@ -117,7 +128,7 @@ class Faults:
 
         for source, target in links:
             world.cut(source, target)
-        self._end(mend)
+        world.after(self._length() if length is None else min(length, self._left), mend)
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -127,10 +138,12 @@ class Faults:
         self._end(node.start)
 
     def _pause(self) -> None:
-        node = self._node()
-        if node.machine is not None and not node.paused:
-            node.pause()
-            self._end(lambda: node.go_on() if node.paused else None)
+        """At any moment, or between the decision to ask something of the marker and the deed."""
+        node, length = self._node(), self._length()
+        if self._world.random.random() < 0.5:
+            node.pauses_with_next_ask = length
+        else:
+            node.pause(length)
 
     def _one_way(self, one: str, other: str) -> None:
         both = (one, other), (other, one)
@@ -142,6 +155,31 @@ class Faults:
         else:
             self._one_way(self._node().name, STORE)
 
+    def _isolate(self) -> None:
+        """A host reaches nobody, or nobody reaches it, or both."""
+        node, world = self._node(), self._world
+        out = tuple((node.name, each) for each in (STORE, *(peer.name for peer in world.others(node.name))))
+        back = tuple((target, source) for source, target in out)
+        self._without(*world.random.choice((out, back, out + back)))
+
+    def _maroon(self) -> None:
+        """Nobody hears of the active, and the marker is within its reach now and then: a lease is used to its end."""
+        node, world = self._node(), self._world
+        peers = [peer.name for peer in world.others(node.name)]
+        out = tuple((node.name, peer) for peer in peers)
+        whole = (4 + 3 * world.random.random()) * world.unit
+        self._without(*out, *((target, source) for source, target in out), length=whole)
+        self._in_and_out(node.name, world.now + whole)
+
+    def _in_and_out(self, name: str, until: float) -> None:
+        world = self._world
+        if world.now < min(until, world.now + self._left):
+            both = ((name, STORE), (STORE, name))
+            away = (0.3 + 4 * world.random.random()) * world.unit
+            self._without(*world.random.choice((both, both[:1], both[1:])), length=min(away, until - world.now))
+            near = world.random.random() * 0.6 * world.unit
+            world.after(away + near, lambda: self._in_and_out(name, until))
+
     def _cut_peers(self) -> None:
         node = self._node()
         self._one_way(node.name, self._world.random.choice(self._world.others(node.name)).name)
@@ -150,13 +188,18 @@ class Faults:
         self._without((STORE, "writes"))
 
     def _marker_slow(self) -> None:
+        """For one of them, or for all."""
         world = self._world
-        world.tell("the marker is slow")
-        world.store_slow = world.random.choice((0.5, 2.0, 6.0))
+        nodes = world.random.choice((world.nodes, [self._node()], [world.random.choice(world.nodes)]))
+        world.tell(f"the marker is slow for {', '.join(node.name for node in nodes)}")
+        slow = world.random.choice((0.7, 0.7, 2.0, 6.0)) * world.unit
 
         def quick() -> None:
-            world.store_slow = 0.0
+            for node in nodes:
+                node.marker_slow_s = node.marker_slow_always_s
 
+        for node in nodes:
+            node.marker_slow_s = slow
         self._end(quick)
 
     def _resign(self) -> None:
@@ -174,6 +217,11 @@ class Faults:
             node.fit = True
 
         self._end(heal)
+
+    def _stall(self) -> None:
+        node, world = self._node(), self._world
+        world.tell(f"the disk of {node.name} stalls")
+        node.stalls_until = max(node.stalls_until, world.now + self._length())
 
     def _wipe(self) -> None:
         """Its disk is lost; never the last one of the set, unless people may force."""

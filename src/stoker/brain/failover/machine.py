@@ -8,13 +8,13 @@ Rules: M1  whoever leads holds a marker of its own that it won, and only until `
 """
 
 from enum import Enum, auto
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Marker, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.deeds import Deed, Follow, Lead, Ping, Promise, SetChanged, StepDown
-from stoker.brain.failover.in_sync import InSync
+from stoker.brain.failover.in_sync import InSync, Leaving
 from stoker.brain.failover.inputs import (
     CaughtUp,
     FellBehind,
@@ -49,15 +49,6 @@ class _Phase(Enum):
     SPENT = auto()
 
 
-class Leaving(NamedTuple):
-    """Giving the lease back."""
-
-    code: str
-    why: str
-    to: tuple[Member, ...]
-    """Who may take it."""
-
-
 class Machine:
     """One life of one control plane: a standby first, perhaps active later, and then spent."""
 
@@ -78,15 +69,13 @@ class Machine:
         self.role = Role.STANDBY
         self.lease_until = Mono(0.0)
         """End of our lease; 0 = we have none."""
-        self.next_tick = Mono(0.0)
-        """When Tick is due at the latest."""
-        self.why = "the marker hasn't been read yet"
-        """For people: why this standby doesn't take over; empty while it is active."""
         self._seat = Seat(me=me, peers=peers, shared_log=shared_log, sync=sync)
         self._life, self._http, self._marks = life, http, 0
         self._talk, self._peers, self._wish = Talk(timing), Peers(timing), Wish()
         self._log: LogStands | None = None
         self._phase = _Phase.WATCHING
+        self._now = Mono(0.0)
+        self._ended = ""
         self._deeds: list[Deed] = []
         self._ping_at = Mono(0.0)
         self._follows: Epoch | None = None
@@ -116,6 +105,29 @@ class Machine:
         """Whom acknowledgements wait for now; empty while we aren't active."""
         return self._in_sync.waits_for(self._talk.put) if self.role is Role.ACTIVE else ()
 
+    @property
+    def next_tick(self) -> Mono:
+        """When Tick is due at the latest."""
+        if self._phase is _Phase.SPENT:
+            return NEVER
+        due = [NEVER if self._seat.shared_log else self._ping_at, self._talk.resolve_due]
+        if self._looks:
+            due.append(self._talk.look_due)
+        if self._phase in (_Phase.LEADING, _Phase.LEAVING):
+            due.append(self.lease_until)
+            if not self._talk.busy and self._talk.put is None:
+                due.append(self._renew_at)
+        return min(due)
+
+    @property
+    def why(self) -> str:
+        """For people: why this standby doesn't take over; empty while it is active."""
+        if self._phase is _Phase.WATCHING:
+            return self._obstacle(self._now) or "it is about to take over"
+        if self._phase in (_Phase.PROMISING, _Phase.CLAIMING):
+            return f"it is taking over: {self._talk.error}" if self._talk.error else "it is taking over"
+        return self._ended
+
     def holds(self, now: Mono) -> bool:
         """May we speak for the cluster at this moment?"""
         return self._phase is _Phase.LEADING and now < self.lease_until
@@ -137,7 +149,7 @@ class Machine:
         else:
             self._hear(told, now)
             self._act(now)
-        self._say(now)
+        self._now = now
         deeds, self._deeds = tuple(self._deeds), []
         return deeds
 
@@ -193,36 +205,18 @@ class Machine:
         standby = self._phase in (_Phase.WATCHING, _Phase.PROMISING)
         return standby and not self._talk.busy and self._talk.put is None
 
-    def _say(self, now: Mono) -> None:
-        self.next_tick = self._next_tick()
-        if self._phase is _Phase.WATCHING:
-            self.why = obstacle(self._seat, self._talk, self._log, self._peers, now) or "it is about to take over"
-        elif self._phase in (_Phase.PROMISING, _Phase.CLAIMING):
-            self.why = f"it is taking over: {self._talk.error}" if self._talk.error else "it is taking over"
-        elif self._phase is not _Phase.SPENT:
-            self.why = ""
-
-    def _next_tick(self) -> Mono:
-        if self._phase is _Phase.SPENT:
-            return NEVER
-        due = [NEVER if self._seat.shared_log else self._ping_at, self._talk.resolve_due]
-        if self._looks:
-            due.append(self._talk.look_due)
-        if self._phase in (_Phase.LEADING, _Phase.LEAVING):
-            due.append(self.lease_until)
-            if not self._talk.busy and self._talk.put is None:
-                due.append(self._renew_at)
-        return min(due)
-
     # --- a standby ----------------------------------------------------------------------------------------------
 
     def _watch(self, now: Mono) -> None:
-        if not obstacle(self._seat, self._talk, self._log, self._peers, now):
+        if not self._obstacle(now):
             self._promise(1, forced=False)
         elif self._wish.stands(self._talk.known, now) and not self.forbids_force(now):
             self._promise(FORCED_EPOCHS, forced=True)
         else:
             self._follow()
+
+    def _obstacle(self, now: Mono) -> str:
+        return obstacle(self._seat, self._talk, self._log, self._peers, now)
 
     def _follow(self) -> None:
         """M4. Whatever we, or an earlier life, have promised: this is the epoch that the log takes."""
@@ -381,7 +375,7 @@ class Machine:
         if self._phase is _Phase.LEADING:
             self._leave("resigned", "it was stopped", self.in_sync)
         elif self._phase is not _Phase.LEAVING:
-            self._phase, self.why = _Phase.SPENT, "it was stopped"
+            self._phase, self._ended = _Phase.SPENT, "it was stopped"
 
     def _leave(self, code: str, why: str, to: tuple[Member, ...]) -> None:
         """M5"""
@@ -396,5 +390,5 @@ class Machine:
 
     def _step_down(self, code: str, why: str) -> None:
         """M2"""
-        self._phase, self.role, self.lease_until, self.why = _Phase.SPENT, Role.STANDBY, Mono(0.0), why
+        self._phase, self.role, self.lease_until, self._ended = _Phase.SPENT, Role.STANDBY, Mono(0.0), why
         self._deeds.append(StepDown(code=code, why=why))

@@ -1,0 +1,77 @@
+"""Whatever goes wrong: one leads, nothing that was acknowledged is lost, and soon after it ends somebody leads again.
+
+What exactly is promised stands in `sim_world.Oracle`. Runs are shared out over several tests so that each says what it
+is about; a broken promise names its setting, which with the commit reproduces it.
+"""
+
+import dataclasses
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from msgspec.structs import replace
+
+from stoker.brain.failover.timing import DEFAULT, FAST, Timing
+from tests.brain.failover.sim_run import simulate
+from tests.brain.failover.sim_world import Setting
+
+PAIR: Final = Setting(seed=0)
+QUICK: Final = dataclasses.replace(PAIR, hop_max=0.01)
+SILENT: Final = replace(DEFAULT, silence_s=0.0)
+"""Nobody is ever heard as active, so that the marker alone decides."""
+
+
+@pytest.mark.parametrize(
+    ("setting", "seeds"),
+    [
+        (PAIR, 300),
+        (dataclasses.replace(PAIR, timing=FAST), 150),
+        (dataclasses.replace(PAIR, nodes=3), 80),
+        (dataclasses.replace(PAIR, shared_log=True), 150),
+        (dataclasses.replace(PAIR, forced=True), 80),
+        (dataclasses.replace(QUICK, timing=SILENT, kinds=("maroon", "pause", "marker_slow")), 80),
+    ],
+    ids=["a pair", "a fast pair", "three", "a shared log", "with people who use force", "leases used to their end"],
+)
+def test_one_leads_and_nothing_acknowledged_is_lost(setting: Setting, seeds: int) -> None:
+    for seed in range(seeds):
+        simulate(dataclasses.replace(setting, seed=seed))
+
+
+_TIMINGS: Final = some.builds(
+    lambda profile, drift, silence: replace(profile, drift=drift, silence_s=profile.silence_s * silence),
+    some.sampled_from([DEFAULT, FAST]),
+    some.sampled_from([0.0, 0.001, 0.02, 0.05]),
+    some.sampled_from([0.0, 1.0]),
+)
+
+
+@given(
+    seed=some.integers(0, 2**32),
+    nodes=some.sampled_from([2, 2, 3]),
+    timing=_TIMINGS,
+    faults=some.integers(1, 20),
+    hop_max=some.sampled_from([0.001, 0.01, 0.04]),
+    fickle=some.sampled_from([0.0, 0.02, 0.3]),
+)
+@settings(max_examples=60)
+def test_so_it_is_whatever_the_setting(
+    seed: int, nodes: int, timing: Timing, faults: int, hop_max: float, fickle: float
+) -> None:
+    simulate(Setting(seed=seed, nodes=nodes, timing=timing, faults=faults, hop_max=hop_max, fickle=fickle))
+
+
+def test_a_run_is_the_same_run_each_time() -> None:
+    assert simulate(PAIR).story == simulate(PAIR).story
+
+
+def test_the_simulation_is_not_idle() -> None:
+    """Leases end, answers are lost, sets change, records are acknowledged: else all of the above says little."""
+    worlds = [simulate(dataclasses.replace(PAIR, seed=seed)) for seed in range(40)]
+    story = [line for world in worlds for line in world.story]
+    assert sum("lease_ended" in line for line in story) > 10
+    assert sum("cuts its log" in line for line in story) > 3
+    assert sum(len(world.oracle.led) for world in worlds) > 80
+    assert sum(len(world.oracle.acknowledged) for world in worlds) > 1_000
+    assert sum(world.oracle.in_doubt for world in worlds) > 8
