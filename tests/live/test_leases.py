@@ -153,7 +153,7 @@ async def test_the_stream_of_a_node_whose_work_was_settled_ends_so_that_it_says_
     async with leased() as s:
         player = await s.join("n1", 1, leases=True)
         job = await running_job(s, player)
-        key, gpus = player.starts[0].key, player.starts[0].gpus
+        gpus = player.starts[0].gpus
         await s.pause(OVER_S + 2)
         assert s.job(job).state is JobState.PENDING
         assert player.ended is not None

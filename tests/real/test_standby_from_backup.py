@@ -19,8 +19,8 @@ from stoker.brain.failover.timing import FAST
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.live.backup import Backups
-from stoker.live.copies import Copies
 from stoker.live.control import ControlPlane, active, recover_control
+from stoker.live.copies import Copies
 from stoker.live.failover.copies import Replication
 from stoker.live.failover.follower import Follower, Received, StartOver
 from stoker.live.failover.links import PeerRefused
