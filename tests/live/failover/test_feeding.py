@@ -109,6 +109,15 @@ async def test_an_empty_follower_is_told_all_from_the_first_record_on() -> None:
 
 
 @virtual
+async def test_a_follower_that_must_cut_its_log_is_sent_nothing_before_it_has_done_so() -> None:
+    active = Active(disk_of((1, 10), (3, 20)))
+    await active.lead(3)
+    assert await first(active.replication.feed(offer((2, 15), (1, 10))), 5) == [
+        Goon(leader=A, epoch=Epoch(3), position=Position(10))
+    ]
+
+
+@virtual
 async def test_frames_are_bounded_in_records_and_in_bytes() -> None:
     active = Active(disk_of((1, 2 * FRAME_RECORDS + 1)))
     active.disk.put(Epoch(1), [b"x" * (FRAME_BYTES // 2 + 1)] * 3 + [b"y" * (2 * FRAME_BYTES)])

@@ -56,7 +56,9 @@ async def test_a_follower_that_is_far_behind_is_not_waited_for() -> None:
     hand = Hand(active, position=10)
     await until(lambda: hand.sent >= NEAR_RECORDS)
     hand.say(NEAR_RECORDS)
+    began = active.clock.mono()
     await active.write()
+    assert active.clock.mono() - began < 0.1
     assert active.caught_up == []
 
 
@@ -221,6 +223,7 @@ async def test_a_member_that_comes_back_with_less_than_it_had_is_waited_for_anew
     await b.hang_up()
     again = Hand(active, position=10)
     await until(lambda: again.sent == 15)
+    assert active.replication.lags()[0].records == 5
     writing = asyncio.create_task(active.write())
     await active.clock.sleep(0.1)
     again.say(15)

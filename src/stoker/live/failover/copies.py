@@ -160,8 +160,7 @@ class Replication:
                 self._standbys[member] = self._new(member)
         for standby in self._standbys.values():
             if standby.member in members:
-                if standby.stage is not Stage.DROPPED:
-                    standby.stage = Stage.IN
+                standby.stage = Stage.IN  # if it is late still, it is told of again
             elif standby.stage in (Stage.IN, Stage.DROPPED):
                 standby.stage = Stage.OUT
         self._settle()

@@ -159,7 +159,7 @@ class Feeding:
             for frame in self._framed(rows):
                 self._sent = Position(frame.position + len(frame.records))
                 yield frame
-            if not rows and self._is_quiet():
+            if self._is_quiet():
                 yield self._sign_of_life()  # something may have been shipped meanwhile
             elif not rows:
                 await leading.news()
