@@ -165,7 +165,7 @@ class SharedLog(EventLog, Protocol):
     Rules: L9  whoever was replaced in the lease (kept in the same store) can't append any more: what gives the lease
                to another epoch moves the log to that epoch in the same transaction
            L10 `follow` goes to the end as it is when it is called, not as it was when the log was opened; it raises
-               LogTrimmed when others have made the log forget what comes next: then only the newest snapshot helps
+               LogTrimmed when others have made the log forget what comes next, or when it was put back and ends before
     """
 
     async def news(self, position: Position, within_s: float) -> bool:

@@ -72,6 +72,13 @@ class SharedLogContract(EventLogContract):
             assert found is not None
             assert found.position == 20
 
+    async def test_l10_a_log_that_ends_before_what_was_read_of_it_is_told(self, store: SharedStore) -> None:
+        """It was put back: what was read isn't in it, and what comes next is something else."""
+        async with opened(store) as (standby, _), opened(store) as (active, _):
+            await active.append(ONE, Position(0), records(1, 3))
+            with pytest.raises(LogTrimmed):
+                await everything(standby, after=4)
+
     async def test_news_come_at_once_when_there_are_records_already(self, store: SharedStore) -> None:
         async with opened(store) as (standby, _), opened(store) as (active, _):
             await active.append(ONE, Position(0), records(1, 2))

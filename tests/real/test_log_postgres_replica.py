@@ -120,6 +120,30 @@ async def test_p7_whoever_gives_up_an_append_that_waits_leaves_it_unseen_until_t
         assert await everything(fresh) == numbered(1, end + 1)
 
 
+async def test_p10_what_a_server_that_was_started_anew_may_have_alone_is_believed_once_its_replica_has_it(
+    primary: Server,
+) -> None:
+    copy = await asyncio.to_thread(primary.copy)
+    store = SharedStore(primary)
+    async with opened(store) as (log, _), opened(store) as (standby, _):
+        await log.append(ONE, Position(0), records(1, 1))
+        await everything(standby)
+        await asyncio.to_thread(copy.stop)
+        waiting = asyncio.create_task(log.append(ONE, Position(1), records(2, 1)))
+        await _until(primary, PAUSED, "1")
+        await asyncio.to_thread(primary.stop, "immediate")
+        await asyncio.to_thread(primary.start)
+        reading = asyncio.create_task(everything(standby))
+        await asyncio.wait((waiting, reading), timeout=1)
+        assert not waiting.done(), "the replica doesn't have it"
+        assert not reading.done(), "the replica doesn't have it"
+        await asyncio.to_thread(copy.start)
+        async with asyncio.timeout(30):
+            await waiting
+            assert (await reading)[0] == numbered(1, 1)[0]
+        assert await everything(standby) == numbered(1, 2)
+
+
 async def test_p8_an_append_whose_wait_was_cancelled_on_the_server_is_not_acknowledged(primary: Server) -> None:
     copy = await asyncio.to_thread(primary.copy)
     store = DatabaseStore(primary)

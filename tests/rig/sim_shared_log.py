@@ -57,6 +57,8 @@ class SimSharedLog(SimLog):
 
     async def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
         await self._reached()
+        if position > self._disk.end:
+            raise LogTrimmed(f"the log ends at {self._disk.end}, before {position}: it isn't the one that it was")
         async for row in super().follow(position):
             yield row
 

@@ -4,9 +4,10 @@ Rules: L1 to L5 of the port, L9 and L10 where it is shared, and
        P1  an append is one statement and so one transaction: it moves the end of the log from where the writer believes
            it to be, under an epoch not below the newest, and adds the rows only if that moved. A stale writer changes
            nothing, whatever locks it thought to hold
-       P2  a connection that breaks during an append leaves open whether it was done. A new connection reads the end:
-           if it bears the mark of that very append it was done, if it hasn't moved it is done once more, else another
-           writer was here. So a restart of the server, or a take-over by its replica, loses and doubles nothing
+       P2  a connection that breaks during an append leaves open whether it was done. A new connection tells where the
+           log ends, by a commit, so that a replica has it too: if it bears the mark of that very append it was done, if
+           it hasn't moved it is done once more, else another writer was here. So a restart of the server, or a
+           take-over by its replica, loses and doubles nothing
        P3  an append waits for as long as the server does, such as for a synchronous replica that is gone; whoever gives
            it up doesn't know whether it was done, so the log takes nothing more
        P4  every row that is read is checked: its place, its epoch's order, its checksum
@@ -23,7 +24,7 @@ import psycopg
 
 from stoker.adapters import postgres_rows as rows
 from stoker.adapters import postgres_snapshots as snapshots
-from stoker.adapters.postgres_link import LOST, RECONNECT_S, PostgresLink, one, whole
+from stoker.adapters.postgres_link import LOST, RECONNECT_S, SETTLE, PostgresLink, one, whole
 from stoker.adapters.postgres_schema import migrate
 from stoker.adapters.record_check import RecordDamaged, checksum
 from stoker.brain.domain.errors import StokerError, refuse
@@ -84,6 +85,9 @@ class PostgresLog:
         except RecordDamaged as fault:
             await self.close()
             raise _damaged(fault) from fault
+        except LogFailed as fault:
+            await self.close()
+            raise self._link.unreachable(fault) from fault
         except BaseException:
             await self.close()
             raise
@@ -135,7 +139,7 @@ class PostgresLog:
 
     async def _was_done(self, position: Position, mark: str, fault: psycopg.Error) -> bool:
         """P2, on a new connection."""
-        stored, newest = await self._link.again(lambda db: one(db, "SELECT position, append FROM stoker_end"), fault)
+        stored, newest = await self._link.again(lambda db: one(db, SETTLE), fault)
         if newest != mark and stored != position:
             raise LogConflict(f"the log ends at {stored}, not at {position}: another writer was here")
         return newest == mark
@@ -151,7 +155,10 @@ class PostgresLog:
 
     async def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
         """L10"""
-        through = self._end = max(self._end, await self._link.aside(rows.end))
+        through = await self._link.aside(rows.end)
+        if self._shared and position > through:
+            raise LogTrimmed(f"the log ends at {through}, before {position}: it isn't the one that it was")
+        self._end = max(self._end, through)
         while position < through:
             for row in await self._read(position, through):
                 yield row.position, row.record

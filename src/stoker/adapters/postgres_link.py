@@ -12,6 +12,9 @@ Rules: P2  a connection that breaks is made anew; what was asked on it may or ma
            account's default is; one whose wait was cancelled on the server counts as not known
        P9  a store that isn't shared is written by one process at a time, and by none while it is shared by others: that
            is what an advisory lock is for. A courtesy: the end of the log is what protects it
+       P10 what a server found when it was started anew may lack its replica: nobody waits for those commits any more.
+           So before anything is believed that is read on a new connection there, something is committed once more,
+           which waits for the replica to have all before it too
 """
 
 import asyncio
@@ -55,6 +58,8 @@ _DURABLY: Final = (
     "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false)"
 )
 """P8"""
+SETTLE: Final = "UPDATE stoker_end SET append = append RETURNING position, append"
+"""P10. It changes nothing."""
 
 Answer = TypeVar("Answer")
 Connection = AsyncConnection[tuple[object, ...]]
@@ -90,7 +95,6 @@ class PostgresLink:
     async def open(self) -> None:
         """Raises: StokerError `store_held`, psycopg.Error."""
         self._writer = await self._connect_writer(0)
-        self._side = await self._connect()
 
     async def write(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         """Ask on the connection that writes. Raises: psycopg.Error; LogFailed (P8)."""
@@ -123,37 +127,43 @@ class PostgresLink:
     async def aside(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         """Ask on the second connection; once more, on another one, when it was lost. Raises: LogFailed."""
         async with self._beside:
+            if self._side is not None:
+                with suppress(*LOST):
+                    return await self._ask_aside(self._side, ask)
+            side = await self._side_anew()
             try:
-                return await self._ask_aside(ask)
-            except LOST as fault:
-                await self._side_again(fault)
-            try:
-                return await self._ask_aside(ask)
+                return await self._ask_aside(side, ask)
             except LOST as fault:
                 raise LogFailed(f"PostgreSQL doesn't answer: {self.words(fault)}") from fault
 
-    async def _ask_aside(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        if self._closed or self._side is None:
+    async def _ask_aside(self, side: Connection, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        if self._closed:
             raise LogFailed("the log is closed")
         try:
-            return await asked(self._side, ask)
+            return await asked(side, ask)
         except LOST:
             raise
         except psycopg.Error as fault:
             raise LogFailed(f"PostgreSQL refused: {self.words(fault)}") from fault
 
-    async def _side_again(self, fault: psycopg.Error) -> None:
+    async def _side_anew(self) -> Connection:
+        said = "it can't be connected to"
         try:
             async with asyncio.timeout(self._reconnect_s):
                 while True:
-                    with suppress(*LOST):
+                    if self._closed:
+                        raise LogFailed("the log is closed")
+                    try:
                         if self._side is not None:
-                            await self._side.close()
-                        self._side = await self._connect()
-                        return
+                            await _close(self._side)
+                        self._side = await self._connect_reader()
+                    except LOST as fault:
+                        said = self.words(fault)
+                    else:
+                        return self._side
                     await self._clock.sleep(RETRY_S)
-        except TimeoutError:
-            raise LogFailed(f"PostgreSQL doesn't answer: {self.words(fault)}") from fault
+        except TimeoutError as fault:
+            raise LogFailed(f"PostgreSQL doesn't answer: {said}") from fault
 
     async def hear(self, ask: Callable[[Connection], Awaitable[Answer]], within_s: float) -> Answer | None:
         """Ask on the third connection, which hears whatever was sent to CHANNEL; then, if the answer is false, wait
@@ -164,7 +174,7 @@ class PostgresLink:
             try:
                 async with asyncio.timeout(HEAR_S):
                     if self._ear is None:
-                        self._ear = await self._connect()
+                        self._ear = await self._connect_reader()
                         await asked(self._ear, lambda db: db.execute(f"LISTEN {CHANNEL}"))
                     answer = await asked(self._ear, ask)
                 if answer:
@@ -193,6 +203,18 @@ class PostgresLink:
         several = len(str(conninfo_to_dict(self._url).get("host", "")).split(",")) > 1
         hosts: dict[str, Any] = {"target_session_attrs": "read-write"} if several else {}
         return await AsyncConnection.connect(self._url, **OPTIONS, **hosts)
+
+    async def _connect_reader(self) -> Connection:
+        """P10"""
+        db = await self._connect()
+        if self._shared:
+            try:
+                await asked(db, lambda db: db.execute(_DURABLY))
+                await asked(db, lambda db: db.execute(SETTLE))
+            except BaseException:
+                await _close(db)
+                raise
+        return db
 
     async def _connect_writer(self, lost_pid: int) -> Connection:
         """P8, P9"""
@@ -251,7 +273,7 @@ class PostgresLink:
         async with self._hearing:
             await self._deafen()
 
-    def unreachable(self, fault: psycopg.Error) -> StokerError:
+    def unreachable(self, fault: psycopg.Error | LogFailed) -> StokerError:
         return StokerError(
             refuse(
                 "store_unreachable",
@@ -260,11 +282,11 @@ class PostgresLink:
             )
         )
 
-    def words(self, fault: psycopg.Error) -> str:
+    def words(self, fault: Exception) -> str:
         return words_of(fault, self._url)
 
 
-def words_of(fault: psycopg.Error, url: str) -> str:
+def words_of(fault: Exception, url: str) -> str:
     """P6"""
     said = " ".join(str(fault).split())[:400]
     password = str(conninfo_to_dict(url).get("password") or "")
