@@ -26,9 +26,9 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.admit.dispatch import admit
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.codec import Fact, encode_fact, load_snapshot
+from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.commands import RestoreCluster
-from stoker.brain.state.snapshot_frame import SnapshotDamaged, unframed
+from stoker.live.failover.receiving import proved
 from stoker.live.settings import ControlSettings
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Sink, damaged, read_backup
 
@@ -67,13 +67,7 @@ def _proved(file: Path) -> tuple[BackupHead, ClusterState, Sequence[bytes]]:
     """R1"""
     snapshot = bytearray()
     head = _read(file, {SNAPSHOT: snapshot.extend})
-    try:
-        chunks = unframed(Position(head.position), bytes(snapshot))
-        state = load_snapshot(chunks)
-    except (SnapshotDamaged, ValueError) as fault:
-        raise damaged(f"its state can't be read: {fault}") from fault
-    if (state.cluster_id, state.epoch, state.position) != (head.cluster_id, head.epoch, head.position):
-        raise damaged("its state is not the one that it names")
+    chunks, state = proved(head, bytes(snapshot))
     return head, state, chunks
 
 

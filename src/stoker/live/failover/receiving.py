@@ -11,6 +11,7 @@ Limits: the state is held in memory as bytes until all of it is there, a kilobyt
 from collections.abc import AsyncIterator
 
 from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot
 from stoker.brain.state.snapshot_frame import SnapshotDamaged, unframed
 from stoker.live.failover.follower import Received
@@ -39,14 +40,14 @@ async def _received(pieces: AsyncIterator[bytes], incoming: Incoming) -> Receive
             await incoming.write(some)
         history.clear()
     head = backup.end()
-    chunks = proved(head, bytes(snapshot))
+    chunks, _ = proved(head, bytes(snapshot))
     mark = HistoryMark(cluster_id=head.cluster_id, position=Position(head.position))
     epoch = Epoch(head.epoch)
     return Received(head.cluster_id, epoch, mark.position, await incoming.finish(mark, epoch, chunks))
 
 
-def proved(head: BackupHead, snapshot: bytes) -> tuple[bytes, ...]:
-    """The chunks of the state that a backup names. Raises: StokerError `backup_damaged`."""
+def proved(head: BackupHead, snapshot: bytes) -> tuple[tuple[bytes, ...], ClusterState]:
+    """The state that a backup names, as its chunks and as what they are of. Raises: StokerError `backup_damaged`."""
     try:
         chunks = unframed(Position(head.position), snapshot)
         state = load_snapshot(chunks)
@@ -54,4 +55,4 @@ def proved(head: BackupHead, snapshot: bytes) -> tuple[bytes, ...]:
         raise damaged(f"its state can't be read: {fault}") from fault
     if (state.cluster_id, state.epoch, state.position) != (head.cluster_id, head.epoch, head.position):
         raise damaged("its state is not the one that it names")
-    return chunks
+    return chunks, state
