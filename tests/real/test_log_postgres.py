@@ -1,10 +1,13 @@
 """The PostgreSQL log: the contract of the port on a real server, and what only a real server can do to it."""
 
 import asyncio
+import statistics
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from stoker.adapters.log_postgres import POLL_S
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
 from stoker.ports import LogConflict, LogFailed
@@ -37,6 +40,67 @@ class TestSharedPostgresLog(SharedLogContract):
     @pytest.fixture
     def store(self, postgres: Server) -> SharedStore:
         return SharedStore(postgres)
+
+
+async def test_news_come_by_a_notice_and_not_with_the_next_look(postgres: Server) -> None:
+    store = SharedStore(postgres)
+    took: list[float] = []
+    async with opened(store) as (standby, _), opened(store) as (active, _):
+        for end in range(9):
+            waiting = asyncio.create_task(standby.news(Position(end), 30))
+            await asyncio.sleep(0.05)
+            await active.append(ONE, Position(end), records(end + 1, 1))
+            began = time.monotonic()
+            assert await waiting
+            took.append(time.monotonic() - began)
+    assert statistics.median(took) < POLL_S / 4
+
+
+async def test_news_are_found_where_notices_get_lost(postgres: Server) -> None:
+    store = SharedStore(postgres)
+    async with opened(store) as (standby, _), opened(store) as (active, _):
+        assert not await standby.news(Position(0), 0.01)
+        await standby._link.hear(lambda db: db.execute("UNLISTEN *"), 0)
+        waiting = asyncio.create_task(standby.news(Position(0), 30))
+        await asyncio.sleep(0.05)
+        await active.append(ONE, Position(0), records(1, 1))
+        async with asyncio.timeout(10):
+            assert await waiting
+
+
+async def test_whoever_waits_for_news_is_told_when_the_server_goes_and_hears_again_once_it_is_back() -> None:
+    with server() as own:
+        store = SharedStore(own)
+        async with opened(store) as (standby, _), opened(store) as (active, _):
+            waiting = asyncio.create_task(standby.news(Position(0), 30))
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(own.stop)
+            async with asyncio.timeout(20):
+                with pytest.raises(LogFailed):
+                    await waiting
+                with pytest.raises(LogFailed):
+                    await standby.news(Position(0), 1)
+            await asyncio.to_thread(own.start)
+            await active.append(ONE, Position(0), records(1, 1))
+            assert await standby.news(Position(0), 5)
+            assert await everything(standby) == numbered(1, 1)
+
+
+async def test_a_control_plane_that_is_not_set_up_for_failover_is_kept_out_while_others_share_the_store(
+    postgres: Server,
+) -> None:
+    store = SharedStore(postgres)
+    alone = DatabaseStore(postgres)
+    alone.url = store.url
+    async with opened(store):
+        with pytest.raises(StokerError) as caught:
+            await alone.log().open()
+    assert caught.value.refusal.code == "store_held"
+    async with opened(alone):
+        with pytest.raises(StokerError) as caught:
+            await store.log().open()
+    assert caught.value.refusal.code == "store_held"
+    assert "failover" in caught.value.refusal.message
 
 
 async def test_a_second_writer_is_told_that_there_is_one(store: DatabaseStore) -> None:

@@ -239,7 +239,7 @@ class PostgresLink:
         Raises: StokerError `store_held`.
         """
         if self._shared:
-            attempt, others = "SELECT pg_try_advisory_lock_shared(%s)", "one that isn't set up for failover"
+            attempt, others = "SELECT pg_try_advisory_lock_shared(%s)", "a control plane that isn't set up for failover"
         else:
             attempt, others = "SELECT pg_try_advisory_lock(%s)", "another control plane"
         for _ in range(_LOCK_TRIES):
