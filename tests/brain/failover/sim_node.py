@@ -21,14 +21,15 @@ class Node:
         self.world = world
         self.name = name
         # One clock is faster than another by the drift bound at most.
-        self._rate = 1 + world.random.choice((0, world.random.random(), 1)) * world.setting.timing.drift
+        faster = world.setting.timing.drift + world.setting.wild
+        self._rate = 1 + world.random.choice((0, world.random.random(), 1)) * faster
         self._offset = world.random.random() * 1_000
         self.disk = world.new_disk(name)
         self.machine: Machine | None = None
         self.copies: SimCopies | None = None
         self.paused = False
         self.fit = True
-        self.marker_slow_always_s = world.random.choice((0, 0, 0.35)) * world.unit
+        self.marker_slow_always_s = world.random.choice((0, 0, world.setting.slow)) * world.unit
         self.marker_slow_s = self.marker_slow_always_s
         self.pauses_with_next_ask = self.stalls_until = 0.0
         """Until then nothing that is written gets to the disk."""

@@ -13,11 +13,12 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from stoker.brain.failover.timing import DEFAULT, FAST, Timing
-from tests.brain.failover.sim_run import simulate
+from tests.brain.failover.sim_run import begin, simulate
 from tests.brain.failover.sim_world import Setting
 
 PAIR: Final = Setting(seed=0)
 QUICK: Final = dataclasses.replace(PAIR, hop_max=0.01)
+WELL: Final = dataclasses.replace(PAIR, slow=0.0, fickle=0.0)
 SILENT: Final = replace(DEFAULT, silence_s=0.0)
 """Nobody is ever heard as active, so that the marker alone decides."""
 
@@ -60,6 +61,42 @@ def test_so_it_is_whatever_the_setting(
     seed: int, nodes: int, timing: Timing, faults: int, hop_max: float, fickle: float
 ) -> None:
     simulate(Setting(seed=seed, nodes=nodes, timing=timing, faults=faults, hop_max=hop_max, fickle=fickle))
+
+
+def test_nothing_acknowledged_is_lost_even_if_clocks_are_wild() -> None:
+    """A lease is then worth little, but whoever leads has promised its log, and nobody else may be named."""
+    overlaps = 0
+    for seed in range(100):
+        world = simulate(
+            dataclasses.replace(PAIR, seed=seed, wild=3.0, kinds=("maroon", "crash", "pause", "cut_peers"))
+        )
+        overlaps += world.oracle.overlaps
+    assert overlaps > 0, "the clocks weren't wild enough"
+
+
+@pytest.mark.parametrize(("timing", "within_s"), [(DEFAULT, 6.0), (FAST, 1.0)], ids=["default", "fast"])
+@pytest.mark.parametrize("shared_log", [False, True], ids=["own logs", "a shared log"])
+def test_after_a_death_another_leads_within_the_promised_time(
+    timing: Timing, within_s: float, shared_log: bool
+) -> None:
+    for seed in range(60):
+        world = begin(dataclasses.replace(WELL, seed=seed, timing=timing, shared_log=shared_log))
+        world.run_until((8 + seed / 60) * world.unit)
+        (active,) = [node for node in world.nodes if node.holds]
+        died_at = world.now
+        active.crash()
+        world.run_until(died_at + within_s)
+        assert [node.name for node in world.nodes if node.holds] == [each.name for each in world.others(active.name)]
+
+
+def test_after_a_resignation_another_leads_at_once() -> None:
+    for seed in range(30):
+        world = begin(dataclasses.replace(WELL, seed=seed))
+        world.run_until(8 * world.unit)
+        (active,) = [node for node in world.nodes if node.holds]
+        active.resign()
+        world.run_until(world.now + 2 * world.setting.timing.look_s)
+        assert [node.name for node in world.nodes if node.holds] == [each.name for each in world.others(active.name)]
 
 
 def test_a_run_is_the_same_run_each_time() -> None:

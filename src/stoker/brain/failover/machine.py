@@ -126,6 +126,8 @@ class Machine:
             return self._obstacle(self._now) or "it is about to take over"
         if self._phase in (_Phase.PROMISING, _Phase.CLAIMING):
             return f"it is taking over: {self._talk.error}" if self._talk.error else "it is taking over"
+        if self._phase is _Phase.LEAVING and self.role is Role.STANDBY:
+            return self._leaves.why
         return self._ended
 
     def holds(self, now: Mono) -> bool:

@@ -87,8 +87,8 @@ def _without_marker(seat: Seat, log: LogStands, peers: Peers, now: Mono) -> str:
     if active is not None:
         return f"{active.name} is active"
     if len(heard) < seat.peers:
-        missing = seat.peers - len(heard)
-        return f"waits until {missing} more of its peers has been heard, since there is no marker yet"
+        so_far = f"{len(heard)} of {seat.peers} so far"
+        return f"waits until every peer has been heard ({so_far}), since there is no marker yet"
     ahead = [said for said in heard if _goes_first(said, seat.me, log)]
     if ahead:
         return f"{ahead[0].member.name} goes first, since there is no marker yet"
