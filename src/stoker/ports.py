@@ -99,6 +99,10 @@ class EventLog(Protocol):
         """Take the store for this process, migrate its schema, answer the position of the last record (0 = empty)."""
         ...
 
+    @property
+    def floor(self) -> Epoch:
+        """Below it no append succeeds, as known when it was opened, or learnt since (L2)."""
+
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         """Add `records` after `position`."""
         ...

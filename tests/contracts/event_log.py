@@ -140,6 +140,13 @@ class EventLogContract:
             await log.append(Epoch(7), Position(2), [b"{}"])
             assert len(await everything(log)) == 3
 
+    async def test_l2_the_floor_is_the_epoch_of_the_newest_record(self, store: LogStore[EventLog]) -> None:
+        async with opened(store) as (log, _):
+            assert log.floor == 0
+            await log.append(TWO, Position(0), [b"{}"])
+        async with opened(store) as (log, _):
+            assert log.floor == 2
+
     async def test_l3_after_a_conflict_nothing_more_is_accepted(self, store: LogStore[EventLog]) -> None:
         async with opened(store) as (log, _):
             with pytest.raises(LogConflict):

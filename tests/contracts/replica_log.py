@@ -139,7 +139,7 @@ class ReplicaLogContract(EventLogContract):
             assert log.promised == 3
         for _ in range(2):
             async with opened(store) as (log, end):
-                assert log.promised == 3
+                assert (log.promised, log.floor) == (3, 3)
                 with pytest.raises(LogConflict, match=r"epoch 3\b"):
                     await log.append(TWO, end, [b"{}"])
         await extended(store, THREE, 1)

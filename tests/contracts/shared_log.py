@@ -41,6 +41,15 @@ class SharedLogContract(EventLogContract):
             await fresh.append(TWO, Position(2), records(3, 1))
             assert await everything(fresh) == numbered(1, 3)
 
+    async def test_l9_whoever_comes_after_a_lease_that_came_to_nothing_knows_where_to_begin(
+        self, store: SharedStore
+    ) -> None:
+        async with opened(store) as (log, _):
+            await log.append(ONE, Position(0), records(1, 2))
+        await store.move_epoch(TWO)
+        async with opened(store) as (log, end):
+            assert (log.floor, end) == (2, 2)
+
     async def test_l9_of_two_writers_at_one_position_one_gets_through(self, store: SharedStore) -> None:
         async with opened(store) as (one, _), opened(store) as (two, _):
             ends = await asyncio.gather(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.ids import JobId, Position
+from stoker.brain.domain.ids import Epoch, JobId, Position
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import snapshot_chunks
@@ -149,3 +149,13 @@ async def test_a_clock_set_back_between_two_lives_does_not_run_the_log_backwards
     async with stage(disk) as s:
         job = await s.submit()
         assert s.job(job).submitted_at >= 1_800_000_000_000 + 86_400_000
+
+
+@virtual
+async def test_whoever_goes_on_alone_begins_above_what_was_promised_to_a_take_over_that_came_to_nothing() -> None:
+    async with stage() as s:
+        disk, epoch = s.disk, s.state.epoch
+    disk.promised = Epoch(epoch + 7)
+    async with stage(disk) as s:
+        assert s.state.epoch == epoch + 8
+        await s.submit()

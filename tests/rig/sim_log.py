@@ -76,8 +76,8 @@ class SimLog:
 
     def _write(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         disk = self._disk
-        if not self._holds() or position != disk.end or epoch < self._floor():
-            known = f"the log is at {disk.end}, and takes nothing below epoch {self._floor()}"
+        if not self._holds() or position != disk.end or epoch < self.floor:
+            known = f"the log is at {disk.end}, and takes nothing below epoch {self.floor}"
             self._refusal = LogConflict(f"append at {position} under epoch {epoch}; {known}")
         elif disk.full:
             disk.refused += 1
@@ -94,7 +94,8 @@ class SimLog:
     def _holds(self) -> bool:
         return self._disk.holder is self
 
-    def _floor(self) -> Epoch:
+    @property
+    def floor(self) -> Epoch:
         """L2"""
         return max(self._disk.epoch, self._disk.promised)
 

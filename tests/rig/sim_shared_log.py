@@ -48,7 +48,8 @@ class SimSharedLog(SimLog):
     def _holds(self) -> bool:
         return True
 
-    def _floor(self) -> Epoch:
+    @property
+    def floor(self) -> Epoch:
         """L9"""
         return max(self._disk.epoch, self._disk.moved_to)
 

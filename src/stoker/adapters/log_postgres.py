@@ -71,14 +71,14 @@ class PostgresLog:
         self._look_back_max = limits.look_back_max
         self._appending = asyncio.Lock()
         self._refusal: LogConflict | LogFailed | None = None
-        self._end = Position(0)
+        self._end, self._floor = Position(0), Epoch(0)
 
     async def open(self) -> Position:
         """Raises: StokerError (`store_unreachable`, `store_held`, `store_too_new`), LogDamaged."""
         try:
             await self._link.open()
             await migrate(self._link.writer)
-            self._end = await self._link.aside(rows.proved)
+            self._end, self._floor = await self._link.aside(rows.proved)
         except psycopg.Error as fault:
             await self.close()
             raise self._link.unreachable(fault) from fault
@@ -92,6 +92,10 @@ class PostgresLog:
             await self.close()
             raise
         return self._end
+
+    @property
+    def floor(self) -> Epoch:
+        return self._floor
 
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         async with self._appending:

@@ -109,6 +109,10 @@ class SqliteLog:
     def promised(self) -> Epoch:
         return self._opened().promised
 
+    @property
+    def floor(self) -> Epoch:
+        return max(self._opened().epoch, self._opened().promised)
+
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         await self._in(self._writer, self._append, epoch, position, tuple(records))
 

@@ -74,6 +74,10 @@ class _Elsewhere:
             raise unusable(self._folder, fault) from fault
         return end
 
+    @property
+    def floor(self) -> Epoch:
+        return self._log.floor
+
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         await self._log.append(epoch, position, records)
 

@@ -63,12 +63,13 @@ async def after(db: Connection, position: Position, through: Position, most: int
     return found
 
 
-async def proved(db: Connection) -> Position:
-    """Where the log ends. Every row of it is read, as of one moment: a damaged one is refused at start, not found when
-    it is needed. Raises: RecordDamaged."""
+async def proved(db: Connection) -> tuple[Position, Epoch]:
+    """Where the log ends, and which epoch it is at. Every row of it is read, as of one moment: a damaged one is refused
+    at start, not found when it is needed. Raises: RecordDamaged."""
     async with db.transaction():
         await db.execute(_ONE_MOMENT)
-        last, oldest, epoch = await end(db), await first(db), 0
+        row = await one(db, "SELECT position, epoch FROM stoker_end")
+        last, floor, oldest, epoch = Position(whole(row[0])), Epoch(whole(row[1])), await first(db), 0
         if not oldest and last and not await _has_snapshot(db):
             raise RecordDamaged(last, "it isn't there")
         at = Position(oldest - 1)
@@ -77,7 +78,7 @@ async def proved(db: Connection) -> Position:
                 if row.epoch < epoch:
                     raise RecordDamaged(row.position, f"its epoch is {row.epoch} although {epoch} came before")
                 at, epoch = row.position, row.epoch
-    return last
+    return last, floor
 
 
 async def _has_snapshot(db: Connection) -> bool:

@@ -26,7 +26,7 @@ from msgspec import UNSET, UnsetType
 
 from stoker.brain import cycle
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import CONTROL, JobId, Position, Principal
+from stoker.brain.domain.ids import CONTROL, Epoch, JobId, Position, Principal
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.units import SECOND_MS, Instant
 from stoker.brain.state.admit.dispatch import admit
@@ -150,6 +150,11 @@ class Committer:
         """W4."""
         since_s = self._clock.mono() - self._resumed
         return Instant(max(self._clock.now(), self._resumed_at + int(since_s * SECOND_MS / 2), self.state.last_at))
+
+    @property
+    def floor(self) -> Epoch:
+        """Below it the log takes no facts: who began one may have got no further than that."""
+        return self._log.floor
 
     @property
     def waiting(self) -> int:

@@ -130,7 +130,7 @@ async def active(control: ControlPlane, epoch: Epoch | None = None, *, forced: b
         writer = duties.begin("committer", committer.run())
         committer.lead()
         control.liveness.begin()
-        epoch = epoch or Epoch(committer.state.epoch + 1)
+        epoch = epoch or Epoch(max(committer.state.epoch, committer.floor) + 1)
         policy, pools = control.settings.as_policy(), control.settings.quota.as_pools()
         await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=policy, pools=pools, forced=forced))
         for name, run in (*_LEADING, *_KEEPING):
