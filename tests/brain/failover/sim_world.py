@@ -220,6 +220,9 @@ class Oracle:
             assert not missing, f"{promise} {member.name} {what} and lacks {missing[:5]} of what was acknowledged"
 
     def _forced(self, holder: Member) -> None:
-        kept = set(self.disks[holder].log)
+        disk = self.disks.get(holder)
+        if disk is None:
+            return  # a late write, of a disk that is gone: nobody leads by it
+        kept = set(disk.log)
         self.lost_by_force += sum(one not in kept for one in self.acknowledged)
         self.acknowledged = [one for one in self.acknowledged if one in kept]

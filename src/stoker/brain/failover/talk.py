@@ -111,6 +111,8 @@ class Talk:
 
     def lost(self, error: str) -> None:
         """A look or a put has failed."""
+        if self._busy is None:
+            return  # an answer that nobody waits for any more
         if self._busy is _Busy.PUT:
             self._in_doubt, self._looked_at = True, _LONG_AGO
         self._busy = None

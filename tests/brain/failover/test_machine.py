@@ -1,0 +1,176 @@
+"""What the stories don't say: bounds, answers that come too late, and what others may ask."""
+
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.units import Mono
+from stoker.brain.failover import inputs
+from stoker.brain.failover.deeds import Deed, Lead, LookAtMarker, Ping, PutMarker, SetChanged, StepDown
+from stoker.brain.failover.in_sync import MEMBERS_MAX
+from stoker.brain.failover.inputs import Input, Role
+from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.peers import PEERS_MAX, Peers
+from stoker.brain.failover.talk import NEVER
+from stoker.brain.failover.timing import DEFAULT
+
+A, B = Member(name="a", uid="1"), Member(name="b", uid="2")
+
+
+class Told:
+    """A machine, and a short way to tell it things one after the other, a hundredth of a second apart."""
+
+    def __init__(self, me: Member = A, *told: Input) -> None:
+        self.machine = Machine(me, timing=DEFAULT, life="L", http="http://a", peers=1)
+        self.now = Mono(0.0)
+        self.done: list[Deed] = []
+        for each in told:
+            self.tell(each)
+
+    def tell(self, told: Input, at: float | None = None) -> tuple[Deed, ...]:
+        self.now = Mono(self.now + 0.01 if at is None else at)
+        done = self.machine.step(told, self.now)
+        self.done += done
+        return done
+
+    @property
+    def put(self) -> Marker:
+        return next(deed.marker for deed in reversed(self.done) if isinstance(deed, PutMarker))
+
+
+def marker(version: int = 1, holder: Member | None = A, *in_sync: Member) -> Marker:
+    return Marker(
+        version=version, epoch=Epoch(version), holder=holder, in_sync=in_sync or (A,), mark=f"{version}.{holder}"
+    )
+
+
+def seen(what: Marker | None, at: float = 0.0) -> inputs.MarkerSeen:
+    return inputs.MarkerSeen(marker=what, asked_at=Mono(at))
+
+
+def log(epoch: int = 1, position: int = 5, *, fit: bool = True) -> inputs.LogStands:
+    return inputs.LogStands(epoch=Epoch(epoch), position=Position(position), fit=fit)
+
+
+def said(who: Member, role: Role = Role.STANDBY) -> inputs.PeerSaid:
+    return inputs.PeerSaid(member=who, role=role, epoch=Epoch(0), position=Position(0))
+
+
+def leading() -> Told:
+    told = Told(A, log(), seen(marker()), inputs.Promised(Epoch(2)))
+    told.tell(inputs.MarkerPut(marker=told.put, won=True))
+    assert told.machine.role is Role.ACTIVE
+    return told
+
+
+def test_one_look_or_put_is_under_way_at_a_time() -> None:
+    told = Told()
+    for _ in range(300):
+        told.tell(inputs.Tick())
+    assert [deed for deed in told.done if not isinstance(deed, Ping)] == [LookAtMarker()]
+
+
+def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+    told = Told(B, log(), seen(marker(3, A, A, B)))
+    told.tell(seen(marker(4, None, A, B)))
+    told.tell(inputs.MarkerLost("late"))
+    told.tell(inputs.MarkerPut(marker=marker(5, B), won=True))
+    assert told.machine.marker == marker(3, A, A, B)
+    assert told.machine.why == "a is active"
+
+
+def test_an_answer_to_a_put_that_was_given_up_is_taken_while_the_look_is_under_way() -> None:
+    told = leading()
+    told.tell(inputs.Tick(), at=1.1)
+    told.tell(inputs.MarkerLost("too slow"))
+    assert told.tell(inputs.MarkerPut(marker=told.put, won=True)) == ()
+    assert told.machine.lease_until == 1.1 + DEFAULT.lease_s
+    told.tell(seen(told.put, at=1.12))
+    assert told.machine.holds(told.now)
+
+
+def test_whoever_is_spent_answers_nothing_and_needs_no_tick() -> None:
+    told = leading()
+    (ended,) = told.tell(inputs.Tick(), at=4.1)
+    assert isinstance(ended, StepDown)
+    for each in (inputs.Tick(), seen(marker(9, None, A)), inputs.ForcePromotion(), log(), inputs.Resign()):
+        assert told.tell(each) == ()
+    assert told.machine.next_tick == NEVER
+    assert told.machine.role is Role.STANDBY
+    assert told.machine.lease_until == Mono(0.0)
+    assert told.machine.in_sync == ()
+
+
+def test_the_timer_is_set_for_the_very_end_of_the_lease() -> None:
+    told = leading()
+    told.tell(inputs.Tick(), at=1.1)
+    told.tell(inputs.MarkerLost("gone"), at=3.9)
+    told.tell(inputs.Tick(), at=3.95)
+    end = told.machine.lease_until
+    assert told.machine.next_tick <= end
+    assert told.machine.holds(Mono(end - 1e-6))
+    assert not told.machine.holds(end)
+
+
+def test_it_says_what_forbids_force() -> None:
+    told = Told(B)
+    assert told.machine.forbids_force(told.now) == "the marker hasn't been read yet"
+    told.tell(seen(marker(3, A, A)))
+    told.tell(seen(marker(3, A, A)))
+    assert told.machine.forbids_force(told.now) == "its log isn't open yet"
+    told.tell(log())
+    assert told.machine.forbids_force(told.now) == "a is active"
+    told.tell(inputs.Tick(), at=5.0)
+    told.tell(seen(marker(3, A, A), at=5.0))
+    assert told.machine.forbids_force(told.now) == ""
+    told.tell(said(A, Role.ACTIVE))
+    assert told.machine.forbids_force(told.now) == "a is active"
+    told.tell(said(A))
+    told.tell(inputs.ForcePromotion())
+    assert told.machine.forbids_force(told.now) == "it is taking over already"
+    assert leading().machine.forbids_force(Mono(0.1)) == "it is active already"
+
+
+def test_force_without_a_marker_asks_nobody() -> None:
+    """Whoever else might know better can't be reached."""
+    told = Told(A, log(4), seen(None), inputs.ForcePromotion(), inputs.Promised(Epoch(1_004)))
+    told.tell(inputs.MarkerPut(marker=told.put, won=True))
+    assert told.done[-1] == Lead(epoch=Epoch(1_004), forced=True)
+
+
+def test_what_it_says_of_itself_as_a_peer_is_not_heard() -> None:
+    told = Told(A, log(), seen(None), said(A))
+    assert told.machine.why == "waits until every peer has been heard (0 of 1 so far), since there is no marker yet"
+
+
+def test_a_marker_names_no_more_than_its_bound() -> None:
+    """Whoever is told of beyond it is told at once that nobody waits for him."""
+    told = leading()
+    for number in range(MEMBERS_MAX + 5):
+        told.tell(inputs.CaughtUp(Member(name=f"m{number:02}", uid="1")))
+        told.tell(inputs.MarkerPut(marker=told.put, won=True))
+    assert len(told.machine.in_sync) == MEMBERS_MAX
+    assert told.done[-2:].count(SetChanged(told.machine.in_sync)) >= 1
+
+
+def test_of_too_many_peers_the_newest_are_remembered() -> None:
+    peers = Peers(DEFAULT)
+    for number in range(PEERS_MAX + 3):
+        peers.hear(said(Member(name=f"m{number:02}", uid="1")), Mono(0.0))
+    names = [each.member.name for each in peers.standbys(Mono(0.0))]
+    assert names == [f"m{number:02}" for number in range(3, PEERS_MAX + 3)]
+
+
+def test_marks_of_one_life_never_repeat() -> None:
+    told = leading()
+    for _ in range(20):
+        told.tell(inputs.Tick(), at=told.machine.next_tick)
+        told.tell(inputs.MarkerPut(marker=told.put, won=True))
+    puts = [deed.marker for deed in told.done if isinstance(deed, PutMarker)]
+    assert [put.mark for put in puts] == [f"L.{number}" for number in range(1, len(puts) + 1)]
+    assert [put.version for put in puts] == list(range(2, len(puts) + 2))
+    assert {put.http for put in puts} == {"http://a"}
+
+
+def test_whoever_gives_the_lease_back_names_no_address() -> None:
+    told = leading()
+    told.tell(inputs.Resign())
+    assert (told.put.holder, told.put.http) == (None, "")
