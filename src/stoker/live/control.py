@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from stoker.brain.domain.ids import CONTROL, Epoch
+from stoker.brain.domain.ids import CONTROL, Epoch, Principal
 from stoker.brain.state.commands import BeginEpoch
 from stoker.live.access import Access
 from stoker.live.announce import Announcer
@@ -118,8 +118,11 @@ async def following(control: ControlPlane, *, snapshots: bool) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def active(control: ControlPlane, epoch: Epoch | None = None, *, forced: bool = False) -> AsyncIterator[Duties]:
-    """Active from entry to exit: a new epoch has begun, and every duty runs. None = the next epoch.
+async def active(
+    control: ControlPlane, epoch: Epoch | None = None, *, by: Principal = CONTROL, forced: bool = False
+) -> AsyncIterator[Duties]:
+    """Active from entry to exit: a new epoch has begun, and every duty runs. None = the next epoch. `forced`: `by` has
+    said so, whatever is lost.
 
     Leaving without an exception stops cleanly: what was taken is made durable and a snapshot is saved. Leaving with one
     is the same as a crash. Jobs are not touched by either.
@@ -132,7 +135,7 @@ async def active(control: ControlPlane, epoch: Epoch | None = None, *, forced: b
         control.liveness.begin()
         epoch = epoch or Epoch(max(committer.state.epoch, committer.floor) + 1)
         policy, pools = control.settings.as_policy(), control.settings.quota.as_pools()
-        await committer.ask(BeginEpoch(by=CONTROL, epoch=epoch, policy=policy, pools=pools, forced=forced))
+        await committer.ask(BeginEpoch(by=by, epoch=epoch, policy=policy, pools=pools, forced=forced))
         for name, run in (*_LEADING, *_KEEPING):
             duties.begin(name, run(control))
         yield duties

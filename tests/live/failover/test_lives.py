@@ -17,6 +17,7 @@ from stoker.live.lives import Lives, Surroundings
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_failover import FailoverSettings
 from stoker.live.world import World
+from stoker.ports import LogDamaged
 from tests.live.stage import ANNA, spec
 from tests.rig.process import SimProcess
 from tests.rig.sim_disk import SimDisk
@@ -306,7 +307,7 @@ def test_a_standby_out_of_sync_never_takes_over_unless_somebody_says_so() -> Non
         view = two.b.driver.view()
         assert view.role is Role.STANDBY
         assert "in-sync" in view.why or "in sync" in view.why
-        await two.b.process.visit(two.b.driver.promote())
+        await two.b.process.visit(two.b.driver.promote(ANNA))
         assert two.b.is_active
         assert await two.b.submit() > 1_000_000
 
@@ -326,5 +327,21 @@ def test_a_full_disk_makes_the_active_one_hand_over_and_serve_reads_until_there_
         two.a.disk.full = False
         await two.until_whole()
         assert two.a.jobs == two.b.jobs
+
+    lived(story)
+
+
+def test_a_standby_that_breaks_over_what_it_was_sent_begins_anew_and_follows() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        assert two.b.driver is not None
+
+        def breaks(rows: object) -> None:
+            raise LogDamaged("this can't be replayed")
+
+        two.b.driver._keeping._follower._replay = breaks  # type: ignore[attr-defined]
+        await two.a.submit()
+        await two.until_whole()
+        assert two.b.jobs == [1]
 
     lived(story)

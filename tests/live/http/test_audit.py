@@ -189,7 +189,9 @@ async def test_a_history_that_cannot_be_read_is_told_as_that(people: People, mon
 
 
 async def test_every_route_that_changes_something_has_an_action_of_the_trail(plane: Plane) -> None:
-    changes = [(method, path) for method, path in operations(plane.app.openapi()) if method != "GET"]
+    """But for a promotion by force: what that leads to, an epoch and ids left out, is told under its principal."""
+    operated = operations(plane.app.openapi())
+    changes = [(method, path) for method, path in operated if method != "GET" and not path.endswith("/promote")]
     actions = {f"{method} {path}": asked_by(method, path).action for method, path in changes}
     assert len(changes) > 15
     assert {name: action for name, action in actions.items() if action not in ACTIONS.values()} == {}

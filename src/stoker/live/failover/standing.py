@@ -5,7 +5,7 @@ from typing import Protocol
 import msgspec
 
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.ids import Epoch, Position, Principal
 from stoker.brain.failover.inputs import Role
 from stoker.live.copies import Copies
 
@@ -44,7 +44,7 @@ class Standing(Protocol):
 
     def view(self) -> PairView: ...
 
-    async def promote(self) -> None:
+    async def promote(self, by: Principal) -> None:
         """Somebody says that this one must be active, whatever is lost. Returns once it is.
 
         Raises: StokerError `promotion_refused`.

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.live.control import ControlPlane
-from stoker.live.http.answers import json_answer
+from stoker.live.http.answers import caller_of, json_answer
 from stoker.live.http.contract import json_content, route
 from stoker.wire.rest.control import ControlView
 from stoker.wire.versions import API_PREFIX
@@ -27,7 +27,7 @@ def routes(control: ControlPlane) -> APIRouter:
         if control.pair is None:
             hint = "failover.enabled is false: there is only this one, and it is active"
             raise StokerError(refuse("promotion_refused", "this control plane is not one of several", hint))
-        await control.pair.promote()
+        await control.pair.promote(caller_of(request).principal)
         return json_answer(_view(control))
 
     return router
