@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, recover_control
@@ -58,6 +59,7 @@ class Lives:
         self._world = world
         self._serve = serve
         self._fit = True
+        self._lived = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. Raises: StokerError, LogDamaged, DutyEnded."""
@@ -70,11 +72,17 @@ class Lives:
             except NewLife as over:
                 self._fit = over.fit
                 self._world.telemetry.warn("life_ended", why=str(over), fit=over.fit)
-            except LogFailed as fault:  # it can't be opened or read just now
+            except (LogFailed, StokerError) as fault:
+                if not self._is_away(fault):
+                    raise
                 self._fit = False
                 self._world.telemetry.warn("life_ended", why=str(fault), fit=False)
             pause_s = PAUSE_FIRST_S if clock.mono() - began > SHORT_LIFE_S else min(2 * pause_s, PAUSE_MAX_S)
             await clock.sleep(pause_s)
+
+    def _is_away(self, fault: LogFailed | StokerError) -> bool:
+        """Y4. What was never reached may have been named wrongly, and whoever starts it is told."""
+        return isinstance(fault, LogFailed) or (self._lived and fault.refusal.code == "store_unreachable")
 
     async def _live(self, stop: asyncio.Event) -> None:
         world, settings, around = self._world, self._settings, self._around
@@ -82,6 +90,7 @@ class Lives:
             history = around.history()
             undo.push_async_callback(history.close)
             machine, keeping, log = await self._begin(undo)
+            self._lived = True
             driver = Driver(machine, around.lease, keeping, around.links, world, fit=self._fit)
             control = await recover_control(settings, log, history, world, open_to_owner=False, pair=driver)
             replication = keeping.replication if isinstance(keeping, OwnLog) else None

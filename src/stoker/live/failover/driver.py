@@ -8,10 +8,12 @@ Rules: D1  every look and every write of the marker is answered, within the leas
        D3  nothing is carried out for a machine that has stepped down
        D4  a control plane that stops on purpose first stops acknowledging, then gives the lease back
        D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again
+       D6  an errand that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer,
+           or a standby would follow nobody, for ever
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Final, assert_never
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
@@ -23,6 +25,7 @@ from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, active, following
 from stoker.live.copies import Copies, NotActive
 from stoker.live.failover.follower import StartOver
+from stoker.live.failover.errands import Errands
 from stoker.live.failover.keeping import Keeping
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.standing import PairView, not_active
@@ -34,6 +37,8 @@ INBOX_MAX: Final = 10_000
 """Inputs that wait for the machine; it takes each in microseconds."""
 PROMOTE_S: Final = 30.0
 
+_ONCE: Final = ("marker", "promise", "follow")
+"""Errands that nobody runs again; a ping is followed by the next."""
 
 class NewLife(Exception):
     """This life is over; begin another one from what is on disk. The message says why."""
@@ -70,7 +75,7 @@ class Driver:
         self._fit = fit
         self._links: dict[Member, PeerLink] = {}
         self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_MAX)
-        self._errands: dict[str, asyncio.Task[None]] = {}
+        self._errands = Errands(self._broke)
         self._control: ControlPlane | None = None
         self._led = asyncio.Event()
         self._lead: deeds.Lead | None = None
@@ -151,7 +156,7 @@ class Driver:
         except (NotActive, StartOver, StokerError, LogFailed) as fault:
             raise NewLife(str(fault), fit=not isinstance(fault, LogFailed)) from fault
         finally:
-            await self._end_errands()
+            await self._errands.end()
 
     async def _act(self, duties: Duties, stop: asyncio.Event) -> None:
         """Active until `stop`, or until something ends it."""
@@ -230,18 +235,18 @@ class Driver:
     async def _carry_out(self, deed: Deed) -> None:
         match deed:
             case deeds.LookAtMarker():
-                self._begin("marker", self._look())
+                self._errands.begin("marker", self._look())
             case deeds.PutMarker():
-                self._begin("marker", self._put(deed))
+                self._errands.begin("marker", self._put(deed))
             case deeds.Ping():
                 for link in self._peers:
                     if f"ping {link.address}" not in self._errands:
-                        self._begin(f"ping {link.address}", self._ping(link))
+                        self._errands.begin(f"ping {link.address}", self._ping(link))
             case deeds.Promise():
-                await self._stop_following()
-                self._begin("promise", self._promise(deed))
+                await self._errands.stop("follow", "promise")  # D2: nor may one that is being withdrawn begin it anew
+                self._errands.begin("promise", self._promise(deed))
             case deeds.Follow():
-                self._begin("promise", self._follow_again(deed))
+                self._errands.begin("promise", self._follow_again(deed))
             case deeds.Lead():
                 self._lead = deed
                 self._led.set()
@@ -262,22 +267,10 @@ class Driver:
 
     # --- errands ------------------------------------------------------------------------------------------------
 
-    def _begin(self, name: str, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._errands[name] = task
-        task.add_done_callback(lambda done: self._done(name, done))
-
-    def _done(self, name: str, task: "asyncio.Task[None]") -> None:
-        if self._errands.get(name) is task:
-            del self._errands[name]
-        if not task.cancelled() and task.exception() is not None:
-            self._telemetry.warn("failover_errand_broke", errand=name, error=repr(task.exception()))
-
-    async def _end_errands(self) -> None:
-        tasks = tuple(self._errands.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _broke(self, name: str, fault: BaseException) -> None:
+        self._telemetry.warn("failover_errand_broke", errand=name, error=repr(fault))
+        if name in _ONCE:  # D6
+            self._start_over("start_over", fault)
 
     async def _look(self) -> None:
         asked_at = self._clock.mono()
@@ -354,13 +347,7 @@ class Driver:
 
     def _start_following(self) -> None:
         if "follow" not in self._errands:
-            self._begin("follow", self._follow())
-
-    async def _stop_following(self) -> None:
-        task = self._errands.get("follow")
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            self._errands.begin("follow", self._follow())
 
     async def _follow(self) -> None:
         """Keep up with whoever is active, for as long as we are a standby."""
@@ -384,9 +371,9 @@ class Driver:
                 return
             await self._clock.sleep(self.machine.timing.look_s)
 
-    def _start_over(self, code: str, fault: Exception) -> None:
-        self._ended = deeds.StepDown(code=code, why=str(fault))
-        self._inbox.put_nowait(inputs.Tick())
+    def _start_over(self, code: str, fault: BaseException) -> None:
+        self._tell(inputs.Tick())
+        self._ended = self._ended or deeds.StepDown(code=code, why=str(fault))
 
     def _complain(self, about: str, name: str, why: str) -> None:
         """Once, until it is otherwise."""

@@ -1,0 +1,92 @@
+"""When is a database that has the log waited for, and when does a process end over it? Rules Y2 and Y4 of `lives`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Position
+from stoker.live.control import ControlPlane
+from stoker.live.failover.copies import Replication
+from stoker.live.failover.driver import Driver, NewLife
+from stoker.live.lives import Lives, Surroundings
+from stoker.live.settings import ControlSettings
+from stoker.live.settings_failover import FailoverSettings
+from stoker.live.world import World
+from tests.live.stage import virtual
+from tests.rig.sim_disk import SimDisk
+from tests.rig.sim_history import SimHistory
+from tests.rig.sim_lease import SharedPlace, SimLease
+from tests.rig.sim_log import SimIncoming
+from tests.rig.sim_shared_log import SimSharedLog
+from tests.rig.world import Notes, SimClock, SimEntropy
+
+
+def unreachable() -> StokerError:
+    return StokerError(refuse("store_unreachable", "the database can't be used: refused", "see that the server runs"))
+
+
+class Database:
+    """Each of `openings` is one try to open it; after them it opens."""
+
+    def __init__(self, *openings: StokerError | None) -> None:
+        self._openings = list(openings)
+        self.tries = self.served = 0
+        self.stop = asyncio.Event()
+
+    def opening(self) -> None:
+        self.tries += 1
+        fault = self._openings.pop(0) if self._openings else None
+        if fault is not None:
+            raise fault
+
+    @asynccontextmanager
+    async def serve(
+        self, control: ControlPlane, driver: Driver, replication: Replication | None
+    ) -> AsyncIterator[None]:
+        """Every life is over at once, and the second one ends on purpose."""
+        self.served += 1
+        if self.served == 2:
+            self.stop.set()
+        if self.served:
+            raise NewLife("it is over")
+        yield
+
+
+def lives_on(database: Database) -> Lives:
+    clock, entropy, disk, place = SimClock(), SimEntropy(1), SimDisk(), SharedPlace()
+
+    class Log(SimSharedLog):
+        async def open(self) -> Position:
+            database.opening()
+            return await super().open()
+
+    log: Callable[[], Log] = lambda: Log(disk, clock, entropy, who="a")  # noqa: E731
+    around = Surroundings(
+        own_log=None,
+        common_log=log,
+        uid=lambda: "uid-a",
+        history=lambda: SimHistory(disk.archive, clock),
+        lease=SimLease(place, clock, entropy, who="a"),
+        links=[],
+        incoming=lambda: SimIncoming(disk, clock),
+    )
+    settings = ControlSettings(failover=FailoverSettings(enabled=True, name="a", peers=(), marker=""))
+    return Lives(settings, around, World(clock=clock, entropy=entropy, telemetry=Notes(clock, "a")), database.serve)
+
+
+@virtual
+async def test_y4_a_database_that_refuses_connections_between_two_lives_is_waited_for() -> None:
+    database = Database(None, unreachable(), unreachable())
+    await lives_on(database).run(database.stop)
+    assert (database.served, database.tries) == (2, 4)
+
+
+@virtual
+async def test_y2_a_database_that_was_never_reached_ends_the_process_with_what_is_wrong() -> None:
+    database = Database(unreachable())
+    with pytest.raises(StokerError, match="can't be used"):
+        await lives_on(database).run(database.stop)
+    assert database.served == 0
