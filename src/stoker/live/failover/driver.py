@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import CONTROL, Principal
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover import deeds, inputs
 from stoker.brain.failover.deeds import Deed
@@ -24,8 +25,8 @@ from stoker.brain.failover.inputs import Input, PeerSaid, Role
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, active, following
 from stoker.live.copies import Copies, NotActive
-from stoker.live.failover.follower import StartOver
 from stoker.live.failover.errands import Errands
+from stoker.live.failover.follower import StartOver
 from stoker.live.failover.keeping import Keeping
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.standing import PairView, not_active
@@ -36,9 +37,9 @@ from stoker.ports import Lease, LeaseUnreachable, LogFailed
 INBOX_MAX: Final = 10_000
 """Inputs that wait for the machine; it takes each in microseconds."""
 PROMOTE_S: Final = 30.0
-
 _ONCE: Final = ("marker", "promise", "follow")
 """Errands that nobody runs again; a ping is followed by the next."""
+
 
 class NewLife(Exception):
     """This life is over; begin another one from what is on disk. The message says why."""
@@ -79,6 +80,7 @@ class Driver:
         self._control: ControlPlane | None = None
         self._led = asyncio.Event()
         self._lead: deeds.Lead | None = None
+        self._promoted_by = CONTROL
         self._ended: deeds.StepDown | None = None
         self._over = asyncio.Event()
         self._complained: dict[str, str] = {}
@@ -124,9 +126,10 @@ class Driver:
         """A peer has spoken to us, whoever dialled."""
         self._tell(said)
 
-    async def promote(self) -> None:
+    async def promote(self, by: Principal) -> None:
         if not self.follows:
             return
+        self._promoted_by = by
         view = self.view()
         self._tell(inputs.ForcePromotion())
         try:
@@ -166,7 +169,8 @@ class Driver:
         duties.begin("replication", self._keeping.lead(lead.epoch))
         await asyncio.sleep(0)
         try:
-            async with active(control, lead.epoch, forced=lead.forced) as working:
+            by = self._promoted_by if lead.forced else CONTROL
+            async with active(control, lead.epoch, by=by, forced=lead.forced) as working:
                 await first_of(duties.until(stop), working.until(stop))
         except DutyEnded as fault:
             if isinstance(fault.__cause__, LogFailed):
