@@ -25,7 +25,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from stoker.adapters.marker_record import MarkerDamaged, damaged, sealed, unsealed
-from stoker.adapters.postgres_link import LOST, OPTIONS, Connection, one, whole, words_of
+from stoker.adapters.postgres_link import DURABLY, LOST, OPTIONS, Connection, one, whole, words_of
 from stoker.adapters.postgres_schema import migrate
 from stoker.brain.domain.marker import Marker
 from stoker.ports import Clock, LeaseUnreachable
@@ -162,6 +162,7 @@ class PostgresLease:
             if not self._migrated:
                 await migrate(db)
                 self._migrated = True
+            await db.execute(DURABLY)
             limit_ms = str(max(1, round(self._timeout_s * 1_000)))
             await db.execute("SELECT set_config('statement_timeout', %s, false)", (limit_ms,))  # Q4
         except BaseException:

@@ -53,7 +53,7 @@ OPTIONS: Final[dict[str, Any]] = {
 }
 """A server that is gone without a word is noticed in ten seconds."""
 
-_DURABLY: Final = (
+DURABLY: Final = (
     "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
     "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false)"
 )
@@ -209,7 +209,7 @@ class PostgresLink:
         db = await self._connect()
         if self._shared:
             try:
-                await asked(db, lambda db: db.execute(_DURABLY))
+                await asked(db, lambda db: db.execute(DURABLY))
                 await asked(db, lambda db: db.execute(SETTLE))
             except BaseException:
                 await _close(db)
@@ -221,7 +221,7 @@ class PostgresLink:
         db = await self._connect()
         try:
             db.add_notice_handler(self._noticed)
-            await db.execute(_DURABLY)
+            await db.execute(DURABLY)
             await self._lock(db, lost_pid)
         except BaseException:
             await _close(db)
