@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.marker import Marker
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command, CreateToken, Requeue, SignalJob, Submit
 from stoker.brain.state.events.job import JobSubmitted
@@ -59,9 +60,21 @@ class PairCluster(Cast):
         self.client = PairClient(list(self.controls.values()), self.network)
         self.pair = PairOracle(self)
         self.network.on_message = self.pair.instructs
+        self.place.on_put = self._marker_was_put
+        self._when_replaced: list[tuple[str, Callable[[], None]]] = []
+
+    def _marker_was_put(self, marker: Marker) -> None:
         if self.database is not None:
-            database = self.database
-            self.place.on_put = lambda marker: database.move_epoch(marker.epoch)
+            self.database.move_epoch(marker.epoch)
+        name = marker.holder.name if marker.holder else ""
+        due = [then for replaced, then in self._when_replaced if name != replaced]
+        self._when_replaced = [waiting for waiting in self._when_replaced if name == waiting[0]]
+        for then in due:
+            then()
+
+    def when_replaced(self, control: PairControl, then: Callable[[], None]) -> None:
+        """Called in the very moment in which the marker names somebody else as its holder."""
+        self._when_replaced.append((control.name, then))
 
     # --- who is who ---------------------------------------------------------------------------------------------
 
@@ -182,6 +195,9 @@ class PairCluster(Cast):
         self.look()
 
     def _calm_controls(self) -> None:
+        for client in tuple(self._clients):
+            client.cancel()
+        self._when_replaced.clear()
         place = self.place
         place.cut.clear()
         place.down, place.stall_s, place.lossy, place.late = False, 0.0, 0.0, 0.0

@@ -74,6 +74,32 @@ async def control_stopped_at_a_commit_point(cluster: PairCluster) -> None:
     act(cluster)
 
 
+async def active_stopped_until_it_is_replaced(cluster: PairCluster) -> None:
+    """On its way to its disk, or wherever it is; it goes on right when the other one has the marker."""
+    control = cluster.active
+    if control is None:
+        return
+    disk = cluster.log_of(control)
+
+    def stop() -> None:
+        control.pause()
+        cluster.when_replaced(control, lambda: _afterwards(cluster, cluster.dice.choice([0.0, 0.003, 0.03]), resume))
+        _afterwards(cluster, 20.0, resume)
+
+    process = control.process
+
+    def resume() -> None:
+        if control.process is process:
+            control.go_on()
+
+    if cluster.dice.random() < 0.7 and disk.trap is None:
+        disk.trap = _Halt(cluster.dice.choice([CommitPoint.BEFORE_WRITE, CommitPoint.BEFORE_ANSWER]), disk, stop)
+    else:
+        stop()
+    for _ in range(3):
+        act(cluster)
+
+
 async def control_stopped(cluster: PairCluster) -> None:
     _stop_for(cluster, active_or_any(cluster), cluster.dice.choice(WHILE))
 
@@ -274,7 +300,8 @@ KINDS: Final[tuple[tuple[Fault, ...], ...]] = (
         control_killed_at_a_commit_point,
         control_stopped_at_a_commit_point,
         control_stopped,
-        control_stopped,
+        active_stopped_until_it_is_replaced,
+        active_stopped_until_it_is_replaced,
         active_stopped_before_it_speaks,
         control_resigns,
         control_loses_its_disk,

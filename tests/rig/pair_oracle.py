@@ -6,6 +6,8 @@ Promises: P1  in each epoch one life of one control plane acknowledges and instr
           P4  what is acknowledged is on the disk of everyone who may take over, by the marker as it is at that moment
           P5  what came under one idempotency key is there once
           P6  once faults have ended both are in sync, with equal logs and equal states
+          P7  no node carries out an instruction once it has carried out one of a newer epoch
+          P8  nothing of an older epoch stands behind something of a newer one
 """
 
 from collections.abc import Sequence
@@ -13,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stoker.brain.domain.ids import Epoch, JobId
+from stoker.brain.domain.instruction import Instruction
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.live.committer import Committer
 from stoker.live.feed import Entry
 from stoker.live.streams import Message
-from tests.rig.sim_disk import SimDisk
+from tests.rig.sim_disk import NO_EPOCH, SimDisk
 from tests.rig.sim_network import Served
 
 if TYPE_CHECKING:
@@ -44,6 +47,10 @@ class PairOracle:
     leader: Committer | None = None
     """Whoever has acknowledged something under the newest epoch."""
     takeovers: int = 0
+    newest: Epoch = NO_EPOCH
+    """Of what is in `truth`."""
+    obeyed: dict[str, Epoch] = field(default_factory=dict)
+    """By node, the newest epoch of what it carried out."""
 
     def _say(self, fault: str) -> None:
         self.cluster.oracle.broken.append(fault)
@@ -69,7 +76,7 @@ class PairOracle:
             self._leads(control, committer, first)
         for position, record in enumerate(records, start=first):
             if position == len(self.truth) + 1:
-                self._know(record)
+                self._know(record, epoch)
             elif position > len(self.truth) or self.truth[position - 1] != record:
                 self._say(f"P3 {control.name} acknowledges another record {position} in epoch {epoch}")
         self._must_be_kept(control, first, records)
@@ -92,8 +99,18 @@ class PairOracle:
         if holding != [control.name]:
             self._say(f"P2 {control.name} {does} in epoch {epoch}, and those who hold the lease are {holding}")
 
-    def _know(self, record: bytes) -> None:
+    def carried_out(self, node: str, instruction: Instruction) -> None:
+        """P7"""
+        newest = self.obeyed.get(node, NO_EPOCH)
+        self.obeyed[node] = max(newest, instruction.epoch)
+        if instruction.epoch < newest:
+            self._say(f"P7 {node} has obeyed epoch {newest}, and carries out {instruction}")
+
+    def _know(self, record: bytes, epoch: Epoch) -> None:
         self.truth.append(record)
+        if epoch < self.newest:
+            self._say(f"P8 record {len(self.truth)} is of epoch {epoch}, and stands behind one of epoch {self.newest}")
+        self.newest = max(self.newest, epoch)
         self.cluster.oracle.written((record,))
 
     def _leads(self, control: "PairControl", committer: Committer, first: int) -> None:
@@ -109,7 +126,7 @@ class PairOracle:
                     self._say(f"P3 {control.name} leads with another record {position}")
                     return
             else:
-                self._know(record)
+                self._know(record, disk.epochs[position - disk.first])
         self.leader, self.takeovers = committer, self.takeovers + 1
         self.cluster.oracle.killed()
         self.cluster.oracle.recovered(committer.state)

@@ -4,10 +4,13 @@ reckoning."""
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
+from stoker.agent.orders import Orders
 from stoker.brain import cycle
 from stoker.brain.domain.ids import Position
+from stoker.brain.domain.instruction import Instruction
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant
@@ -86,7 +89,19 @@ def watched(cluster: PairCluster) -> Iterator[None]:
         pair.announced(writer, batch.entries, batch.records)
         announce(writer, batch)
 
+    def carrying_out(name: str) -> "mock._patch[Any]":
+        real = getattr(Orders, name)
+
+        async def carried_out(orders: Orders, instruction: Instruction) -> None:
+            pair.carried_out(orders._ports.telemetry.who, instruction)  # type: ignore[attr-defined]  # the rig's
+            await real(orders, instruction)
+
+        return mock.patch.object(Orders, name, carried_out)
+
     with (
+        carrying_out("_start"),
+        carrying_out("_stop"),
+        carrying_out("_signal"),
         mock.patch.object(committer, "apply", seen),
         mock.patch.object(cycle, "propose", planned),
         mock.patch.object(Committer, "_announce", announced),

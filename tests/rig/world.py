@@ -52,7 +52,7 @@ class Notes:
     """The Telemetry port: keeps what was said, for assertions and for the story of a failed seed."""
 
     def __init__(self, clock: SimClock, who: str, lines_max: int = 5_000) -> None:
-        self._clock, self._who, self._lines_max = clock, who, lines_max
+        self._clock, self.who, self._lines_max = clock, who, lines_max
         self.lines: list[str] = []
         self.counts: dict[str, int] = {}
         self.gauges: dict[str, float] = {}
@@ -60,7 +60,7 @@ class Notes:
     def event(self, name: str, **fields: object) -> None:
         if len(self.lines) < self._lines_max:
             said = " ".join(f"{key}={value}" for key, value in fields.items())
-            self.lines.append(f"{self._clock.mono():10.3f} {self._who} {name} {said}")
+            self.lines.append(f"{self._clock.mono():10.3f} {self.who} {name} {said}")
 
     def warn(self, name: str, **fields: object) -> None:
         self.event(name, **fields)

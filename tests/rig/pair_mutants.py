@@ -1,0 +1,229 @@
+"""Promises broken on purpose: each of these is real code made wrong, and `tests.rig` must notice.
+
+A mutant is applied to a MonkeyPatch. `FOUND` says which promise notices, and with which seed it was found first.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import pytest
+
+from stoker.agent.daemon import Daemon
+from stoker.agent.ports import LinkSession
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.marker import Marker
+from stoker.brain.domain.units import Mono
+from stoker.brain.failover import machine, obstacle, talk
+from stoker.brain.failover.inputs import LogStands, MarkerPut, Role
+from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.obstacle import Seat
+from stoker.brain.failover.peers import Peers
+from stoker.brain.failover.talk import Outcome, Talk
+from stoker.brain.failover.timing import Timing
+from stoker.brain.state import leases
+from stoker.live.committer import Committer
+from stoker.live.failover.copies import Replication, Stage, Standby
+from stoker.live.failover.follower import Follower
+from stoker.live.failover.keeping import Leased
+from stoker.live.liveness import Liveness
+from stoker.ports import ReplicaLog, Stored
+from tests.rig.sim_shared_log import SimSharedLog
+from tests.rig.test_the_rig_bites import (
+    an_end_is_sent_once_and_then_forgotten,
+    gpus_are_free_once_the_leader_has_exited,
+)
+
+Patch = pytest.MonkeyPatch
+
+
+# --- acknowledgements ---------------------------------------------------------------------------------------------
+
+
+def answers_do_not_wait_for_the_disk(patch: Patch) -> None:
+    async def settled(committer: Committer) -> None:
+        committer._work.set()
+
+    patch.setattr(Committer, "settled", settled)
+
+
+def answers_do_not_wait_for_the_others(patch: Patch) -> None:
+    async def kept(replication: Replication, position: Position) -> None:
+        replication.acknowledged = max(replication.acknowledged, position)
+
+    patch.setattr(Replication, "kept", kept)
+
+
+def a_late_standby_is_left_behind_before_the_marker_says_so(patch: Patch) -> None:
+    """Acknowledging alone without leaving the in-sync set."""
+    real = Replication._ask
+
+    def ask(replication: Replication, standby: Standby) -> None:
+        real(replication, standby)
+        if standby.stage is Stage.DROPPED:
+            standby.stage = Stage.OUT
+
+    patch.setattr(Replication, "_ask", ask)
+
+
+def a_standby_confirms_before_its_disk_has_it(patch: Patch) -> None:
+    real = Follower._take
+
+    async def take(follower: Follower, rows: Sequence[Stored]) -> None:
+        if not isinstance(follower._log, _Hasty):
+            follower._log = _Hasty(follower._log)  # type: ignore[assignment]
+        await real(follower, rows)
+
+    patch.setattr(Follower, "_take", take)
+
+
+class _Hasty:
+    """A log that says that it has what it has only begun to write."""
+
+    def __init__(self, log: ReplicaLog) -> None:
+        self._log = log
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+    async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        task = asyncio.get_running_loop().create_task(self._append(epoch, position, records))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        async with self._turn:
+            await self._log.append(epoch, position, records)
+
+
+def the_lease_is_not_looked_at_before_it_speaks(patch: Patch) -> None:
+    patch.setattr(Replication, "check", lambda replication: None)
+    patch.setattr(Leased, "check", lambda leased: None)
+
+
+# --- who is active ------------------------------------------------------------------------------------------------
+
+
+def the_epoch_is_not_compared(patch: Patch) -> None:
+    """Where all share one log; to be run with one."""
+    patch.setattr(SimSharedLog, "floor", property(lambda log: Epoch(0)))
+
+
+def whoever_is_outside_the_set_takes_over_too(patch: Patch) -> None:
+    real = obstacle.obstacle
+
+    def lenient(seat: Seat, talk: Talk, log: LogStands | None, peers: Peers, now: Mono) -> str:
+        found = real(seat, talk, log, peers, now)
+        return "" if found.startswith(("not in the", "its log ends")) else found
+
+    patch.setattr(machine, "obstacle", lenient)
+
+
+def a_lost_put_is_taken_for_won(patch: Patch) -> None:
+    real = Talk.was_put
+
+    def was_put(told_to: Talk, told: MarkerPut, now: Mono) -> Outcome | None:
+        return real(told_to, MarkerPut(marker=told.marker, won=True), now)
+
+    patch.setattr(Talk, "was_put", was_put)
+
+
+def a_lease_is_taken_that_may_still_hold(patch: Patch) -> None:
+    patch.setattr(Timing, "fallow_s", property(lambda timing: timing.lease_s / 2))
+
+
+def a_lease_counts_from_the_answer(patch: Patch) -> None:
+    real = talk.Talk._learn
+
+    def learn(told: Talk, marker: Marker | None, now: Mono) -> None:
+        real(told, marker, now)
+        told.put_at = now
+
+    patch.setattr(Talk, "_learn", learn)
+
+
+def an_epoch_is_led_twice(patch: Patch) -> None:
+    real = obstacle.newest_epoch
+
+    def newest(marker: Marker | None, log: LogStands) -> Epoch:
+        return Epoch(max(0, real(marker, log) - 1))
+
+    patch.setattr(machine, "newest_epoch", newest)
+
+
+def what_follows_behind_another_log_is_kept(patch: Patch) -> None:
+    """A returning active goes on with its own tail."""
+
+    async def cut(follower: Follower, position: Position, address: str) -> None:
+        follower.position = position
+
+    patch.setattr(Follower, "_cut", cut)
+
+
+def an_old_active_is_obeyed_for_as_long_as_it_likes(patch: Patch) -> None:
+    """Every line of defence at once, since any one of them would do: its lease, its copies, and the agents' memory."""
+    the_lease_is_not_looked_at_before_it_speaks(patch)
+    answers_do_not_wait_for_the_others(patch)
+    patch.setattr(Machine, "_lease_ended", lambda one: None)
+    patch.setattr(Machine, "holds", lambda one, now: one.role is Role.ACTIVE)
+
+    async def may_obey(daemon: Daemon, session: LinkSession) -> bool:
+        return True
+
+    patch.setattr(Daemon, "_may_obey", may_obey)
+
+
+# --- attempts -----------------------------------------------------------------------------------------------------
+
+
+def attempts_are_settled_before_their_lease_is_over(patch: Patch) -> None:
+    patch.setattr(leases, "surely_over_ms", lambda lease_ms: lease_ms // 2)
+
+
+def what_clocks_drift_and_kills_take_is_forgotten(patch: Patch) -> None:
+    patch.setattr(leases, "surely_over_ms", lambda lease_ms: lease_ms)
+
+
+def silence_before_a_take_over_counts(patch: Patch) -> None:
+    patch.setattr(Liveness, "begin", lambda liveness: None)
+
+
+def a_lease_of_an_attempt_counts_from_the_answer(patch: Patch) -> None:
+    async def tell(daemon: Daemon, at: Mono | None) -> None:
+        if at is not None:
+            await daemon._ports.runner.answered(daemon._ports.clock.mono())
+
+    patch.setattr(Daemon, "_tell_answered", tell)
+
+
+class Found(NamedTuple):
+    mutant: Callable[[Patch], None]
+    promise: str
+    """What the oracle says then."""
+    seed: int = 0
+    shared: bool = False
+
+
+FOUND: Final = (
+    Found(answers_do_not_wait_for_the_disk, "O1 |O18 |P5 "),
+    Found(answers_do_not_wait_for_the_others, "P4 |P3 "),
+    Found(a_late_standby_is_left_behind_before_the_marker_says_so, "P4 "),
+    Found(a_standby_confirms_before_its_disk_has_it, "P4 "),
+    Found(the_lease_is_not_looked_at_before_it_speaks, "P2 "),
+    Found(the_epoch_is_not_compared, "P8 ", shared=True),
+    Found(whoever_is_outside_the_set_takes_over_too, "P3 "),
+    Found(a_lost_put_is_taken_for_won, "P1 |P2 "),
+    Found(a_lease_is_taken_that_may_still_hold, "P1 |P2 "),
+    Found(a_lease_counts_from_the_answer, "P1 |P2 "),
+    Found(an_epoch_is_led_twice, "P1 "),
+    Found(what_follows_behind_another_log_is_kept, "sync|P6 "),
+    Found(an_old_active_is_obeyed_for_as_long_as_it_likes, "P7 "),
+    Found(attempts_are_settled_before_their_lease_is_over, "O5 |O4 "),
+    Found(what_clocks_drift_and_kills_take_is_forgotten, "O5 |O4 "),
+    Found(silence_before_a_take_over_counts, "O5 |O4 "),
+    Found(a_lease_of_an_attempt_counts_from_the_answer, "O5 |O4 "),
+    Found(gpus_are_free_once_the_leader_has_exited, "O5 "),
+    Found(an_end_is_sent_once_and_then_forgotten, "O8 |O9 "),
+)
