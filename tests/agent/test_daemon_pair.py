@@ -62,6 +62,34 @@ async def test_an_agent_that_is_sent_to_another_cluster_begins_anew_and_says_so(
 
 
 @on_virtual_time
+async def test_nothing_that_is_known_of_one_cluster_is_told_to_another() -> None:
+    """Both begin to count their jobs at 1: an old end would be taken for that of a job which never ran."""
+    control, runner, fence = TwinControl(), TwinRunner(), NoFence()
+    async with Node(control, runner, fence=fence) as node:
+        await node.connected()
+        for job in (1, 2, 3):
+            await running(node, job=job)
+        runner.end(key(1), exited(7))
+        await node.until(lambda: key(1) in runner.settled)
+        control.loses_ends = True
+        runner.end(key(2), exited(8))
+        await asyncio.sleep(1)
+        control.cluster_id, control.loses_ends, streams = "cluster-2", False, len(control.sessions)
+        control.finished.clear()
+        control.break_stream()
+        await node.until(lambda: len(control.sessions) > streams and control.session.reports)
+        inventory = control.session.reports[0]
+        assert isinstance(inventory, TaskInventory)
+        assert (inventory.tasks, inventory.kept, runner.renounced) == ((), (), 1)
+        control.tell(start(key(1)))
+        await node.until(lambda: key(1) in runner.records)
+        runner.end(key(1), exited(0))
+        await node.until(lambda: control.finished)
+        assert [(one.key, one.end.exit_code) for one in control.finished] == [(key(1), 0)]
+    assert fence.read().cluster_id == "cluster-2"
+
+
+@on_virtual_time
 async def test_a_control_plane_that_names_no_cluster_is_told_from_others_by_its_epoch_alone() -> None:
     """One of an older version."""
     control, fence = TwinControl(), NoFence()

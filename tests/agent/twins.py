@@ -191,6 +191,7 @@ class TwinRunner:
         self.keeps_leases = False
         self.start_s = 0.002
         self.connects = 0
+        self.renounced = 0
         self.was_shut_down = False
         self._reports: asyncio.Queue[RunnerReport] = asyncio.Queue()
 
@@ -260,6 +261,14 @@ class TwinRunner:
         output = self.outputs[key]
         begin = max(0, len(output) + offset) if offset < 0 else offset
         return LogSlice(offset=begin, data=output[begin : begin + limit], size=len(output), ended=key in self.ends)
+
+    async def renounce(self) -> None:
+        self._check()
+        self.renounced += 1
+        self.records.clear()
+        self.ends.clear()
+        self.settled.clear()
+        self.die(and_sweep=False)
 
     async def shutdown(self) -> None:
         self.was_shut_down = True

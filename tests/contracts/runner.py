@@ -303,6 +303,23 @@ class RunnerContract:
             with pytest.raises(OSError, match="no "):
                 await agent.runner.read_log(key(99), 0, 100)
 
+    async def test_a_runner_that_renounces_leaves_no_process_and_no_record(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            for job in (1, 2):
+                await agent.runner.start(node.task(key(job), lasts_s=0.1))
+                await agent.end(key(job))
+            await agent.runner.settle(key(1))
+            await agent.runner.start(node.task(key(3), lasts_s=LONG_S, stubborn=True))
+            await agent.begun(node, key(3))
+            await agent.runner.renounce()
+            await agent.hear(RunnerGone)
+            assert not node.lives(key(3))
+        async with agent_on(node) as agent:
+            inventory = await agent.inventory()
+            assert (inventory.tasks, inventory.ends) == ((), ())
+            await agent.runner.start(node.task(key(1), lasts_s=0.1, exit_code=8))
+            assert (await agent.end(key(1))).exit_code == 8, "it is another job's task now"
+
     async def test_shutdown_leaves_no_process_and_ends_the_runner(self, node: RunnerNode) -> None:
         async with agent_on(node) as agent:
             await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))

@@ -70,7 +70,10 @@ def test_an_agent_that_was_restarted_refuses_a_control_plane_of_an_older_epoch_a
             agent.kill()
             agent.start()
             until(lambda: "cluster_changed" in agent.output(), "it begins anew")
-            until(lambda: another.ask("GET", "/api/v1/nodes")[1]["nodes"], "it has registered")
+            first = submit(another, "exit 9")
+            assert first == "1", "as the first job of the former cluster, which succeeded"
+            ended = until_state(another, first, "failed", "succeeded")
+            assert (ended["exit_code"], len(ended["attempts"])) == (9, 1)
 
 
 def _copy(folder: Path, to: Path) -> None:

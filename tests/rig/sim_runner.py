@@ -307,6 +307,13 @@ class SimRunner:
             raise OSError("no such output")
         return LogSlice(offset=0, data=b"", size=0, ended=key in self._machine.ends)
 
+    async def renounce(self) -> None:
+        runner = await self._reach()
+        runner.kill_all()
+        for records in (self._machine.records, self._machine.booted, self._machine.ends, self._machine.settled):
+            records.clear()
+        self._machine.kill_runner()
+
     async def shutdown(self) -> None:
         runner = await self._reach()
         runner.kill_all()

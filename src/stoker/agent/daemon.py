@@ -5,13 +5,15 @@ The logic between the Link and Runner ports. It holds no thread and reads no clo
 Rules: A1  the first report on each stream is the inventory of tasks, and none is sent before the runner gave its own
        A2  only instructions received on the present stream are acted on (`orders`); when it breaks, the rest is dropped
        A3  no control plane of an older epoch than the newest ever obeyed is obeyed, by this agent process or by a later
-           one: the epoch is on disk before anything is done under it. Another cluster begins anew
+           one: the epoch is on disk before anything is done under it
        A7  a sign of life goes out at once and then every heartbeat, and at once when a task is ending
        A8  when the runner dies the stream is dropped too, and both begin again from the next runner's inventory:
            a start that died with it is in neither the inventory nor the air
        A11 a refusal is logged once, however often it is repeated: again only when it has other words, or when this
            agent was let in meanwhile; that only standbys answer is ordinary, and said once until one is active
        A14 the runner is told when the newest answered beat was sent, before anything that was ordered after it
+       A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
+           how it ended
        A15 a control plane that leaves beats unanswered is left, where there is another to go to
 """
 
@@ -209,6 +211,9 @@ class Daemon:
         theirs = Obeyed(session.cluster_id or before.cluster_id, session.epoch)
         if before.cluster_id not in ("", theirs.cluster_id):
             self._ports.telemetry.warn("cluster_changed", before=before.cluster_id, now=theirs.cluster_id)
+            if not self._observed.is_empty:
+                await self._renounce()
+                return False
         elif theirs.epoch < before.epoch:
             ignored(self._ports.telemetry, "session", theirs.epoch, before.epoch)
             return False
@@ -220,6 +225,15 @@ class Daemon:
                 return False
             self._obeyed = theirs
         return True
+
+    async def _renounce(self) -> None:
+        """A16. The stream waits for the next runner, which knows nothing."""
+        try:
+            await self._ports.runner.renounce()
+        except OSError as error:
+            self._ports.telemetry.warn("runner_call_failed", error=str(error))
+        else:
+            self._observed.renounce()
 
     async def _serve(self, session: LinkSession) -> bool:
         if not self._runner_ready.is_set():

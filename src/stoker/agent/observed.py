@@ -131,6 +131,16 @@ class Observed:
         held = {gpu: status.key for status in self.open.values() for gpu in status.gpus}
         return {gpu: held[gpu] for gpu in gpus if gpu in held}
 
+    @property
+    def is_empty(self) -> bool:
+        """Is no task known here, not even one that ended?"""
+        return not (self.open or self.offered or self._settled)
+
+    def renounce(self) -> None:
+        """All of it was another cluster's. What runs is left to the runner's next inventory."""
+        for known in (self.offered, self._own, self._settled):
+            known.clear()
+
     def has_job(self, job: JobId) -> bool:
         return any(key.job == job for key in self.open)
 

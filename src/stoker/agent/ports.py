@@ -240,6 +240,11 @@ class Runner(Protocol):
         """A negative offset counts from the end. Raises OSError when there is no such output."""
         ...
 
+    async def renounce(self) -> None:
+        """Kill every task, forget every record, then end the runner; returns when it was told, RunnerGone follows. Its
+        records were another cluster's, which may have given the same numbers to other jobs."""
+        ...
+
     async def shutdown(self) -> None:
         """Kill every task, then end the runner. For `up` and `demo`."""
         ...

@@ -160,6 +160,9 @@ class RunnerSocket:
             raise FileNotFoundError(f"no output of job {key.job} is kept on this node") from error
         return LogSlice(offset=begin, data=content, size=size, ended=ended)
 
+    async def renounce(self) -> None:
+        await self._send({"do": "renounce"})
+
     async def shutdown(self) -> None:
         """Kill every task, then end the runner. Raises TimeoutError when a process can't be killed."""
         if self._reading is None or self._reading.done():

@@ -127,6 +127,12 @@ class Journal:
             self._append({"t": "forgotten", "key": key})
         return gone
 
+    def renounce(self) -> None:
+        """Forget every end, for good. Raises OSError."""
+        self.settled.clear()
+        self.offered.clear()
+        self.rewrite()
+
     def commit(self, *, durable: bool) -> None:
         """J1, J5. Raises OSError; what was appended stays in memory and is written by the next `rewrite`."""
         if self._broken:

@@ -70,6 +70,7 @@ class Loop:
         self._channel = Channel(SOCKET_NAME, self._epoll)
         self._greet = False
         self._closing = False
+        self._renounced = False
         self._term = False
         self._unguarded = False
         """It had a guard, and that is gone."""
@@ -83,6 +84,8 @@ class Loop:
         self._roster.inherit()
         while not self._turn():
             pass
+        if self._renounced:
+            self._renounce()
         self._channel.say({"say": "bye", "error": ""})
         self._say_farewell()
 
@@ -167,7 +170,8 @@ class Loop:
             self._roster.recall(read_key(message))
         elif deed == "answered":
             self._roster.leases.answered(read_number(message, "at_ms") / 1000, clock.boot_s())
-        elif deed == "shutdown":
+        elif deed in ("shutdown", "renounce"):
+            self._renounced = self._renounced or deed == "renounce"
             self._close()
 
     def _close(self) -> None:
@@ -196,6 +200,13 @@ class Loop:
         if not self._greet:
             self._roster.news += ({"say": "over", **over} for over in self._roster.overs)
         self._roster.overs.clear()
+
+    def _renounce(self) -> None:
+        """Nothing runs any more, and no end is told to anybody: the next runner finds an empty journal."""
+        try:
+            self._journal.renounce()
+        except OSError as error:
+            complain(f"the journal can't be written: {error}; what it holds of another cluster stays in it")
 
     def _write_hints(self) -> None:
         """What helps a later search, without a wait."""
