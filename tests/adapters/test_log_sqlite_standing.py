@@ -1,9 +1,12 @@
 """What a log in SQLite keeps beside its records, and what it keeps of those that it loses."""
 
+import asyncio
 import base64
 import json
 import shutil
 import sqlite3
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -146,3 +149,30 @@ async def test_snapshots_of_what_was_cut_off_are_kept_aside_the_newest_two(store
     assert len(list(store.folder.glob("snapshot-*.cut"))) == 2
     async with opened(store) as (log, _):
         assert await everything(log) == numbered(1, 3)
+
+
+async def test_k4_a_snapshot_whose_saver_was_cancelled_while_the_disk_was_busy_with_it_is_none_of_a_cut_log(
+    store: FolderStore,
+) -> None:
+    """A thread goes on with what nobody waits for any more."""
+    busy, go_on = threading.Event(), threading.Event()
+    async with opened(store) as (log, _):
+        await log.append(ONE, Position(0), records(1, 9))
+        save = log._snapshots.save
+
+        def slowly(position: Position, chunks: Sequence[bytes]) -> None:
+            busy.set()
+            go_on.wait(5)
+            save(position, chunks)
+
+        log._snapshots.save = slowly
+        saving = asyncio.ensure_future(log.save_snapshot(Position(9), [b"at 9"]))
+        await asyncio.to_thread(busy.wait)
+        saving.cancel()
+        await asyncio.gather(saving, return_exceptions=True)
+        cutting = asyncio.ensure_future(log.cut(Position(4)))
+        await asyncio.wait((cutting,), timeout=0.1)
+        go_on.set()
+        await cutting
+    async with opened(store) as (_, end):
+        assert end == 4

@@ -162,6 +162,7 @@ class SqliteLog:
 
     async def cut(self, position: Position) -> str:
         async with self._saving:
+            await self._in(self._side, lambda: None)  # one whose saver was cancelled may still be on its way to disk
             return await self._in(self._writer, self._cut, position)
 
     async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:

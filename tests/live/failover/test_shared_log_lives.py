@@ -1,7 +1,7 @@
 """When is a database that has the log waited for, and when does a process end over it? Rules Y2 and Y4 of `lives`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -63,10 +63,9 @@ def lives_on(database: Database) -> Lives:
             database.opening()
             return await super().open()
 
-    log: Callable[[], Log] = lambda: Log(disk, clock, entropy, who="a")  # noqa: E731
     around = Surroundings(
         own_log=None,
-        common_log=log,
+        common_log=lambda: Log(disk, clock, entropy, who="a"),
         uid=lambda: "uid-a",
         history=lambda: SimHistory(disk.archive, clock),
         lease=SimLease(place, clock, entropy, who="a"),
