@@ -345,3 +345,17 @@ def test_a_standby_that_breaks_over_what_it_was_sent_begins_anew_and_follows() -
         assert two.b.jobs == [1]
 
     lived(story)
+
+
+def test_one_that_was_stopped_past_its_lease_calls_nothing_that_it_shows_fresh() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        old = two.a.driver
+        assert old is not None
+        assert not old.follows
+        two.a.process.stop()
+        await two.until(lambda: two.b.is_active)
+        assert old.machine.role is Role.ACTIVE, "it hasn't had the time to notice"
+        assert old.follows
+
+    lived(story)

@@ -96,7 +96,7 @@ class Driver:
 
     @property
     def follows(self) -> bool:
-        return self.machine.role is not Role.ACTIVE
+        return not self.machine.holds(self._clock.mono())
 
     def not_active(self) -> Refusal:
         return not_active(self.view())

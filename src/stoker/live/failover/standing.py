@@ -39,7 +39,8 @@ class Standing(Protocol):
 
     @property
     def follows(self) -> bool:
-        """Is another one active, or nobody?"""
+        """Is another one active, or nobody? At this moment: one that was stopped past the end of its lease says so even
+        before it notices that it must step down."""
         ...
 
     def view(self) -> PairView: ...
