@@ -28,7 +28,7 @@ from stoker.brain import cycle
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import CONTROL, Epoch, JobId, Position, Principal
 from stoker.brain.domain.plan import Plan
-from stoker.brain.domain.units import SECOND_MS, Instant
+from stoker.brain.domain.units import SECOND_MS, Instant, Mono
 from stoker.brain.state.admit.dispatch import admit
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
@@ -117,6 +117,7 @@ class Committer:
         self._gathering = _Batch()
         self._flying = _Batch()
         self._work = asyncio.Event()
+        self._appending_since: Mono | None = None
         self._closing = False
 
     def listen(self, listener: Listener, *, of_ours: bool = False) -> None:
@@ -160,6 +161,11 @@ class Committer:
     def waiting(self) -> int:
         """Commands that wait for the disk."""
         return len(self._gathering.waiting) + len(self._flying.waiting)
+
+    @property
+    def appending_s(self) -> float:
+        """For how long the log has been at the present append. 0 = it is at none."""
+        return 0.0 if self._appending_since is None else self._clock.mono() - self._appending_since
 
     def is_undurable(self, job: JobId) -> bool:
         """Does the state show of this job what no agent may hear yet? (`job_to_instruct` says so once it may.)"""
@@ -257,7 +263,9 @@ class Committer:
         try:
             if batch.records:
                 self._copies.ship(self.state.epoch, self.durable, batch.records)
+                self._appending_since = began
                 await self._log.append(self.state.epoch, self.durable, batch.records)
+                self._appending_since = None
                 await self._copies.kept(Position(self.durable + len(batch.records)))
             self._copies.check()
         except (LogFailed, LogConflict) as fault:

@@ -359,3 +359,31 @@ def test_one_that_was_stopped_past_its_lease_calls_nothing_that_it_shows_fresh()
         assert old.follows
 
     lived(story)
+
+
+def test_a_disk_that_hangs_makes_the_active_one_hand_over_to_one_that_is_in_sync() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        two.a.disk.stall_s = 100_000.0
+        asked = asyncio.ensure_future(two.a.submit())
+        assert await two.until(lambda: two.b.is_active) < 6 * DEFAULT.lease_s
+        with pytest.raises(StokerError):
+            await asked
+        assert await two.b.submit() == 2, "the first was on its disk, though nobody was told so"
+
+    lived(story)
+
+
+def test_a_disk_that_hangs_for_a_while_or_while_nobody_else_is_in_sync_is_waited_for() -> None:
+    async def story(two: Two) -> None:
+        await two.begin()
+        two.a.disk.stall_s = 2 * DEFAULT.lease_s
+        await two.a.submit()
+        await two.b.kill()
+        two.a.disk.stall_s = 0.0
+        await two.a.submit()
+        two.a.disk.stall_s = 10 * DEFAULT.lease_s
+        await two.a.submit()
+        assert two.active is two.a
+
+    lived(story)

@@ -10,6 +10,7 @@ Rules: D1  every look and every write of the marker is answered, within the leas
        D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again
        D6  an errand that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer,
            or a standby would follow nobody, for ever
+       D7  an active one whose disk hangs gives the lease to those who are in sync, if there are any
 """
 
 import asyncio
@@ -37,6 +38,8 @@ from stoker.ports import Lease, LeaseUnreachable, LogFailed
 INBOX_MAX: Final = 10_000
 """Inputs that wait for the machine; it takes each in microseconds."""
 PROMOTE_S: Final = 30.0
+HUNG_LEASES: Final = 4
+"""D7: an append that takes as long as so many leases isn't waited for. A disk that only stalls comes back before."""
 _ONCE: Final = ("marker", "promise", "follow")
 """Errands that nobody runs again; a ping is followed by the next."""
 
@@ -296,7 +299,10 @@ class Driver:
             self._lost(fault)
             return
         self._agreed("marker")
-        self._tell_log()
+        if self._disk_hangs():
+            self._unfit(LogFailed("the disk takes nothing any more, and says nothing"))
+        else:
+            self._tell_log()
         self._tell(inputs.MarkerPut(marker=deed.marker, won=won))
 
     def _lost(self, fault: LeaseUnreachable | StokerError) -> None:
@@ -341,6 +347,11 @@ class Driver:
             return
         self._fit = True
         self._telemetry.event("log_fit_again")
+
+    def _disk_hangs(self) -> bool:
+        """D7"""
+        hung = self._parts.committer.appending_s > HUNG_LEASES * self.machine.timing.lease_s
+        return hung and len(self.machine.in_sync) > 1
 
     def _unfit(self, fault: LogFailed) -> None:
         self._fit = False
