@@ -6,7 +6,8 @@ they are told so.
 Rules: Y1  each life opens the log anew: what was in memory when it had to step down is never trusted
        Y2  what can't be mended by beginning anew (a damaged log, a folder that another process holds) ends the process
        Y3  lives that are short are followed by pauses that grow, so that a defect can't keep a machine busy
-       Y4  a log that can't be opened or read just now, as that in a database that is away, is waited for
+       Y4  a log that can't be opened or read just now, as that in a database that is away, is waited for; so is a port
+           of ours that somebody took between two lives
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from stoker.ports import History, Incoming, Lease, LogFailed, ReplicaLog, Shared
 SHORT_LIFE_S: Final = 10.0
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
+_BACK_SOON: Final = ("store_unreachable", "port_in_use")
 
 Serve = Callable[[ControlPlane, Driver, Replication | None], AbstractAsyncContextManager[None]]
 """Serves people and agents with this control plane from entry to exit."""
@@ -82,7 +84,7 @@ class Lives:
 
     def _is_away(self, fault: LogFailed | StokerError) -> bool:
         """Y4. What was never reached may have been named wrongly, and whoever starts it is told."""
-        return isinstance(fault, LogFailed) or (self._lived and fault.refusal.code == "store_unreachable")
+        return isinstance(fault, LogFailed) or (self._lived and fault.refusal.code in _BACK_SOON)
 
     async def _live(self, stop: asyncio.Event) -> None:
         world, settings, around = self._world, self._settings, self._around

@@ -24,8 +24,8 @@ from tests.rig.sim_shared_log import SimSharedLog
 from tests.rig.world import Notes, SimClock, SimEntropy
 
 
-def unreachable() -> StokerError:
-    return StokerError(refuse("store_unreachable", "the database can't be used: refused", "see that the server runs"))
+def refusal(code: str) -> StokerError:
+    return StokerError(refuse(code, "it can't be used: refused", "see that it runs"))
 
 
 class Database:
@@ -77,15 +77,23 @@ def lives_on(database: Database) -> Lives:
 
 
 @virtual
-async def test_y4_a_database_that_refuses_connections_between_two_lives_is_waited_for() -> None:
-    database = Database(None, unreachable(), unreachable())
+async def test_y4_what_can_be_used_again_soon_is_waited_for_between_two_lives() -> None:
+    database = Database(None, refusal("store_unreachable"), refusal("port_in_use"))
     await lives_on(database).run(database.stop)
     assert (database.served, database.tries) == (2, 4)
 
 
 @virtual
 async def test_y2_a_database_that_was_never_reached_ends_the_process_with_what_is_wrong() -> None:
-    database = Database(unreachable())
+    database = Database(refusal("store_unreachable"))
     with pytest.raises(StokerError, match="can't be used"):
         await lives_on(database).run(database.stop)
     assert database.served == 0
+
+
+@virtual
+async def test_y2_a_folder_that_another_process_holds_ends_the_process_at_any_time() -> None:
+    database = Database(None, refusal("data_dir_held"))
+    with pytest.raises(StokerError, match="can't be used"):
+        await lives_on(database).run(database.stop)
+    assert database.served == 1
