@@ -121,6 +121,24 @@ async def test_the_runner_ends_it_alone_when_the_agent_is_dead(node: RealNode) -
         assert over.end.cause is EndCause.LEASE_ENDED
 
 
+async def test_two_hundred_leases_that_end_together_are_over_in_time_and_the_runner_serves_on(node: RealNode) -> None:
+    """One by one they would take longer than the guard is patient."""
+    async with agent_on(node) as agent:
+        for job in range(1, 201):
+            await answered(node, agent)
+            await agent.runner.start(node.shell(key(job), "sleep 300 & sleep 300", lease_ms=4_000))
+        for job in range(1, 201):
+            await agent.running(key(job))
+            await answered(node, agent)
+        began = time.monotonic()
+        ends = [await agent.end(key(job)) for job in range(1, 201)]
+        assert time.monotonic() - began < 4.0 + KILL_S / 2
+        assert {end.cause for end in ends} == {EndCause.LEASE_ENDED}
+        assert [pid for job in (1, 100, 200) for pid in node.living(key(job))] == []
+        await agent.runner.start(node.shell(key(201), "exit 5"))
+        assert (await agent.end(key(201))).exit_code == 5
+
+
 async def test_a_runner_that_was_stopped_past_the_lease_kills_before_it_says_or_starts_anything(node: RealNode) -> None:
     async with agent_on(node) as agent:
         away = await begun(node, agent, family(node, key(1)))

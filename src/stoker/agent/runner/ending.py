@@ -55,12 +55,11 @@ def stop(task: Task, grace_s: float, trees: Trees, now_s: float) -> None:
         _kill(task, trees, now_s)
 
 
-def lapse(task: Task, words: str, trees: Trees, now_s: float) -> None:
-    """Its lease is over: whatever of it lives may soon run beside its successor. E4 holds here too."""
+def lapse(task: Task, words: str, now_s: float) -> None:
+    """Its lease is over, and it is to be killed together with others. E4 holds here too."""
     if task.phase != ENDING:
         task.cause, task.error = "lease_ended", words
-    if task.phase != ENDING or task.step != KILLED:
-        _kill(task, trees, now_s)
+    _enter(task, KILLED, now_s, now_s)
 
 
 def inherit(task: Task, trees: Trees, now_s: float) -> None:

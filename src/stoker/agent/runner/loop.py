@@ -97,18 +97,22 @@ class Loop:
         self._roster.look_again()
         for descriptor, _ in events:
             self._hear(descriptor)
-        self._roster.end_leases()
+        self._end_leases()
         self._roster.reap()
         self._roster.advance()
         self._make_durable()
-        self._roster.end_leases()  # the disk may have taken its time
-        self._warn_guard()
+        self._end_leases()  # the disk may have taken its time
         self._roster.launch(_LAUNCHES_PER_TURN)
         self._warn_guard()
         self._write_hints()
         self._report()
         self._housekeep()
         return self._may_leave()
+
+    def _end_leases(self) -> None:
+        """And let the guard know: to see a thousand tasks to their ends may take longer than it is patient."""
+        self._roster.end_leases()
+        self._warn_guard()
 
     def _warn_guard(self) -> None:
         """Before what may hang on a disk, since it must know what is over meanwhile; and before each wait for events,

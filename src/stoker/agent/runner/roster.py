@@ -123,11 +123,10 @@ class Roster:
 
     def recall(self, key: str) -> None:
         """Say its end again, if it has one. What isn't known (any more) is said to be forgotten."""
-        if self._journal.knows(key):
-            if key not in self.tasks:
-                self._answer_known(key)
-        else:
+        if not self._journal.knows(key):
             self.news.append({"say": "forgotten", "key": key})
+        elif key not in self.tasks:
+            self._answer_known(key)
 
     def _answer_known(self, key: str) -> None:
         """What the record knows; never a second start."""
@@ -308,13 +307,14 @@ class Roster:
     def end_leases(self) -> None:
         """Kill what has outlived its lease; a start that waits for the disk never comes to be."""
         now_s = clock.boot_s()
-        for key, words in self.leases.over(now_s):
-            task = self.tasks[key]
+        over = [(self.tasks[key], words) for key, words in self.leases.over(now_s)]
+        for task, words in over:
             if task.order is not None:
                 self._fail(task, "lease_ended", words)
             else:
-                ending.lapse(task, words, self._trees, now_s)
-                self._ending[key] = task
+                ending.lapse(task, words, now_s)
+                self._ending[task.key] = task
+        self._trees.kill_together([task.tree for task, _ in over if task.key in self._ending])
 
     def next_check_s(self) -> float:
         """When `advance` is due, in seconds since boot. Infinity = not before something happens."""

@@ -158,6 +158,29 @@ class Trees:
                 procfs.send(proc, signal.SIGKILL)
             self._scanned = None
 
+    def kill_together(self, trees: list[Tree]) -> None:
+        """SIGKILL to all that is surely theirs, with a few looks at /proc for all of them: hundreds of leases end at
+        once, and one by one they would take longer than they may."""
+        if not trees:
+            return
+        for tree in trees:
+            if tree.group is not None:
+                tree.group.kill()
+        leading = {tree.pid: tree for tree in trees if tree.leading}
+        keys, seen = {tree.key for tree in trees}, set[tuple[int, int]]()
+        for _ in range(_KILL_ROUNDS_MAX):
+            self.look_again()
+            procs = self._scan()
+            roots = {proc.pid for proc in procs.values() if _leads(leading.get(proc.session), proc)}
+            roots |= {orphan.pid for orphan in procfs.living_children(but=self._leaders) if self._owner(orphan) in keys}
+            found = procfs.with_descendants(roots | leading.keys(), procs)
+            fresh = [proc for proc in found if (proc.pid, proc.birth) not in seen]
+            if not fresh:
+                return
+            for proc in fresh:
+                seen.add((proc.pid, proc.birth))
+                procfs.send(proc, signal.SIGKILL)
+
     # --- search -------------------------------------------------------------------------------------------------
 
     def _orphans(self, tree: Tree) -> list[Proc]:
@@ -215,6 +238,11 @@ class Trees:
         if mark is None:
             mark = self._marks[proc.pid] = procfs.mark_of(proc.pid)
         return mark
+
+
+def _leads(tree: Tree | None, proc: Proc) -> bool:
+    """Is the process in the session of this tree's leader?"""
+    return tree is not None and proc.birth >= tree.birth
 
 
 def _in_session(tree: Tree, procs: dict[int, Proc]) -> list[int]:
