@@ -7,7 +7,8 @@ its lines are indented by two. What the machine answers stands below each line, 
     told:     what it is told, and when: `TIME WORDS`. Words are
                 log E:P [unfit]        its log ends at position P, with a record of epoch E
                 seen V HOLDER e=E in=a,b at=P     a look has come back; also `seen nothing`, `seen ours` (what we put
-                                       last), `seen same` (what was known before)
+                                       last), `seen same` (what was known before). More words: `acks=alone` (mode
+                                       async), `lossy=yes`, `lease=S`
                 won | beaten | lost    what became of the put under way; `lost` also of a look
                 said b active E:P      a peer has spoken (or `standby`)
                 caught_up b | fell_behind b | promised E | force | resign | tick
@@ -168,6 +169,9 @@ class _Story:
             holder=None if words[1] == "nobody" else member(words[1]),
             in_sync=tuple(member(name) for name in said.get("in", words[1]).split(",")),
             position=Position(int(said.get("at", 0))),
+            sync=said.get("acks") != "alone",
+            lossy="lossy" in said,
+            lease_s=float(said.get("lease", 0)),
             mark=f"{words[1]}.{words[0]}",
         )
 
@@ -194,7 +198,8 @@ def describe(deed: Deed) -> str:
         case deeds.PutMarker(marker):
             holder = marker.holder.name if marker.holder else "nobody"
             said = f"put {marker.version} {holder} e={marker.epoch} in={_names(marker.in_sync)} at={marker.position}"
-            return f"{said} ({marker.mark})"
+            more = ("" if marker.sync else " acks=alone") + (" lossy=yes" if marker.lossy else "")
+            return f"{said}{more} ({marker.mark})"
         case deeds.Promise(epoch):
             return f"promise {epoch}"
         case deeds.Follow(epoch):

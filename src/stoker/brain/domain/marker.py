@@ -32,5 +32,11 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     """How far the log of the holder reached when this was written: whose log ends before has lost something."""
     http: str = ""
     """Where the holder answers people, as `http://HOST:PORT`."""
+    sync: bool = True
+    """Does the holder acknowledge only what every member of `in_sync` has on disk?"""
+    lossy: bool = False
+    """It may lack what was acknowledged before, and hasn't yet left out the ids that may have been given away."""
+    lease_s: float = 0.0
+    """How long it may act, counted from before it began to write this; 0 = as long as everybody's profile says."""
     mark: str = ""
     """Of this very write: tells whether a write of unknown outcome was done."""

@@ -8,9 +8,9 @@ Rules: M1  whoever leads holds a marker of its own that it won, and only until `
 """
 
 from enum import Enum, auto
-from typing import Final, assert_never
+from typing import assert_never
 
-from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.marker import Marker, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.deeds import Deed, Follow, Lead, Ping, Promise, SetChanged, StepDown
@@ -30,14 +30,12 @@ from stoker.brain.failover.inputs import (
     Role,
     Tick,
 )
+from stoker.brain.failover.loss import FORCED_EPOCHS, Reached, found, may_lack, still_lossy
 from stoker.brain.failover.obstacle import Seat, forced_obstacle, newest_epoch, obstacle
 from stoker.brain.failover.peers import Peers
 from stoker.brain.failover.talk import NEVER, Outcome, Talk
 from stoker.brain.failover.timing import Timing
 from stoker.brain.failover.wish import Wish
-
-FORCED_EPOCHS: Final = 1_000
-"""Whoever is promoted by force leaves room for what an active that wasn't heard may have begun."""
 
 
 class _Phase(Enum):
@@ -80,7 +78,7 @@ class Machine:
         self._ping_at = Mono(0.0)
         self._follows: Epoch | None = None
         self._promised = Epoch(0)
-        self._forced = False
+        self._lossy = False
         self._before: Marker | None = None
         self._renew_at = Mono(0.0)
         self._in_sync = InSync(me)
@@ -231,7 +229,8 @@ class Machine:
     def _promise(self, by: int, *, forced: bool) -> None:
         assert self._log is not None
         assert self._talk.put is None
-        self._before, self._forced = self._talk.known, forced
+        self._before = self._talk.known
+        self._lossy = forced or (not self._seat.shared_log and may_lack(self.me, self._before, self._log))
         self._wish.forget()
         self._promised = Epoch(newest_epoch(self._before, self._log) + by)
         self._follows = None
@@ -292,7 +291,7 @@ class Machine:
         self._hold(until)
         if self._log.fit:
             self._phase, self.role = _Phase.LEADING, Role.ACTIVE
-            self._deeds.append(Lead(epoch=self._promised, forced=self._forced))
+            self._deeds.append(Lead(epoch=self._promised, forced=self._lossy))
         else:
             # Nothing was acknowledged, so whoever might have taken over before us may do so now.
             self._leave("log_failed", "the log can't be written", self._before.in_sync if self._before else (self.me,))
@@ -328,23 +327,28 @@ class Machine:
 
     def _write(self, holder: Member | None, in_sync: tuple[Member, ...], now: Mono) -> None:
         self._marks += 1
+        reached = self._stands()
         marker = Marker(
             version=self._talk.next_version,
             epoch=self._promised,
             holder=holder,
             in_sync=in_sync,
-            position=self._reached(),
+            position=reached.position,
             http=self._http if holder else "",
+            sync=reached.sync,
+            lossy=reached.lossy,
+            lease_s=self.timing.lease_s if holder else 0.0,
             mark=f"{self._life}.{self._marks}",
         )
         self._deeds.append(self._talk.write(marker, now))
 
-    def _reached(self) -> Position:
+    def _stands(self) -> Reached:
         """Who leaves without having led gives back what it found."""
         assert self._log is not None
         if self._phase is _Phase.LEAVING and self.role is not Role.ACTIVE:
-            return self._before.position if self._before else Position(0)
-        return self._log.position
+            return found(self._before)
+        lossy = self._lossy if self._phase is _Phase.CLAIMING else still_lossy(self._talk.known, self._log)
+        return Reached(self._log.position, self._seat.sync, lossy)
 
     def _caught_up(self, member: Member) -> None:
         if self._phase is _Phase.LEADING and not self._seat.shared_log:

@@ -2,7 +2,8 @@
 
 Rules: O1  nobody takes over while the marker is out of reach, or the log can't be written
        O2  nobody takes over from a holder whose lease may not be over yet, or that is heard as active
-       O3  only a member of the in-sync set takes over, and only if its log reaches as far as the marker says
+       O3  only a member of the in-sync set takes over, and only if its log reaches as far as the marker says, unless
+           its holder acknowledged alone (mode async)
        O4  what was given back, or is our own, is taken at once
        O5  without a marker everybody must have been heard; whoever has the newest log takes the first version
        O6  where all share one log, it needs neither a set nor a position, nor to have heard anybody
@@ -46,7 +47,7 @@ def obstacle(seat: Seat, talk: Talk, log: LogStands | None, peers: Peers, now: M
         return lease
     if seat.me not in marker.in_sync:
         return "not in the in-sync set"
-    if seat.sync and log.position < marker.position:
+    if marker.sync and log.position < marker.position:
         return f"its log ends at {log.position}, before the marker's {marker.position}"
     return ""
 

@@ -69,12 +69,19 @@ class Talk:
     @property
     def quiet(self) -> bool:
         """Is the lease of whoever put `known` surely over, and nobody has renewed it?"""
-        return self.fresh and self.asked_at >= self.since + self._timing.fallow_s
+        return self.fresh and self.asked_at >= self.since + self._fallow_s
+
+    @property
+    def _fallow_s(self) -> float:
+        """Whoever put `known` may have another profile than we."""
+        if self.known is None or self.known.lease_s <= self._timing.lease_s:
+            return self._timing.fallow_s
+        return self._timing.fallow_of(self.known.lease_s)
 
     @property
     def look_due(self) -> Mono:
         """A look begins every so often, and at once when the version has been there for long enough."""
-        again, over = self._looked_at + self._timing.look_s, self.since + self._timing.fallow_s
+        again, over = self._looked_at + self._timing.look_s, self.since + self._fallow_s
         soon = self.known is not None and self._looked_at < over
         return Mono(min(again, over) if soon else again)
 

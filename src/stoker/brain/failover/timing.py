@@ -1,6 +1,6 @@
 """How patient is a pair of control planes?
 
-All of one cluster must have the same profile: a standby reckons with the lease of whoever is active.
+All of one cluster should have the same profile. Where they don't, a standby reckons with the longer lease of both.
 """
 
 from typing import Final
@@ -31,7 +31,11 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fallow_s(self) -> float:
         """How long another clock must have seen a version of the marker unchanged until its lease is surely over."""
-        return self.lease_s * (1 + self.drift) + self.slack_s
+        return self.fallow_of(self.lease_s)
+
+    def fallow_of(self, lease_s: float) -> float:
+        """The same where its holder says another lease than ours: never less than ours."""
+        return max(self.lease_s, lease_s) * (1 + self.drift) + self.slack_s
 
 
 DEFAULT: Final = Timing(
