@@ -1,6 +1,8 @@
 """REST for the event stream: every durable fact, as it becomes durable.
 
-Rules: E1  the id of a message is its position in the log; a reader that sends it as `Last-Event-ID` misses nothing
+Rules: E1  the id of a message is its position in the log; a reader that sends it as `Last-Event-ID` misses nothing. A
+           standby shows facts as they reach its disk, of which the last few may be taken back when the active one dies
+           in that moment: who needs each of them asks with `Stoker-Stale: no`
        E2  a reader that can't be served without a gap is told so by one message `lost`, whose id is where it may go on
        E3  who may not see everything hears of what he sees, with gaps between the ids
        E4  once its token is revoked or has expired, a stream ends with one message `refused`
