@@ -237,7 +237,9 @@ class Driver:
 
     def _tell_log(self) -> None:
         committer = self._parts.committer
-        self._tell(inputs.LogStands(epoch=committer.state.epoch, position=committer.durable, fit=self._fit))
+        # A marker that was lost may have moved a common log further than any record says.
+        epoch = committer.state.epoch if self._keeping.owns_log else max(committer.state.epoch, committer.floor)
+        self._tell(inputs.LogStands(epoch=epoch, position=committer.durable, fit=self._fit))
 
     async def _carry_out(self, deed: Deed) -> None:
         match deed:
@@ -286,7 +288,7 @@ class Driver:
         except (LeaseUnreachable, StokerError) as fault:
             self._lost(fault)
             return
-        self._agreed("marker")
+        self._complained.pop("marker", None)
         if not self._fit:
             await self._try_log()
         self._tell_log()
@@ -298,7 +300,7 @@ class Driver:
         except (LeaseUnreachable, StokerError) as fault:
             self._lost(fault)
             return
-        self._agreed("marker")
+        self._complained.pop("marker", None)
         if self._disk_hangs():
             self._unfit(LogFailed("the disk takes nothing any more, and says nothing"))
         else:
@@ -318,7 +320,7 @@ class Driver:
         except PeerRefused as fault:
             self._complain(link.address, "peer_refused", str(fault))
         else:
-            self._agreed(link.address)
+            self._complained.pop(link.address, None)
             self._links = {member: each for member, each in self._links.items() if each is not link}
             self._links[said.member] = link
             self._tell(said)
@@ -395,6 +397,3 @@ class Driver:
         if self._complained.get(about) != why:
             self._complained[about] = why
             self._telemetry.warn(name, error=why)
-
-    def _agreed(self, about: str) -> None:
-        self._complained.pop(about, None)
