@@ -182,14 +182,15 @@ class PairCluster(Cast):
         """Faults have ended; everything that can run must run. `meanwhile` is what people still do for that."""
         self._calm_controls()
         self.calm_nodes()
-        until = self.clock.mono() + PEACE_S
-        while self.clock.mono() < until and not self._settled():
+        until, asked = self.clock.mono() + PEACE_S, False
+        while self.clock.mono() < until and not (asked and self._settled()):
             for control in self.controls.values():
                 if not control.runs:
                     control.start()
             await self.clock.sleep(5.0)
             if self.active is not None:
                 await meanwhile(self)
+                asked = True
             self.look()
         await self.clock.sleep(60.0)
         self.look()

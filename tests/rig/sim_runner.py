@@ -103,6 +103,8 @@ class RunnerProcess:
         if machine.guarded and self._look is None and task.start.lease_ms:
             self._look = asyncio.get_running_loop().create_task(self._keep_leases())
         await machine.sleep(machine.entropy.jitter(0.0005, 0.004))
+        if machine.guarded and not self.dead:
+            self.end_leases()  # nothing begins whose lease is over
         if self.dead or key in machine.ends:
             return
         if task.start.probe_port in machine.ports_taken and task.start.probe_port:
