@@ -12,7 +12,8 @@ Rules: C1  an acknowledgement waits for every member of the in-sync set as the m
        C4  one question about a member is open at a time: who was asked in is told of only once it is in. However late
            an answer of the marker comes, it can't be mistaken for that to another question
        C5  once our lease is over, nothing is kept
-       C6  in mode async nobody is waited for; the set shows who is connected and near
+       C6  in mode async nobody is waited for; the set shows who is connected and near, and who leaves on purpose gives
+           it `standby_timeout_s` to get what was acknowledged
 Limits: FOLLOWERS_MAX. OWED_MAX batches are timed for each of them; the oldest one that it lacks is always known.
 """
 
@@ -40,6 +41,7 @@ OWED_MAX: Final = 4_096
 NEAR_RECORDS: Final = 1_000
 """A follower that lacks fewer is tried: it has them in some ten milliseconds."""
 NOTHING: Final = Position(0)
+LEVEL_S: Final = 0.01
 REST: Final = 10
 """How many times `standby_timeout_s` a follower that failed when it was tried isn't tried again."""
 
@@ -187,6 +189,14 @@ class Replication:
             await done
         finally:
             self._waiting = None
+
+    async def level(self) -> None:
+        """C6. Nothing is acknowledged meanwhile."""
+        until = self.clock.mono() + self._timing.standby_timeout_s
+        while self.clock.mono() < until and any(
+            standby.stage is Stage.IN and standby.have < self.acknowledged for standby in self._standbys.values()
+        ):
+            await self.clock.sleep(LEVEL_S)
 
     def check(self) -> None:
         """C5"""

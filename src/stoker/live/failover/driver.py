@@ -6,7 +6,7 @@ when it must step down it ends with `NewLife`: what was in its memory then is no
 Rules: D1  every look and every write of the marker is answered, within the lease's own bound
        D2  a standby stops following before it promises, and what its log holds is all in its state before it leads
        D3  nothing is carried out for a machine that has stepped down
-       D4  a control plane that stops on purpose first stops acknowledging, then gives the lease back
+       D4  who stops on purpose first acknowledges nothing more, then lets others get all of it, then gives the lease back
        D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again
        D6  an errand that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer,
            or a standby would follow nobody, for ever
@@ -180,6 +180,7 @@ class Driver:
                 self._tell(inputs.LogStands(epoch=lead.epoch, position=control.committer.durable, fit=False))
                 await self._resigned()
             raise
+        await self._keeping.level()
         self._tell(inputs.Resign())
         await self._resigned()
 

@@ -70,6 +70,10 @@ class Keeping(Protocol):
 
     def set_changed(self, in_sync: Sequence[Member]) -> None: ...
 
+    async def level(self) -> None:
+        """Whoever may take over has what was acknowledged, or has had the time for it."""
+        ...
+
     def lag_s(self) -> float:
         """How old what we show may be."""
         ...
@@ -158,6 +162,9 @@ class OwnLog:
     def set_changed(self, in_sync: Sequence[Member]) -> None:
         self.replication.set_changed(tuple(in_sync))
 
+    async def level(self) -> None:
+        await self.replication.level()
+
     def lag_s(self) -> float:
         return self._following.lag_s
 
@@ -218,6 +225,9 @@ class CommonLog:
 
     def set_changed(self, in_sync: Sequence[Member]) -> None:
         """Nobody is waited for."""
+
+    async def level(self) -> None:
+        """All read the same."""
 
     def lag_s(self) -> float:
         return self._clock.mono() - self._seen_s
