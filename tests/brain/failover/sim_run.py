@@ -79,7 +79,8 @@ def _calm(world: World) -> None:
     world.tell("nothing is wrong any more")
     world.fickle = 0.0
     for node in world.nodes:
-        node.marker_slow_s, node.stops = 0.0, False
+        node.marker_slow_s = node.pauses_with_next_ask = 0.0
+        node.stops = False
         node.start()
 
 
