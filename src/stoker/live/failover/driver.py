@@ -6,7 +6,7 @@ when it must step down it ends with `NewLife`: what was in its memory then is no
 Rules: D1  every look and every write of the marker is answered, within the lease's own bound
        D2  a standby stops following before it promises, and what its log holds is all in its state before it leads
        D3  nothing is carried out for a machine that has stepped down
-       D4  who stops on purpose first acknowledges nothing more, then lets others get all of it, then gives the lease back
+       D4  who stops on purpose first acknowledges nothing more, lets others get all of it, then gives the lease back
        D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again
        D6  an errand that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer,
            or a standby would follow nobody, for ever
@@ -36,8 +36,7 @@ from stoker.live.world import World
 from stoker.ports import Lease, LeaseUnreachable, LogFailed
 
 INBOX_MAX: Final = 10_000
-"""Inputs that wait for the machine; it takes each in microseconds."""
-PROMOTE_S: Final = 30.0
+"""Inputs that wait for the machine: more of what peers say is left out, and of the rest there are few at a time."""
 HUNG_LEASES: Final = 4
 """D7: an append that takes as long as so many leases isn't waited for. A disk that only stalls comes back before."""
 _ONCE: Final = ("marker", "promise", "follow")
@@ -78,7 +77,7 @@ class Driver:
         self._telemetry = world.telemetry
         self._fit = fit
         self._links: dict[Member, PeerLink] = {}
-        self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_MAX)
+        self._inbox: asyncio.Queue[Input] = asyncio.Queue()
         self._errands = Errands(self._broke)
         self._control: ControlPlane | None = None
         self._led = asyncio.Event()
@@ -136,7 +135,7 @@ class Driver:
         view = self.view()
         self._tell(inputs.ForcePromotion())
         try:
-            async with asyncio.timeout(PROMOTE_S):
+            async with asyncio.timeout(3 * self.machine.timing.fallow_s):
                 await self._led.wait()
                 while self._parts.committer.following is not None:
                     await self._clock.sleep(self.machine.timing.look_s)
@@ -210,7 +209,7 @@ class Driver:
     # --- the machine --------------------------------------------------------------------------------------------
 
     def _tell(self, told: Input) -> None:
-        if self._ended is None and not self._inbox.full():
+        if self._ended is None and not (isinstance(told, PeerSaid) and self._inbox.qsize() >= INBOX_MAX):
             self._inbox.put_nowait(told)
 
     async def _run(self) -> None:
