@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from stoker.agent.ports import (
-    LeasesUnkept,
     Runner,
     RunnerGone,
     RunnerInventory,
@@ -35,9 +34,7 @@ WAIT_S_MAX = 20.0
 LONG_S = 300.0
 POLL_S = 0.01
 
-ReportT = TypeVar(
-    "ReportT", TaskRunning, TaskEnding, TaskOver, TaskForgotten, LeasesUnkept, RunnerInventory, RunnerGone
-)
+ReportT = TypeVar("ReportT")
 
 
 class RunnerNode(Protocol):
@@ -267,11 +264,11 @@ class RunnerContract:
             assert not node.lives(key(1))
             assert node.starts(key(1)) == 1
 
-    async def _lost(self, agent: Listener, task: TaskKey) -> None:
+    async def _lost(self, agent: Listener, task: TaskKey, cause: EndCause = EndCause.RUNNER_LOST) -> None:
         """Its end is in the inventory, or follows when the sweep takes longer."""
         ends = {over.key: over.end for over in (await agent.inventory()).ends}
         end = ends.get(task) or await agent.end(task)
-        assert end.cause is EndCause.RUNNER_LOST
+        assert end.cause is cause
         assert end.error, "people are told why"
 
     async def test_ends_outlive_the_runner(self, node: RunnerNode) -> None:
@@ -340,15 +337,13 @@ class RunnerContract:
             while node.lives(key(1)):
                 await asyncio.sleep(POLL_S)
         async with agent_on(node) as agent:
-            ends = {over.key: over.end for over in (await agent.inventory()).ends}
-            assert (ends.get(key(1)) or await agent.end(key(1))).cause is EndCause.LEASE_ENDED
+            await self._lost(agent, key(1), EndCause.LEASE_ENDED)
             assert node.lives(key(2)), "it has no lease"
 
     async def test_a_task_lives_on_while_beats_are_answered(self, node: RunnerNode) -> None:
-        """R8. Each of the answers takes its time, and only the last of the beats counts."""
         async with agent_on(node) as agent:
             sent = node.now()
-            await agent.runner.answered(sent)
+            await agent.runner.answered(sent)  # R8
             await agent.runner.start(leased(node.task(key(1), lasts_s=LONG_S), 1_000))
             await agent.begun(node, key(1))
             for _ in range(8):
@@ -377,19 +372,14 @@ class RunnerContract:
             await first.begun(node, key(2))
         async with agent_on(node) as second:
             inventory = await second.inventory()
-            assert [(one.key, one.phase) for one in inventory.tasks if one.phase is TaskPhase.ENDED] == [
-                (key(1), TaskPhase.ENDED)
-            ]
+            assert [one.key for one in inventory.tasks if one.phase is TaskPhase.ENDED] == [key(1)]
             assert inventory.ends == ()
             await second.runner.recall(key(2))
             await second.runner.recall(key(9))
             await second.runner.recall(key(1))
             assert (await second.end(key(1))).exit_code == 3
             assert (await second.hear(TaskForgotten)).key == key(9)
-            assert [report for report in second.heard if not isinstance(report, RunnerInventory)] == [
-                TaskForgotten(key=key(9)),
-                *second.overs(key(1)),
-            ], "of what is open nothing is said"
+            assert not any(isinstance(report, TaskRunning) for report in second.heard), "nothing of what is open"
         assert node.starts(key(1)) == 1
 
     async def test_a_signal_reaches_an_open_task_and_an_unknown_one_is_ignored(self, node: RunnerNode) -> None:

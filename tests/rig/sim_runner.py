@@ -175,7 +175,8 @@ class RunnerProcess:
                 process = self.machine.processes.get(key)
                 if process is not None:
                     end_process(process)
-                self._end(key, TaskEnd(cause=EndCause.LEASE_ENDED, at=self.machine.clock.now(), signal=9))
+                end = TaskEnd(cause=EndCause.LEASE_ENDED, at=self.machine.clock.now(), error="its lease is over")
+                self._end(key, end)
 
     def signal(self, key: TaskKey, number: int) -> None:
         process = self.machine.processes.get(key)
