@@ -1,4 +1,4 @@
-"""What the lives of two control planes are, one after the other."""
+"""What the lives of two control planes are, one after the other, on virtual time."""
 
 import asyncio
 

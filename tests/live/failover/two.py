@@ -1,4 +1,4 @@
-"""Two real control planes without servers, over simulated disks, links and a simulated marker."""
+"""Two real control planes without servers, over simulated disks, links and a simulated marker, on virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
