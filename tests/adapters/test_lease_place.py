@@ -212,3 +212,10 @@ def test_e3_a_secret_that_is_no_file_is_refused(folder: Path) -> None:
     (folder / "secret").unlink()
     os.mkfifo(folder / "secret", 0o600)
     assert "64 hex digits" in bad_secret(folder).message
+
+
+def test_what_is_no_folder_is_refused_as_that_whoever_may_write_to_it(folder: Path) -> None:
+    file = folder / "marker"
+    file.touch()
+    file.chmod(0o777)
+    assert refused(file).message == f"the marker folder {file} isn't a folder"

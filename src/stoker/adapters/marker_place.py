@@ -61,12 +61,15 @@ def check_folder(folder: Path, mounts: Path = _MOUNTS) -> MarkerPlace:
     Raises: OSError when the folder isn't there, or can't be written now; StokerError `marker_unusable` when it can
     never be right.
     """
+    mode = folder.stat().st_mode
+    if not stat.S_ISDIR(mode):
+        raise _unusable(f"the marker folder {folder} isn't a folder")
     kind, options = _mount_of(folder.resolve(strict=True), os.fsdecode(mounts.read_bytes()))
     if why := _WRONG.get(kind):
         raise _unusable(f"the marker folder {folder} is on {kind}: {why}")
     if "nocto" in options:
         raise _unusable(f"the marker folder {folder} is on {kind} mounted with nocto, which shows old pictures of it")
-    if folder.stat().st_mode & stat.S_IWOTH:
+    if mode & stat.S_IWOTH:
         raise StokerError(
             refuse(
                 "marker_unusable",

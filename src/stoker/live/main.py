@@ -7,6 +7,7 @@ Rules: R1  nothing is served before the log is ours, read to its end, and holds 
        R3  a clean stop ends streams first, then saves; it takes a second or two and touches no job
        R4  without tokens nobody but the owner is served: another address than loopback is refused, unless whoever
            starts it has said that everybody may
+       R5  whoever was one of several and is started alone makes sure first that no other one goes on
 """
 
 import asyncio
@@ -24,9 +25,10 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.history_sql import SqliteHistory
 from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
-from stoker.adapters.member_mark import mark_member, unmark_member
+from stoker.adapters.member_mark import MARK_NAME, mark_member, member_in, unmark_member
 from stoker.adapters.metrics import Metrics
 from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Position
 from stoker.live.control import ControlPlane, active, recover_control
 from stoker.live.http.app import create_app
 from stoker.live.http.server import serve_http
@@ -81,8 +83,9 @@ async def run_control(
         log = log_at(settings.data_dir, settings.store.url, clock, world.entropy, telemetry)
         history = SqliteHistory(settings.data_dir)
         try:
-            await log.open()
-            unmark_member(settings.data_dir)
+            end = await log.open()
+            if name := member_in(settings.data_dir):
+                await _leave_the_others(settings, world, name, end)
             with _listeners(settings) as listeners:
                 control = await recover_control(settings, log, history, world, open_to_owner=open_to_owner)
                 await _serve(control, listeners, stop, on_ready)
@@ -108,6 +111,22 @@ async def _run_one_of_several(
         held.release()
     with _listeners(settings) as listeners:
         await run_pair(settings, world, listeners, stop=stop, on_ready=on_ready)
+
+
+async def _leave_the_others(settings: ControlSettings, world: World, name: str, end: Position) -> None:
+    """R5"""
+    from stoker.live.failover.alone import not_alone
+    from stoker.live.main_pair import why_not_alone
+
+    folder = settings.data_dir.absolute()
+    # A database takes the appends of one writer, however many think that they are it.
+    why = "" if settings.store.url else await why_not_alone(settings, world, end)
+    if why:
+        raise not_alone(folder, name, why, folder / MARK_NAME)
+    try:
+        unmark_member(folder)
+    except OSError as fault:
+        raise unusable(folder, fault) from fault
 
 
 def _must_be_loopback(settings: ControlSettings) -> None:

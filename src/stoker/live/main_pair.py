@@ -3,7 +3,8 @@
 The second composition root of this body: it picks what `lives` stands on. The sockets for people are taken once; the
 one for agents and peers is taken anew in each life.
 
-Rules: R5  a folder for the marker that can't be right is refused at start; one that is out of reach is waited for
+Rules: R5  a folder for the marker that can't be right is refused at start; one that is out of reach is waited for,
+           until `stop`, and people are told so meanwhile
        R6  whoever leaves (a life ends) closes every stream of agents and people, so that they look for another one
 """
 
@@ -20,7 +21,9 @@ from stoker.adapters.lease_file import FileLease
 from stoker.adapters.log_store import replica_log_at
 from stoker.adapters.replica_id import replica_id
 from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Position
 from stoker.live.control import ControlPlane
+from stoker.live.failover.alone import leave_the_others
 from stoker.live.failover.copies import Replication
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.feeding import Feeding
@@ -57,9 +60,9 @@ async def run_pair(
     """
     async with AsyncExitStack() as undo:
         secret = _Secret()
-        around = await _surroundings(settings, world, undo, secret)
         faces = _Faces(settings, world, secret, on_ready)
         async with Duties() as duties, serve_http(faces.between, listeners, duties):
+            around = await _surroundings(settings, world, undo, secret, stop)
             await first_of(Lives(settings, around, world, faces.serve).run(stop), duties.until(asyncio.Event()))
 
 
@@ -73,7 +76,9 @@ class _Secret:
         return self.text
 
 
-async def _surroundings(settings: ControlSettings, world: World, undo: AsyncExitStack, secret: _Secret) -> Surroundings:
+async def _surroundings(
+    settings: ControlSettings, world: World, undo: AsyncExitStack, secret: _Secret, stop: asyncio.Event
+) -> Surroundings:
     folder, failover, clock = settings.data_dir, settings.failover, world.clock
     call_s = CALL_PART * failover.timing.lease_s
     if settings.store.url:
@@ -94,7 +99,7 @@ async def _surroundings(settings: ControlSettings, world: World, undo: AsyncExit
         )
     lease = FileLease(failover.folder, clock, timeout_s=call_s)
     undo.push_async_callback(lease.close)
-    await _prepare(lease, world, secret)
+    await _prepare(lease, world, secret, stop)
     links = [GrpcPeerLink(peer, secret, within_s=failover.timing.silence_s) for peer in failover.peers]
     for link in links:
         undo.push_async_callback(link.close)
@@ -109,10 +114,23 @@ async def _surroundings(settings: ControlSettings, world: World, undo: AsyncExit
     )
 
 
-async def _prepare(lease: FileLease, world: World, secret: _Secret) -> None:
+async def why_not_alone(settings: ControlSettings, world: World, end: Position) -> str:
+    """Take the marker for good, for one that is started alone; empty = it is ours. `end`: of the log, which is ours."""
+    failover = settings.failover
+    if not failover.marker:
+        return "failover.marker is empty, so the others can't be told"
+    lease = FileLease(failover.folder, world.clock, timeout_s=CALL_PART * failover.timing.lease_s)
+    try:
+        uid = replica_id(settings.data_dir.absolute(), world.entropy)
+        return await leave_the_others(lease, uid, end, world.entropy.uid())
+    finally:
+        await lease.close()
+
+
+async def _prepare(lease: FileLease, world: World, secret: _Secret, stop: asyncio.Event) -> None:
     """R5"""
     told = ""
-    while not secret.text:
+    while not secret.text and not stop.is_set():
         try:
             place = await lease.check_folder()
             secret.text = await lease.secret(world.entropy)

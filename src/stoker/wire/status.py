@@ -247,6 +247,7 @@ STATUSES: Final[dict[str, Status]] = {
     "store_too_new": _local("A newer version wrote the store"),
     "marker_unusable": _local("The marker can't be kept in that folder"),
     "marker_damaged": _local("The marker can't be trusted"),
+    "one_of_several": _local("A control plane that was one of several can't go on alone"),
     "peer_secret_unusable": _local("The secret of the control planes can't be used"),
     "log_damaged": _local("The event log can't be trusted"),
     "port_in_use": _local("Another program has the port"),
