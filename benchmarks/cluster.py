@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.sharing import NOBODY, Access, make_alone, share
+from stoker.agent.runner.guard import PROCESS_NAME
 
 START_S_MAX = 120.0
 
@@ -116,12 +117,13 @@ def fsyncs_per_second(folder: Path, seconds: float = 1.0) -> float:
 def tree_rss_mib(root: int) -> dict[str, list[float]]:
     """Resident MiB of the processes of a `stoker up`, by what they are. Runners are found by their command line,
     since they leave their parent on purpose."""
-    found: dict[str, list[float]] = {"control": [], "agent": [], "runner": []}
+    found: dict[str, list[float]] = {"control": [], "agent": [], "runner": [], "guard": []}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             argv = (entry / "cmdline").read_bytes().split(b"\0")
+            name = (entry / "comm").read_text().strip()
             rss = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("VmRSS"))
         except (OSError, StopIteration):
             continue
@@ -129,7 +131,7 @@ def tree_rss_mib(root: int) -> dict[str, list[float]]:
         if int(entry.name) == root:
             found["control"].append(mib)
         elif b"stoker.agent.runner" in argv:
-            found["runner"].append(mib)
+            found["guard" if name == PROCESS_NAME else "runner"].append(mib)
         elif b"agent" in argv and b"stoker" in argv:
             found["agent"].append(mib)
     return found

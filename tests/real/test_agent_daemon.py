@@ -12,9 +12,12 @@ import pytest
 
 from tests.real.agent_process import AgentProcess, alive, job, rss_mb, submit, until, until_state
 from tests.real.control_process import ControlProcess
+from tests.real.runner_node import parent_of
 
 AGENT_RSS_MB_MAX = 50.0
 RUNNER_RSS_MB_MAX = 15.0
+GUARD_RSS_MB_MAX = 13.0
+"""Two thirds of it are the runner's own pages."""
 SIGNAL_FILE = "while [ ! -e {file} ]; do sleep 0.05; done; exit {code}"
 
 
@@ -212,6 +215,8 @@ def test_agent_and_runner_stay_small(control: ControlProcess, agent: AgentProces
     for _ in range(20):
         until_state(control, submit(control, "echo hello"), "succeeded")
     time.sleep(0.1)
-    print(f"agent {agent.rss_mb():.1f} MiB, runner {rss_mb(agent.runner_pid):.1f} MiB")
+    guard = parent_of(agent.runner_pid)
+    print(f"agent {agent.rss_mb():.1f}, runner {rss_mb(agent.runner_pid):.1f}, guard {rss_mb(guard):.1f} MiB")
+    assert rss_mb(guard) <= GUARD_RSS_MB_MAX
     assert agent.rss_mb() <= AGENT_RSS_MB_MAX
     assert rss_mb(agent.runner_pid) <= RUNNER_RSS_MB_MAX
