@@ -252,3 +252,21 @@ def test_what_was_acknowledged_in_mode_async_is_there_after_a_clean_stop() -> No
         assert two.b.jobs == [1]
 
     lived(story)
+
+
+def test_a_lease_that_is_given_back_says_how_far_everything_reached() -> None:
+    """In mode async whoever takes over knows by that whether it may lack something."""
+
+    async def story(two: Two) -> None:
+        await two.begin()
+        given_back: list[int] = []
+        two.place.on_put = lambda marker: given_back.append(marker.position) if marker.holder is None else None
+        for _ in range(5):
+            await two.a.submit()
+        assert two.a.control is not None
+        committer = two.a.control.committer
+        two.a.stop.set()
+        await two.until(lambda: two.b.is_active)
+        assert given_back == [committer.durable]
+
+    lived(story)

@@ -180,6 +180,7 @@ class Driver:
                 await self._resigned()
             raise
         await self._keeping.level()
+        self._tell_log()
         self._tell(inputs.Resign())
         await self._resigned()
 
