@@ -48,8 +48,8 @@ class NodeSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
     addresses: tuple[str, ...] = ("127.0.0.1:9090",)
-    """HOST:PORT of each control plane's gRPC listener; name the active one and its standbys. They are tried in this order,
-    from the one that served last."""
+    """HOST:PORT of each control plane's gRPC listener; name the active one and its standbys. They are tried in this
+    order, from the one that served last."""
     token_file: str = ""
     """File with the token to join with, of role `agent` and readable by its owner alone. It is read anew at each
     connect, so a token is changed by replacing the file. Empty = join without one, which `stoker up` allows."""
