@@ -35,7 +35,7 @@ class IncomingFolder:
     async def begin(self) -> None:
         await self.drop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stoker-incoming")
-        self._history = await self._in(self._begun)
+        await self._in(self._begin)
 
     async def write(self, piece: bytes) -> None:
         history = self._history
@@ -71,13 +71,13 @@ class IncomingFolder:
         except (OSError, sqlite3.Error) as fault:
             raise LogFailed(f"can't write {self._folder}: {getattr(fault, 'strerror', None) or fault}") from fault
 
-    def _begun(self) -> BinaryIO:
+    def _begin(self) -> None:
         if is_swapping(self._data_dir):
             raise LogFailed(f"another log waits in {self._folder} to be opened")
         self._folder.mkdir(mode=0o700)
         path = history_in(self._folder)
         make_private(path)
-        return path.open("wb")
+        self._history = path.open("wb")  # here, so that it is known to `drop` when nobody waits for us any more
 
     def _close_history(self) -> None:
         assert self._history is not None, "it wasn't begun"
