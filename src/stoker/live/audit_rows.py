@@ -189,7 +189,11 @@ def _token(telling: Telling, state: ClusterState, event: access.TokenCreated) ->
 
 
 def _restored(telling: Telling, state: ClusterState, event: leadership.ClusterRestored) -> None:
-    telling.about(RESTORE, "", f"from a backup at position {event.backup}; job ids go on at {event.next_job_id}")
+    telling.about(
+        RESTORE,
+        "",
+        f"went on at position {event.backup}, perhaps without what came after; job ids go on at {event.next_job_id}",
+    )
 
 
 _READINGS: Final[Mapping[type, Callable[[Telling, ClusterState, Any], None]]] = {
