@@ -215,6 +215,17 @@ async def test_peers_tell_each_other_how_they_are(tmp_path: Path) -> None:
         await link.close()
 
 
+@pytest.mark.parametrize(
+    ("me", "what"), [(A, "this control plane itself"), (Member("a", "another-folder"), "called a as well")]
+)
+async def test_who_has_our_own_name_is_no_peer_and_it_is_said(tmp_path: Path, me: Member, what: str) -> None:
+    async with active(tmp_path) as peer:
+        link = peer.link()
+        with pytest.raises(PeerRefused, match=f"{what}; let failover.peers name the others"):
+            await link.ping(PeerSaid(member=me, role=Role.STANDBY, epoch=Epoch(1), position=Position(7)))
+        await link.close()
+
+
 @pytest.mark.parametrize("shown", [(), ("wrong",), (SECRET[:-1],), (SECRET + "x",), (SECRET, SECRET), ("",)])
 @pytest.mark.parametrize("method", ["Ping", "Follow"])
 async def test_without_the_secret_nobody_is_heard_or_told_anything(

@@ -6,6 +6,7 @@ Rules: K1  a stream has a connection of its own, so a new try never inherits a h
            KEEPALIVE_WAIT_S, also when nothing is sent
        K3  whatever gRPC raises is PeerDown, or PeerRefused when the peer itself said no
        K4  what isn't read yet is bounded by gRPC's window; the active waits beyond it
+       K5  who has our own name is no peer: the settings are wrong, and whoever mends them must hear of it
 Limits: no TLS yet: the secret and the log pass in clear, so the way between control planes must be trusted.
 """
 
@@ -70,13 +71,18 @@ class GrpcPeerLink:
         stub = replication_pb2_grpc.ReplicationServiceStub(self._channel)
         try:
             answer = await stub.Ping(codec.encode_state(me), timeout=self._within_s, metadata=metadata)
-            return codec.decode_state(answer)
+            said = codec.decode_state(answer)
         except aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 await self.close()  # K1
             raise _fault(self._address, error) from error
         except Malformed as fault:
             raise PeerRefused(f"{self._address} answered what can't be understood: {fault}") from fault
+        if said.member.name == me.member.name:  # K5
+            itself = "this control plane itself" if said.member == me.member else f"called {me.member.name} as well"
+            hint = "let failover.peers name the others, and give each a failover.name of its own"
+            raise PeerRefused(f"{self._address} is {itself}; {hint}")
+        return said
 
     @asynccontextmanager
     async def follow(self, offer: Offer) -> AsyncIterator[Following]:
