@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from stoker.agent.daemon import Daemon
 from stoker.agent.delivery import Delivery
 from stoker.agent.observed import Observed
+from stoker.agent.orders import Orders
 from stoker.agent.ports import LinkDown, LinkSession, StartTask, TaskOver, TaskRunning
 from stoker.brain import cycle
 from stoker.brain.domain.allocation import TaskPlacement
@@ -72,7 +72,7 @@ def starts_are_sent_again_and_no_record_is_looked_at(patch: Patch) -> None:
     patch.setattr(Outbox, "_instruct_task", instruct)
     patch.setattr(Observed, "knows", lambda observed, key: False)
     patch.setattr(Observed, "starting", lambda observed, start: None)
-    patch.setattr(Daemon, "_obstacle", lambda daemon, start: "")
+    patch.setattr(Orders, "_obstacle", lambda orders, start: "")
     patch.setattr(RunnerProcess, "start", start)
 
 
@@ -186,10 +186,10 @@ def every_rank_goes_at_once(patch: Patch) -> None:
 
 
 def a_call_to_the_runner_breaks_with_the_stream(patch: Patch) -> None:
-    async def direct(daemon: Daemon, deed: Coroutine[Any, Any, None]) -> None:
+    async def direct(orders: Orders, deed: Coroutine[Any, Any, None]) -> None:
         await deed
 
-    patch.setattr(Daemon, "_to_runner", direct)
+    patch.setattr(Orders, "_to_runner", direct)
 
 
 def an_end_that_is_on_its_way_is_left_out_of_the_inventory(patch: Patch) -> None:
