@@ -65,7 +65,7 @@ class PairOracle:
         """`committer` is about to tell others that these are durable."""
         control = self.cluster.whose(committer)
         if control is None:
-            self._say("P1 a life that is over acknowledges")
+            self._say(f"P1 a life that is over acknowledges {len(records)} records in epoch {committer.state.epoch}")
             return
         epoch = committer.state.epoch
         self._must_speak(control, epoch, "acknowledges")

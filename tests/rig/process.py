@@ -27,7 +27,8 @@ class SimProcess:
         self._context.run(RUNNING.set, self)
         self._tasks: list[asyncio.Task[Any]] = []
         """Those that should never end by themselves."""
-        self._visits: set[asyncio.Task[Any]] = set()
+        self._living: dict[asyncio.Task[Any], None] = {}
+        """All that haven't ended, whoever began them."""
 
     def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """A task of the process that should run for as long as it lives."""
@@ -37,13 +38,15 @@ class SimProcess:
 
     def visit(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Something that the process does because somebody outside asked, and that ends."""
-        task = self._begin(work)
-        self._visits.add(task)
-        task.add_done_callback(self._visits.discard)
-        return task
+        return self._begin(work)
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         return asyncio.get_running_loop().create_task(work, context=self._context.copy())
+
+    def own(self, task: "asyncio.Task[Any]") -> None:
+        """The loop tells of each task that begins inside."""
+        self._living[task] = None
+        task.add_done_callback(self._living.pop)
 
     def stop(self) -> None:
         """SIGSTOP."""
@@ -57,9 +60,9 @@ class SimProcess:
         self.held.clear()
 
     async def kill(self) -> None:
-        """SIGKILL: its tasks get no chance to tidy up in the world."""
+        """SIGKILL: none of its tasks gets a step further, and none has a chance to tidy up in the world."""
         self.dead = True
-        tasks = (*self._tasks, *self._visits)
+        tasks = tuple(self._living)
         for task in tasks:
             task.cancel()
         self.go_on()
@@ -74,6 +77,17 @@ class SimProcess:
         """What ended a task that should run for ever."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         return [error for task in done if (error := task.exception()) is not None]
+
+
+def owned(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], context: Context | None = None
+) -> "asyncio.Task[Any]":
+    """A task factory: whose task is it?"""
+    task = asyncio.Task(work, loop=loop, context=context)
+    process = context.get(RUNNING) if context is not None else RUNNING.get()
+    if process is not None:
+        process.own(task)
+    return task
 
 
 def within(process: SimProcess | None, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from tests.rig.process import RUNNING
+from tests.rig.process import RUNNING, owned
 
 T = TypeVar("T")
 Suite = TypeVar("Suite", bound=type)
@@ -40,6 +40,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.now_s = 0.0
         self._home = threading.get_ident()
         super().__init__(selectors.SelectSelector())
+        self.set_task_factory(owned)  # type: ignore[arg-type]  # which of asyncio's kinds of factory depends on the version
         # Python rounds timers to the clock's resolution; ours is exact.
         self._clock_resolution = 1e-9
 
