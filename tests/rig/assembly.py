@@ -137,6 +137,9 @@ class AgentProcess:
         return self.tasks.any_runs()
 
     def start(self) -> None:
+        """Nothing if it runs: one process at a time holds the data folder."""
+        if self.runs:
+            return
         self.gate = Gate()
         ports = AgentPorts(
             link=SimLink(self._network, self.node, self.gate, self._addresses),

@@ -254,7 +254,6 @@ async def agent_away(cluster: PairCluster) -> None:
     async def away() -> None:
         await agent.kill()
         await cluster.clock.sleep(cluster.dice.choice(LONG))
-        await agent.kill()
         agent.start()
 
     cluster.later(away())
