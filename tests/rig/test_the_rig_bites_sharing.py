@@ -131,7 +131,7 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str, int], ...]] = (
     (strict_pools_are_none, "O15 ", 13),
     (what_is_not_lent_is_borrowed, "O15 ", 5),
     (whose_turn_it_is_does_not_matter, "O17 .*F[12] ", 0),
-    (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 37),
+    (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 170),
     (a_revoked_token_stays, "O18 ", 4),
 )
 """With the seed to begin with: it noticed when this was written. When it doesn't any more another will."""
@@ -145,5 +145,5 @@ def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str, first
 
 
 def _simulate_all(first: int) -> None:
-    for seed in (*range(first, SEEDS_MAX), *range(first)):
+    for seed in (first, *range(SEEDS_MAX)):
         simulate(seed, forgetting=seed % 2 == 1)
