@@ -79,7 +79,7 @@ def test_a_good_file_on_a_good_folder_ends_with_nothing_in_error_and_leaves_no_t
 
 def test_every_fault_of_the_settings_is_told_beside_what_else_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "control.yaml"
-    path.write_text("http: {port: eighty}\nlevle: x\nfailover: {}\n")
+    path.write_text("http: {port: eighty}\nlevle: x\nfailover: {profile: quick}\n")
     status, answer = doctor(tmp_path, "-c", str(path))
     assert status == 1
     assert len(of(answer, "settings")) == 3
@@ -144,7 +144,7 @@ def test_the_settings_that_hold_are_printed_with_where_each_came_from(tmp_path: 
         (("doctor", "--settings", "--set", "http.prot=1"), "http.prot isn't a setting (nearest: http.port)"),
         (("control", "--set", "http.port"), "is not KEY=VALUE"),
         (("agent", "--set", "node.name=a", "--set", "node.name=b"), "'node.name' is given twice"),
-        (("control", "--set", "failover.enabled=true"), "failover can't be set: a standby comes with a later version"),
+        (("control", "--set", "failover.enabled=true"), "failover.marker: it is empty"),
         (("control", "--set", "gpu.script=x"), "gpu.script is a setting of `stoker agent`"),
     ],
 )
