@@ -89,7 +89,7 @@ class PairControl:
     def settings(self) -> ControlSettings:
         others = tuple(name for name in self.common.names if name != self.name)
         return ControlSettings(
-            policy=PolicySettings(stop_grace_s=2, port_min=20_000, port_max=20_015),  # type: ignore[call-arg]
+            policy=PolicySettings(stop_grace_s=2, port_min=20_000, port_max=20_015),  # type: ignore[call-arg]  # its fields are drawn at run time
             agents=AgentsSettings(attempt_lease_s=ATTEMPT_LEASE_S),
             failover=FailoverSettings(
                 enabled=True,

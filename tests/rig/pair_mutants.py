@@ -72,7 +72,7 @@ def a_standby_confirms_before_its_disk_has_it(patch: Patch) -> None:
 
     async def take(follower: Follower, rows: Sequence[Stored]) -> None:
         if not isinstance(follower._log, _Hasty):
-            follower._log = _Hasty(follower._log)  # type: ignore[assignment]
+            follower._log = _Hasty(follower._log)  # type: ignore[assignment]  # a stand-in
         await real(follower, rows)
 
     patch.setattr(Follower, "_take", take)

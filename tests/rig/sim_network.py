@@ -211,6 +211,7 @@ class SimNetwork:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            self._tasks.difference_update(tasks)  # a task of a dead process tells nobody that it has ended
 
     # --- calls --------------------------------------------------------------------------------------------------
 
