@@ -80,7 +80,11 @@ class Oracle:
             machine.on_start = self.began
 
     def verdict(self) -> None:
-        assert not self.broken, "\n".join(self.broken[:10])
+        """One of each kind first."""
+        if self.broken:
+            firsts = {fault.split(" ", 1)[0]: fault for fault in reversed(self.broken)}
+            faults = dict.fromkeys((*reversed(firsts.values()), *self.broken))
+            raise AssertionError("\n".join(list(faults)[:10]))
 
     # --- after every event --------------------------------------------------------------------------------------
 
