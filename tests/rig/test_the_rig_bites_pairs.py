@@ -1,4 +1,4 @@
-"""Would the rig notice if two control planes broke a promise? Each bug of `pair_mutants` is put in, and its seed replayed.
+"""Would the rig notice if two control planes broke a promise? Bugs of `pair_mutants` are put in, and seeds replayed.
 
 `python -m tests.rig.soak --mutant NAME --kind pair` looks for seeds that show one.
 """
