@@ -49,8 +49,8 @@ class SimProcess:
         task.add_done_callback(self._living.pop)
 
     def stop(self) -> None:
-        """SIGSTOP."""
-        self.stopped = True
+        """SIGSTOP. The dead aren't stopped."""
+        self.stopped = not self.dead
 
     def go_on(self) -> None:
         """SIGCONT."""
