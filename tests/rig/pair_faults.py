@@ -215,6 +215,22 @@ async def marker_writes_come_late(cluster: PairCluster) -> None:
     _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "late", 0.0))
 
 
+async def marker_fades_away(cluster: PairCluster) -> None:
+    """Slower and slower, then not at all; mostly the other control planes go with it."""
+    place, control = cluster.place, active_or_any(cluster)
+    place.stall_s, place.lossy = cluster.dice.choice([0.0, 0.6, 1.2]), cluster.dice.choice([0.3, 0.8])
+
+    def gone() -> None:
+        place.stall_s = place.lossy = 0.0
+        place.cut.add(control.name)
+        _afterwards(cluster, 8.0, lambda: place.cut.discard(control.name))
+        if cluster.dice.random() < 0.7:
+            one, other = cluster.controls
+            _cut_for(cluster, [(one, other), (other, one)], 8.0)
+
+    _afterwards(cluster, cluster.dice.uniform(0.5, 4.0), gone)
+
+
 async def peers_cut(cluster: PairCluster) -> None:
     """In one direction or in both."""
     one, other = cluster.controls
@@ -313,6 +329,7 @@ KINDS: Final[tuple[tuple[Fault, ...], ...]] = (
         marker_slow,
         marker_answers_get_lost,
         marker_writes_come_late,
+        marker_fades_away,
         peers_cut,
         peers_cut,
         control_isolated,
