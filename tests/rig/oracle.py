@@ -208,7 +208,7 @@ class Oracle:
                 job = state.jobs[job_id]
                 progress = job.members.waiting if job.members else len(job.attempts)
                 array = state.jobs.get(job.array_of)
-                limited = array is not None and state.indexes.arrays.room(array) == 0
+                limited = array is not None and _has_been_full(state, array)
                 since = loop.passes if limited else self._waited.get((job_id, progress), loop.passes)
                 waited[job_id, progress] = since
                 if loop.passes >= since + 2 and loop.reason_for(job) == AWAITING_PASS:
@@ -280,6 +280,12 @@ class Oracle:
             self.broken.append("O11 the log, replayed from its beginning, gives another state")
         if disk.snapshots and _replay(load_snapshot(disk.snapshots[-1].chunks), disk) != live:
             self.broken.append("O11 the newest snapshot and what follows it give another state")
+
+
+def _has_been_full(state: ClusterState, array: Job) -> bool:
+    """May its limit have kept a member back a moment ago? While one of them lives, others come and go."""
+    most = array.spec.array.running_max if array.spec.array is not None else 0
+    return bool(most) and state.indexes.arrays.room(array) < most
 
 
 def _unmet(state: ClusterState, job: Job) -> list[str]:

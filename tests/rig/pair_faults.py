@@ -294,6 +294,20 @@ async def node_suspended(cluster: PairCluster) -> None:
     _afterwards(cluster, cluster.dice.choice(LONG), resume)
 
 
+async def node_fades_away(cluster: PairCluster) -> None:
+    """Its network gets slow, it stands still for a while, and what it says then arrives nowhere."""
+    agent = any_agent(cluster)
+    cluster.network.slow_s = 1.5
+
+    def gone() -> None:
+        cluster.network.slow_s = 0.0
+        _cut_for(cluster, [(agent.node, name) for name in cluster.controls], 90.0)
+        agent.gate.shut()
+        _afterwards(cluster, cluster.dice.choice([9.0, 20.0]), agent.gate.open)
+
+    _afterwards(cluster, cluster.dice.uniform(5.0, 12.0), gone)
+
+
 async def network_slow(cluster: PairCluster) -> None:
     cluster.network.slow_s = cluster.dice.choice([0.05, 0.4, 1.5])
     _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.network, "slow_s", 0.0))
@@ -334,7 +348,16 @@ KINDS: Final[tuple[tuple[Fault, ...], ...]] = (
         peers_cut,
         control_isolated,
     ),
-    (node_cut, agent_away, agent_stands_still, node_suspended, network_slow, answers_to_people_get_lost, node_fault),
+    (
+        node_cut,
+        agent_away,
+        agent_stands_still,
+        node_suspended,
+        node_fades_away,
+        network_slow,
+        answers_to_people_get_lost,
+        node_fault,
+    ),
 )
 
 

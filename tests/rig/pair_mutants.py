@@ -178,7 +178,11 @@ def an_old_active_is_obeyed_for_as_long_as_it_likes(patch: Patch) -> None:
                 await real(replication, position)
 
     patch.setattr(Replication, "kept", kept)
-    patch.setattr(Machine, "_lease_ended", lambda one: None)
+
+    def go_on(one: Machine) -> None:
+        one.lease_until = Mono(one.lease_until + 1)
+
+    patch.setattr(Machine, "_lease_ended", go_on)
     patch.setattr(Machine, "holds", lambda one, now: one.role is Role.ACTIVE)
 
     async def may_obey(daemon: Daemon, session: LinkSession) -> bool:
@@ -199,7 +203,16 @@ def what_clocks_drift_and_kills_take_is_forgotten(patch: Patch) -> None:
 
 
 def silence_before_a_take_over_counts(patch: Patch) -> None:
-    patch.setattr(Liveness, "begin", lambda liveness: None)
+    """As if a standby had listened for ever, and heard nobody."""
+    real = Liveness.begin
+
+    def begin(liveness: Liveness) -> None:
+        real(liveness)
+        liveness._awake_s = 1_000.0
+        liveness._heard_s = dict.fromkeys(liveness._committer.state.nodes, 0.0)
+        liveness._greeted = dict.fromkeys(liveness._committer.state.nodes)
+
+    patch.setattr(Liveness, "begin", begin)
 
 
 def a_lease_of_an_attempt_counts_from_the_answer(patch: Patch) -> None:
