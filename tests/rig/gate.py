@@ -17,6 +17,10 @@ class Gate:
         self._open = asyncio.Event()
         self._open.set()
 
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
     def shut(self) -> None:
         self._open.clear()
 

@@ -4,16 +4,16 @@ Most begin something that ends by itself after a while, so that several lie over
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from tests.rig.faults import NODE_FAULTS, any_agent
+from tests.rig.faults import NODE_FAULTS
 from tests.rig.pair_client import PEOPLE
 from tests.rig.pair_cluster import PairCluster
-from tests.rig.pair_control import PairControl
+from tests.rig.pair_victims import Halt, active_or_any, afterwards, any_control, busy_or_any, cut_for, stop_for
 from tests.rig.people import act
-from tests.rig.sim_disk import CommitPoint, SimDisk, Trap
+from tests.rig.sim_disk import CommitPoint, Trap
 
 TRAP_S_MAX: Final = 40.0
 WHILE: Final = (0.5, 2.0, 4.5, 8.0, 30.0)
@@ -30,7 +30,7 @@ async def one_fault(cluster: PairCluster) -> None:
     fault = cluster.dice.choice(kind)
     await fault(cluster)
     for agent in cluster.agents:
-        if cluster.dice.random() < 0.3:
+        if cluster.dice.random() < 0.08:
             cluster.network.heal(agent.node)
 
 
@@ -70,7 +70,7 @@ async def control_stopped_at_a_commit_point(cluster: PairCluster) -> None:
     control, seconds = active_or_any(cluster), cluster.dice.choice([6.0, 15.0])
     disk = cluster.log_of(control)
     if disk.trap is None:
-        disk.trap = _Halt(cluster.dice.choice(list(CommitPoint)), disk, lambda: _stop_for(cluster, control, seconds))
+        disk.trap = Halt(cluster.dice.choice(list(CommitPoint)), disk, lambda: stop_for(cluster, control, seconds))
     act(cluster)
 
 
@@ -83,8 +83,8 @@ async def active_stopped_until_it_is_replaced(cluster: PairCluster) -> None:
 
     def stop() -> None:
         control.pause()
-        cluster.when_replaced(control, lambda: _afterwards(cluster, cluster.dice.choice([0.0, 0.003, 0.03]), resume))
-        _afterwards(cluster, 20.0, resume)
+        cluster.when_replaced(control, lambda: afterwards(cluster, cluster.dice.choice([0.0, 0.003, 0.03]), resume))
+        afterwards(cluster, 20.0, resume)
 
     process = control.process
 
@@ -93,7 +93,7 @@ async def active_stopped_until_it_is_replaced(cluster: PairCluster) -> None:
             control.go_on()
 
     if cluster.dice.random() < 0.7 and disk.trap is None:
-        disk.trap = _Halt(cluster.dice.choice([CommitPoint.BEFORE_WRITE, CommitPoint.BEFORE_ANSWER]), disk, stop)
+        disk.trap = Halt(cluster.dice.choice([CommitPoint.BEFORE_WRITE, CommitPoint.BEFORE_ANSWER]), disk, stop)
     else:
         stop()
     for _ in range(3):
@@ -101,7 +101,7 @@ async def active_stopped_until_it_is_replaced(cluster: PairCluster) -> None:
 
 
 async def control_stopped(cluster: PairCluster) -> None:
-    _stop_for(cluster, active_or_any(cluster), cluster.dice.choice(WHILE))
+    stop_for(cluster, active_or_any(cluster), cluster.dice.choice(WHILE))
 
 
 async def active_stopped_before_it_speaks(cluster: PairCluster) -> None:
@@ -155,21 +155,21 @@ async def disk_full(cluster: PairCluster) -> None:
     disk = cluster.log_of(active_or_any(cluster))
     disk.full = True
     act(cluster)
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "full", False))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "full", False))
 
 
 async def disk_fails_to_sync(cluster: PairCluster) -> None:
     disk = cluster.log_of(active_or_any(cluster))
     disk.sync_fails = True
     act(cluster)
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "sync_fails", False))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "sync_fails", False))
 
 
 async def disk_stalls(cluster: PairCluster) -> None:
     disk = cluster.log_of(active_or_any(cluster))
     disk.stall_s = cluster.dice.choice([0.3, 1.5, 3.0, 10.0])
     act(cluster)
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "stall_s", 0.0))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "stall_s", 0.0))
 
 
 async def disk_tears(cluster: PairCluster) -> None:
@@ -186,7 +186,7 @@ async def marker_cut_off(cluster: PairCluster) -> None:
     cluster.place.cut.add(name)
     if cluster.database is not None:
         cluster.database.cut_off.add(name)
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: _marker_back(cluster, name))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: _marker_back(cluster, name))
 
 
 def _marker_back(cluster: PairCluster, name: str) -> None:
@@ -197,22 +197,22 @@ def _marker_back(cluster: PairCluster, name: str) -> None:
 
 async def marker_down(cluster: PairCluster) -> None:
     cluster.place.down = True
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "down", False))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "down", False))
 
 
 async def marker_slow(cluster: PairCluster) -> None:
     cluster.place.stall_s = cluster.dice.choice([0.1, 0.5, 0.9, 1.5])
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "stall_s", 0.0))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "stall_s", 0.0))
 
 
 async def marker_answers_get_lost(cluster: PairCluster) -> None:
     cluster.place.lossy = cluster.dice.choice([0.2, 0.6])
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "lossy", 0.0))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "lossy", 0.0))
 
 
 async def marker_writes_come_late(cluster: PairCluster) -> None:
     cluster.place.late = cluster.dice.choice([0.2, 0.6])
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "late", 0.0))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "late", 0.0))
 
 
 async def marker_fades_away(cluster: PairCluster) -> None:
@@ -223,19 +223,19 @@ async def marker_fades_away(cluster: PairCluster) -> None:
     def gone() -> None:
         place.stall_s = place.lossy = 0.0
         place.cut.add(control.name)
-        _afterwards(cluster, 8.0, lambda: place.cut.discard(control.name))
+        afterwards(cluster, 8.0, lambda: place.cut.discard(control.name))
         if cluster.dice.random() < 0.7:
             one, other = cluster.controls
-            _cut_for(cluster, [(one, other), (other, one)], 8.0)
+            cut_for(cluster, [(one, other), (other, one)], 8.0)
 
-    _afterwards(cluster, cluster.dice.uniform(0.5, 4.0), gone)
+    afterwards(cluster, cluster.dice.uniform(0.5, 4.0), gone)
 
 
 async def peers_cut(cluster: PairCluster) -> None:
     """In one direction or in both."""
     one, other = cluster.controls
     ways = cluster.dice.choice([[(one, other)], [(other, one)], [(one, other), (other, one)]])
-    _cut_for(cluster, ways, cluster.dice.choice(WHILE))
+    cut_for(cluster, ways, cluster.dice.choice(WHILE))
 
 
 async def control_isolated(cluster: PairCluster) -> None:
@@ -248,7 +248,7 @@ async def control_isolated(cluster: PairCluster) -> None:
         ways += [(other, control.name) for other in others]
     if cluster.dice.random() < 0.7:
         await marker_cut_off(cluster)
-    _cut_for(cluster, ways, cluster.dice.choice(WHILE))
+    cut_for(cluster, ways, cluster.dice.choice(WHILE))
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------
@@ -256,16 +256,16 @@ async def control_isolated(cluster: PairCluster) -> None:
 
 async def node_cut(cluster: PairCluster) -> None:
     """From one control plane or from both, in one direction or in both."""
-    node = any_agent(cluster).node
+    node = busy_or_any(cluster).node
     names = cluster.dice.choice([[*cluster.controls], *([name] for name in cluster.controls)])
     up, down = cluster.dice.choice([(True, True), (True, False), (False, True)])
     ways = [(node, name) for name in names if up] + [(name, node) for name in names if down]
-    _cut_for(cluster, ways, cluster.dice.choice(LONG))
+    cut_for(cluster, ways, cluster.dice.choice(LONG))
 
 
 async def agent_away(cluster: PairCluster) -> None:
     """Its runner lives."""
-    agent = any_agent(cluster)
+    agent = busy_or_any(cluster)
 
     async def away() -> None:
         await agent.kill()
@@ -276,13 +276,13 @@ async def agent_away(cluster: PairCluster) -> None:
 
 
 async def agent_stands_still(cluster: PairCluster) -> None:
-    gate = any_agent(cluster).gate
+    gate = busy_or_any(cluster).gate
     gate.shut()
-    _afterwards(cluster, cluster.dice.choice(LONG), gate.open)
+    afterwards(cluster, cluster.dice.choice(LONG), gate.open)
 
 
 async def node_suspended(cluster: PairCluster) -> None:
-    agent = any_agent(cluster)
+    agent = busy_or_any(cluster)
     agent.machine.suspend()
     gate = agent.gate
     gate.shut()
@@ -291,26 +291,27 @@ async def node_suspended(cluster: PairCluster) -> None:
         agent.machine.resume()
         gate.open()
 
-    _afterwards(cluster, cluster.dice.choice(LONG), resume)
+    afterwards(cluster, cluster.dice.choice(LONG), resume)
 
 
 async def node_fades_away(cluster: PairCluster) -> None:
-    """Its network gets slow, it stands still for a while, and what it says then arrives nowhere."""
-    agent = any_agent(cluster)
+    """Its network gets slow, it stands still for a while, and then nobody hears it, and it hears nobody."""
+    agent = busy_or_any(cluster)
     cluster.network.slow_s = 1.5
 
     def gone() -> None:
         cluster.network.slow_s = 0.0
-        _cut_for(cluster, [(agent.node, name) for name in cluster.controls], 90.0)
+        cut_for(cluster, [(agent.node, name) for name in cluster.controls], 90.0)
+        afterwards(cluster, 4.0, lambda: cut_for(cluster, [(name, agent.node) for name in cluster.controls], 86.0))
         agent.gate.shut()
-        _afterwards(cluster, cluster.dice.choice([9.0, 20.0]), agent.gate.open)
+        afterwards(cluster, cluster.dice.choice([9.0, 20.0]), agent.gate.open)
 
-    _afterwards(cluster, cluster.dice.uniform(5.0, 12.0), gone)
+    afterwards(cluster, cluster.dice.uniform(5.0, 12.0), gone)
 
 
 async def network_slow(cluster: PairCluster) -> None:
     cluster.network.slow_s = cluster.dice.choice([0.05, 0.4, 1.5])
-    _afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.network, "slow_s", 0.0))
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.network, "slow_s", 0.0))
 
 
 async def answers_to_people_get_lost(cluster: PairCluster) -> None:
@@ -359,60 +360,3 @@ KINDS: Final[tuple[tuple[Fault, ...], ...]] = (
         node_fault,
     ),
 )
-
-
-# --- how they are made ------------------------------------------------------------------------------------------
-
-
-class _Halt(Trap):
-    """Does something in the very step in which a process comes past a point."""
-
-    def __init__(self, point: CommitPoint, disk: SimDisk, then: Callable[[], None]) -> None:
-        super().__init__(point)
-        self._disk, self._then = disk, then
-
-    def passes(self, point: CommitPoint) -> None:
-        super().passes(point)
-        if self.sprung.is_set():
-            self._disk.trap = None
-            self._then()
-
-
-def any_control(cluster: PairCluster) -> PairControl:
-    return cluster.dice.choice(list(cluster.controls.values()))
-
-
-def active_or_any(cluster: PairCluster) -> PairControl:
-    """Mostly the active one."""
-    control = any_control(cluster)
-    return cluster.active or control if cluster.dice.random() < 0.6 else control
-
-
-def _stop_for(cluster: PairCluster, control: PairControl, seconds: float) -> None:
-    control.pause()
-    process = control.process
-
-    def resume() -> None:
-        if control.process is process:
-            control.go_on()
-
-    _afterwards(cluster, seconds, resume)
-
-
-def _cut_for(cluster: PairCluster, ways: Sequence[tuple[str, str]], seconds: float) -> None:
-    for way in ways:
-        cluster.cut(*way)
-
-    def mend() -> None:
-        for way in ways:
-            cluster.network.mend(*way)
-
-    _afterwards(cluster, seconds, mend)
-
-
-def _afterwards(cluster: PairCluster, seconds: float, deed: Callable[[], None]) -> None:
-    async def later() -> None:
-        await cluster.clock.sleep(seconds)
-        deed()
-
-    cluster.later(later())

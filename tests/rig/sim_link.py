@@ -109,6 +109,10 @@ class SimSession:
         return self._welcome.epoch
 
     @property
+    def asleep(self) -> bool:
+        return not self._gate.is_open
+
+    @property
     def cluster_id(self) -> str:
         return self._welcome.cluster_id
 

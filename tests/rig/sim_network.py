@@ -47,6 +47,11 @@ class Breakable(Protocol):
 
     @property
     def served(self) -> Served: ...
+    @property
+    def asleep(self) -> bool:
+        """Is the agent stopped? Then it gives nothing up."""
+        ...
+
     def break_now(self, why: str) -> None: ...
 
 
@@ -197,6 +202,8 @@ class SimNetwork:
 
     async def _give_up(self, node: NodeName, session: Breakable) -> None:
         await self.clock.sleep(self.entropy.jitter(*KEEPALIVE_S))
+        while session.asleep:
+            await self.clock.sleep(self.entropy.jitter(*KEEPALIVE_S))
         served = session.served
         stopped = served.process is not None and served.process.stopped
         if stopped or not self.passes(node, served.address) or not self.passes(served.address, node):
