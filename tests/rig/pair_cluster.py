@@ -26,7 +26,7 @@ from tests.rig.sim_network import SimNetwork
 from tests.rig.sim_peers import SimPeers
 
 NAMES: Final = ("a", "b")
-PEACE_S: Final = 3_600.0
+PEACE_S: Final = 1_800.0
 LOOK_BACK: Final = (1_000_000, 1_000_000, 1_000_000, 40)
 REBUILD_EVERY: Final = 10
 """Indexes are looked at event by event in runs of a single control plane; here it is about other things."""

@@ -6,6 +6,7 @@ Kinds of runs: `single` (one control plane), `pair` (two, each with a log of its
 
 import argparse
 import itertools
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -50,10 +51,14 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="how long each history is (30 with --seed, else 60)")
     parser.add_argument("--nodes", type=int, default=NODES, help="of two control planes")
     parser.add_argument("--forgetting", action="store_true", help="people also forget nodes by force")
-    parser.add_argument("--mutant", choices=[found.mutant.__name__ for found in FOUND], help="break this on purpose")
+    parser.add_argument(
+        "--mutant",
+        choices=[found.mutant.__name__ for found in FOUND],
+        help="break this, and look for a seed that shows it",
+    )
     told = parser.parse_args()
     if told.mutant is not None:
-        _break(told.mutant)
+        return _look_for(told.mutant)
     if told.seed is not None:
         options = Options(told.kind or "single", told.steps or 30, told.nodes, told.forgetting)
         print(run(told.seed, options))
@@ -61,9 +66,21 @@ def main() -> int:
     return _soak(told.minutes, told.first, lambda seed: _options(told, seed))
 
 
-def _break(name: str) -> None:
-    (mutant,) = (found.mutant for found in FOUND if found.mutant.__name__ == name)
-    mutant(pytest.MonkeyPatch())
+def _look_for(name: str) -> int:
+    """Which seed shows a promise broken on purpose?"""
+    (found,) = (found for found in FOUND if found.mutant.__name__ == name)
+    found.mutant(pytest.MonkeyPatch())
+    began = time.process_time()
+    for seed in itertools.count():
+        try:
+            simulate_pair(seed, shared=found.shared)
+        except AssertionError as fault:
+            spent = time.process_time() - began
+            if re.search(found.promise, str(fault)):
+                print(f"{name} is noticed by seed {seed}, after {spent:.0f} s of one core:\n{fault}")
+                return 0
+            print(f"seed {seed} notices something else: {str(fault).splitlines()[0]}")
+    return 1
 
 
 def _options(told: argparse.Namespace, seed: int) -> Options:

@@ -1,38 +1,84 @@
-"""Would the rig notice if two control planes broke a promise? Bugs of `pair_mutants` are put in, and seeds replayed.
+"""Two control planes that break a promise are noticed: each bug of `pair_mutants` by the seed that caught it.
 
-`python -m tests.rig.soak --mutant NAME --kind pair` looks for seeds that show one.
+`python -m tests.rig.soak --mutant NAME` looks for others; each was found so within a minute of one core.
 """
 
 import pytest
 
-from tests.rig.pair_mutants import FOUND, Found
-from tests.rig.pair_run import simulate_pair
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.job import JobSpec
+from stoker.brain.state.commands import Submit
+from tests.rig.pair_cluster import PairCluster
+from tests.rig.pair_control import PairControl
+from tests.rig.pair_mutants import (
+    FOUND,
+    Found,
+    agents_obey_whoever_lets_them_in,
+    an_active_goes_on_when_its_lease_is_over,
+)
+from tests.rig.pair_run import simulate_pair, watched
+from tests.rig.people import BOB, FOR_EVER_S
+from tests.rig.process import within
+from tests.rig.test_pair_stories import both
+from tests.rig.virtual_loop import run_virtual
 
-SEEDS: dict[str, int] = {
-    "answers_do_not_wait_for_the_disk": 0,
-    "answers_do_not_wait_for_the_others": 0,
-    "a_late_standby_is_left_behind_before_the_marker_says_so": 2,
-    "a_standby_confirms_before_its_disk_has_it": 0,
-    "the_lease_is_not_looked_at_before_it_speaks": 0,
-    "logs_are_compared_by_their_length_and_not_by_epochs": 9,
-    "whoever_is_outside_the_set_takes_over_too": 7,
-    "a_lease_is_taken_that_may_still_hold": 41,
-    "an_epoch_is_led_twice": 0,
-    "what_follows_behind_another_log_is_kept": 0,
-    "attempts_are_settled_before_their_lease_is_over": 6,
-    "gpus_are_free_once_the_leader_has_exited": 0,
-}
-"""The seed that caught each. Those of the rest aren't known yet."""
-KNOWN = [found for found in FOUND if found.mutant.__name__ in SEEDS]
+SEEDS_MAX = 80
+"""What a seed showed when this was written another shows once histories are others: then put that one into `FOUND`."""
 
 
-@pytest.mark.parametrize("found", KNOWN, ids=lambda found: found.mutant.__name__)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.mutant.__name__)
 def test_it_is_noticed_when(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     found.mutant(monkeypatch)
-    first = SEEDS[found.mutant.__name__]
     with pytest.raises(AssertionError, match=found.promise):
-        simulate_pair(first, shared=found.shared)
+        _simulate_all(found)
 
 
-def test_there_are_enough_of_them() -> None:
-    assert len(KNOWN) >= 10
+def _simulate_all(found: Found) -> None:
+    for seed in (found.seed, *range(SEEDS_MAX)):
+        simulate_pair(seed, shared=found.shared)
+
+
+@pytest.mark.parametrize("obedient", [True, False])
+def test_an_old_active_is_obeyed_only_by_agents_that_let_anybody_in(
+    obedient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control planes are broken in both cases, so that the agents' memory is the last line of defence."""
+    an_active_goes_on_when_its_lease_is_over(monkeypatch)
+    if obedient:
+        agents_obey_whoever_lets_them_in(monkeypatch)
+    broken = run_virtual(_with_two_actives)
+    assert any(fault.startswith(("P1 ", "P2 ")) for fault in broken)
+    assert any(fault.startswith("P7 ") for fault in broken) is obedient
+
+
+async def _with_two_actives() -> list[str]:
+    """A node leaves the old active for the new one, and comes back."""
+    cluster = PairCluster(1, 1)
+    try:
+        with watched(cluster):
+            await cluster.start()
+            old, new = both(cluster)
+            cluster.place.cut.add(old.name)
+            for way in ((old.name, new.name), (new.name, old.name)):
+                cluster.cut(*way)
+            await cluster.until(lambda: new.leads, 20, "nobody took over")
+            node = cluster.agents[0].node
+            cluster.cut(node, old.name)
+            await cluster.clock.sleep(40)
+            _submit_to(new)
+            await cluster.until(lambda: cluster.pair.obeyed.get(node, 0) == 2, 60, "it obeys nobody")
+            cluster.network.mend(node, old.name)
+            cluster.cut(node, new.name)
+            await cluster.clock.sleep(60)
+            _submit_to(old)
+            await cluster.clock.sleep(30)
+            return cluster.oracle.broken
+    finally:
+        await cluster.close()
+
+
+def _submit_to(control: PairControl) -> None:
+    spec = JobSpec(name="j", demand=Demand(), command=f"{FOR_EVER_S} 0", priority=500, time_limit_ms=0)
+    assert control.life is not None, f"{control.name} doesn't run"
+    within(control.process, control.life.control.committer.ask(Submit(by=BOB, specs=(spec,))))
