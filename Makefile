@@ -63,9 +63,9 @@ BENCHES ?= start_latency throughput submissions scale stalls idle_agents append 
 bench: setup-dev
 	@for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || exit 1; done
 
-## make soak       random faults on virtual time for MINUTES (10) minutes
+## make soak       random faults on virtual time for MINUTES (10) minutes; KIND=single, pair, shared or fast
 soak: setup-dev
-	@$(PY) -m tests.rig.soak --minutes $(MINUTES)
+	@$(PY) -m tests.rig.soak --minutes $(MINUTES) $(if $(KIND),--kind $(KIND))
 
 ## make docs       the pages of docs/ as a site under build/site, every link checked
 docs: reference

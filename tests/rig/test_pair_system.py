@@ -1,7 +1,9 @@
 """Two control planes and their nodes under random faults, from seeds: the promises of `pair_oracle` hold in each.
 
-`make soak` goes on with other seeds for as long as one likes; a seed that fails is kept below for ever.
+`make soak` goes on with other seeds for as long as one likes; one that fails is kept in `tests/seeds/kept_pairs.txt`.
 """
+
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +12,12 @@ from tests.rig.pair_run import simulate_pair
 OWN, SHARED, FAST, MANY = 36, 18, 6, 6
 """Seeds with a log for each, with one log for both, with the fast profile, and with twenty nodes."""
 CHUNKS = 6
-KEPT: tuple[tuple[int, str], ...] = ()
-"""Seeds that once failed, each with its kind."""
+KEPT = Path(__file__).parent.parent / "seeds" / "kept_pairs.txt"
+
+
+def _kept() -> list[tuple[int, str]]:
+    lines = (line.partition("#")[0].split() for line in KEPT.read_text(encoding="utf-8").splitlines())
+    return [(int(seed), kind) for seed, kind in filter(None, lines)]
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -35,7 +41,7 @@ def test_with_the_fast_profile_and_with_twenty_nodes_they_hold_too(chunk: int) -
 
 
 def test_a_seed_that_once_failed_stays_mended() -> None:
-    for seed, kind in KEPT:
+    for seed, kind in _kept():
         _simulate(seed, kind)
 
 
