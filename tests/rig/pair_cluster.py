@@ -201,7 +201,7 @@ class PairCluster(Cast):
         self._when_replaced.clear()
         place = self.place
         place.cut.clear()
-        place.down, place.stall_s, place.lossy, place.late = False, 0.0, 0.0, 0.0
+        place.down, place.stall_s, place.lossy, place.late, place.damaged = False, 0.0, 0.0, 0.0, None
         self.client.lossy = 0.0
         self.network.mend_all()
         self.network.stop_at_message = None

@@ -215,6 +215,12 @@ async def marker_writes_come_late(cluster: PairCluster) -> None:
     afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "late", 0.0))
 
 
+async def marker_damaged(cluster: PairCluster) -> None:
+    """Until a newer version is put, or somebody restores it."""
+    cluster.place.damaged = cluster.place.newest
+    afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(cluster.place, "damaged", None))
+
+
 async def marker_fades_away(cluster: PairCluster) -> None:
     """Slower and slower, then not at all; mostly the other control planes go with it."""
     place, control = cluster.place, active_or_any(cluster)
@@ -344,6 +350,7 @@ KINDS: Final[tuple[tuple[Fault, ...], ...]] = (
         marker_slow,
         marker_answers_get_lost,
         marker_writes_come_late,
+        marker_damaged,
         marker_fades_away,
         peers_cut,
         peers_cut,

@@ -240,7 +240,7 @@ FOUND: Final = (
     Found(a_late_standby_is_left_behind_before_the_marker_says_so, "P4 "),
     Found(a_standby_confirms_before_its_disk_has_it, "P4 "),
     Found(the_lease_is_not_looked_at_before_it_speaks, "P2 "),
-    Found(logs_are_compared_by_their_length_and_not_by_epochs, "P[3468] ", 13),
+    Found(logs_are_compared_by_their_length_and_not_by_epochs, "P[3468] ", 8),
     Found(whoever_is_outside_the_set_takes_over_too, "P3 ", 2),
     Found(a_lost_put_is_taken_for_won, "P1 |P2 ", 4, shared=True),
     Found(a_lease_is_taken_that_may_still_hold, "P1 |P2 ", shared=True),
