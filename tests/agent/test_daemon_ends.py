@@ -1,10 +1,11 @@
-"""Rules D1 to D4 of `agent/delivery.py`, and A8 of `agent/daemon.py` (the runner dies), on virtual time."""
+"""Rules D1 to D5 of `agent/delivery.py`, and A8 of `agent/daemon.py` (the runner dies), on virtual time."""
 
 import asyncio
 
 import pytest
 
 from stoker.agent.logs import LOG_BYTES_MAX
+from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import LogRequest, Registration, Started, TaskInventory, TaskPhase
 from tests.agent.twins import (
@@ -18,6 +19,7 @@ from tests.agent.twins import (
     registration,
     running,
     start,
+    stop,
 )
 from tests.rig.virtual_loop import run_virtual
 
@@ -115,6 +117,37 @@ async def test_stopping_the_agent_neither_stops_nor_completes_a_task() -> None:
     assert runner.stops == []
     assert control.finished == []
     assert not runner.was_shut_down
+
+
+@on_virtual_time
+async def test_an_end_that_is_asked_for_while_it_is_on_its_way_is_sent_once_more() -> None:
+    """It may have arrived before the inventory that named its task as running: then the ledger still waits for it."""
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        node.control.commit_s = 1.0
+        node.runner.end(key(1), exited(3))
+        await asyncio.sleep(0.5)
+        node.control.tell(stop(key(1)))
+        await node.until(lambda: len(node.control.finished) == 2)
+        await node.until(lambda: node.runner.settled == [key(1)])
+
+
+@on_virtual_time
+async def test_an_end_that_is_asked_for_while_the_runner_is_told_that_it_may_go_is_sent_once_more() -> None:
+    class SlowRunner(TwinRunner):
+        async def settle(self, key: TaskKey) -> None:
+            await asyncio.sleep(1)
+            await super().settle(key)
+
+    async with Node(runner=SlowRunner()) as node:
+        await node.connected()
+        await running(node)
+        node.runner.end(key(1), exited(3))
+        await node.until(lambda: node.control.finished)
+        await asyncio.sleep(0.5)
+        node.control.tell(stop(key(1)))
+        await node.until(lambda: len(node.control.finished) == 2)
 
 
 # --- the runner dies --------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ Rules: D1  an end is offered until the control plane answers that it has it on d
        D2  only then may the runner forget it
        D3  one end that isn't answered holds up no other, up to `WORKERS` of them
        D4  repeating is safe: a late or repeated end is acknowledged and changes nothing
+       D5  an end that is asked for while it is on its way is sent once more: what is on its way may have arrived
+           before the control plane had a reason to ask
 Limits: ends wait in `Observed.offered`, which is bounded by what the runner keeps.
 """
 
@@ -44,12 +46,15 @@ class Delivery:
         self._folders = folders
         self._session = session
         self._queue: asyncio.Queue[TaskKey] = asyncio.Queue()
-        self._queued: dict[TaskKey, None] = {}
+        self._under_way: dict[TaskKey, bool] = {}
+        # Queued or being sent. True = offered again since it was last sent (D5).
 
     def offer(self, key: TaskKey) -> None:
-        """Deliver the end of `key`; nothing changes when that is under way."""
-        if key not in self._queued:
-            self._queued[key] = None
+        """Deliver the end of `key`."""
+        if key in self._under_way:
+            self._under_way[key] = True
+        else:
+            self._under_way[key] = False
             self._queue.put_nowait(key)
 
     def offer_all(self) -> None:
@@ -66,7 +71,8 @@ class Delivery:
         while True:
             key = await self._queue.get()
             await self._deliver(key, clock, Backoff(entropy, first_s=PAUSE_FIRST_S, ceiling_s=PAUSE_CEILING_S))
-            del self._queued[key]
+            if self._under_way.pop(key):
+                self.offer(key)
 
     async def _deliver(self, key: TaskKey, clock: Clock, backoff: Backoff) -> None:
         while True:
@@ -74,13 +80,15 @@ class Delivery:
             over = self._observed.offered.get(key)
             if over is None:
                 return  # a new runner's inventory no longer has it: the control plane had acknowledged it
+            self._under_way[key] = False
             try:
                 await session.finish(TaskFinished(node=self._node, key=key, end=over.end))
             except LinkDown:
                 await clock.sleep(backoff.next_s())
                 continue
-            await self._settle(key)
-            return
+            if not self._under_way[key]:
+                await self._settle(key)
+                return
 
     async def _settle(self, key: TaskKey) -> None:
         in_runner = self._observed.settled(key)
