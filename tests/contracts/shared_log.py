@@ -61,6 +61,21 @@ class SharedLogContract(EventLogContract):
             kept = [record for _, record in await everything(one)]
             assert kept == ([b"a", b"b"] if ends[0] is None else [b"c"])
 
+    @pytest.mark.parametrize("late", [5, 15])
+    async def test_l5_an_older_state_that_is_saved_late_is_not_the_newest(self, store: SharedStore, late: int) -> None:
+        """Whoever was active before had begun to save it."""
+        store.look_back_max = 2
+        async with opened(store) as (stale, _), opened(store) as (fresh, _):
+            await stale.append(ONE, Position(0), records(1, 30))
+            assert await everything(fresh) == numbered(1, 30)
+            for position in (10, 20):
+                await fresh.save_snapshot(Position(position), [b"at"])
+            await stale.save_snapshot(Position(late), [b"at"])
+            found = await fresh.snapshot()
+            assert found is not None
+            assert found.position == 20
+            assert len(await everything(fresh, after=20)) == 10
+
     async def test_l10_following_goes_to_the_end_as_it_is_now(self, store: SharedStore) -> None:
         async with opened(store) as (standby, _):
             async with opened(store) as (active, _):

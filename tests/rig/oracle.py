@@ -208,8 +208,9 @@ class Oracle:
                 job = state.jobs[job_id]
                 progress = job.members.waiting if job.members else len(job.attempts)
                 array = state.jobs.get(job.array_of)
-                limited = array is not None and _has_been_full(state, array)
-                since = loop.passes if limited else self._waited.get((job_id, progress), loop.passes)
+                if array is not None and _has_been_full(state, array):
+                    continue  # a pass counts once its limit lets it go
+                since = self._waited.get((job_id, progress), loop.passes)
                 waited[job_id, progress] = since
                 if loop.passes >= since + 2 and loop.reason_for(job) == AWAITING_PASS:
                     self.broken.append(

@@ -28,6 +28,8 @@ from tests.rig.sim_history import SimHistory, archive_in
 
 INCOMING: Final = Path("incoming")
 ASIDE_MAX: Final = 20
+KEPT: Final = 2
+"""Snapshots."""
 """Tails, and logs that were replaced, that are kept."""
 
 
@@ -137,7 +139,8 @@ class SimLog:
         await self._clock.sleep(self._entropy.jitter(0.001, 0.05))
         if self._refusal is not None:
             raise self._refusal
-        self._disk.snapshots = [*self._disk.snapshots[-1:], saved]
+        kept = {each.position: each for each in (*self._disk.snapshots, saved)}
+        self._disk.snapshots = [kept[each] for each in sorted(kept)[-KEPT:]]
         self._disk.passes(CommitPoint.BEFORE_TRIM)
         await self._clock.sleep(0)
         self._trim(self._disk.snapshots[0].position - self._look_back_max)
