@@ -18,9 +18,9 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid, Role
 from stoker.brain.failover.timing import FAST
-from stoker.live.failover.copies import Replication
 from stoker.live.failover.follower import Follower, Received
-from stoker.live.failover.links import FORMAT, Following, Goon, Offer, PeerDown, PeerRefused, Rows
+from stoker.live.failover.links import FORMAT, Following, Offer, PeerDown, PeerRefused, Records, Welcome
+from stoker.live.failover.replication import Replication
 from stoker.live.rpc.peer_link import GrpcPeerLink
 from stoker.live.rpc.replication import SECRET_KEY, PeerDoor
 from stoker.live.rpc.server import RpcServer
@@ -62,7 +62,7 @@ class Peer:
         self.replication.ship(Epoch(1), Position(self.end), batch)
         await self.log.append(Epoch(1), Position(self.end), batch)
         self.end += count
-        await self.replication.kept(Position(self.end))
+        await self.replication.wait_for(Position(self.end))
 
 
 def world() -> World:
@@ -76,7 +76,7 @@ async def active(folder: Path, *, lead: bool = True) -> AsyncIterator[Peer]:
     replication = Replication(log, world(), timing=FAST, sync=True, holds=lambda: True)
     peer = Peer(0, replication, log)
     said = PeerSaid(member=A, role=Role.ACTIVE, epoch=Epoch(1), position=Position(0))
-    door = PeerDoor(secret=lambda: peer.secret, status=lambda: said, heard=peer.heard.append, feed=replication.feed)
+    door = PeerDoor(secret=lambda: peer.secret, status=lambda: said, heard=peer.heard.append, accept=replication.accept)
     running = None
 
     def in_sync(member: Member) -> None:
@@ -169,10 +169,10 @@ async def test_large_records_come_one_to_a_message(tmp_path: Path) -> None:
         await peer.log.append(Epoch(1), Position(0), large)
         async with peer.link().follow(offer(cluster_id="")) as following:
             frames = following.frames()
-            assert isinstance(await anext(frames), Goon)
+            assert isinstance(await anext(frames), Welcome)
             for record in large:
                 frame = await anext(frames)
-                assert isinstance(frame, Rows)
+                assert isinstance(frame, Records)
                 assert list(frame.records) == [record]
 
 
@@ -180,7 +180,7 @@ async def test_a_backup_comes_in_pieces(tmp_path: Path) -> None:
     async with active(tmp_path) as peer:
         standby = Standby(tmp_path / "b")
         await standby.log.open()
-        standby.follower._anew = True
+        standby.follower._needs_backup = True
         with pytest.raises(PeerDown, match="enough"):
             await standby.follow(peer.link())
         assert standby.pieces == [b"a backup"]
@@ -191,7 +191,7 @@ async def test_a_follower_that_does_not_read_makes_nobody_wait(tmp_path: Path) -
     """K4: what it doesn't read is bounded by gRPC's window, and the active's memory doesn't grow with it."""
     async with active(tmp_path) as peer, peer.link().follow(offer(cluster_id="")) as following:
         frames = following.frames()
-        assert isinstance(await anext(frames), Goon)
+        assert isinstance(await anext(frames), Welcome)
         batch = [b"x" * 10_000] * 100
         for at in range(0, 4_000, 100):
             peer.replication.ship(Epoch(1), Position(at), batch)
@@ -200,7 +200,7 @@ async def test_a_follower_that_does_not_read_makes_nobody_wait(tmp_path: Path) -
         seen = 0
         while seen < 4_000:
             frame = await anext(frames)
-            assert isinstance(frame, Rows)
+            assert isinstance(frame, Records)
             assert frame.position == seen
             seen += len(frame.records)
 
@@ -302,12 +302,12 @@ async def test_a_message_that_cannot_be_understood_ends_its_stream_only(
             await call.read()
         assert code_of(fault.value) == "malformed_message"
         async with peer.link().follow(offer(cluster_id="")) as following:
-            assert isinstance(await anext(following.frames()), Goon)
+            assert isinstance(await anext(following.frames()), Welcome)
 
 
 async def test_who_confirms_what_was_never_sent_is_refused(tmp_path: Path) -> None:
     async with active(tmp_path) as peer, peer.link().follow(offer(cluster_id="")) as following:
-        await following.have(Position(99))
+        await following.confirm(Position(99))
         with pytest.raises(PeerRefused, match="was sent records up to 0"):
             await _to_the_end(following)
 

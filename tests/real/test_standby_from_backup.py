@@ -20,11 +20,11 @@ from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.live.backup import Backups
 from stoker.live.control import ControlPlane, active, recover_control
-from stoker.live.copies import Copies
-from stoker.live.failover.copies import Replication
 from stoker.live.failover.follower import Follower, Received, StartOver
 from stoker.live.failover.links import PeerRefused
 from stoker.live.failover.receiving import received
+from stoker.live.failover.replication import Replication
+from stoker.live.replicas import Replicas
 from stoker.live.settings import ControlSettings
 from stoker.live.world import World
 from tests.live.failover.pair import A, B, Cable
@@ -46,7 +46,7 @@ class Leader:
     control: ControlPlane | None = None
 
     @property
-    def copies(self) -> Copies:
+    def replicas(self) -> Replicas:
         return self.replication
 
     @property

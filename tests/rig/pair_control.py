@@ -1,6 +1,6 @@
 """One of several control planes: its machine with a disk and a clock, and the process that runs there, when one does.
 
-The process is real but for what lies behind its ports: `live.lives` with its lives, driver, machine, copies, follower.
+The process is real but for what lies behind its ports: `live.lives`, its driver, machine, replication and follower.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Final
 from stoker.brain.failover.inputs import PeerSaid
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane
-from stoker.live.failover.copies import Replication
 from stoker.live.failover.driver import Driver
+from stoker.live.failover.replication import Replication
 from stoker.live.lives import Lives, Surroundings
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_agents import AgentsSettings
@@ -192,7 +192,7 @@ class PairControl:
         self.life = Life(self.lives, control, driver.machine, control.clock)
         common.network.serve(Served(self.name, control.sessions, self.process))
         if replication is not None:
-            common.peers.serve(Host(self.name, self.process, lambda said: _pinged(driver, said), replication.feed))
+            common.peers.serve(Host(self.name, self.process, lambda said: _pinged(driver, said), replication.accept))
         try:
             yield
         finally:

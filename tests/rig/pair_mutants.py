@@ -24,10 +24,10 @@ from stoker.brain.failover.talk import Outcome, Talk
 from stoker.brain.failover.timing import Timing
 from stoker.brain.state import leases
 from stoker.live.committer import Committer
-from stoker.live.failover import feeding
-from stoker.live.failover.copies import Replication, Stage, Standby
+from stoker.live.failover import sender
 from stoker.live.failover.follower import Follower
-from stoker.live.failover.keeping import Leased
+from stoker.live.failover.keeping import LeaseOnly
+from stoker.live.failover.replication import Replication, Stage, Standby
 from stoker.live.liveness import Liveness
 from stoker.ports import ReplicaLog, Stored
 from tests.rig.sim_log import SimLog
@@ -50,10 +50,10 @@ def answers_do_not_wait_for_the_disk(patch: Patch) -> None:
 
 
 def answers_do_not_wait_for_the_others(patch: Patch) -> None:
-    async def kept(replication: Replication, position: Position) -> None:
+    async def wait_for(replication: Replication, position: Position) -> None:
         replication.acknowledged = max(replication.acknowledged, position)
 
-    patch.setattr(Replication, "kept", kept)
+    patch.setattr(Replication, "wait_for", wait_for)
 
 
 def a_late_standby_is_left_behind_before_the_marker_says_so(patch: Patch) -> None:
@@ -101,8 +101,8 @@ class _Hasty:
 
 
 def the_lease_is_not_looked_at_before_it_speaks(patch: Patch) -> None:
-    patch.setattr(Replication, "check", lambda replication: None)
-    patch.setattr(Leased, "check", lambda leased: None)
+    patch.setattr(Replication, "check_lease", lambda replication: None)
+    patch.setattr(LeaseOnly, "check_lease", lambda leased: None)
 
 
 # --- who is active ------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def logs_are_compared_by_their_length_and_not_by_epochs(patch: Patch) -> None:
     def alike(mine: Sequence[tuple[Epoch, Position]], theirs: Sequence[tuple[Epoch, Position]]) -> Position:
         return min(mine[0][1], theirs[0][1])
 
-    patch.setattr(feeding, "alike_up_to", alike)
+    patch.setattr(sender, "alike_up_to", alike)
     patch.setattr(SimLog, "floor", property(lambda log: Epoch(0)))
 
 
@@ -168,11 +168,11 @@ def what_follows_behind_another_log_is_kept(patch: Patch) -> None:
 
 
 def an_active_goes_on_when_its_lease_is_over(patch: Patch) -> None:
-    """Every line of defence of control planes at once: its own timer, what it checks, and its copies."""
+    """Every line of defence of control planes at once: its own timer, what it checks, and its replicas."""
     the_lease_is_not_looked_at_before_it_speaks(patch)
-    real = Replication.kept
+    real = Replication.wait_for
 
-    async def kept(replication: Replication, position: Position) -> None:
+    async def wait_for(replication: Replication, position: Position) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(5):
                 await real(replication, position)
@@ -180,7 +180,7 @@ def an_active_goes_on_when_its_lease_is_over(patch: Patch) -> None:
     def go_on(one: Machine) -> None:
         one.lease_until = Mono(one.lease_until + 1)
 
-    patch.setattr(Replication, "kept", kept)
+    patch.setattr(Replication, "wait_for", wait_for)
     patch.setattr(Machine, "_lease_ended", go_on)
     patch.setattr(Machine, "holds", lambda one, now: one.role is Role.ACTIVE)
 

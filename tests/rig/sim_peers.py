@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
-from stoker.live.failover.feeding import Feeding
-from stoker.live.failover.links import Frame, Offer, PeerDown, PeerRefused, PeerSaid
+from stoker.brain.failover.inputs import PeerSaid
+from stoker.live.failover.links import Frame, Offer, PeerDown, PeerRefused
+from stoker.live.failover.sender import Sender
 from tests.rig.process import SimProcess, within
 from tests.rig.sim_network import KEEPALIVE_S, Line, SimNetwork
 
@@ -30,7 +31,7 @@ class Host:
     name: str
     process: SimProcess
     ping: Callable[[PeerSaid], PeerSaid]
-    feed: Callable[[Offer], Feeding]
+    accept: Callable[[Offer], Sender]
 
 
 class SimPeers:
@@ -122,13 +123,13 @@ class _Stream:
         self.active, self.follower = host.name, follower
         self._peers, self._host, self._process, self._offer = peers, host, process, offer
         self._frames: asyncio.Queue[Frame | Exception] = asyncio.Queue()
-        self._haves: asyncio.Queue[Position] = asyncio.Queue()
+        self._confirmed: asyncio.Queue[Position] = asyncio.Queue()
         self._room = asyncio.Semaphore(WINDOW)
         network = peers.network
         self._line_down: Line[Frame | Exception] = Line(network, (host.name, follower), self._frames.put_nowait)
-        self._line_up: Line[Position] = Line(network, (follower, host.name), self._haves.put_nowait)
+        self._line_up: Line[Position] = Line(network, (follower, host.name), self._confirmed.put_nowait)
         self._broken: PeerDown | None = None
-        self._feeding: Feeding | None = None
+        self._sender: Sender | None = None
         self._duties = [network.spawn(duty, host.process) for duty in (self._feed(), self._hear())]
         peers.streams.append(self)
 
@@ -140,8 +141,8 @@ class _Stream:
     async def _feed(self) -> None:
         why: Exception = PeerDown(f"{self.active} ended the stream")
         try:
-            self._feeding = self._host.feed(self._offer)
-            async with aclosing(self._feeding.frames()) as frames:
+            self._sender = self._host.accept(self._offer)
+            async with aclosing(self._sender.frames()) as frames:
                 async for frame in frames:
                     await self._room.acquire()
                     self._line_down.put(frame)
@@ -152,9 +153,9 @@ class _Stream:
     async def _hear(self) -> None:
         try:
             while True:
-                position = await self._haves.get()
-                if self._feeding is not None:
-                    self._feeding.have(position)
+                position = await self._confirmed.get()
+                if self._sender is not None:
+                    self._sender.confirm(position)
         except StokerError as fault:
             self._line_down.put(PeerRefused(f"{self.active}: {fault.refusal.message}"))
 
@@ -178,7 +179,7 @@ class _Stream:
             self._room.release()
             yield frame
 
-    async def have(self, position: Position) -> None:
+    async def confirm(self, position: Position) -> None:
         if self._broken is not None:
             raise self._broken
         self._line_up.put(position)

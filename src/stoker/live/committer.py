@@ -12,7 +12,7 @@ Rules: W1  an answer means that its facts, and all facts it was decided on, are 
            has caught up. Limits and pauses then take at most twice as long; with a clock that stood still they would
            take as long as the step
        W5  where there are standbys, an answer also means that all who are in sync have its facts on their disks, and
-           that our lease held at that moment (`Copies`)
+           that our lease held at that moment (`Replicas`)
        W6  a follower changes nothing by itself: it applies what another has made durable, and refuses commands
 Limits: `commands_max` commands may wait for the disk; one more is refused with `overloaded`. One command is never
         split, so a batch may be as large as the largest command.
@@ -36,9 +36,9 @@ from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
 from stoker.brain.state.events.union import Event
-from stoker.live.copies import Alone, Copies, NotActive
 from stoker.live.feed import Entry, Feed
 from stoker.live.replay import replayed
+from stoker.live.replicas import NoReplicas, NotActive, Replicas
 from stoker.live.world import World
 from stoker.ports import EventLog, LogConflict, LogFailed, Stored
 
@@ -89,7 +89,7 @@ class Committer:
         world: World,
         *,
         recent: Sequence[Entry] = (),
-        copies: Copies | None = None,
+        replicas: Replicas | None = None,
         commands_max: int = COMMANDS_MAX,
     ) -> None:
         """`state` is what the whole log adds up to; `recent` its newest facts, for who followed before a restart."""
@@ -102,7 +102,7 @@ class Committer:
         self.following: Callable[[], Refusal] | None = None
         """While another is active: what whoever gives a command is told (W6)."""
         self._refusal = _log_failed("")
-        self._copies: Copies = copies or Alone()
+        self._replicas: Replicas = replicas or NoReplicas()
         self._log = log
         self._clock = world.clock
         self._entropy = world.entropy
@@ -236,7 +236,7 @@ class Committer:
 
     def _why_ended(self) -> Refusal | None:
         try:
-            self._copies.check()
+            self._replicas.check_lease()
         except NotActive as fault:
             return _lease_lost(str(fault))
         return None
@@ -262,12 +262,12 @@ class Committer:
         began = self._clock.mono()
         try:
             if batch.records:
-                self._copies.ship(self.state.epoch, self.durable, batch.records)
+                self._replicas.ship(self.state.epoch, self.durable, batch.records)
                 self._appending_since = began
                 await self._log.append(self.state.epoch, self.durable, batch.records)
                 self._appending_since = None
-                await self._copies.kept(Position(self.durable + len(batch.records)))
-            self._copies.check()
+                await self._replicas.wait_for(Position(self.durable + len(batch.records)))
+            self._replicas.check_lease()
         except (LogFailed, LogConflict) as fault:
             self._stop(str(fault))
             return

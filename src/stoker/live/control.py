@@ -78,7 +78,7 @@ async def recover_control(
     """
     recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
     state = recovered.state
-    committer = Committer(state, log, world, recent=recovered.recent, copies=pair.copies if pair else None)
+    committer = Committer(state, log, world, recent=recovered.recent, replicas=pair.replicas if pair else None)
     if pair is not None:
         committer.following = lambda: not_active(pair.view())
     await recovered.history.follow(committer)

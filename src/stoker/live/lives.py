@@ -20,10 +20,10 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, recover_control
-from stoker.live.failover.copies import Replication
 from stoker.live.failover.driver import Driver, NewLife
 from stoker.live.failover.keeping import CommonLog, Keeping, OwnLog
 from stoker.live.failover.links import PeerLink
+from stoker.live.failover.replication import Replication
 from stoker.live.settings import ControlSettings
 from stoker.live.world import World
 from stoker.ports import History, Incoming, Lease, LogFailed, ReplicaLog, SharedLog

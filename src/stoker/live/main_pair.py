@@ -24,10 +24,10 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
 from stoker.live.control import ControlPlane
 from stoker.live.failover.alone import leave_the_others
-from stoker.live.failover.copies import Replication
 from stoker.live.failover.driver import Driver
-from stoker.live.failover.feeding import Feeding
 from stoker.live.failover.links import Offer
+from stoker.live.failover.replication import Replication
+from stoker.live.failover.sender import Sender
 from stoker.live.http.app import create_app
 from stoker.live.http.between import Between
 from stoker.live.http.server import serve_http
@@ -164,7 +164,7 @@ class _Faces:
             secret=self._secret,
             status=driver.status,
             heard=driver.heard,
-            feed=replication.feed if replication else _feeds_nobody,
+            accept=replication.accept if replication else _accepts_nobody,
         )
         agents = RpcServer(self._settings.grpc, control, None if replication is None else door)
         app = create_app(control)
@@ -190,5 +190,5 @@ class _Faces:
                 control.sessions.tails.close()
 
 
-def _feeds_nobody(offer: Offer) -> Feeding:
+def _accepts_nobody(offer: Offer) -> Sender:
     raise StokerError(refuse("not_active", "the log is in a database that all reach", "follow it there"))

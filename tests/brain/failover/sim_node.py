@@ -10,7 +10,7 @@ from stoker.brain.failover import deeds, inputs
 from stoker.brain.failover.deeds import Deed, LookAtMarker, PutMarker
 from stoker.brain.failover.inputs import Input, Role
 from stoker.brain.failover.machine import Machine
-from tests.brain.failover.sim_copies import SimCopies
+from tests.brain.failover.sim_replicas import SimReplicas
 from tests.brain.failover.sim_world import STORE, World
 
 
@@ -26,7 +26,7 @@ class Node:
         self._offset = world.random.random() * 1_000
         self.disk = world.new_disk(name)
         self.machine: Machine | None = None
-        self.copies: SimCopies | None = None
+        self.replicas: SimReplicas | None = None
         self.paused = False
         self.fit = True
         self.marker_slow_always_s = world.random.choice((0, 0, world.setting.slow)) * world.unit
@@ -61,7 +61,7 @@ class Node:
         setting = self.world.setting
         self._lives += 1
         self._errand += 1
-        self.copies, self.pulls, self._ticks_at = None, None, 0.0
+        self.replicas, self.pulls, self._ticks_at = None, None, 0.0
         self.machine = Machine(
             self.disk.member,
             timing=setting.timing,
@@ -75,7 +75,7 @@ class Node:
 
     def crash(self) -> None:
         self.world.tell(f"{self.name} dies")
-        self.machine, self.copies, self.pulls, self.paused, self.stops = None, None, None, False, False
+        self.machine, self.replicas, self.pulls, self.paused, self.stops = None, None, None, False, False
         self._held.clear()
         self._errand += 1
 
@@ -134,7 +134,7 @@ class Node:
             self._set_timer(machine)
 
     def tell_log(self) -> None:
-        position = Position(self.copies.acknowledged) if self.copies else self.disk.position
+        position = Position(self.replicas.acknowledged) if self.replicas else self.disk.position
         self.tell(inputs.LogStands(epoch=self._epoch_at_end, position=position, fit=self.fit))
 
     @property
@@ -168,14 +168,14 @@ class Node:
             case deeds.Lead():
                 self.world.tell(f"{self.name} leads {deed.epoch}{' by force' if deed.forced else ''}")
                 self.world.oracle.on_lead(self.disk, deed.epoch, forced=deed.forced)
-                self.copies = SimCopies(self, deed.epoch)
+                self.replicas = SimReplicas(self, deed.epoch)
                 self.write()
             case deeds.SetChanged():
-                assert self.copies is not None, "a set without an active"
-                self.copies.set_changed(deed.in_sync)
+                assert self.replicas is not None, "a set without an active"
+                self.replicas.set_changed(deed.in_sync)
             case deeds.StepDown():
                 self.world.tell(f"{self.name} steps down: {deed.code}")
-                self.copies = None
+                self.replicas = None
                 if self.stops:
                     self.crash()
                 else:
@@ -297,38 +297,38 @@ class Node:
 
     def write(self) -> None:
         """The active takes a command."""
-        if self.copies is None or not self.holds or self.paused or self.world.now < self.stalls_until:
+        if self.replicas is None or not self.holds or self.paused or self.world.now < self.stalls_until:
             return
         marker = self.world.store.marker
-        if self.world.setting.shared_log and (marker is None or marker.epoch != self.copies.epoch):
+        if self.world.setting.shared_log and (marker is None or marker.epoch != self.replicas.epoch):
             return  # the store refuses: it knows of another epoch
         if self.fit:
-            self.disk.log.append(self.world.oracle.record(self.copies.epoch))
-            self.copies.acknowledge()
+            self.disk.log.append(self.world.oracle.record(self.replicas.epoch))
+            self.replicas.acknowledge()
         else:
             self.tell_log()
 
     def ship(self) -> None:
         """Everything to whoever follows our epoch."""
-        copies = self.copies
-        if copies is None or self.machine is None or self.paused or self.world.setting.shared_log:
+        replicas = self.replicas
+        if replicas is None or self.machine is None or self.paused or self.world.setting.shared_log:
             return
         for peer in self.world.others(self.name):
-            if peer.pulls == copies.epoch:
-                self._ship_to(peer, copies, tuple(self.disk.log))
-        copies.pump()
+            if peer.pulls == replicas.epoch:
+                self._ship_to(peer, replicas, tuple(self.disk.log))
+        replicas.pump()
 
-    def _ship_to(self, peer: "Node", copies: SimCopies, rows: tuple[int, ...]) -> None:
-        self.world.send(self.name, peer.name, lambda: peer.run(lambda: peer.take(self, copies, rows)))
+    def _ship_to(self, peer: "Node", replicas: SimReplicas, rows: tuple[int, ...]) -> None:
+        self.world.send(self.name, peer.name, lambda: peer.run(lambda: peer.take(self, replicas, rows)))
 
-    def take(self, leader: "Node", copies: SimCopies, rows: tuple[int, ...]) -> None:
+    def take(self, leader: "Node", replicas: SimReplicas, rows: tuple[int, ...]) -> None:
         """Rows have come. What we have beyond them from another epoch is cut, and we begin anew."""
         log = self.disk.log
-        if self.pulls != copies.epoch or self.disk.promised > copies.epoch or not self.fit:
+        if self.pulls != replicas.epoch or self.disk.promised > replicas.epoch or not self.fit:
             return
         if self.world.now < self.stalls_until:
             return
-        if tuple(log[: len(rows)]) == rows and (len(log) == len(rows) or self._epoch_at_end == copies.epoch):
+        if tuple(log[: len(rows)]) == rows and (len(log) == len(rows) or self._epoch_at_end == replicas.epoch):
             end = len(log)
         else:
             cut = tuple(log) != rows[: len(log)]
@@ -337,8 +337,8 @@ class Node:
                 self.world.tell(f"{self.name} cuts its log")
                 self.begin_life()
         member: Member = self.disk.member
-        self.world.send(self.name, leader.name, lambda: leader.run(lambda: self._have(leader, copies, member, end)))
+        self.world.send(self.name, leader.name, lambda: leader.run(lambda: self._have(leader, replicas, member, end)))
 
-    def _have(self, leader: "Node", copies: SimCopies, member: Member, end: int) -> None:
-        if leader.copies is copies:
-            copies.has(member, end)
+    def _have(self, leader: "Node", replicas: SimReplicas, member: Member, end: int) -> None:
+        if leader.replicas is replicas:
+            replicas.has(member, end)

@@ -4,7 +4,7 @@ import asyncio
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.live.failover.links import Goon, Offer, Rows
+from stoker.live.failover.links import Offer, Records, Welcome
 from tests.live.failover.pair import CLUSTER, A, Active, B, disk_of, until
 
 
@@ -29,23 +29,23 @@ class Hand:
             position=Position(position),
             ends=((Epoch(1), Position(position)),),
         )
-        self.feeding = active.replication.feed(offer)
+        self.sender = active.replication.accept(offer)
         self.has = position
         self.sent = -1
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        async for frame in self.feeding.frames():
-            if isinstance(frame, Goon):
+        async for frame in self.sender.frames():
+            if isinstance(frame, Welcome):
                 self.sent = frame.position
-            if isinstance(frame, Rows):
+            if isinstance(frame, Records):
                 self.sent = frame.position + len(frame.records)
                 if not frame.records:
                     self.say(self.has)  # it lives, though its disk may be slow
 
     def say(self, position: int) -> None:
         self.has = position
-        self.feeding.have(Position(position))
+        self.sender.confirm(Position(position))
 
     async def takes(self, position: int) -> None:
         await until(lambda: self.sent >= position)

@@ -10,10 +10,10 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid
 from stoker.brain.failover.timing import DEFAULT, Timing
-from stoker.live.failover.copies import Replication
-from stoker.live.failover.feeding import Feeding
 from stoker.live.failover.follower import Follower, Received, StartOver
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
+from stoker.live.failover.replication import Replication
+from stoker.live.failover.sender import Sender
 from stoker.live.world import World
 from stoker.ports import Stored
 from tests.rig.sim_log import SimDisk, SimLog
@@ -102,7 +102,7 @@ class Active:
         batch = records(begin + 1, begin + count)
         self.replication.ship(self.epoch, begin, batch)
         await self.log.append(self.epoch, begin, batch)
-        await self.replication.kept(self.disk.end)
+        await self.replication.wait_for(self.disk.end)
         return self.disk.end
 
 
@@ -127,7 +127,7 @@ class Cable:
     async def follow(self, offer: Offer) -> AsyncIterator[Following]:
         self.offers.append(offer)
         try:
-            wire = _Wire(self, self._active.replication.feed(offer))
+            wire = _Wire(self, self._active.replication.accept(offer))
         except StokerError as fault:
             raise PeerRefused(fault.refusal.code) from fault
         self._wires.append(wire)
@@ -148,15 +148,15 @@ class Cable:
 
 
 class _Wire:
-    def __init__(self, cable: Cable, feeding: Feeding) -> None:
-        self._cable, self.feeding = cable, feeding
+    def __init__(self, cable: Cable, sender: Sender) -> None:
+        self._cable, self.sender = cable, sender
         self.frame_queue: asyncio.Queue[Frame | Exception] = asyncio.Queue()
         self._pumping = asyncio.create_task(self._pump())
 
     async def _pump(self) -> None:
         why: Exception = PeerDown("the active ended the stream")
         try:
-            async with aclosing(self.feeding.frames()) as frames:
+            async with aclosing(self.sender.frames()) as frames:
                 async for frame in frames:
                     await self._cable.open_way.wait()
                     self.frame_queue.put_nowait(frame)
@@ -171,9 +171,9 @@ class _Wire:
                 raise frame
             yield frame
 
-    async def have(self, position: Position) -> None:
+    async def confirm(self, position: Position) -> None:
         if not self._cable.deaf:
-            self.feeding.have(position)
+            self.sender.confirm(position)
 
     async def end(self) -> None:
         self._pumping.cancel()

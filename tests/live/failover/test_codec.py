@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid, Role
-from stoker.live.failover.links import Frame, Goon, Offer, Piece, Rows
+from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.live.rpc import replication_codec as codec
 from stoker.ports import EPOCHS_MAX
 from stoker.wire.agent_codec import Malformed
@@ -24,12 +24,12 @@ offers = st.builds(
     cluster_id=words | st.just(""),
     position=positions,
     ends=st.lists(st.tuples(epochs, positions), max_size=4).map(tuple),
-    anew=st.booleans(),
+    wants_backup=st.booleans(),
     format=st.integers(0, 1_000),
 )
 rows = st.builds(
-    lambda pair, position, records, acknowledged: Rows(
-        leader=max(pair), epoch=min(pair), position=position, records=records, acknowledged=acknowledged
+    lambda pair, position, records, acknowledged: Records(
+        leader_epoch=max(pair), epoch=min(pair), position=position, records=records, acknowledged=acknowledged
     ),
     st.tuples(epochs, epochs),
     positions,
@@ -38,8 +38,8 @@ rows = st.builds(
 )
 frames = (
     rows
-    | st.builds(Piece, st.binary(max_size=50))
-    | st.builds(Goon, leader=members, epoch=epochs, position=positions, anew=st.booleans())
+    | st.builds(BackupPiece, st.binary(max_size=50))
+    | st.builds(Welcome, leader=members, epoch=epochs, position=positions, backup_follows=st.booleans())
 )
 MEMBER = pb.Member(name="b", uid="u")
 
@@ -63,7 +63,7 @@ def test_a_frame_comes_back_as_it_was(frame: Frame) -> None:
 
 @given(positions)
 def test_a_confirmation_comes_back_as_it_was(position: Position) -> None:
-    assert codec.decode_have(codec.encode_have(position)) == position
+    assert codec.decode_confirmation(codec.encode_confirmation(position)) == position
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_frame_that_makes_no_sense_is_refused(wire: pb.LeaderMessage) -> None:
 
 def test_a_second_offer_is_refused() -> None:
     with pytest.raises(Malformed):
-        codec.decode_have(pb.FollowerMessage(offer=pb.FollowOffer(member=MEMBER)))
+        codec.decode_confirmation(pb.FollowerMessage(offer=pb.FollowOffer(member=MEMBER)))
 
 
 def test_kinds_of_messages_that_a_newer_neighbour_invented_are_skipped() -> None:
     assert codec.decode_frame(pb.LeaderMessage()) is None
-    assert codec.decode_have(pb.FollowerMessage()) is None
+    assert codec.decode_confirmation(pb.FollowerMessage()) is None

@@ -10,7 +10,7 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.failover.inputs import PeerSaid, Role
 from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.follower import SIGNS_MAX, StartOver
-from stoker.live.failover.links import Following, Frame, Goon, Offer, PeerDown, PeerRefused, Piece, Rows
+from stoker.live.failover.links import BackupPiece, Following, Frame, Offer, PeerDown, PeerRefused, Records, Welcome
 from stoker.ports import LogFailed, Stored
 from tests.live.failover.pair import CLUSTER, A, Active, B, Cable, Standby, disk_of, ended, records, until
 from tests.live.stage import virtual
@@ -18,13 +18,13 @@ from tests.rig.sim_disk import SimDisk
 from tests.rig.world import SimClock
 
 
-def goon(epoch: int = 2, position: int = 10, *, anew: bool = False) -> Goon:
-    return Goon(leader=A, epoch=Epoch(epoch), position=Position(position), anew=anew)
+def welcome(epoch: int = 2, position: int = 10, *, backup_follows: bool = False) -> Welcome:
+    return Welcome(leader=A, epoch=Epoch(epoch), position=Position(position), backup_follows=backup_follows)
 
 
-def rows(position: int, count: int, *, leader: int = 2, epoch: int = 2, acknowledged: int = 0) -> Rows:
-    return Rows(
-        leader=Epoch(leader),
+def rows(position: int, count: int, *, leader: int = 2, epoch: int = 2, acknowledged: int = 0) -> Records:
+    return Records(
+        leader_epoch=Epoch(leader),
         epoch=Epoch(epoch),
         position=Position(position),
         records=records(position + 1, position + count),
@@ -39,7 +39,7 @@ class Script:
         self.address = "host-a:9090"
         self._frames = frames
         self.offers: list[Offer] = []
-        self.haves: list[int] = []
+        self.confirmed: list[int] = []
 
     async def ping(self, me: PeerSaid) -> PeerSaid:
         raise PeerDown("it isn't asked here")
@@ -54,8 +54,8 @@ class Script:
             yield frame
         await asyncio.Event().wait()
 
-    async def have(self, position: Position) -> None:
-        self.haves.append(position)
+    async def confirm(self, position: Position) -> None:
+        self.confirmed.append(position)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -81,32 +81,32 @@ async def follow(standby: Standby, script: Script, for_s: float = 1.0) -> BaseEx
 @virtual
 async def test_what_comes_is_on_disk_then_in_the_state_and_then_confirmed() -> None:
     standby = Standby(B, disk_of((1, 10)))
-    script = Script(goon(), rows(10, 3, epoch=1), rows(13, 2))
+    script = Script(welcome(), rows(10, 3, epoch=1), rows(13, 2))
     assert await follow(standby, script) is None
     assert standby.disk.records == records(1, 15)
     assert standby.disk.epochs[10:] == [1, 1, 1, 2, 2]
     assert standby.replayed == [
         Stored(Position(at), Epoch(1 if at <= 13 else 2), record) for at, record in enumerate(records(11, 15), 11)
     ]
-    assert script.haves[-1] == 15
+    assert script.confirmed[-1] == 15
 
 
 @virtual
 async def test_nothing_is_confirmed_that_the_disk_does_not_have() -> None:
     standby = Standby(B, disk_of((1, 10)))
     standby.disk.stall_s = 0.5
-    script = Script(goon(), rows(10, 3))
+    script = Script(welcome(), rows(10, 3))
     assert await follow(standby, script, for_s=0.4) is None
-    assert script.haves == []
+    assert script.confirmed == []
 
 
 @virtual
 async def test_a_disk_that_cannot_be_written_ends_it_and_nothing_is_replayed() -> None:
     standby = Standby(B, disk_of((1, 10)))
     standby.disk.full = True
-    script = Script(goon(), rows(10, 3))
+    script = Script(welcome(), rows(10, 3))
     assert isinstance(await follow(standby, script), LogFailed)
-    assert (standby.replayed, script.haves) == ([], [])
+    assert (standby.replayed, script.confirmed) == ([], [])
 
 
 @virtual
@@ -117,7 +117,7 @@ async def test_it_says_what_it_holds() -> None:
     (offer,) = script.offers
     assert (offer.member, offer.cluster_id, offer.position) == (B, CLUSTER, 15)
     assert offer.ends == ((2, 15), (1, 10))
-    assert not offer.anew
+    assert not offer.wants_backup
 
 
 @virtual
@@ -142,9 +142,9 @@ async def test_frames_that_wait_are_taken_together() -> None:
 @virtual
 async def test_a_quiet_active_is_answered_so_that_it_knows_that_we_live() -> None:
     standby = Standby(B, disk_of((1, 10)))
-    script = Script(goon(), rows(10, 0))
+    script = Script(welcome(), rows(10, 0))
     await follow(standby, script)
-    assert script.haves == [10]
+    assert script.confirmed == [10]
 
 
 @virtual
@@ -152,7 +152,7 @@ async def test_what_was_begun_is_ended_when_it_is_told_to_stop() -> None:
     """T3: the log and the state are one when it has stopped, so that we may lead."""
     standby = Standby(B, disk_of((1, 10)))
     standby.disk.stall_s = 0.5
-    assert await follow(standby, Script(goon(), rows(10, 700)), for_s=0.2) is None
+    assert await follow(standby, Script(welcome(), rows(10, 700)), for_s=0.2) is None
     assert standby.disk.end == 710
     assert [row.position for row in standby.replayed] == list(range(11, 711))
 
@@ -161,7 +161,7 @@ async def test_what_was_begun_is_ended_when_it_is_told_to_stop() -> None:
 async def test_who_leads_under_an_epoch_that_is_over_is_refused_and_nothing_is_taken_from_it() -> None:
     """T1"""
     standby = Standby(B, disk_of((1, 10), (3, 12)))
-    assert isinstance(await follow(standby, Script(goon(epoch=2))), PeerRefused)
+    assert isinstance(await follow(standby, Script(welcome(epoch=2))), PeerRefused)
     assert (standby.disk.end, standby.heard) == (12, [])
 
 
@@ -171,7 +171,7 @@ async def test_who_leads_under_an_epoch_below_what_was_promised_is_refused() -> 
     standby = Standby(B, disk_of((1, 10)))
     await standby.log.open()
     await standby.log.promise(Epoch(3))
-    assert isinstance(await follow(standby, Script(goon(epoch=2), rows(10, 3))), PeerRefused)
+    assert isinstance(await follow(standby, Script(welcome(epoch=2), rows(10, 3))), PeerRefused)
     assert standby.disk.end == 10
 
 
@@ -194,8 +194,8 @@ async def test_a_promise_that_is_made_while_it_follows_ends_it() -> None:
 async def test_once_another_has_led_the_old_one_is_refused_although_it_was_good_before() -> None:
     """T1: what was seen counts, also before a record of the new epoch is in our log."""
     standby = Standby(B, disk_of((1, 10)))
-    await follow(standby, Script(goon(epoch=5)))
-    assert isinstance(await follow(standby, Script(goon(epoch=4))), PeerRefused)
+    await follow(standby, Script(welcome(epoch=5)))
+    assert isinstance(await follow(standby, Script(welcome(epoch=4))), PeerRefused)
 
 
 @virtual
@@ -205,7 +205,7 @@ async def test_records_of_epochs_before_a_promise_are_taken_from_who_leads_after
     await standby.log.open()
     await standby.log.promise(Epoch(3))
     assert (
-        await follow(standby, Script(goon(epoch=3), rows(10, 2, leader=3, epoch=2), rows(12, 2, leader=3, epoch=3)))
+        await follow(standby, Script(welcome(epoch=3), rows(10, 2, leader=3, epoch=2), rows(12, 2, leader=3, epoch=3)))
         is None
     )
     assert standby.disk.epochs[10:] == [2, 2, 3, 3]
@@ -215,13 +215,13 @@ async def test_records_of_epochs_before_a_promise_are_taken_from_who_leads_after
     "frames",
     [
         pytest.param((rows(10, 1),), id="no welcome"),
-        pytest.param((goon(), goon()), id="two welcomes"),
-        pytest.param((goon(), rows(11, 2)), id="a gap"),
-        pytest.param((goon(), rows(9, 2)), id="a repeat"),
-        pytest.param((goon(), rows(10, 2), rows(11, 2)), id="an overlap"),
-        pytest.param((goon(), Piece(b"x")), id="a backup that wasn't announced"),
-        pytest.param((goon(position=11),), id="more than we have"),
-        pytest.param((goon(anew=True), rows(10, 2)), id="records in a backup"),
+        pytest.param((welcome(), welcome()), id="two welcomes"),
+        pytest.param((welcome(), rows(11, 2)), id="a gap"),
+        pytest.param((welcome(), rows(9, 2)), id="a repeat"),
+        pytest.param((welcome(), rows(10, 2), rows(11, 2)), id="an overlap"),
+        pytest.param((welcome(), BackupPiece(b"x")), id="a backup that wasn't announced"),
+        pytest.param((welcome(position=11),), id="more than we have"),
+        pytest.param((welcome(backup_follows=True), rows(10, 2)), id="records in a backup"),
     ],
 )
 @virtual
@@ -235,7 +235,7 @@ async def test_an_active_that_does_not_keep_to_the_order_is_left(frames: Sequenc
 @virtual
 async def test_records_of_an_epoch_before_our_newest_make_it_begin_anew_from_disk() -> None:
     standby = Standby(B, disk_of((2, 10)))
-    assert isinstance(await follow(standby, Script(goon(), rows(10, 1, epoch=1))), StartOver)
+    assert isinstance(await follow(standby, Script(welcome(), rows(10, 1, epoch=1))), StartOver)
     assert (standby.disk.end, standby.replayed) == (10, [])
 
 
@@ -245,7 +245,7 @@ async def test_records_of_an_epoch_before_our_newest_make_it_begin_anew_from_dis
 @virtual
 async def test_whatever_the_active_says_is_told_to_who_watches_it() -> None:
     standby = Standby(B, disk_of((1, 10)))
-    await follow(standby, Script(goon(), rows(10, 2)))
+    await follow(standby, Script(welcome(), rows(10, 2)))
     assert standby.heard[0] == PeerSaid(member=A, role=Role.ACTIVE, epoch=Epoch(2), position=Position(10))
     assert standby.heard[-1] == PeerSaid(member=A, role=Role.ACTIVE, epoch=Epoch(2), position=Position(12))
 
@@ -254,8 +254,8 @@ async def test_whatever_the_active_says_is_told_to_who_watches_it() -> None:
 async def test_an_active_that_says_nothing_is_given_up() -> None:
     standby = Standby(B, disk_of((1, 10)))
     patience_s = SIGNS_MAX * DEFAULT.look_s
-    assert await follow(standby, Script(goon()), for_s=patience_s - 0.1) is None
-    assert isinstance(await follow(standby, Script(goon()), for_s=patience_s + 0.1), PeerDown)
+    assert await follow(standby, Script(welcome()), for_s=patience_s - 0.1) is None
+    assert isinstance(await follow(standby, Script(welcome()), for_s=patience_s + 0.1), PeerDown)
 
 
 @virtual
@@ -277,12 +277,12 @@ async def test_a_broken_stream_is_told() -> None:
 @virtual
 async def test_the_lag_grows_while_we_lack_what_was_acknowledged_or_hear_nothing() -> None:
     standby, clock = Standby(B, disk_of((1, 10))), SimClock()
-    await follow(standby, Script(goon(), rows(10, 2, acknowledged=12)), for_s=0.1)
+    await follow(standby, Script(welcome(), rows(10, 2, acknowledged=12)), for_s=0.1)
     assert standby.follower.lag_s < 0.2
     assert standby.follower.acknowledged == 12
     await clock.sleep(3.0)
     assert 3.0 < standby.follower.lag_s < 3.2
-    await follow(standby, Script(goon(position=12), rows(12, 2, acknowledged=20)), for_s=0.1)
+    await follow(standby, Script(welcome(position=12), rows(12, 2, acknowledged=20)), for_s=0.1)
     assert standby.follower.lag_s > 3.0
     assert standby.follower.silent_s < 0.2
 

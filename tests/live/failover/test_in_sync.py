@@ -1,9 +1,9 @@
-"""How a follower gets into the set and out of it: rules C2 to C4 of `live.failover.copies`."""
+"""How a follower gets into the set and out of it: rules C2 to C4 of `live.failover.replication`."""
 
 import asyncio
 
 from stoker.brain.failover.timing import DEFAULT
-from stoker.live.failover.copies import NEAR_RECORDS, REST
+from stoker.live.failover.replication import NEAR_RECORDS, REST
 from tests.live.failover.hand import Hand, a_member, leading, marker_says
 from tests.live.failover.pair import B, Cable, Standby, disk_of, until
 from tests.live.stage import virtual
@@ -239,7 +239,7 @@ async def test_the_newest_stream_of_a_member_is_the_one_that_counts() -> None:
     new = Hand(active)
     writing = asyncio.create_task(active.write())
     await until(lambda: new.sent == 11)
-    assert old.feeding.closed
+    assert old.sender.closed
     old.say(11)
     await active.clock.sleep(0.1)
     assert not writing.done()

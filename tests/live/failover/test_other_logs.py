@@ -55,7 +55,7 @@ async def test_a_tail_that_cannot_be_cut_off_is_replaced_by_a_backup() -> None:
     standby.coming = _comes(standby)
     cable = Cable(active)
     assert isinstance(await ended(await _ended_by_itself(standby, cable)), StartOver)
-    assert [offer.anew for offer in cable.offers] == [False, True]
+    assert [offer.wants_backup for offer in cable.offers] == [False, True]
     assert standby.received == [b"a backup"]
 
 

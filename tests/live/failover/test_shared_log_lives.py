@@ -9,8 +9,8 @@ import pytest
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
 from stoker.live.control import ControlPlane
-from stoker.live.failover.copies import Replication
 from stoker.live.failover.driver import Driver, NewLife
+from stoker.live.failover.replication import Replication
 from stoker.live.lives import Lives, Surroundings
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_failover import FailoverSettings

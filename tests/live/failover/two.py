@@ -8,8 +8,8 @@ from typing import Literal
 from stoker.brain.failover.inputs import PeerSaid
 from stoker.brain.state.commands import Submit
 from stoker.live.control import ControlPlane
-from stoker.live.failover.copies import Replication
 from stoker.live.failover.driver import Driver
+from stoker.live.failover.replication import Replication
 from stoker.live.lives import Lives, Surroundings
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_failover import FailoverSettings
@@ -68,7 +68,7 @@ class One:
             return driver.status()
 
         self.driver, self.control = driver, control
-        self._peers.serve(Host(self.name, self.process, ping, replication.feed))
+        self._peers.serve(Host(self.name, self.process, ping, replication.accept))
         try:
             yield
         finally:

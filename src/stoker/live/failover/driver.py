@@ -25,12 +25,12 @@ from stoker.brain.failover.deeds import Deed
 from stoker.brain.failover.inputs import Input, PeerSaid, Role
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, active, following
-from stoker.live.copies import Copies, NotActive
 from stoker.live.failover.errands import Errands
 from stoker.live.failover.follower import StartOver
 from stoker.live.failover.keeping import Keeping
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.standing import PairView, not_active
+from stoker.live.replicas import NotActive, Replicas
 from stoker.live.supervise import Duties, DutyEnded, first_of
 from stoker.live.world import World
 from stoker.ports import Lease, LeaseUnreachable, LogFailed
@@ -93,8 +93,8 @@ class Driver:
     # --- what faces see -----------------------------------------------------------------------------------------
 
     @property
-    def copies(self) -> Copies:
-        return self._keeping.copies
+    def replicas(self) -> Replicas:
+        return self._keeping.replicas
 
     @property
     def follows(self) -> bool:
@@ -179,7 +179,7 @@ class Driver:
                 self._tell(inputs.LogStands(epoch=lead.epoch, position=control.committer.durable, fit=False))
                 await self._resigned()
             raise
-        await self._keeping.level()
+        await self._keeping.flush()
         self._tell_log()
         self._tell(inputs.Resign())
         await self._resigned()

@@ -25,7 +25,17 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid, Role
 from stoker.brain.failover.timing import DEFAULT
-from stoker.live.failover.links import Following, Frame, Goon, Offer, PeerDown, PeerLink, PeerRefused, Piece, Rows
+from stoker.live.failover.links import (
+    BackupPiece,
+    Following,
+    Frame,
+    Offer,
+    PeerDown,
+    PeerLink,
+    PeerRefused,
+    Records,
+    Welcome,
+)
 from stoker.live.world import World
 from stoker.ports import LogConflict, LogTrimmed, ReplicaLog, Stored
 
@@ -86,7 +96,7 @@ class Follower:
         self._receive = receive
         self.silent_s_max: Final = SIGNS_MAX * look_s
         self._leader = Epoch(0)
-        self._anew = False
+        self._needs_backup = False
         self._heard_at = self._level_at = self._clock.mono()
 
     @property
@@ -109,27 +119,33 @@ class Follower:
             ends = await self._log.ends()
             self.position = ends[0][1] if ends else Position(0)
             offer = Offer(
-                member=self.me, cluster_id=cluster_id, position=self.position, ends=tuple(ends), anew=self._anew
+                member=self.me,
+                cluster_id=cluster_id,
+                position=self.position,
+                ends=tuple(ends),
+                wants_backup=self._needs_backup,
             )
             self._leader = max(self._leader, ends[0][0] if ends else Epoch(0))
             try:
                 async with link.follow(offer) as following, _Inbox(following) as inbox:
                     await self._through(following, _Stream(inbox, self, heard, link.address))
             except _All:
-                self._anew = True
+                self._needs_backup = True
             except LogConflict as fault:
                 raise StartOver(f"the log has refused what the active sent: {fault}") from fault
 
     async def _through(self, following: Following, stream: "_Stream") -> None:
-        goon = await stream.first()
-        self._leader = goon.epoch
-        if goon.anew:
+        welcome = await stream.first()
+        self._leader = welcome.epoch
+        if welcome.backup_follows:
             await self._install(stream)
-        if goon.position < self.position:
-            await self._cut(goon.position, stream.address)
-        if goon.position > self.position:
-            raise PeerDown(f"{stream.address} goes on behind record {goon.position}, and ours end at {self.position}")
-        self._anew = False
+        if welcome.position < self.position:
+            await self._cut(welcome.position, stream.address)
+        if welcome.position > self.position:
+            raise PeerDown(
+                f"{stream.address} goes on behind record {welcome.position}, and ours end at {self.position}"
+            )
+        self._needs_backup = False
         while True:
             rows, acknowledged = _joined(await stream.rows(), self.position, stream.address)
             taking = asyncio.ensure_future(self._take(rows))
@@ -142,7 +158,7 @@ class Follower:
             self.acknowledged = max(self.acknowledged, acknowledged)
             if self.position >= acknowledged:
                 self._level_at = self._heard_at
-            await following.have(self.position)
+            await following.confirm(self.position)
 
     async def _take(self, rows: Sequence[Stored]) -> None:
         for epoch, group in groupby(rows, key=lambda row: row.epoch):
@@ -202,34 +218,34 @@ class _Stream:
         self._kept: list[Frame] = []
         """What came together with the first frame."""
 
-    async def first(self) -> Goon:
-        goon, *self._kept = await self._next()
-        if not isinstance(goon, Goon):
+    async def first(self) -> Welcome:
+        welcome, *self._kept = await self._next()
+        if not isinstance(welcome, Welcome):
             raise PeerDown(f"{self.address} doesn't begin as it should")
-        self._follower.check(goon.epoch, self.address)
-        self._leader = goon.leader
-        self._tell(goon.epoch, goon.position)
-        return goon
+        self._follower.check(welcome.epoch, self.address)
+        self._leader = welcome.leader
+        self._tell(welcome.epoch, welcome.position)
+        return welcome
 
-    async def rows(self) -> list[Rows]:
+    async def rows(self) -> list[Records]:
         """T2. All that wait."""
-        rows: list[Rows] = []
+        rows: list[Records] = []
         for frame in await self._next():
-            if not isinstance(frame, Rows):
+            if not isinstance(frame, Records):
                 raise PeerDown(f"{self.address} sent something else than records")
-            self._follower.check(frame.leader, self.address)
+            self._follower.check(frame.leader_epoch, self.address)
             rows.append(frame)
-        self._tell(rows[-1].leader, Position(rows[-1].position + len(rows[-1].records)))
+        self._tell(rows[-1].leader_epoch, Position(rows[-1].position + len(rows[-1].records)))
         return rows
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         while True:
             for frame in await self._next():
-                if isinstance(frame, Piece):
+                if isinstance(frame, BackupPiece):
                     if not frame.data:
                         return
                     yield frame.data
-                elif not isinstance(frame, Rows) or frame.records:
+                elif not isinstance(frame, Records) or frame.records:
                     raise PeerDown(f"{self.address} sent something else than a backup")
 
     async def _next(self) -> list[Frame]:
@@ -249,7 +265,7 @@ class _Stream:
         self._heard(PeerSaid(member=self._leader, role=Role.ACTIVE, epoch=epoch, position=position))
 
 
-def _joined(frames: Sequence[Rows], position: Position, address: str) -> tuple[list[Stored], Position]:
+def _joined(frames: Sequence[Records], position: Position, address: str) -> tuple[list[Stored], Position]:
     """The records of all frames, which must go on behind `position`, and what was acknowledged."""
     rows: list[Stored] = []
     end = position
@@ -310,6 +326,6 @@ class _Inbox:
 
 
 def _size(frame: Frame) -> int:
-    if isinstance(frame, Rows):
+    if isinstance(frame, Records):
         return sum(map(len, frame.records))
-    return len(frame.data) if isinstance(frame, Piece) else 0
+    return len(frame.data) if isinstance(frame, BackupPiece) else 0

@@ -18,11 +18,11 @@ from stoker.brain.failover.inputs import PeerSaid
 from stoker.brain.failover.timing import Timing
 from stoker.live.backup import Backups
 from stoker.live.control import ControlPlane
-from stoker.live.copies import Copies, NotActive
-from stoker.live.failover.copies import Replication
 from stoker.live.failover.follower import Follower, Received, StartOver
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.receiving import received
+from stoker.live.failover.replication import Replication
+from stoker.live.replicas import NotActive, Replicas
 from stoker.live.world import World
 from stoker.ports import Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
 
@@ -31,7 +31,7 @@ ROWS_MAX: Final = 1_000
 
 
 class Keeping(Protocol):
-    """What the driver needs of a log and its copies."""
+    """What the driver needs of a log and its replicas."""
 
     owns_log: bool
     """Is the log ours to keep short, also as a standby?"""
@@ -40,7 +40,7 @@ class Keeping(Protocol):
     on_heard: Callable[[PeerSaid], None]
 
     @property
-    def copies(self) -> Copies: ...
+    def replicas(self) -> Replicas: ...
 
     def begin(self, control: ControlPlane) -> None:
         """This control plane has been read from the log."""
@@ -70,7 +70,7 @@ class Keeping(Protocol):
 
     def set_changed(self, in_sync: Sequence[Member]) -> None: ...
 
-    async def level(self) -> None:
+    async def flush(self) -> None:
         """Whoever may take over has what was acknowledged, or has had the time for it."""
         ...
 
@@ -79,8 +79,8 @@ class Keeping(Protocol):
         ...
 
 
-class Leased:
-    """The `Copies` where the log itself is all that keeps facts: only the lease is checked."""
+class LeaseOnly:
+    """The `Replicas` where the log itself is all that keeps facts: only the lease is checked."""
 
     def __init__(self, holds: Callable[[], bool]) -> None:
         self._holds = holds
@@ -88,10 +88,10 @@ class Leased:
     def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         """Whoever follows reads the log."""
 
-    async def kept(self, position: Position) -> None:
+    async def wait_for(self, position: Position) -> None:
         """The log keeps it."""
 
-    def check(self) -> None:
+    def check_lease(self) -> None:
         if not self._holds():
             raise NotActive("its lease has ended")
 
@@ -114,7 +114,7 @@ class OwnLog:
         self.on_heard: Callable[[PeerSaid], None] = lambda said: None
 
     @property
-    def copies(self) -> Copies:
+    def replicas(self) -> Replicas:
         return self.replication
 
     @property
@@ -162,8 +162,8 @@ class OwnLog:
     def set_changed(self, in_sync: Sequence[Member]) -> None:
         self.replication.set_changed(tuple(in_sync))
 
-    async def level(self) -> None:
-        await self.replication.level()
+    async def flush(self) -> None:
+        await self.replication.flush()
 
     def lag_s(self) -> float:
         return self._following.lag_s
@@ -192,7 +192,7 @@ class CommonLog:
         self._log = log
         self._clock = world.clock
         self._timing = timing
-        self.copies: Copies = Leased(holds)
+        self.replicas: Replicas = LeaseOnly(holds)
         self._control: ControlPlane | None = None
         self._seen_s = self._clock.mono()
         self.on_caught_up: Callable[[Member], None] = lambda member: None
@@ -226,7 +226,7 @@ class CommonLog:
     def set_changed(self, in_sync: Sequence[Member]) -> None:
         """Nobody is waited for."""
 
-    async def level(self) -> None:
+    async def flush(self) -> None:
         """All read the same."""
 
     def lag_s(self) -> float:

@@ -15,7 +15,7 @@ import msgspec
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.inputs import PeerSaid
 
 FORMAT = 1
 """Of records, snapshots and frames. A follower of an older format can't read what a newer active writes."""
@@ -39,46 +39,47 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The end of its log."""
     ends: tuple[tuple[Epoch, Position], ...]
     """Of each epoch that it holds records of, the last position, newest first."""
-    anew: bool = False
-    """It wants a backup, whatever it has: its log goes on otherwise than the active's, and can't be cut so far back."""
+    wants_backup: bool = False
+    """Whatever it has: its log goes on otherwise than the active's, and can't be cut so far back."""
     format: int = FORMAT
 
 
-class Goon(msgspec.Struct, frozen=True, kw_only=True, tag="goon"):
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """The first frame of a stream. The logs are alike up to `position`: a follower whose log goes on behind that cuts
-    it there and begins anew; else rows follow. Unless it is `anew`: then the pieces of a backup follow."""
+    it there and begins anew; else records follow."""
 
     leader: Member
     """The active."""
     epoch: Epoch
     """Under which it leads."""
     position: Position
-    """0 when `anew`."""
-    anew: bool = False
+    """0 when `backup_follows`."""
+    backup_follows: bool = False
+    """Pieces of a backup come, and no records."""
 
 
-class Piece(msgspec.Struct, frozen=True, tag="piece"):
+class BackupPiece(msgspec.Struct, frozen=True):
     """The next bytes of a backup (see `wire.backup`), because the log no longer reaches back to what the follower has.
     The last one is empty; the follower then installs it and begins anew. Signs of life may come between."""
 
     data: bytes
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
+class Records(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one epoch, behind `position`. Without records it is a sign of life. Each is answered by how far the
     follower's disk reaches, so that the active knows that it lives."""
 
-    leader: Epoch
-    """Of the active that sends them."""
+    leader_epoch: Epoch
+    """Under which the active that sends them leads."""
     epoch: Epoch
-    """Of the records."""
+    """Under which the records were written."""
     position: Position
     records: Sequence[bytes]
     acknowledged: Position
     """How far the active has told others that things have happened."""
 
 
-Frame = Goon | Piece | Rows
+Frame = Welcome | BackupPiece | Records
 
 
 class Following(Protocol):
@@ -88,7 +89,7 @@ class Following(Protocol):
         """Raises: PeerDown, PeerRefused."""
         ...
 
-    async def have(self, position: Position) -> None:
+    async def confirm(self, position: Position) -> None:
         """Our disk holds everything up to there. Raises: PeerDown."""
         ...
 
@@ -106,19 +107,3 @@ class PeerLink(Protocol):
     def follow(self, offer: Offer) -> AbstractAsyncContextManager[Following]: ...
 
     async def close(self) -> None: ...
-
-
-__all__ = [
-    "FORMAT",
-    "Following",
-    "Frame",
-    "Goon",
-    "Offer",
-    "PeerDown",
-    "PeerLink",
-    "PeerRefused",
-    "PeerSaid",
-    "Piece",
-    "Role",
-    "Rows",
-]

@@ -7,7 +7,7 @@ import msgspec
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import Epoch, Position, Principal
 from stoker.brain.failover.inputs import Role
-from stoker.live.copies import Copies
+from stoker.live.replicas import Replicas
 
 
 class PairView(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class Standing(Protocol):
     """One of several control planes."""
 
     @property
-    def copies(self) -> Copies: ...
+    def replicas(self) -> Replicas: ...
 
     @property
     def follows(self) -> bool:

@@ -133,8 +133,8 @@ class _Following:
             if frame is not None:
                 yield frame
 
-    async def have(self, position: Position) -> None:
-        await self.send(codec.encode_have(position))
+    async def confirm(self, position: Position) -> None:
+        await self.send(codec.encode_confirmation(position))
 
     async def send(self, message: pb.FollowerMessage) -> None:
         await self._told(lambda: self._call.write(message))

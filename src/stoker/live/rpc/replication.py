@@ -15,8 +15,8 @@ from typing import Final, NoReturn
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.failover.inputs import PeerSaid
-from stoker.live.failover.feeding import Feeding
 from stoker.live.failover.links import Offer
+from stoker.live.failover.sender import Sender
 from stoker.live.rpc import replication_codec as codec
 from stoker.live.rpc.callers import Context
 from stoker.live.rpc.status import abort
@@ -41,8 +41,8 @@ class PeerDoor:
     """How we are."""
     heard: Callable[[PeerSaid], None]
     """Told of each peer that says how it is."""
-    feed: Callable[[Offer], Feeding]
-    """`Replication.feed`."""
+    accept: Callable[[Offer], Sender]
+    """`Replication.accept`."""
 
 
 class ReplicationService(ReplicationServiceServicer):
@@ -64,12 +64,12 @@ class ReplicationService(ReplicationServiceServicer):
     ) -> AsyncIterator[pb.LeaderMessage]:
         try:
             self._check(context)
-            feeding = self._door.feed(await _offer(request_iterator))
+            sender = self._door.accept(await _offer(request_iterator))
         except (StokerError, Malformed) as fault:
             await _refuse(context, fault)
-        reading = asyncio.create_task(_read(request_iterator, feeding), name="replication-confirmations")
+        reading = asyncio.create_task(_read(request_iterator, sender), name="replication-confirmations")
         try:
-            async with aclosing(feeding.frames()) as frames:
+            async with aclosing(sender.frames()) as frames:
                 async for frame in frames:
                     yield codec.encode_frame(frame)
             if reading.done():
@@ -77,7 +77,7 @@ class ReplicationService(ReplicationServiceServicer):
         except (StokerError, Malformed) as fault:
             await _refuse(context, fault)
         finally:
-            feeding.close()
+            sender.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
@@ -107,15 +107,15 @@ async def _offer(messages: AsyncIterator[pb.FollowerMessage]) -> Offer:
         raise Malformed(f"no offer came within {OFFER_S:g} s") from None
 
 
-async def _read(messages: AsyncIterator[pb.FollowerMessage], feeding: Feeding) -> None:
+async def _read(messages: AsyncIterator[pb.FollowerMessage], sender: Sender) -> None:
     """P3: until the follower stops talking or says something that ends the stream."""
     try:
         async for message in messages:
-            position = codec.decode_have(message)
+            position = codec.decode_confirmation(message)
             if position is not None:
-                feeding.have(position)
+                sender.confirm(position)
     finally:
-        feeding.close()
+        sender.close()
 
 
 async def _refuse(context: Context, fault: StokerError | Malformed) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid, Role
-from stoker.live.failover.links import Frame, Goon, Offer, Piece, Rows
+from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.ports import EPOCHS_MAX
 from stoker.wire.agent_codec import Malformed
 from stoker.wire.gen import replication_pb2 as pb
@@ -42,7 +42,7 @@ def encode_offer(offer: Offer) -> pb.FollowerMessage:
         cluster_id=offer.cluster_id,
         position=offer.position,
         ends=[pb.EpochEnd(epoch=epoch, position=position) for epoch, position in offer.ends],
-        anew=offer.anew,
+        anew=offer.wants_backup,
         format=offer.format,
     )
     return pb.FollowerMessage(offer=wire)
@@ -59,16 +59,16 @@ def decode_offer(message: pb.FollowerMessage) -> Offer:
         cluster_id=_text("cluster_id", wire.cluster_id),
         position=_position(wire.position),
         ends=tuple((_epoch(end.epoch), _position(end.position)) for end in wire.ends),
-        anew=wire.anew,
+        wants_backup=wire.anew,
         format=wire.format,
     )
 
 
-def encode_have(position: Position) -> pb.FollowerMessage:
+def encode_confirmation(position: Position) -> pb.FollowerMessage:
     return pb.FollowerMessage(have=pb.Confirmation(position=position))
 
 
-def decode_have(message: pb.FollowerMessage) -> Position | None:
+def decode_confirmation(message: pb.FollowerMessage) -> Position | None:
     """R3"""
     kind = message.WhichOneof("message")
     if kind == "offer":
@@ -78,16 +78,19 @@ def decode_have(message: pb.FollowerMessage) -> Position | None:
 
 def encode_frame(frame: Frame) -> pb.LeaderMessage:
     match frame:
-        case Goon():
+        case Welcome():
             welcome = pb.Welcome(
-                leader=_encode_member(frame.leader), epoch=frame.epoch, position=frame.position, anew=frame.anew
+                leader=_encode_member(frame.leader),
+                epoch=frame.epoch,
+                position=frame.position,
+                anew=frame.backup_follows,
             )
             return pb.LeaderMessage(welcome=welcome)
-        case Piece():
+        case BackupPiece():
             return pb.LeaderMessage(piece=pb.BackupPiece(data=frame.data))
-        case Rows():
+        case Records():
             records = pb.Records(
-                leader=frame.leader,
+                leader=frame.leader_epoch,
                 epoch=frame.epoch,
                 position=frame.position,
                 records=frame.records,
@@ -103,25 +106,25 @@ def decode_frame(message: pb.LeaderMessage) -> Frame | None:
     match message.WhichOneof("message"):
         case "welcome":
             wire = message.welcome
-            return Goon(
+            return Welcome(
                 leader=_decode_member(wire.leader),
                 epoch=_epoch(wire.epoch),
                 position=_position(wire.position),
-                anew=wire.anew,
+                backup_follows=wire.anew,
             )
         case "piece":
-            return Piece(message.piece.data)
+            return BackupPiece(message.piece.data)
         case "records":
             return _decode_records(message.records)
         case _:
             return None
 
 
-def _decode_records(wire: pb.Records) -> Rows:
+def _decode_records(wire: pb.Records) -> Records:
     if wire.epoch > wire.leader:
         raise Malformed(f"records of epoch {wire.epoch} from who leads under epoch {wire.leader}")
-    return Rows(
-        leader=_epoch(wire.leader),
+    return Records(
+        leader_epoch=_epoch(wire.leader),
         epoch=_epoch(wire.epoch),
         position=_position(wire.position),
         records=tuple(wire.records),

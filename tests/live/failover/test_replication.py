@@ -1,4 +1,4 @@
-"""For whom acknowledgements wait, and who may follow: rules C1, C5 and C6 of `live.failover.copies`."""
+"""For whom acknowledgements wait, and who may follow: rules C1, C5 and C6 of `live.failover.replication`."""
 
 import asyncio
 
@@ -7,9 +7,9 @@ import pytest
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.marker import Member
-from stoker.live.copies import NotActive
-from stoker.live.failover.copies import FOLLOWERS_MAX
 from stoker.live.failover.links import FORMAT, Offer
+from stoker.live.failover.replication import FOLLOWERS_MAX
+from stoker.live.replicas import NotActive
 from tests.live.failover.hand import Hand, a_member, leading, marker_says
 from tests.live.failover.pair import CLUSTER, A, Active, B, C, disk_of, until
 from tests.live.stage import virtual
@@ -87,7 +87,7 @@ async def test_nothing_is_kept_once_the_lease_is_over() -> None:
     with pytest.raises(NotActive):
         await writing
     with pytest.raises(NotActive):
-        active.replication.check()
+        active.replication.check_lease()
 
 
 @virtual
@@ -100,14 +100,14 @@ async def test_whoever_waits_is_told_at_once_when_it_is_over() -> None:
     active.running.cancel()
     with pytest.raises(NotActive):
         await writing
-    assert b.feeding.closed
+    assert b.sender.closed
 
 
 @virtual
 async def test_before_it_leads_nothing_is_kept_and_nobody_fed() -> None:
     active = Active()
     with pytest.raises(NotActive):
-        active.replication.check()
+        active.replication.check_lease()
     with pytest.raises(StokerError) as fault:
         Hand(active)
     assert fault.value.refusal.code == "not_active"
@@ -151,7 +151,7 @@ async def test_whoever_cannot_follow_is_told_why_and_what_to_do(offer: dict[str,
     active = await leading()
     proper = {"member": B, "cluster_id": CLUSTER, "position": 10, "ends": ((1, 10),)}
     with pytest.raises(StokerError) as fault:
-        active.replication.feed(Offer(**{**proper, **offer}))  # type: ignore[arg-type]  # by field
+        active.replication.accept(Offer(**{**proper, **offer}))  # type: ignore[arg-type]  # by field
     assert fault.value.refusal.code == code
     assert fault.value.refusal.hint
 
@@ -160,7 +160,7 @@ async def test_whoever_cannot_follow_is_told_why_and_what_to_do(offer: dict[str,
 async def test_a_newer_follower_may_follow() -> None:
     """So that the standby can be brought to a newer version first."""
     active = await leading()
-    active.replication.feed(Offer(member=B, cluster_id=CLUSTER, position=Position(0), ends=(), format=FORMAT + 1))
+    active.replication.accept(Offer(member=B, cluster_id=CLUSTER, position=Position(0), ends=(), format=FORMAT + 1))
 
 
 @virtual

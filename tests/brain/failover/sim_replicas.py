@@ -1,4 +1,4 @@
-"""How far is each follower, and what may the active acknowledge? What `live.failover.copies` does, in few words.
+"""How far is each follower, and what may the active acknowledge? What `live.failover.replication` does, in few words.
 
 It does literally what the deeds say, and changes its mind about followers more often than the real one.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.brain.failover.sim_node import Node
 
 
-class SimCopies:
+class SimReplicas:
     """Of one epoch of one active."""
 
     def __init__(self, node: "Node", epoch: Epoch) -> None:

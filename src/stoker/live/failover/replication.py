@@ -1,6 +1,6 @@
 """Who else has on disk what the active has done, and for whom does an acknowledgement wait?
 
-`Replication` is the `Copies` of a control plane whose log lies on its own disk. Followers come to it by `feed`.
+`Replication` is the `Replicas` of a control plane whose log lies on its own disk. Followers come to it by `accept`.
 
 Rules: C1  an acknowledgement waits for every member of the in-sync set as the marker has it, and for whoever the marker
            may have in it: from before it is asked to take one in until it says that the one is out
@@ -29,10 +29,10 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.timing import Timing
-from stoker.live.copies import NotActive
-from stoker.live.failover.feeding import BackupSource, Feeding
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.ring import Ring
+from stoker.live.failover.sender import BackupSource, Sender
+from stoker.live.replicas import NotActive
 from stoker.live.world import World
 from stoker.ports import ReplicaLog
 
@@ -41,7 +41,7 @@ OWED_MAX: Final = 4_096
 NEAR_RECORDS: Final = 1_000
 """A follower that lacks fewer is tried: it has them in some ten milliseconds."""
 NOTHING: Final = Position(0)
-LEVEL_S: Final = 0.01
+FLUSH_LOOK_S: Final = 0.01
 REST: Final = 10
 """How many times `standby_timeout_s` a follower that failed when it was tried isn't tried again."""
 
@@ -76,9 +76,10 @@ class Standby:
     asked_at: Mono
     """When it was first tried, or the driver was last asked about it."""
     rests_until: Mono
-    have: Position = NOTHING
+    confirmed: Position = NOTHING
+    """Its disk holds everything up to there."""
     stage: Stage = Stage.OUT
-    feeding: Feeding | None = None
+    sender: Sender | None = None
     goal: Position = NOTHING
     """What had been acknowledged when it was first waited for."""
     owed: deque[Owed] = field(default_factory=deque)
@@ -94,7 +95,7 @@ class Lag(NamedTuple):
 
 
 class Replication:
-    """The active's side. Before `lead` and after `stop` it feeds nobody."""
+    """The active's side. Before `lead` and after `stop` it accepts nobody."""
 
     def __init__(self, log: ReplicaLog, world: World, *, timing: Timing, sync: bool, holds: Callable[[], bool]) -> None:
         """`holds`: does our lease hold now?"""
@@ -145,8 +146,8 @@ class Replication:
         """C5. Ends every stream. Safe to call twice."""
         self._over = self._over or why
         for standby in tuple(self._standbys.values()):
-            if standby.feeding is not None:
-                standby.feeding.close()
+            if standby.sender is not None:
+                standby.sender.close()
             self._show(standby, records=0, seconds=0.0)
         self._standbys.clear()
         self._settle()
@@ -167,7 +168,7 @@ class Replication:
                 standby.stage = Stage.OUT
         self._settle()
 
-    # --- Copies -------------------------------------------------------------------------------------------------
+    # --- Replicas -------------------------------------------------------------------------------------------------
 
     def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         self.ring.add(epoch, position, records)
@@ -179,7 +180,7 @@ class Replication:
                 standby.owed[-1] = standby.owed[-1]._replace(position=self.ring.end)
         self._wake()
 
-    async def kept(self, position: Position) -> None:
+    async def wait_for(self, position: Position) -> None:
         """C1"""
         assert self._waiting is None, "one batch is under way at a time"
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -190,15 +191,15 @@ class Replication:
         finally:
             self._waiting = None
 
-    async def level(self) -> None:
+    async def flush(self) -> None:
         """C6. Nothing is acknowledged meanwhile."""
         until = self.clock.mono() + self._timing.standby_timeout_s
         while self.clock.mono() < until and any(
-            standby.stage is Stage.IN and standby.have < self.acknowledged for standby in self._standbys.values()
+            standby.stage is Stage.IN and standby.confirmed < self.acknowledged for standby in self._standbys.values()
         ):
-            await self.clock.sleep(LEVEL_S)
+            await self.clock.sleep(FLUSH_LOOK_S)
 
-    def check(self) -> None:
+    def check_lease(self) -> None:
         """C5"""
         if self._over or not self._holds():
             raise NotActive(self._over or "its lease has ended")
@@ -207,12 +208,12 @@ class Replication:
 
     @property
     def backups(self) -> BackupSource:
-        assert self._backups is not None, "nobody is fed by a standby"
+        assert self._backups is not None, "a standby sends nothing"
         return self._backups
 
     def check_leading(self) -> None:
         try:
-            self.check()
+            self.check_lease()
         except NotActive as fault:
             message = f"this control plane doesn't feed followers: {fault}"
             raise StokerError(refuse("not_active", message, "follow the one that is active by the marker")) from fault
@@ -220,12 +221,39 @@ class Replication:
     async def news(self) -> None:
         await self._news.wait()
 
-    def feed(self, offer: Offer) -> Feeding:
-        """Raises: StokerError `not_active`, `other_cluster`, `follower_too_old`, `same_member` or
-        `too_many_followers`."""
+    def accept(self, offer: Offer) -> Sender:
+        """The stream of one follower. Raises: StokerError `not_active`, `other_cluster`, `follower_too_old`,
+        `same_member` or `too_many_followers`."""
         self.check_leading()
         self._admit(offer)
-        return Feeding(self, offer, joined=self._joined, had=self._had, left=self._left)
+        return Sender(self, offer)
+
+    def joined(self, sender: Sender, position: Position) -> None:
+        """A stream has begun, of a follower that has everything up to there."""
+        standby = self._standbys.setdefault(sender.member, self._new(sender.member))
+        earlier, standby.sender = standby.sender, sender
+        if earlier is not None and earlier is not sender:
+            earlier.close()
+        if position < standby.confirmed:
+            standby.owed.appendleft(Owed(standby.confirmed, self.clock.mono()))
+        standby.confirmed = position
+        self.confirmed(sender, position)
+
+    def confirmed(self, sender: Sender, position: Position) -> None:
+        standby = self._standbys.get(sender.member)
+        if standby is None or standby.sender is not sender:
+            return
+        now = standby.heard_at = self.clock.mono()
+        standby.confirmed = max(standby.confirmed, position)
+        while standby.owed and standby.owed[0].position <= position:
+            self._telemetry.observe("replication", now - standby.owed.popleft().at, peer=sender.member.name)
+        self._advance(standby)
+        self._settle()
+
+    def left(self, sender: Sender) -> None:
+        standby = self._standbys.get(sender.member)
+        if standby is not None and standby.sender is sender:
+            standby.sender, standby.heard_at = None, self.clock.mono()
 
     def lags(self) -> list[Lag]:
         """Of every follower that was here, in order of name."""
@@ -234,7 +262,7 @@ class Replication:
             Lag(
                 member=standby.member,
                 in_sync=standby.stage in (Stage.IN, Stage.DROPPED),
-                records=max(0, self.ring.end - standby.have),
+                records=max(0, self.ring.end - standby.confirmed),
                 seconds=now - standby.owed[0].at if standby.owed else 0.0,
             )
             for standby in sorted(self._standbys.values(), key=lambda standby: standby.member)
@@ -259,7 +287,7 @@ class Replication:
     def _make_room(self, member: Member) -> None:
         if member in self._standbys or len(self._standbys) < FOLLOWERS_MAX:
             return
-        gone = [each for each in self._standbys.values() if each.feeding is None and each.stage is Stage.OUT]
+        gone = [each for each in self._standbys.values() if each.sender is None and each.stage is Stage.OUT]
         if not gone:
             message = f"{FOLLOWERS_MAX} control planes follow this one, as many as may"
             raise StokerError(refuse("too_many_followers", message, "stop one that nobody needs"))
@@ -269,42 +297,15 @@ class Replication:
         now = self.clock.mono()
         return Standby(member, now, now, now, owed=deque((Owed(self.ring.end, now),)))
 
-    def _joined(self, feeding: Feeding, position: Position) -> None:
-        """A stream has begun, of a follower that has everything up to there."""
-        standby = self._standbys.setdefault(feeding.member, self._new(feeding.member))
-        earlier, standby.feeding = standby.feeding, feeding
-        if earlier is not None and earlier is not feeding:
-            earlier.close()
-        if position < standby.have:
-            standby.owed.appendleft(Owed(standby.have, self.clock.mono()))
-        standby.have = position
-        self._had(feeding, position)
-
-    def _had(self, feeding: Feeding, position: Position) -> None:
-        standby = self._standbys.get(feeding.member)
-        if standby is None or standby.feeding is not feeding:
-            return
-        now = standby.heard_at = self.clock.mono()
-        standby.have = max(standby.have, position)
-        while standby.owed and standby.owed[0].position <= position:
-            self._telemetry.observe("replication", now - standby.owed.popleft().at, peer=feeding.member.name)
-        self._advance(standby)
-        self._settle()
-
-    def _left(self, feeding: Feeding) -> None:
-        standby = self._standbys.get(feeding.member)
-        if standby is not None and standby.feeding is feeding:
-            standby.feeding, standby.heard_at = None, self.clock.mono()
-
     # --- in and out of the set ----------------------------------------------------------------------------------
 
     def _advance(self, standby: Standby) -> None:
         """C2"""
-        near = self.ring.end - standby.have <= NEAR_RECORDS
+        near = self.ring.end - standby.confirmed <= NEAR_RECORDS
         if standby.stage is Stage.OUT and near and self.clock.mono() >= standby.rests_until:
             standby.stage, standby.goal = Stage.TRIED, self.acknowledged
             standby.asked_at = self.clock.mono()
-        if standby.stage is Stage.TRIED and standby.have >= standby.goal:
+        if standby.stage is Stage.TRIED and standby.confirmed >= standby.goal:
             standby.stage = Stage.ASKED
             self._ask(standby)
 
@@ -328,9 +329,9 @@ class Replication:
 
     def _forget_replaced(self) -> None:
         """Those who came back under their names with other data folders."""
-        here = {standby.member.name for standby in self._standbys.values() if standby.feeding is not None}
+        here = {standby.member.name for standby in self._standbys.values() if standby.sender is not None}
         for standby in tuple(self._standbys.values()):
-            if standby.feeding is None and standby.stage is Stage.OUT and standby.member.name in here:
+            if standby.sender is None and standby.stage is Stage.OUT and standby.member.name in here:
                 del self._standbys[standby.member]
 
     def _is_late(self, standby: Standby, now: Mono) -> bool:
@@ -338,7 +339,7 @@ class Replication:
         most = self._timing.standby_timeout_s
         if standby.owed and now - standby.owed[0].at > most:
             return True
-        return now - standby.heard_at > most + (2 * self.look_s if standby.feeding is not None else 0.0)
+        return now - standby.heard_at > most + (2 * self.look_s if standby.sender is not None else 0.0)
 
     def _ask(self, standby: Standby) -> None:
         """C3, C4: what was asked is asked again until the marker has done it."""
@@ -356,12 +357,12 @@ class Replication:
         if done.done():
             return
         try:
-            self.check()
+            self.check_lease()
         except NotActive as fault:
             done.set_exception(fault)
             return
         waited_for = (each for each in self._standbys.values() if each.stage is not Stage.OUT) if self._sync else ()
-        if all(standby.have >= position for standby in waited_for):
+        if all(standby.confirmed >= position for standby in waited_for):
             self.acknowledged = max(self.acknowledged, position)
             done.set_result(None)
 

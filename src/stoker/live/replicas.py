@@ -10,30 +10,30 @@ class NotActive(Exception):
     """The right to be active has ended. Nothing after this may be acknowledged."""
 
 
-class Copies(Protocol):
-    """Who must have our facts beside our own disk, and may we speak at all?"""
+class Replicas(Protocol):
+    """The other disks that our facts have to reach."""
 
     def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         """`records` are about to be appended after `position`. Only queues them."""
         ...
 
-    async def kept(self, position: Position) -> None:
+    async def wait_for(self, position: Position) -> None:
         """Returns when everyone who is in sync has all up to there. Raises: NotActive."""
         ...
 
-    def check(self) -> None:
+    def check_lease(self) -> None:
         """Raises: NotActive when our lease doesn't hold now."""
         ...
 
 
-class Alone:
-    """The `Copies` of a control plane without standbys."""
+class NoReplicas:
+    """The `Replicas` of a control plane without standbys."""
 
     def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         """Nobody else wants them."""
 
-    async def kept(self, position: Position) -> None:
+    async def wait_for(self, position: Position) -> None:
         """Our own disk is all."""
 
-    def check(self) -> None:
+    def check_lease(self) -> None:
         """Nobody can take over."""

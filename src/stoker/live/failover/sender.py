@@ -11,7 +11,7 @@ Limits: a frame holds at most FRAME_RECORDS records and FRAME_BYTES, unless one 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
@@ -19,7 +19,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.domain.units import Mono
-from stoker.live.failover.links import Frame, Goon, Offer, Piece, Rows
+from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.live.failover.ring import Ring
 from stoker.ports import Clock, HistoryFailed, LogDamaged, LogFailed, LogTrimmed, ReplicaLog, Stored
 
@@ -43,8 +43,8 @@ class BackupSource(Protocol):
     async def take(self) -> BackupTaken: ...
 
 
-class Leading(Protocol):
-    """What a stream needs to know of the active's side (`copies.Replication`)."""
+class Leader(Protocol):
+    """What a stream needs to know of the active's side (`Replication`)."""
 
     me: Member
     epoch: Epoch
@@ -66,6 +66,14 @@ class Leading(Protocol):
         """Returns when something was shipped, or after a while."""
         ...
 
+    def joined(self, sender: "Sender", position: Position) -> None:
+        """Records are being sent to a follower that has everything up to there."""
+        ...
+
+    def confirmed(self, sender: "Sender", position: Position) -> None: ...
+
+    def left(self, sender: "Sender") -> None: ...
+
 
 def alike_up_to(mine: Sequence[tuple[Epoch, Position]], theirs: Sequence[tuple[Epoch, Position]]) -> Position | None:
     """F1. None = nothing shows that they have anything in common."""
@@ -73,24 +81,15 @@ def alike_up_to(mine: Sequence[tuple[Epoch, Position]], theirs: Sequence[tuple[E
     return next((min(end, held[epoch]) for epoch, end in mine if epoch in held), None)
 
 
-class Feeding:
+class Sender:
     """One follower's stream."""
 
-    def __init__(
-        self,
-        leading: Leading,
-        offer: Offer,
-        *,
-        joined: Callable[["Feeding", Position], None],
-        had: Callable[["Feeding", Position], None],
-        left: Callable[["Feeding"], None],
-    ) -> None:
+    def __init__(self, leader: Leader, offer: Offer) -> None:
         self.member: Final = offer.member
-        self._leading = leading
+        self._leader = leader
         self._offer = offer
-        self._joined, self._had, self._left = joined, had, left
         self._sent = Position(0)
-        self._said_at: Mono = leading.clock.mono()
+        self._said_at: Mono = leader.clock.mono()
         self._page_rows = FRAME_RECORDS
         self.closed = False
 
@@ -100,18 +99,18 @@ class Feeding:
             common = await self._common()
             async with aclosing(self._backup() if common is None else self._rows(common)) as stream:
                 async for frame in stream:
-                    self._leading.check_leading()
+                    self._leader.check_leading()
                     if self.closed:
                         return
-                    self._said_at = self._leading.clock.mono()
+                    self._said_at = self._leader.clock.mono()
                     yield frame
         except (LogDamaged, LogFailed) as fault:
-            message = f"the log of {self._leading.me.name} can't be read: {fault}"
+            message = f"the log of {self._leader.me.name} can't be read: {fault}"
             raise StokerError(refuse("log_failed", message, "see what it writes to its own log")) from fault
         finally:
             self.close()
 
-    def have(self, position: Position) -> None:
+    def confirm(self, position: Position) -> None:
         """The follower's disk holds everything up to there. Raises: StokerError `malformed_message`."""
         if self.closed:
             return
@@ -123,18 +122,18 @@ class Feeding:
                     "is it of this version?",
                 )
             )
-        self._had(self, position)
+        self._leader.confirmed(self, position)
 
     def close(self) -> None:
         """Safe to call twice."""
         if not self.closed:
             self.closed = True
-            self._left(self)
+            self._leader.left(self)
 
     async def _common(self) -> Position | None:
         """F1, F2. Where rows begin; None = a backup is needed."""
-        offer, log = self._offer, self._leading.log
-        if offer.anew:
+        offer, log = self._offer, self._leader.log
+        if offer.wants_backup:
             return None
         common = Position(0) if offer.position == 0 else alike_up_to(await log.ends(), offer.ends)
         if common is None or common > offer.position:
@@ -146,14 +145,14 @@ class Feeding:
 
     async def _rows(self, common: Position) -> AsyncGenerator[Frame, None]:
         """F3"""
-        leading = self._leading
-        yield Goon(leader=leading.me, epoch=leading.epoch, position=common)
+        leader = self._leader
+        yield Welcome(leader=leader.me, epoch=leader.epoch, position=common)
         if common < self._offer.position:
             return  # it cuts its log, and asks anew
         self._sent = common
-        self._joined(self, common)
+        leader.joined(self, common)
         while True:
-            rows = leading.ring.after(self._sent, FRAME_RECORDS)
+            rows = leader.ring.after(self._sent, FRAME_RECORDS)
             if rows is None:
                 rows = await self._page()
             for frame in self._framed(rows):
@@ -162,12 +161,12 @@ class Feeding:
             if self._is_quiet():
                 yield self._sign_of_life()  # something may have been shipped meanwhile
             elif not rows:
-                await leading.news()
+                await leader.news()
 
     async def _page(self) -> list[Stored]:
         """Raises: StokerError `log_trimmed`: it fell behind so far that it needs a backup, and asks anew."""
         try:
-            rows = await self._leading.log.after(self._sent, self._page_rows)
+            rows = await self._leader.log.after(self._sent, self._page_rows)
         except LogTrimmed as fault:
             message = f"the log no longer reaches back to record {self._sent}"
             raise StokerError(refuse("log_trimmed", message, "connect again: a backup is sent then")) from fault
@@ -178,9 +177,9 @@ class Feeding:
             self._page_rows = min(FRAME_RECORDS, self._page_rows * 2)
         return rows
 
-    def _framed(self, rows: Sequence[Stored]) -> list[Rows]:
+    def _framed(self, rows: Sequence[Stored]) -> list[Records]:
         """In frames of one epoch each, within their bounds."""
-        frames: list[Rows] = []
+        frames: list[Records] = []
         begin = size = 0
         for at, row in enumerate(rows):
             if at > begin and (row.epoch != rows[begin].epoch or size + len(row.record) > FRAME_BYTES):
@@ -191,42 +190,42 @@ class Feeding:
             frames.append(self._frame(rows[begin:]))
         return frames
 
-    def _frame(self, rows: Sequence[Stored]) -> Rows:
-        return Rows(
-            leader=self._leading.epoch,
+    def _frame(self, rows: Sequence[Stored]) -> Records:
+        return Records(
+            leader_epoch=self._leader.epoch,
             epoch=rows[0].epoch,
             position=Position(rows[0].position - 1),
             records=[row.record for row in rows],
-            acknowledged=self._leading.acknowledged,
+            acknowledged=self._leader.acknowledged,
         )
 
     def _is_quiet(self) -> bool:
         """F4"""
-        return self._leading.clock.mono() - self._said_at >= self._leading.look_s
+        return self._leader.clock.mono() - self._said_at >= self._leader.look_s
 
-    def _sign_of_life(self) -> Rows:
-        leading = self._leading
-        return Rows(
-            leader=leading.epoch,
-            epoch=leading.epoch,
+    def _sign_of_life(self) -> Records:
+        leader = self._leader
+        return Records(
+            leader_epoch=leader.epoch,
+            epoch=leader.epoch,
             position=self._sent,
             records=(),
-            acknowledged=leading.acknowledged,
+            acknowledged=leader.acknowledged,
         )
 
     async def _backup(self) -> AsyncGenerator[Frame, None]:
         """F2"""
-        leading = self._leading
-        yield Goon(leader=leading.me, epoch=leading.epoch, position=Position(0), anew=True)
+        leader = self._leader
+        yield Welcome(leader=leader.me, epoch=leader.epoch, position=Position(0), backup_follows=True)
         taking = asyncio.ensure_future(self._take())
         try:
             while not taking.done():
-                await asyncio.wait((taking,), timeout=leading.look_s)
+                await asyncio.wait((taking,), timeout=leader.look_s)
                 if not taking.done():
                     yield self._sign_of_life()
             async for piece in _pieces(taking.result().pieces()):
-                yield Piece(piece)
-            yield Piece(b"")
+                yield BackupPiece(piece)
+            yield BackupPiece(b"")
         except HistoryFailed as fault:
             message = f"the history can't be copied now: {fault}"
             raise StokerError(refuse("history_unavailable", message, "the follower asks again by itself")) from fault
@@ -235,18 +234,18 @@ class Feeding:
 
     async def _take(self) -> BackupTaken:
         """One at a time: others wait here, and those of people are waited for. Who gets one gives the turn back."""
-        leading = self._leading
-        await leading.backup_turn.acquire()
+        leader = self._leader
+        await leader.backup_turn.acquire()
         try:
             while True:
                 try:
-                    return await leading.backups.take()
+                    return await leader.backups.take()
                 except StokerError as fault:
                     if fault.refusal.code != "backup_running":
                         raise
-                await leading.clock.sleep(leading.look_s)
+                await leader.clock.sleep(leader.look_s)
         except BaseException:
-            leading.backup_turn.release()
+            leader.backup_turn.release()
             raise
 
     async def _give_back(self, taking: "asyncio.Future[BackupTaken]") -> None:
@@ -256,7 +255,7 @@ class Feeding:
             await asyncio.wait((taking,))
         if not taking.cancelled() and taking.exception() is None:
             await taking.result().close()
-            self._leading.backup_turn.release()
+            self._leader.backup_turn.release()
 
 
 async def _pieces(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
