@@ -49,8 +49,8 @@ def test_a_control_plane_of_today_goes_on_from_it(version: str, folder: Path) ->
             assert violations(state) == []
             assert (state.cluster_id, list(state.tenants)) == (expected.cluster_id, expected.tenants)
             assert await states(plane) == expected.states
-            assert state.epoch == expected.epoch + EPOCHS_SKIPPED + 1
-            assert state.next_job_id == expected.next_job_id + IDS_SKIPPED
+            assert state.epoch > expected.epoch + EPOCHS_SKIPPED
+            assert state.next_job_id > expected.next_job_id + IDS_SKIPPED
             await shown(plane, expected)
 
     asyncio.run(look())

@@ -23,6 +23,17 @@ def test_no_id_that_was_given_away_after_a_backup_is_given_away_again() -> None:
     assert violations(story.state) == []
 
 
+def test_of_two_restores_of_one_backup_the_later_begins_behind_all_that_the_earlier_can_have_given_away() -> None:
+    """Which is at most an id each millisecond and an epoch each second."""
+    earlier, later = Story(), Story()
+    for story, waited_ms in ((earlier, 5_000), (later, 65_000)):
+        story.submit(spec(1))
+        story.wait(waited_ms)
+        story.do(RESTORE)
+    assert later.state.next_job_id == earlier.state.next_job_id + 60_000
+    assert later.state.epoch == earlier.state.epoch + 60
+
+
 def test_no_epoch_that_agents_may_have_seen_begins_again() -> None:
     story = Story()
     before = story.state.epoch

@@ -95,7 +95,7 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
         case BeginEpoch():
             return leadership.begin(state, command, ids)
         case RestoreCluster():
-            return leadership.restore(state)
+            return leadership.restore(state, now)
         case _:
             return _admit_sharing(state, command, now)
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JOB_ID_MAX, Epoch, JobId
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import BeginEpoch
 from stoker.brain.state.events.leadership import ClusterCreated, ClusterRestored, EpochBegan, PolicySet
@@ -13,9 +14,9 @@ from stoker.brain.state.events.union import Event
 
 EPOCHS_SKIPPED: Final = 1_000
 """Agents obey no epoch below the newest that they have seen, and since a backup there may have been some: a thousand
-starts are years of them."""
+starts are years of them. One more for each second since the backup: see `restore`."""
 IDS_SKIPPED: Final = 1_000_000
-"""As many jobs may wait at once, and a backup that is a day old lacks no more of them than that."""
+"""As many jobs may wait at once. One more for each millisecond since the backup."""
 
 
 def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> tuple[Event, ...] | Refusal:
@@ -42,16 +43,21 @@ def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> t
     return tuple(events)
 
 
-def restore(state: ClusterState) -> tuple[Event, ...] | Refusal:
-    """Nothing that was given away after the backup may be given away again: neither an epoch nor a job's id."""
-    skipped = _skip_ids(state)
+def restore(state: ClusterState, now: Instant) -> tuple[Event, ...] | Refusal:
+    """Nothing that was given away after the backup may be given away again: neither an epoch nor a job's id.
+
+    One backup may be restored again after a cluster that came of it has worked and was lost. That one began earlier, so
+    with as much more as could be given away meanwhile (an id a millisecond, an epoch a second) we begin behind it.
+    """
+    old_ms = now - state.last_at
+    skipped = _skip_ids(state, IDS_SKIPPED + old_ms)
     if isinstance(skipped, Refusal):
         return skipped
-    return EpochBegan(epoch=Epoch(state.epoch + EPOCHS_SKIPPED)), skipped
+    return EpochBegan(epoch=Epoch(state.epoch + EPOCHS_SKIPPED + old_ms // 1_000)), skipped
 
 
-def _skip_ids(state: ClusterState) -> ClusterRestored | Refusal:
-    following = state.next_job_id + IDS_SKIPPED
+def _skip_ids(state: ClusterState, number: int = IDS_SKIPPED) -> ClusterRestored | Refusal:
+    following = state.next_job_id + number
     if following > JOB_ID_MAX:
         return refuse("ids_spent", f"job ids end at {JOB_ID_MAX}", "start a new cluster with an empty data folder")
     return ClusterRestored(backup=state.position, next_job_id=JobId(following))
