@@ -18,7 +18,7 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid, Role
 from stoker.brain.failover.timing import FAST
-from stoker.live.failover.follower import Follower, Received
+from stoker.live.failover.follower import Follower, ReceivedBackup
 from stoker.live.failover.links import FORMAT, Following, Offer, PeerDown, PeerRefused, Records, Welcome
 from stoker.live.failover.replication import Replication
 from stoker.live.rpc.peer_link import GrpcPeerLink
@@ -111,7 +111,7 @@ class Standby:
     def replay(self, rows: Sequence[Stored]) -> None:
         self.replayed += rows
 
-    async def receive(self, pieces: AsyncIterator[bytes]) -> Received:
+    async def receive(self, pieces: AsyncIterator[bytes]) -> ReceivedBackup:
         self.pieces += [piece async for piece in pieces]
         raise PeerDown("enough was seen")
 

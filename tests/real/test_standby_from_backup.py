@@ -20,9 +20,9 @@ from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.live.backup import Backups
 from stoker.live.control import ControlPlane, active, recover_control
-from stoker.live.failover.follower import Follower, Received, StartOver
+from stoker.live.failover.backup_receiver import receive_backup
+from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
 from stoker.live.failover.links import PeerRefused
-from stoker.live.failover.receiving import received
 from stoker.live.failover.replication import Replication
 from stoker.live.replicas import Replicas
 from stoker.live.settings import ControlSettings
@@ -122,8 +122,8 @@ class Standby:
         leader.replication.set_changed((A,))
         return how
 
-    async def _receive(self, pieces: AsyncIterator[bytes]) -> Received:
-        return await received(pieces, IncomingFolder(self.folder))
+    async def _receive(self, pieces: AsyncIterator[bytes]) -> ReceivedBackup:
+        return await receive_backup(pieces, IncomingFolder(self.folder))
 
     async def close(self) -> None:
         await self.history.close()

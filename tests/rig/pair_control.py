@@ -14,7 +14,7 @@ from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
-from stoker.live.lives import Lives, Surroundings
+from stoker.live.lives import Lives, OneLog, OwnLogs, Surroundings
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_agents import AgentsSettings
 from stoker.live.settings_failover import FailoverSettings
@@ -162,14 +162,14 @@ class PairControl:
         def own_log() -> ReplicaLog:
             return SimLog(disk, clock, common.entropy, look_back_max=self.look_back_max)
 
-        def common_log() -> SharedLog:
-            assert common.database is not None, "there is a common log"
+        def shared_log() -> SharedLog:
+            assert common.database is not None, "there is a shared log"
             return SimSharedLog(common.database, clock, common.entropy, who=self.name, look_back_max=self.look_back_max)
 
+        own = OwnLogs(log=own_log, links=links, incoming=lambda: SimIncoming(disk, clock))
+        one = OneLog(log=shared_log, uid=lambda: SimLog(disk, clock, common.entropy).uid)
         return Surroundings(
-            own_log=own_log if common.database is None else None,
-            common_log=common_log if common.database is not None else None,
-            uid=lambda: SimLog(disk, clock, common.entropy).uid,
+            logs=own if common.database is None else one,
             history=lambda: SimHistory(lambda: disk.archive, clock),
             lease=SimLease(
                 common.place,
@@ -178,8 +178,6 @@ class PairControl:
                 who=self.name,
                 timeout_s=CALL_PART * self.settings.failover.timing.lease_s,
             ),
-            links=links if common.database is None else [],
-            incoming=lambda: SimIncoming(disk, clock),
         )
 
     @asynccontextmanager

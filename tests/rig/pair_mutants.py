@@ -25,8 +25,8 @@ from stoker.brain.failover.timing import Timing
 from stoker.brain.state import leases
 from stoker.live.committer import Committer
 from stoker.live.failover import sender
+from stoker.live.failover.backend import LeaseOnly
 from stoker.live.failover.follower import Follower
-from stoker.live.failover.keeping import LeaseOnly
 from stoker.live.failover.replication import Replication, Stage, Standby
 from stoker.live.liveness import Liveness
 from stoker.ports import ReplicaLog, Stored

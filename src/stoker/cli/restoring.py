@@ -28,7 +28,7 @@ from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.commands import RestoreCluster
-from stoker.live.failover.receiving import proved
+from stoker.live.failover.backup_receiver import proved
 from stoker.live.settings import ControlSettings
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Sink, damaged, read_backup
 

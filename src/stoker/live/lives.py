@@ -20,13 +20,13 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, recover_control
+from stoker.live.failover.backend import Backend, ReplicatedBackend, SharedBackend
 from stoker.live.failover.driver import Driver, NewLife
-from stoker.live.failover.keeping import CommonLog, Keeping, OwnLog
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
 from stoker.live.settings import ControlSettings
 from stoker.live.world import World
-from stoker.ports import History, Incoming, Lease, LogFailed, ReplicaLog, SharedLog
+from stoker.ports import Clock, History, Incoming, Lease, LogFailed, ReplicaLog, SharedLog
 
 SHORT_LIFE_S: Final = 10.0
 PAUSE_FIRST_S: Final = 0.05
@@ -38,18 +38,32 @@ Serve = Callable[[ControlPlane, Driver, Replication | None], AbstractAsyncContex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What lives stand on. Each closes what it has made."""
+class OwnLogs:
+    """Each control plane has a log, and replicates it."""
 
-    own_log: Callable[[], ReplicaLog] | None
-    common_log: Callable[[], SharedLog] | None
-    """One of the two."""
-    uid: Callable[[], str]
-    history: Callable[[], History]
-    lease: Lease
+    log: Callable[[], ReplicaLog]
     links: Sequence[PeerLink]
+    """To each of the others."""
     incoming: Callable[[], Incoming]
     """Where a backup of the active is put together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLog:
+    """All control planes reach the same log."""
+
+    log: Callable[[], SharedLog]
+    uid: Callable[[], str]
+    """Of our data folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What lives stand on. Each closes what it has made of it."""
+
+    logs: OwnLogs | OneLog
+    history: Callable[[], History]
+    lease: Lease
 
 
 class Lives:
@@ -87,46 +101,50 @@ class Lives:
         return isinstance(fault, LogFailed) or (self._lived and fault.refusal.code in _BACK_SOON)
 
     async def _live(self, stop: asyncio.Event) -> None:
-        world, settings, around = self._world, self._settings, self._around
         async with AsyncExitStack() as undo:
-            history = around.history()
+            history = self._around.history()
             undo.push_async_callback(history.close)
-            machine, keeping, log = await self._begin(undo)
+            driver, log, replication = await self._begin(undo)
             self._lived = True
-            driver = Driver(machine, around.lease, keeping, around.links, world, fit=self._fit)
-            control = await recover_control(settings, log, history, world, open_to_owner=False, pair=driver)
-            replication = keeping.replication if isinstance(keeping, OwnLog) else None
+            control = await recover_control(self._settings, log, history, self._world, open_to_owner=False, pair=driver)
             await undo.enter_async_context(self._serve(control, driver, replication))
             await driver.live(control, stop)
 
-    async def _begin(self, undo: AsyncExitStack) -> tuple[Machine, Keeping, ReplicaLog | SharedLog]:
-        """The log is open, and the machine knows which data folder it is."""
-        world, failover = self._world, self._settings.failover
-        timing = failover.timing
-
-        def machine_of(uid: str, *, shared: bool) -> Machine:
-            return Machine(
-                Member(failover.name, uid),
-                timing=timing,
-                life=world.entropy.uid(),
-                http=self._settings.http_url,
-                peers=len(failover.peers),
-                shared_log=shared,
-                sync=failover.mode == "sync",
-            )
-
-        if self._around.common_log is not None:
-            common = self._around.common_log()
-            undo.push_async_callback(common.close)
-            await common.open()
-            machine = machine_of(self._around.uid(), shared=True)
-            return machine, CommonLog(common, world, timing, lambda: machine.holds(world.clock.mono())), common
-        assert self._around.own_log is not None, "a log of its own or a common one"
-        own = self._around.own_log()
+    async def _begin(self, undo: AsyncExitStack) -> tuple[Driver, ReplicaLog | SharedLog, Replication | None]:
+        """The log is open, and the driver knows which data folder it is."""
+        logs, world, failover = self._around.logs, self._world, self._settings.failover
+        if isinstance(logs, OneLog):
+            shared = logs.log()
+            undo.push_async_callback(shared.close)
+            await shared.open()
+            machine = self._machine(logs.uid(), shared_log=True)
+            backend = SharedBackend(shared, world, failover.timing, _holds(machine, world.clock))
+            return self._driver(machine, backend), shared, None
+        own = logs.log()
         undo.push_async_callback(own.close)
         await own.open()
-        machine = machine_of(own.uid, shared=False)
-        replication = Replication(
-            own, world, timing=timing, sync=failover.mode == "sync", holds=lambda: machine.holds(world.clock.mono())
+        machine = self._machine(own.uid, shared_log=False)
+        holds, sync = _holds(machine, world.clock), failover.mode == "sync"
+        replication = Replication(own, world, timing=failover.timing, sync=sync, holds=holds)
+        replicated = ReplicatedBackend(machine.me, own, replication, world, logs.incoming)
+        return self._driver(machine, replicated, logs.links), own, replication
+
+    def _machine(self, uid: str, *, shared_log: bool) -> Machine:
+        failover = self._settings.failover
+        return Machine(
+            Member(failover.name, uid),
+            timing=failover.timing,
+            life=self._world.entropy.uid(),
+            http=self._settings.http_url,
+            peers=len(failover.peers),
+            shared_log=shared_log,
+            sync=failover.mode == "sync",
         )
-        return machine, OwnLog(machine.me, own, replication, world, self._around.incoming), own
+
+    def _driver(self, machine: Machine, backend: Backend, links: Sequence[PeerLink] = ()) -> Driver:
+        return Driver(machine, self._around.lease, backend, links, self._world, fit=self._fit)
+
+
+def _holds(machine: Machine, clock: Clock) -> Callable[[], bool]:
+    """Does its lease hold now?"""
+    return lambda: machine.holds(clock.mono())

@@ -31,7 +31,7 @@ from stoker.live.failover.sender import Sender
 from stoker.live.http.app import create_app
 from stoker.live.http.between import Between
 from stoker.live.http.server import serve_http
-from stoker.live.lives import Lives, Surroundings
+from stoker.live.lives import Lives, OneLog, OwnLogs, Surroundings
 from stoker.live.rpc.peer_link import GrpcPeerLink
 from stoker.live.rpc.replication import PeerDoor
 from stoker.live.rpc.server import RpcServer
@@ -86,32 +86,25 @@ async def _surroundings(
         from stoker.adapters.lease_postgres import PostgresLease
         from stoker.adapters.log_store import shared_log_at
 
-        common = PostgresLease(settings.store.url, clock, timeout_s=call_s)
-        undo.push_async_callback(common.close)
-        return Surroundings(
-            own_log=None,
-            common_log=lambda: shared_log_at(folder, settings.store.url, clock, world.entropy, world.telemetry),
+        shared = PostgresLease(settings.store.url, clock, timeout_s=call_s)
+        undo.push_async_callback(shared.close)
+        one = OneLog(
+            log=lambda: shared_log_at(folder, settings.store.url, clock, world.entropy, world.telemetry),
             uid=lambda: replica_id(folder, world.entropy),
-            history=lambda: SqliteHistory(folder),
-            lease=common,
-            links=(),
-            incoming=lambda: IncomingFolder(folder),
         )
+        return Surroundings(logs=one, history=lambda: SqliteHistory(folder), lease=shared)
     lease = FileLease(failover.folder, clock, timeout_s=call_s)
     undo.push_async_callback(lease.close)
     await _prepare(lease, world, secret, stop)
     links = [GrpcPeerLink(peer, secret, within_s=failover.timing.silence_s) for peer in failover.peers]
     for link in links:
         undo.push_async_callback(link.close)
-    return Surroundings(
-        own_log=lambda: replica_log_at(folder, world.entropy, world.telemetry),
-        common_log=None,
-        uid=lambda: replica_id(folder, world.entropy),
-        history=lambda: SqliteHistory(folder),
-        lease=lease,
+    own = OwnLogs(
+        log=lambda: replica_log_at(folder, world.entropy, world.telemetry),
         links=links,
         incoming=lambda: IncomingFolder(folder),
     )
+    return Surroundings(logs=own, history=lambda: SqliteHistory(folder), lease=lease)
 
 
 async def why_not_alone(settings: ControlSettings, world: World, end: Position) -> str:

@@ -10,7 +10,7 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerSaid
 from stoker.brain.failover.timing import DEFAULT, Timing
-from stoker.live.failover.follower import Follower, Received, StartOver
+from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.sender import Sender
@@ -191,7 +191,7 @@ class Standby:
         self.replayed: list[Stored] = []
         self.heard: list[PeerSaid] = []
         self.received: list[bytes] = []
-        self.coming: Callable[[list[bytes]], Coroutine[Any, Any, Received]] | None = None
+        self.coming: Callable[[list[bytes]], Coroutine[Any, Any, ReceivedBackup]] | None = None
         world = World(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
         self.follower = Follower(self.log, self._replay, world, member, receive=self._receive)
 
@@ -202,7 +202,7 @@ class Standby:
     def _replay(self, rows: Sequence[Stored]) -> None:
         self.replayed += rows
 
-    async def _receive(self, pieces: AsyncIterator[bytes]) -> Received:
+    async def _receive(self, pieces: AsyncIterator[bytes]) -> ReceivedBackup:
         async for piece in pieces:
             self.received.append(piece)
         assert self.coming is not None, "no backup was expected"

@@ -7,8 +7,8 @@ from stoker.brain.domain.marker import Member
 from stoker.brain.failover import deeds
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.timing import DEFAULT
+from stoker.live.failover.backend import SharedBackend
 from stoker.live.failover.driver import Driver
-from stoker.live.failover.keeping import CommonLog
 from stoker.live.failover.links import PeerLink
 from stoker.live.world import World
 from tests.live.stage import virtual
@@ -18,7 +18,7 @@ from tests.rig.sim_shared_log import SimSharedLog
 from tests.rig.world import Notes, SimClock, SimEntropy
 
 
-class SlowLog(CommonLog):
+class SlowLog(SharedBackend):
     """Its disk takes a second for each promise."""
 
     def __init__(self, world: World) -> None:
@@ -49,4 +49,4 @@ async def test_d2_a_withdrawn_promise_begins_no_following_once_another_one_is_ma
     await clock.sleep(5.0)
     assert log.promises == [2]
     assert log.follows == 0
-    await driver._errands.end()
+    await driver._tasks.end()

@@ -190,7 +190,7 @@ def test_a_standby_that_breaks_over_what_it_was_sent_begins_anew_and_follows() -
         def breaks(rows: object) -> None:
             raise LogDamaged("this can't be replayed")
 
-        two.b.driver._keeping._follower._replay = breaks  # type: ignore[attr-defined]  # an own log has one
+        two.b.driver._backend._follower._replay = breaks  # type: ignore[attr-defined]  # an own log has one
         await two.a.submit()
         await two.until_whole()
         assert two.b.jobs == [1]

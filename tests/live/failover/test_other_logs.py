@@ -8,7 +8,7 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.live.failover.follower import Received, StartOver
+from stoker.live.failover.follower import ReceivedBackup, StartOver
 from stoker.live.failover.links import PeerRefused
 from tests.live.failover.pair import CLUSTER, Active, B, Cable, Standby, disk_of, ended, records, until
 from tests.live.stage import virtual
@@ -80,7 +80,7 @@ async def test_a_backup_of_no_use_changes_nothing_and_is_told() -> None:
     await active.lead(3)
     standby = Standby(B, disk_of((1, 5)))
 
-    async def is_damaged(pieces: list[bytes]) -> Received:
+    async def is_damaged(pieces: list[bytes]) -> ReceivedBackup:
         raise StokerError(refuse("backup_damaged", "the backup can't be trusted", "take another"))
 
     standby.coming = is_damaged
@@ -97,11 +97,11 @@ async def _ended_by_itself(standby: Standby, cable: Cable) -> "asyncio.Task[None
     return following
 
 
-def _comes(standby: Standby) -> Callable[[list[bytes]], Coroutine[Any, Any, Received]]:
+def _comes(standby: Standby) -> Callable[[list[bytes]], Coroutine[Any, Any, ReceivedBackup]]:
     """A backup of what the active had at record 50."""
 
-    async def come(pieces: list[bytes]) -> Received:
+    async def come(pieces: list[bytes]) -> ReceivedBackup:
         standby.disk.incoming = Content((Epoch(3), Position(50)), (), (), (), SimArchive())
-        return Received(CLUSTER, Epoch(3), Position(50), INCOMING)
+        return ReceivedBackup(Epoch(3), Position(50), INCOMING)
 
     return come

@@ -11,7 +11,7 @@ from stoker.brain.domain.ids import Position
 from stoker.live.control import ControlPlane
 from stoker.live.failover.driver import Driver, NewLife
 from stoker.live.failover.replication import Replication
-from stoker.live.lives import Lives, Surroundings
+from stoker.live.lives import Lives, OneLog, Surroundings
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_failover import FailoverSettings
 from stoker.live.world import World
@@ -19,7 +19,6 @@ from tests.live.stage import virtual
 from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_history import SimHistory
 from tests.rig.sim_lease import SharedPlace, SimLease
-from tests.rig.sim_log import SimIncoming
 from tests.rig.sim_shared_log import SimSharedLog
 from tests.rig.world import Notes, SimClock, SimEntropy
 
@@ -64,13 +63,9 @@ def lives_on(database: Database) -> Lives:
             return await super().open()
 
     around = Surroundings(
-        own_log=None,
-        common_log=lambda: Log(disk, clock, entropy, who="a"),
-        uid=lambda: "uid-a",
+        logs=OneLog(log=lambda: Log(disk, clock, entropy, who="a"), uid=lambda: "uid-a"),
         history=lambda: SimHistory(disk.archive, clock),
         lease=SimLease(place, clock, entropy, who="a"),
-        links=[],
-        incoming=lambda: SimIncoming(disk, clock),
     )
     settings = ControlSettings(failover=FailoverSettings(enabled=True, name="a", peers=(), marker=""))
     return Lives(settings, around, World(clock=clock, entropy=entropy, telemetry=Notes(clock, "a")), database.serve)

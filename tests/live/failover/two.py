@@ -10,7 +10,7 @@ from stoker.brain.state.commands import Submit
 from stoker.live.control import ControlPlane
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
-from stoker.live.lives import Lives, Surroundings
+from stoker.live.lives import Lives, OwnLogs, Surroundings
 from stoker.live.settings import ControlSettings
 from stoker.live.settings_failover import FailoverSettings
 from stoker.live.world import World
@@ -45,14 +45,15 @@ class One:
         self.stop = asyncio.Event()
         world = World(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
         failover = FailoverSettings(enabled=True, name=self.name, peers=("other:1",), marker="/marker", mode=self.mode)
-        around = Surroundings(
-            own_log=lambda: SimLog(self.disk, self.clock, self.entropy),
-            common_log=None,
-            uid=lambda: "unused",
-            history=lambda: SimHistory(self.disk.archive, self.clock),
-            lease=SimLease(self._place, self.clock, self.entropy, who=self.name),
+        own = OwnLogs(
+            log=lambda: SimLog(self.disk, self.clock, self.entropy),
             links=[SimPeerLink(self._peers, self.name, self._other, self.process)],
             incoming=lambda: SimIncoming(self.disk, self.clock),
+        )
+        around = Surroundings(
+            logs=own,
+            history=lambda: SimHistory(self.disk.archive, self.clock),
+            lease=SimLease(self._place, self.clock, self.entropy, who=self.name),
         )
         lives = Lives(ControlSettings(failover=failover), around, world, self._serve)
         self.process.visit(lives.run(self.stop))

@@ -8,8 +8,8 @@ Rules: D1  every look and every write of the marker is answered, within the leas
        D3  nothing is carried out for a machine that has stepped down
        D4  who stops on purpose first acknowledges nothing more, lets others get all of it, then gives the lease back
        D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again
-       D6  an errand that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer,
-           or a standby would follow nobody, for ever
+       D6  a task that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer, or
+           a standby would follow nobody, for ever
        D7  an active one whose disk hangs gives the lease to those who are in sync, if there are any
 """
 
@@ -25,10 +25,10 @@ from stoker.brain.failover.deeds import Deed
 from stoker.brain.failover.inputs import Input, PeerSaid, Role
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, active, following
-from stoker.live.failover.errands import Errands
+from stoker.live.failover.backend import Backend
 from stoker.live.failover.follower import StartOver
-from stoker.live.failover.keeping import Keeping
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
+from stoker.live.failover.named_tasks import NamedTasks
 from stoker.live.failover.standing import PairView, not_active
 from stoker.live.replicas import NotActive, Replicas
 from stoker.live.supervise import Duties, DutyEnded, first_of
@@ -40,7 +40,7 @@ INBOX_MAX: Final = 10_000
 HUNG_LEASES: Final = 4
 """D7: an append that takes as long as so many leases isn't waited for. A disk that only stalls comes back before."""
 _ONCE: Final = ("marker", "promise", "follow")
-"""Errands that nobody runs again; a ping is followed by the next."""
+"""Tasks that nobody begins again; a ping is followed by the next."""
 
 
 class NewLife(Exception):
@@ -62,7 +62,7 @@ class Driver:
         self,
         machine: Machine,
         lease: Lease,
-        keeping: Keeping,
+        backend: Backend,
         peers: Sequence[PeerLink],
         world: World,
         *,
@@ -71,14 +71,14 @@ class Driver:
         """`fit`: could the log be written when the last life ended?"""
         self.machine = machine
         self._lease = lease
-        self._keeping = keeping
+        self._backend = backend
         self._peers = tuple(peers)
         self._clock = world.clock
         self._telemetry = world.telemetry
         self._fit = fit
         self._links: dict[Member, PeerLink] = {}
         self._inbox: asyncio.Queue[Input] = asyncio.Queue()
-        self._errands = Errands(self._broke)
+        self._tasks = NamedTasks(self._broke)
         self._control: ControlPlane | None = None
         self._led = asyncio.Event()
         self._lead: deeds.Lead | None = None
@@ -86,15 +86,12 @@ class Driver:
         self._ended: deeds.StepDown | None = None
         self._over = asyncio.Event()
         self._complained: dict[str, str] = {}
-        keeping.on_caught_up = lambda member: self._tell(inputs.CaughtUp(member))
-        keeping.on_fell_behind = lambda member: self._tell(inputs.FellBehind(member))
-        keeping.on_heard = self.heard
 
     # --- what faces see -----------------------------------------------------------------------------------------
 
     @property
     def replicas(self) -> Replicas:
-        return self._keeping.replicas
+        return self._backend.replicas
 
     @property
     def follows(self) -> bool:
@@ -112,9 +109,9 @@ class Driver:
             epoch=machine.epoch,
             active=holder.name if holder else "",
             active_http=marker.http if marker and holder else "",
-            in_sync=tuple(member.name for member in (marker.in_sync if marker and self._keeping.owns_log else ())),
+            in_sync=tuple(member.name for member in (marker.in_sync if marker and self._backend.owns_log else ())),
             position=self._parts.committer.durable,
-            lag_ms=round(self._keeping.lag_s() * 1_000) if self.follows else 0,
+            lag_ms=round(self._backend.lag_s() * 1_000) if self.follows else 0,
             why=machine.why,
         )
 
@@ -148,11 +145,11 @@ class Driver:
     async def live(self, control: ControlPlane, stop: asyncio.Event) -> None:
         """Standby, then perhaps active, until `stop`. Raises: NewLife; DutyEnded when a part of it died."""
         self._control = control
-        self._keeping.begin(control)
+        self._backend.begin(control, self._tell)
         try:
             async with Duties() as duties:
                 duties.begin("failover", self._run())
-                async with following(control, snapshots=self._keeping.owns_log):
+                async with following(control, snapshots=self._backend.owns_log):
                     await first_of(duties.until(stop), self._led.wait())
                 if self._lead is not None and not stop.is_set():
                     await self._act(duties, stop)
@@ -161,14 +158,14 @@ class Driver:
         except (NotActive, StartOver, StokerError, LogFailed) as fault:
             raise NewLife(str(fault), fit=not isinstance(fault, LogFailed)) from fault
         finally:
-            await self._errands.end()
+            await self._tasks.end()
 
     async def _act(self, duties: Duties, stop: asyncio.Event) -> None:
         """Active until `stop`, or until something ends it."""
         control, lead = self._parts, self._lead
         assert lead is not None, "nobody leads without a lease"
-        await self._keeping.catch_up()  # D2
-        duties.begin("replication", self._keeping.lead(lead.epoch))
+        await self._backend.catch_up()  # D2
+        duties.begin("replication", self._backend.lead(lead.epoch))
         await asyncio.sleep(0)
         try:
             by = self._promoted_by if lead.forced else CONTROL
@@ -179,7 +176,7 @@ class Driver:
                 self._tell(inputs.LogStands(epoch=lead.epoch, position=control.committer.durable, fit=False))
                 await self._resigned()
             raise
-        await self._keeping.flush()
+        await self._backend.flush()
         self._tell_log()
         self._tell(inputs.Resign())
         await self._resigned()
@@ -238,31 +235,31 @@ class Driver:
 
     def _tell_log(self) -> None:
         committer = self._parts.committer
-        # A marker that was lost may have moved a common log further than any record says.
-        epoch = committer.state.epoch if self._keeping.owns_log else max(committer.state.epoch, committer.floor)
+        # A marker that was lost may have moved a shared log further than any record says.
+        epoch = committer.state.epoch if self._backend.owns_log else max(committer.state.epoch, committer.floor)
         self._tell(inputs.LogStands(epoch=epoch, position=committer.durable, fit=self._fit))
 
     async def _carry_out(self, deed: Deed) -> None:
         match deed:
             case deeds.LookAtMarker():
-                self._errands.begin("marker", self._look())
+                self._tasks.begin("marker", self._look())
             case deeds.PutMarker():
-                self._errands.begin("marker", self._put(deed))
+                self._tasks.begin("marker", self._put(deed))
             case deeds.Ping():
                 for link in self._peers:
-                    if f"ping {link.address}" not in self._errands:
-                        self._errands.begin(f"ping {link.address}", self._ping(link))
+                    if f"ping {link.address}" not in self._tasks:
+                        self._tasks.begin(f"ping {link.address}", self._ping(link))
             case deeds.Promise():
-                await self._errands.stop("follow", "promise")  # D2: nor may one that is being withdrawn begin it anew
-                self._errands.begin("promise", self._promise(deed))
+                await self._tasks.stop("follow", "promise")  # D2: nor may one that is being withdrawn begin it anew
+                self._tasks.begin("promise", self._promise(deed))
             case deeds.Follow():
-                self._errands.begin("promise", self._follow_again(deed))
+                self._tasks.begin("promise", self._follow_again(deed))
             case deeds.Lead():
                 self._lead = deed
                 self._led.set()
                 self._show_set(1)
             case deeds.SetChanged():
-                self._keeping.set_changed(deed.in_sync)
+                self._backend.set_changed(deed.in_sync)
                 self._show_set(len(deed.in_sync))
                 self._telemetry.event("in_sync_changed", members=[member.name for member in deed.in_sync])
             case deeds.StepDown():
@@ -272,13 +269,13 @@ class Driver:
 
     def _show_set(self, members: int) -> None:
         """Where all reach one log, nobody keeps a copy who could be out of sync."""
-        if self._keeping.owns_log:
+        if self._backend.owns_log:
             self._telemetry.gauge("in_sync_members", members)
 
-    # --- errands ------------------------------------------------------------------------------------------------
+    # --- tasks --------------------------------------------------------------------------------------------------
 
     def _broke(self, name: str, fault: BaseException) -> None:
-        self._telemetry.warn("failover_errand_broke", errand=name, error=repr(fault))
+        self._telemetry.warn("failover_task_broke", task=name, error=repr(fault))
         if name in _ONCE:  # D6
             self._start_over("start_over", fault)
 
@@ -328,7 +325,7 @@ class Driver:
 
     async def _promise(self, deed: deeds.Promise) -> None:
         try:
-            await self._keeping.promise(deed.epoch)
+            await self._backend.promise(deed.epoch)
         except LogFailed as fault:
             self._unfit(fault)
         else:
@@ -336,7 +333,7 @@ class Driver:
 
     async def _follow_again(self, deed: deeds.Follow) -> None:
         try:
-            await self._keeping.promise(deed.epoch)
+            await self._backend.promise(deed.epoch)
         except LogFailed as fault:
             self._unfit(fault)
         else:
@@ -345,7 +342,7 @@ class Driver:
     async def _try_log(self) -> None:
         """D5"""
         try:
-            await self._keeping.prove()
+            await self._backend.check_writable()
         except LogFailed:
             return
         self._fit = True
@@ -364,8 +361,8 @@ class Driver:
     # --- following ----------------------------------------------------------------------------------------------
 
     def _start_following(self) -> None:
-        if "follow" not in self._errands:
-            self._errands.begin("follow", self._follow())
+        if "follow" not in self._tasks:
+            self._tasks.begin("follow", self._follow())
 
     async def _follow(self) -> None:
         """Keep up with whoever is active, for as long as we are a standby."""
@@ -374,14 +371,14 @@ class Driver:
             holder = marker.holder if marker else None
             link = self._links.get(holder) if holder and self._fit else None
             try:
-                await self._keeping.follow(link)
+                await self._backend.follow(link)
             except PeerDown as fault:
                 self._complain("follow", "replication_lost", str(fault))
             except PeerRefused as fault:
                 self._complain("follow", "replication_refused", str(fault))
             except LogFailed as fault:
                 self._unfit(fault)
-                if self._keeping.owns_log:  # it takes nothing more before it is opened anew
+                if self._backend.owns_log:  # it takes nothing more before it is opened anew
                     self._start_over("log_failed", fault)
                     return
             except StartOver as fault:

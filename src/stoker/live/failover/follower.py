@@ -51,16 +51,15 @@ class StartOver(Exception):
     """The log is another one now: begin a new life from what is on disk. The message says why."""
 
 
-class Received(NamedTuple):
+class ReceivedBackup(NamedTuple):
     """A backup that has come in, checked, and lies in a folder of its own."""
 
-    cluster_id: str
     epoch: Epoch
     position: Position
     folder: Path
 
 
-Receive = Callable[[AsyncIterator[bytes]], Awaitable[Received]]
+ReceiveBackup = Callable[[AsyncIterator[bytes]], Awaitable[ReceivedBackup]]
 """Puts the pieces of a backup into a folder beside ours. Leaves nothing when it fails or is cancelled.
 Raises: StokerError `backup_damaged` and others."""
 
@@ -79,7 +78,7 @@ class Follower:
         world: World,
         me: Member,
         *,
-        receive: Receive,
+        receive: ReceiveBackup,
         look_s: float = DEFAULT.look_s,
     ) -> None:
         """`log` is open and all that it holds was replayed. `replay` takes what is on our disk into the state.

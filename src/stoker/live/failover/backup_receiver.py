@@ -14,22 +14,22 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot
 from stoker.brain.state.snapshot_frame import SnapshotDamaged, unframed
-from stoker.live.failover.follower import Received
+from stoker.live.failover.follower import ReceivedBackup
 from stoker.ports import HistoryMark, Incoming
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, PassingBackup, damaged
 
 
-async def received(pieces: AsyncIterator[bytes], incoming: Incoming) -> Received:
+async def receive_backup(pieces: AsyncIterator[bytes], incoming: Incoming) -> ReceivedBackup:
     """A whole backup. Raises: StokerError `backup_damaged`, `backup_foreign` or `backup_too_new`; LogFailed when it
     can't be kept; whatever `pieces` raises."""
     try:
-        return await _received(pieces, incoming)
+        return await _receive(pieces, incoming)
     except BaseException:
         await incoming.drop()  # R1
         raise
 
 
-async def _received(pieces: AsyncIterator[bytes], incoming: Incoming) -> Received:
+async def _receive(pieces: AsyncIterator[bytes], incoming: Incoming) -> ReceivedBackup:
     snapshot = bytearray()
     history: list[bytes] = []
     backup = PassingBackup({SNAPSHOT: snapshot.extend, HISTORY: history.append})
@@ -43,7 +43,7 @@ async def _received(pieces: AsyncIterator[bytes], incoming: Incoming) -> Receive
     chunks, _ = proved(head, bytes(snapshot))
     mark = HistoryMark(cluster_id=head.cluster_id, position=Position(head.position))
     epoch = Epoch(head.epoch)
-    return Received(head.cluster_id, epoch, mark.position, await incoming.finish(mark, epoch, chunks))
+    return ReceivedBackup(epoch, mark.position, await incoming.finish(mark, epoch, chunks))
 
 
 def proved(head: BackupHead, snapshot: bytes) -> tuple[tuple[bytes, ...], ClusterState]:
@@ -51,7 +51,7 @@ def proved(head: BackupHead, snapshot: bytes) -> tuple[tuple[bytes, ...], Cluste
     try:
         chunks = unframed(Position(head.position), snapshot)
         state = load_snapshot(chunks)
-    except (SnapshotDamaged, ValueError) as fault:
+    except (SnapshotDamaged, ValueError, RecursionError) as fault:
         raise damaged(f"its state can't be read: {fault}") from fault
     if (state.cluster_id, state.epoch, state.position) != (head.cluster_id, head.epoch, head.position):
         raise damaged("its state is not the one that it names")

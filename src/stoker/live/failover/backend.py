@@ -1,10 +1,10 @@
 """How does a control plane keep what another one did, and see to it that others keep what it does?
 
-Either each has a copy of the log (`OwnLog`, by replication), or all reach one (`CommonLog`, in PostgreSQL). The driver
+Either each has a log of its own (`ReplicatedBackend`), or all reach one in PostgreSQL (`SharedBackend`). The driver
 does the same with both.
 
 Rules: Y1  whoever speaks for the cluster checks its lease at that moment, in either case
-       Y2  a log of one's own takes nothing of an epoch below what was promised; a common one has no need of promises,
+       Y2  a log of one's own takes nothing of an epoch below what was promised; a shared one has no need of promises,
            since what gives the lease away moves its epoch in the same transaction
 """
 
@@ -14,13 +14,13 @@ from typing import Final, Protocol
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.inputs import CaughtUp, FellBehind, Input
 from stoker.brain.failover.timing import Timing
 from stoker.live.backup import Backups
 from stoker.live.control import ControlPlane
-from stoker.live.failover.follower import Follower, Received, StartOver
+from stoker.live.failover.backup_receiver import receive_backup
+from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
 from stoker.live.failover.links import PeerLink
-from stoker.live.failover.receiving import received
 from stoker.live.failover.replication import Replication
 from stoker.live.replicas import NotActive, Replicas
 from stoker.live.world import World
@@ -30,20 +30,17 @@ ROWS_MAX: Final = 1_000
 """Facts that are applied at a stretch; others get their turn in between."""
 
 
-class Keeping(Protocol):
-    """What the driver needs of a log and its replicas."""
+class Backend(Protocol):
+    """What the driver needs of a log and its replicas, in one life."""
 
     owns_log: bool
     """Is the log ours to keep short, also as a standby?"""
-    on_caught_up: Callable[[Member], None]
-    on_fell_behind: Callable[[Member], None]
-    on_heard: Callable[[PeerSaid], None]
 
     @property
     def replicas(self) -> Replicas: ...
 
-    def begin(self, control: ControlPlane) -> None:
-        """This control plane has been read from the log."""
+    def begin(self, control: ControlPlane, tell: Callable[[Input], None]) -> None:
+        """This control plane has been read from the log. `tell`: what the machine must know of replication."""
         ...
 
     async def follow(self, link: PeerLink | None) -> None:
@@ -55,8 +52,8 @@ class Keeping(Protocol):
         """Y2. Raises: LogFailed."""
         ...
 
-    async def prove(self) -> None:
-        """Raises: LogFailed while nothing can be written."""
+    async def check_writable(self) -> None:
+        """Raises: LogFailed while it isn't."""
         ...
 
     async def catch_up(self) -> None:
@@ -80,7 +77,7 @@ class Keeping(Protocol):
 
 
 class LeaseOnly:
-    """The `Replicas` where the log itself is all that keeps facts: only the lease is checked."""
+    """The `Replicas` of who appends to a shared log: the log keeps all, and only the lease is checked."""
 
     def __init__(self, holds: Callable[[], bool]) -> None:
         self._holds = holds
@@ -96,8 +93,8 @@ class LeaseOnly:
             raise NotActive("its lease has ended")
 
 
-class OwnLog:
-    """A copy of the log on our own disk."""
+class ReplicatedBackend:
+    """A log on our own disk, and others on theirs."""
 
     owns_log = True
 
@@ -111,41 +108,27 @@ class OwnLog:
         self._incoming = incoming
         self._control: ControlPlane | None = None
         self._follower: Follower | None = None
-        self.on_heard: Callable[[PeerSaid], None] = lambda said: None
+        self._tell: Callable[[Input], None] = lambda told: None
 
     @property
     def replicas(self) -> Replicas:
         return self.replication
 
-    @property
-    def on_caught_up(self) -> Callable[[Member], None]:
-        return self.replication.on_caught_up
-
-    @on_caught_up.setter
-    def on_caught_up(self, told: Callable[[Member], None]) -> None:
-        self.replication.on_caught_up = told
-
-    @property
-    def on_fell_behind(self) -> Callable[[Member], None]:
-        return self.replication.on_fell_behind
-
-    @on_fell_behind.setter
-    def on_fell_behind(self, told: Callable[[Member], None]) -> None:
-        self.replication.on_fell_behind = told
-
-    def begin(self, control: ControlPlane) -> None:
-        self._control = control
+    def begin(self, control: ControlPlane, tell: Callable[[Input], None]) -> None:
+        self._control, self._tell = control, tell
+        self.replication.on_caught_up = lambda member: tell(CaughtUp(member))
+        self.replication.on_fell_behind = lambda member: tell(FellBehind(member))
         replay, look_s = control.committer.replay, self.replication.look_s
         self._follower = Follower(self._log, replay, self._world, self._me, receive=self._receive, look_s=look_s)
 
     async def follow(self, link: PeerLink | None) -> None:
         if link is not None:
-            await self._following.follow(link, self.on_heard, cluster_id=self._parts.committer.state.cluster_id)
+            await self._following.follow(link, self._tell, cluster_id=self._parts.committer.state.cluster_id)
 
     async def promise(self, epoch: Epoch) -> None:
         await self._log.promise(epoch)
 
-    async def prove(self) -> None:
+    async def check_writable(self) -> None:
         await self._log.promise(self._log.promised)
 
     async def catch_up(self) -> None:
@@ -168,9 +151,8 @@ class OwnLog:
     def lag_s(self) -> float:
         return self._following.lag_s
 
-    async def _receive(self, pieces: AsyncIterator[bytes]) -> Received:
-        came = await received(pieces, self._incoming())
-        return Received("", came.epoch, came.position, came.folder)
+    async def _receive(self, pieces: AsyncIterator[bytes]) -> ReceivedBackup:
+        return await receive_backup(pieces, self._incoming())
 
     @property
     def _parts(self) -> ControlPlane:
@@ -183,7 +165,7 @@ class OwnLog:
         return self._follower
 
 
-class CommonLog:
+class SharedBackend:
     """One log that all control planes reach."""
 
     owns_log = False
@@ -195,11 +177,8 @@ class CommonLog:
         self.replicas: Replicas = LeaseOnly(holds)
         self._control: ControlPlane | None = None
         self._seen_s = self._clock.mono()
-        self.on_caught_up: Callable[[Member], None] = lambda member: None
-        self.on_fell_behind: Callable[[Member], None] = lambda member: None
-        self.on_heard: Callable[[PeerSaid], None] = lambda said: None
 
-    def begin(self, control: ControlPlane) -> None:
+    def begin(self, control: ControlPlane, tell: Callable[[Input], None]) -> None:
         self._control = control
 
     async def follow(self, link: PeerLink | None) -> None:
@@ -213,7 +192,7 @@ class CommonLog:
     async def promise(self, epoch: Epoch) -> None:
         """Y2."""
 
-    async def prove(self) -> None:
+    async def check_writable(self) -> None:
         """Whether it can be written shows when somebody leads."""
 
     async def catch_up(self) -> None:

@@ -1,15 +1,15 @@
 """What is under way for the failover machine while it goes on?
 
-Rules: E1  of one name at most one errand is of interest: a newer one takes its place
-       E2  an errand that breaks for a reason that nobody foresaw is told of: somebody may wait for it for ever
+Rules: N1  of one name at most one task is of interest: a newer one takes its place
+       N2  a task that breaks for a reason that nobody foresaw is told of: somebody may wait for it for ever
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 
 
-class Errands:
-    """Tasks by name."""
+class NamedTasks:
+    """Tasks of one life, by name. `broke` is told the name of one that raised, and what."""
 
     def __init__(self, broke: Callable[[str, BaseException], None]) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
