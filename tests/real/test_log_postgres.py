@@ -189,6 +189,20 @@ async def test_a_store_that_cannot_be_reached_is_refused_in_words(store: Databas
     assert "hunter2" not in refusal.message
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql://a:hunter2%zz@h/x", "postgresql://a:hunter2@[::1/x", "postgresql://a@h/x?hunter2=1"]
+)
+async def test_a_url_that_cannot_be_read_is_refused_without_any_part_of_it(store: DatabaseStore, url: str) -> None:
+    store.url = url
+    log = store.log()
+    with pytest.raises(StokerError) as caught:
+        await log.open()
+    await log.close()
+    assert caught.value.refusal.code == "store_unreachable"
+    assert "hunter2" not in caught.value.refusal.message
+    assert "%XX" in caught.value.refusal.message
+
+
 async def test_a_store_of_a_newer_stoker_is_left_as_it_is(store: DatabaseStore) -> None:
     async with opened(store):
         pass

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.brain.domain.errors import StokerError
+from stoker.cli.restoring import restore_backup
 from stoker.wire.backup import HEAD
 from tests.real.agent_process import submit
 from tests.real.backups import at_most, backed_up, known_jobs, refused, stoker
@@ -110,6 +112,37 @@ def test_an_empty_folder_keeps_its_owner_and_its_mode(kept: Kept, tmp_path: Path
     for entry in (folder, *folder.iterdir()):
         assert (entry.stat().st_uid, entry.stat().st_gid) == (before.st_uid, before.st_gid)
     assert folder.stat().st_mode == before.st_mode
+
+
+def test_a_link_to_the_folder_stays_and_what_it_names_is_replaced(kept: Kept, tmp_path: Path) -> None:
+    (tmp_path / "disk" / "data").mkdir(parents=True)
+    (tmp_path / "disk" / "data" / "mine").touch()
+    link = tmp_path / "data"
+    link.symlink_to(tmp_path / "disk" / "data")
+    restore_backup(kept.file, link, force=True)
+    assert link.is_symlink()
+    assert (link / "stoker.db").exists()
+    assert (tmp_path / "disk" / "data.before-restore-1" / "mine").exists()
+
+
+def test_nothing_is_put_into_a_folder_that_is_refused(kept: Kept, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "mine").touch()
+    with pytest.raises(StokerError, match="isn't empty"):
+        restore_backup(kept.file, tmp_path / "home", force=False)
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["mine"]
+
+
+def test_where_a_disk_is_mounted_nothing_is_moved_and_a_folder_on_it_is_proposed(kept: Kept) -> None:
+    with pytest.raises(StokerError, match="disk is mounted") as caught:
+        restore_backup(kept.file, Path("/proc"), force=True)
+    assert "/proc/restored" in caught.value.refusal.hint
+
+
+def test_a_pipe_is_refused_since_a_backup_is_read_twice(kept: Kept, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StokerError, match="read twice"):
+        restore_backup(tmp_path / "pipe", tmp_path / "new", force=False)
 
 
 def test_a_restore_that_finds_no_room_leaves_nothing(kept: Kept, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a backup is as bytes, and that no byte of it goes wrong unseen."""
 
+import gzip
 import hashlib
 import io
 import tarfile
@@ -106,6 +107,19 @@ def test_so_is_the_tar_file_of_another_program_whatever_it_holds(name: str) -> N
         member.size = 2
         tar.addfile(member, io.BytesIO(b"{}"))
     assert refused(made.getvalue()) == "backup_foreign"
+
+
+def test_a_backup_that_was_packed_is_to_be_unpacked() -> None:
+    with pytest.raises(StokerError, match="it is packed") as fault:
+        read(gzip.compress(WHOLE))
+    assert "gunzip" in fault.value.refusal.hint
+
+
+def test_a_head_of_nothing_but_brackets_is_refused_in_words() -> None:
+    text = b'{"stoker_backup":1,"x":' + b"[" * 30_000
+    block = tarfile.TarInfo(HEAD)
+    block.size = len(text)
+    assert refused(block.tobuf(tarfile.GNU_FORMAT) + text + bytes(-len(text) % 512)) == "backup_damaged"
 
 
 def test_a_newer_format_is_told_as_such() -> None:

@@ -287,9 +287,12 @@ class PostgresLink:
 
 
 def words_of(fault: Exception, url: str) -> str:
-    """P6"""
+    """P6. Where the URL itself can't be read, what libpq says of it may be any part of it."""
     said = " ".join(str(fault).split())[:400]
-    password = str(conninfo_to_dict(url).get("password") or "")
+    try:
+        password = str(conninfo_to_dict(url).get("password") or "")
+    except psycopg.Error:
+        return "that URL can't be read; in names and passwords a special character is written as %XX"
     return said.replace(password, "***") if password else said
 
 

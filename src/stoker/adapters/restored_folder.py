@@ -2,7 +2,8 @@
 
 Rules: F1  it is made beside the place where it will be, synced as a whole, and renamed: a crash leaves either what was
            there before or all of the new one, and perhaps a hidden folder that the next attempt clears away
-       F2  what is there already is never removed: a folder that holds more than an old lock is refused, or moved aside
+       F2  what is there already is never removed: a folder that holds more than an old lock is refused, or moved aside.
+           What is refused gets nothing put into it. A place where a disk is mounted can't be moved, and is refused
        F3  it belongs to whoever owned the folder that was there, so that root may do this for another account
 """
 
@@ -52,11 +53,14 @@ def new_folder(path: Path, *, replace: bool) -> Iterator[Path]:
     `replace`: what is there is moved aside; else it is refused.
     Raises: StokerError `data_dir_not_empty`, `data_dir_held` or `data_dir_unusable`.
     """
-    path = path.absolute()
     with ExitStack() as undo:
         try:
+            path = Path(os.path.realpath(path))  # a link stays, and is to what is put in place
+            _must_be_movable(path)
             there = path.is_dir()
             if there:
+                if not (path / LOCK_NAME).exists():
+                    _check(path, replace=replace)
                 undo.callback(hold_folder(path).release)
             _check(path, replace=replace)
             beside = path.with_name(f".{path.name}.restoring")
@@ -102,6 +106,14 @@ async def put_history_back(folder: Path, mark: HistoryMark) -> None:
 
 def history_in(folder: Path) -> Path:
     return folder / HISTORY_NAME
+
+
+def _must_be_movable(path: Path) -> None:
+    """F2"""
+    if path.is_mount():
+        message = f"{path} is where a disk is mounted, and can't be put in place as a whole"
+        hint = f"restore into a new folder on that disk, such as {path / 'restored'}, and let data_dir name it"
+        raise StokerError(refuse("data_dir_unusable", message, hint, path=str(path)))
 
 
 def _check(path: Path, *, replace: bool) -> None:

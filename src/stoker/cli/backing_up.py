@@ -1,6 +1,7 @@
 """How does a backup come to be in a file?
 
-Rules: U1  written beside, readable by nobody else, synced and renamed: a file of that name is a whole backup
+Rules: U1  written beside, readable by nobody else, synced and renamed: a file of that name is a whole backup.
+           What is none (a pipe, a device) is never replaced, and of a link it is the file behind it that is meant
        U2  what comes is proved on its way, also where it goes to standard output
        U3  with a data folder the control plane is asked over its socket there; one that is stopped has its log and
            history opened under the lock that it would hold itself
@@ -42,6 +43,8 @@ def file_to_be(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     if not force and os.path.lexists(path):
         message = f"{path} is there already"
         raise StokerError(refuse("backup_exists", message, "name another file, or give --force", path=str(path)))
+    path = Path(os.path.realpath(path))
+    _must_be_replaceable(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
@@ -49,12 +52,19 @@ def file_to_be(path: Path, *, force: bool) -> Iterator[BinaryIO]:
             out.flush()
             os.fsync(out.fileno())
         beside.replace(path)
-        sync_folder(path.absolute().parent)
+        sync_folder(path.parent)
     except OSError as fault:
         raise unwritable(path, fault) from fault
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def _must_be_replaceable(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        message = f"the backup can't be written to {path}: it is no file"
+        hint = "name a file; for a pipe or a device, name `-` and send standard output there"
+        raise StokerError(refuse("backup_unwritable", message, hint, path=str(path)))
 
 
 def unwritable(path: Path, fault: OSError) -> StokerError:
@@ -101,7 +111,10 @@ class _Tee:
 
 
 def _of_stopped(folder: Path, out: BinaryIO) -> BackupHead:
-    if not any((folder / name).exists() for name in (STORE_NAME, ELSEWHERE_NAME)):
+    if (folder / ELSEWHERE_NAME).exists():
+        message = f"the log of {folder} is in PostgreSQL, and its control plane doesn't run"
+        raise StokerError(refuse("store_moved", message, "start it: a backup is taken of one that runs"))
+    if not (folder / STORE_NAME).exists():
         message = f"{folder} holds no control plane's store"
         raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
     with as_owner(folder), as_refusals():

@@ -1,11 +1,13 @@
 """How does a backup become a control plane's data folder?
 
 Rules: R1  the whole file is read and proved before anything is written, and once more while it is written
-       R2  what the cluster begins with is decided by the brain: `admit.leadership.restore`
+       R2  what a newer version wrote is refused: it may say what this one would overlook
+       R3  what the cluster begins with is decided by the brain: `admit.leadership.restore`
 """
 
 import asyncio
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +32,8 @@ from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.commands import RestoreCluster
 from stoker.live.failover.backup_receiver import proved
 from stoker.live.settings import ControlSettings
-from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Sink, damaged, read_backup
+from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Sink, damaged, foreign, read_backup, too_new
+from stoker.wire.versions import PRODUCT
 
 
 class Restored(NamedTuple):
@@ -64,15 +67,21 @@ def folder_of(config: Path) -> Path:
 
 
 def _proved(file: Path) -> tuple[BackupHead, ClusterState, Sequence[bytes]]:
-    """R1"""
+    """R1, R2"""
     snapshot = bytearray()
     head = _read(file, {SNAPSHOT: snapshot.extend})
+    if _release(head.version) > _release(PRODUCT):
+        raise too_new(f"was written by version {head.version}; this is {PRODUCT}")
     chunks, state = proved(head, bytes(snapshot))
     return head, state, chunks
 
 
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall("[0-9]+", version)[:3])
+
+
 def _beginning(state: ClusterState, chunks: Sequence[bytes]) -> Beginning:
-    """R2. `state` goes on from there."""
+    """R3. `state` goes on from there."""
     base, by = (state.epoch, state.position), OWNER.principal
     now = Instant(max(SystemClock().now(), state.last_at))
     events = admit(state, RestoreCluster(by=by), now, SystemEntropy().uid)
@@ -103,6 +112,8 @@ def _read(file: Path, sinks: Mapping[str, Sink]) -> BackupHead:
 @contextmanager
 def _opened(file: Path) -> Iterator["_File"]:
     try:
+        if not file.is_file():
+            raise foreign(f"{file} is no file, and a backup is read twice", "put it into a file first")
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as fault:
         raise damaged(f"{file} can't be read: {fault.strerror}") from fault

@@ -33,6 +33,7 @@ from stoker.live.control import ControlPlane, active, recover_control
 from stoker.live.http.app import create_app
 from stoker.live.http.server import serve_http
 from stoker.live.listen import bind, local_socket
+from stoker.live.replay import LogTooNew
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings import ControlSettings, is_loopback
 from stoker.live.supervise import DutyEnded
@@ -181,6 +182,9 @@ def as_refusals() -> Iterator[None]:
     """What ends a control plane, in words for whoever started it."""
     try:
         yield
+    except LogTooNew as fault:
+        hint = f"nothing was changed; start the version of Stoker that wrote it, or a newer one (this is {PRODUCT})"
+        raise StokerError(refuse("store_too_new", str(fault), hint)) from fault
     except LogDamaged as fault:
         hint = "nothing was changed; the message says how to recover"
         raise StokerError(refuse("log_damaged", str(fault), hint)) from fault

@@ -21,7 +21,7 @@ from stoker.brain.state.codec import load_snapshot, snapshot_chunks
 from stoker.live.committer import Committer
 from stoker.live.feed import FEED_MAX, Entry
 from stoker.live.history import Recorder
-from stoker.live.replay import replayed
+from stoker.live.replay import LogTooNew, replayed
 from stoker.live.world import World
 from stoker.ports import EventLog, LogDamaged, LogFailed
 
@@ -95,7 +95,7 @@ def _loaded(position: Position, chunks: Sequence[bytes]) -> ClusterState:
     try:
         state = load_snapshot(chunks)
     except ValueError as fault:
-        raise LogDamaged(f"the snapshot at {position} can't be read: {fault}") from fault
+        raise LogTooNew(f"the snapshot at {position} is unknown to this version: {fault}") from fault
     if state.position != position:
         raise LogDamaged(f"the snapshot stored as {position} is of position {state.position}")
     return state

@@ -34,6 +34,7 @@ PIECE_BYTES: Final = 256 * 1024
 _BLOCK: Final = 512
 _END: Final = bytes(2 * _BLOCK)
 _MODE: Final = 0o600
+_GZIP: Final = b"\x1f\x8b"
 
 Answer = TypeVar("Answer")
 Sink = Callable[[bytes], object]
@@ -231,6 +232,8 @@ class _Reading:
 def _head(reading: _Reading) -> _Asked[BackupHead]:
     first = yield from reading.as_much(_BLOCK)
     if not first.startswith(HEAD.encode()):
+        if first.startswith(_GZIP):
+            raise foreign("it is packed", "unpack it first, with gunzip")
         raise foreign("it is empty" if not first else f"it doesn't begin with {HEAD}")
     if len(first) < _BLOCK:
         raise reading.short()
@@ -253,9 +256,9 @@ def _decoded(text: bytes) -> BackupHead:
     try:
         number = msgspec.json.decode(text, type=_Format).stoker_backup
         if number > FORMAT:
-            raise _too_new(number)
+            raise too_new(f"has format {number}; this Stoker reads formats up to {FORMAT}")
         return msgspec.json.decode(text, type=BackupHead)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
         if b'"stoker_backup"' not in text:
             raise foreign(f"its {HEAD} is another program's") from fault
         raise damaged(f"{HEAD} can't be read: {fault}") from fault
@@ -281,11 +284,10 @@ def damaged(why: str) -> StokerError:
     return StokerError(refuse("backup_damaged", f"the backup can't be trusted: {why}", hint))
 
 
-def foreign(why: str) -> StokerError:
-    hint = "name a file that `stoker backup` wrote"
+def foreign(why: str, hint: str = "name a file that `stoker backup` wrote") -> StokerError:
     return StokerError(refuse("backup_foreign", f"this is no backup of Stoker: {why}", hint))
 
 
-def _too_new(number: int) -> StokerError:
-    message = f"the backup has format {number}; this Stoker reads formats up to {FORMAT}"
-    return StokerError(refuse("backup_too_new", message, "use the version of Stoker that wrote it, or a newer one"))
+def too_new(why: str) -> StokerError:
+    hint = "use the version of Stoker that wrote it, or a newer one"
+    return StokerError(refuse("backup_too_new", f"the backup {why}", hint))
