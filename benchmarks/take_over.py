@@ -24,7 +24,7 @@ TIMINGS = {"fast": FAST, "default": DEFAULT}
 def bound_s(timing: Timing) -> float:
     """The longest that the timers alone can take: the last version is seen a look after it was written, and the look
     that confirms its end begins at most one more after the lease."""
-    return timing.look_s + timing.fallow_s + timing.look_s
+    return timing.look_s + timing.expiry_s + timing.look_s
 
 
 def killed(profile: str, store: str, kills: int) -> tuple[list[float], int]:

@@ -16,7 +16,7 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_sqlite import SqliteLog
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.inputs import PeerState, Role
 from stoker.brain.failover.timing import FAST
 from stoker.live.failover.follower import Follower, ReceivedBackup
 from stoker.live.failover.links import FORMAT, Following, Offer, PeerDown, PeerRefused, Records, Welcome
@@ -45,7 +45,7 @@ class Peer:
     replication: Replication
     log: SqliteLog
     secret: str = SECRET
-    heard: list[PeerSaid] = field(default_factory=list)
+    heard: list[PeerState] = field(default_factory=list)
     backups: FakeBackups = field(default_factory=lambda: FakeBackups(b"a backup"))
     end: int = 0
     in_sync: list[Member] = field(default_factory=list)
@@ -75,13 +75,13 @@ async def active(folder: Path, *, lead: bool = True) -> AsyncIterator[Peer]:
     await log.open()
     replication = Replication(log, world(), timing=FAST, sync=True, holds=lambda: True)
     peer = Peer(0, replication, log)
-    said = PeerSaid(member=A, role=Role.ACTIVE, epoch=Epoch(1), position=Position(0))
+    said = PeerState(member=A, role=Role.ACTIVE, epoch=Epoch(1), position=Position(0))
     door = PeerDoor(secret=lambda: peer.secret, status=lambda: said, heard=peer.heard.append, accept=replication.accept)
     running = None
 
     def in_sync(member: Member) -> None:
         peer.in_sync.append(member)
-        replication.set_changed((A, *peer.in_sync))
+        replication.in_sync_changed((A, *peer.in_sync))
 
     replication.on_caught_up = in_sync
     if lead:
@@ -207,7 +207,7 @@ async def test_a_follower_that_does_not_read_makes_nobody_wait(tmp_path: Path) -
 
 async def test_peers_tell_each_other_how_they_are(tmp_path: Path) -> None:
     async with active(tmp_path) as peer:
-        me = PeerSaid(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
+        me = PeerState(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
         link = peer.link()
         answer = await link.ping(me)
         assert (answer.member, answer.role) == (A, Role.ACTIVE)
@@ -222,7 +222,7 @@ async def test_who_has_our_own_name_is_no_peer_and_it_is_said(tmp_path: Path, me
     async with active(tmp_path) as peer:
         link = peer.link()
         with pytest.raises(PeerRefused, match=f"{what}; let failover.peers name the others"):
-            await link.ping(PeerSaid(member=me, role=Role.STANDBY, epoch=Epoch(1), position=Position(7)))
+            await link.ping(PeerState(member=me, role=Role.STANDBY, epoch=Epoch(1), position=Position(7)))
         await link.close()
 
 
@@ -252,7 +252,7 @@ async def test_without_the_secret_nobody_is_heard_or_told_anything(
 async def test_while_our_own_secret_is_not_known_nobody_is_let_in(tmp_path: Path) -> None:
     async with active(tmp_path) as peer:
         peer.secret = ""
-        me = PeerSaid(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
+        me = PeerState(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
         with pytest.raises(PeerRefused, match="can't be read"):
             await peer.link().ping(me)
         with pytest.raises(PeerRefused, match="can't be read"):
@@ -313,7 +313,7 @@ async def test_who_confirms_what_was_never_sent_is_refused(tmp_path: Path) -> No
 
 
 async def test_nobody_there_and_a_server_that_says_nothing_are_down_within_their_time(tmp_path: Path) -> None:
-    me = PeerSaid(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
+    me = PeerState(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
     with pytest.raises(PeerDown):
         await GrpcPeerLink("127.0.0.1:1", lambda: SECRET, within_s=0.5).ping(me)
 
@@ -337,7 +337,7 @@ async def test_nobody_there_and_a_server_that_says_nothing_are_down_within_their
 
 async def test_a_control_plane_without_peers_is_told_as_such(tmp_path: Path) -> None:
     async with rpc_stage(tmp_path) as stage:
-        me = PeerSaid(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
+        me = PeerState(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
         with pytest.raises(PeerRefused, match=r"failover\.enabled"):
             await GrpcPeerLink(f"127.0.0.1:{stage.port}", lambda: SECRET, within_s=2.0).ping(me)
 

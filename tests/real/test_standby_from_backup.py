@@ -118,8 +118,8 @@ class Standby:
         for task in (following, came_in):
             task.cancel()
         await asyncio.gather(following, came_in, return_exceptions=True)
-        leader.replication.set_changed((A, B))
-        leader.replication.set_changed((A,))
+        leader.replication.in_sync_changed((A, B))
+        leader.replication.in_sync_changed((A,))
         return how
 
     async def _receive(self, pieces: AsyncIterator[bytes]) -> ReceivedBackup:
@@ -163,7 +163,7 @@ async def test_a_standby_that_was_away_for_too_long_becomes_one_with_the_active(
         assert await before.follow(leader) is None
         await _are_one(leader, before)
         await before.close()
-        leader.replication.set_changed((A,))
+        leader.replication.in_sync_changed((A,))
         for _ in range(2):
             await leader.work()
         await _becomes_one_with(leader, tmp_path / "b")

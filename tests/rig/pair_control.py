@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.inputs import PeerState
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane
 from stoker.live.failover.driver import Driver
@@ -205,6 +205,6 @@ class PairControl:
             self.life = None
 
 
-def _pinged(driver: Driver, said: PeerSaid) -> PeerSaid:
+def _pinged(driver: Driver, said: PeerState) -> PeerState:
     driver.heard(said)
     return driver.status()

@@ -15,12 +15,12 @@ from stoker.agent.ports import LinkSession
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Marker
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover import machine, obstacle, talk
-from stoker.brain.failover.inputs import LogStands, MarkerPut, Role
+from stoker.brain.failover import machine, obstacle
+from stoker.brain.failover.inputs import LogState, MarkerPut, Role
 from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.obstacle import Seat
+from stoker.brain.failover.marker_client import MarkerClient, Outcome
+from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import Peers
-from stoker.brain.failover.talk import Outcome, Talk
 from stoker.brain.failover.timing import Timing
 from stoker.brain.state import leases
 from stoker.live.committer import Committer
@@ -119,40 +119,40 @@ def logs_are_compared_by_their_length_and_not_by_epochs(patch: Patch) -> None:
 def whoever_is_outside_the_set_takes_over_too(patch: Patch) -> None:
     real = obstacle.obstacle
 
-    def lenient(seat: Seat, talk: Talk, log: LogStands | None, peers: Peers, now: Mono) -> str:
-        found = real(seat, talk, log, peers, now)
+    def lenient(us: Membership, client: MarkerClient, log: LogState | None, peers: Peers, now: Mono) -> str:
+        found = real(us, client, log, peers, now)
         return "" if found.startswith(("not in the", "its log ends")) else found
 
     patch.setattr(machine, "obstacle", lenient)
 
 
 def a_lost_put_is_taken_for_won(patch: Patch) -> None:
-    real = Talk.was_put
+    real = MarkerClient.was_put
 
-    def was_put(told_to: Talk, told: MarkerPut, now: Mono) -> Outcome | None:
+    def was_put(told_to: MarkerClient, told: MarkerPut, now: Mono) -> Outcome | None:
         return real(told_to, MarkerPut(marker=told.marker, won=True), now)
 
-    patch.setattr(Talk, "was_put", was_put)
+    patch.setattr(MarkerClient, "was_put", was_put)
 
 
 def a_lease_is_taken_that_may_still_hold(patch: Patch) -> None:
-    patch.setattr(Timing, "fallow_s", property(lambda timing: timing.lease_s / 2))
+    patch.setattr(Timing, "expiry_s", property(lambda timing: timing.lease_s / 2))
 
 
 def a_lease_counts_from_the_answer(patch: Patch) -> None:
-    real = talk.Talk._learn
+    real = MarkerClient._learn
 
-    def learn(told: Talk, marker: Marker | None, now: Mono) -> None:
+    def learn(told: MarkerClient, marker: Marker | None, now: Mono) -> None:
         real(told, marker, now)
         told.put_at = now
 
-    patch.setattr(Talk, "_learn", learn)
+    patch.setattr(MarkerClient, "_learn", learn)
 
 
 def an_epoch_is_led_twice(patch: Patch) -> None:
     real = obstacle.newest_epoch
 
-    def newest(marker: Marker | None, log: LogStands) -> Epoch:
+    def newest(marker: Marker | None, log: LogState) -> Epoch:
         return Epoch(max(0, real(marker, log) - 1))
 
     patch.setattr(machine, "newest_epoch", newest)

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
-from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.inputs import PeerState
 from stoker.live.failover.links import Frame, Offer, PeerDown, PeerRefused
 from stoker.live.failover.sender import Sender
 from tests.rig.process import SimProcess, within
@@ -30,7 +30,7 @@ class Host:
 
     name: str
     process: SimProcess
-    ping: Callable[[PeerSaid], PeerSaid]
+    ping: Callable[[PeerState], PeerState]
     accept: Callable[[Offer], Sender]
 
 
@@ -69,7 +69,7 @@ class SimPeerLink:
     def address(self) -> str:
         return self._address
 
-    async def ping(self, me: PeerSaid) -> PeerSaid:
+    async def ping(self, me: PeerState) -> PeerState:
         """The clock of the network measures how long it waits; a stopped process hears of it when it goes on."""
         try:
             async with asyncio.timeout(CALL_S_MAX):
@@ -79,7 +79,7 @@ class SimPeerLink:
         except StokerError as fault:
             raise PeerRefused(fault.refusal.message) from fault
 
-    async def _ping(self, me: PeerSaid) -> PeerSaid:
+    async def _ping(self, me: PeerState) -> PeerState:
         network = self._peers.network
         await network.travel(self._me, self._address)
         host = self._host()
@@ -87,7 +87,7 @@ class SimPeerLink:
         await asyncio.wait((asked,))
         if asked.cancelled():
             raise PeerDown(f"{self._address} has died")
-        said: PeerSaid = asked.result()
+        said: PeerState = asked.result()
         await network.travel(self._address, self._me)
         return said
 
@@ -162,9 +162,9 @@ class _Stream:
     async def _notice_late(self) -> None:
         """The other side notices a dead connection only after a while."""
         await self._peers.network.clock.sleep(self._peers.network.entropy.jitter(0.0, 5.0))
-        self._leave()
+        self._give_back()
 
-    def _leave(self) -> None:
+    def _give_back(self) -> None:
         for duty in self._duties:
             duty.cancel()
 
@@ -203,7 +203,7 @@ class _Stream:
         self._peers.streams.remove(self)
         network = self._peers.network
         if self._host.process.dead or self._peers.hosts.get(self.active) is not self._host:
-            self._leave()
+            self._give_back()
         else:
             network.spawn(self._notice_late())
         if heard:

@@ -19,6 +19,7 @@ from typing import Final
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.membership import Membership
 from stoker.live.control import ControlPlane, recover_control
 from stoker.live.failover.backend import Backend, ReplicatedBackend, SharedBackend
 from stoker.live.failover.driver import Driver, NewLife
@@ -131,15 +132,14 @@ class Lives:
 
     def _machine(self, uid: str, *, shared_log: bool) -> Machine:
         failover = self._settings.failover
-        return Machine(
-            Member(failover.name, uid),
-            timing=failover.timing,
-            life=self._world.entropy.uid(),
-            http=self._settings.http_url,
+        membership = Membership(
+            me=Member(failover.name, uid),
             peers=len(failover.peers),
             shared_log=shared_log,
             sync=failover.mode == "sync",
         )
+        life, http = self._world.entropy.uid(), self._settings.http_url
+        return Machine(membership, timing=failover.timing, life=life, http=http)
 
     def _driver(self, machine: Machine, backend: Backend, links: Sequence[PeerLink] = ()) -> Driver:
         return Driver(machine, self._around.lease, backend, links, self._world, fit=self._fit)

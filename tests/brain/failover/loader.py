@@ -28,10 +28,11 @@ from typing import Final
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Marker, Member
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover import deeds, inputs
-from stoker.brain.failover.deeds import Deed
+from stoker.brain.failover import effects, inputs
+from stoker.brain.failover.effects import Effect
 from stoker.brain.failover.inputs import Input, Role
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.timing import DEFAULT, FAST
 
 FOLDER: Final = Path(__file__).parent / "stories"
@@ -73,13 +74,15 @@ class _Story:
     def begin(self, words: list[str]) -> None:
         settings = dict(word.split("=") for word in words[1:] if "=" in word)
         self._machine = Machine(
-            member(words[0]),
+            Membership(
+                me=member(words[0]),
+                peers=int(settings.get("peers", 1)),
+                shared_log="shared" in words,
+                sync="async" not in words,
+            ),
             timing=FAST if "fast" in words else DEFAULT,
             life=words[0],
             http="",
-            peers=int(settings.get("peers", 1)),
-            shared_log="shared" in words,
-            sync="async" not in words,
         )
         self._shown: Marker | None = None
         self._ours: Marker | None = None
@@ -92,18 +95,20 @@ class _Story:
             raise ValueError("write `  TIME WORDS`")
         now, words = Mono(float(told.group(1))), told.group(2).split()
         if words == ["?"]:
-            return [self._stands(now)]
+            return [self._read_by_others(now)]
         if words == ["until"]:
             return self._until(now)
-        return [describe(deed) for deed in self._step(self._read(words), now) if not isinstance(deed, deeds.Ping)]
+        return [
+            describe(effect) for effect in self._step(self._read(words), now) if not isinstance(effect, effects.Ping)
+        ]
 
-    def _step(self, told: Input, now: Mono) -> tuple[Deed, ...]:
+    def _step(self, told: Input, now: Mono) -> tuple[Effect, ...]:
         self._now = now
         done = self._machine.step(told, now)
-        for deed in done:
-            if isinstance(deed, deeds.PutMarker):
-                self._ours, self._under_way = deed.marker, "put"
-            elif isinstance(deed, deeds.LookAtMarker):
+        for effect in done:
+            if isinstance(effect, effects.PutMarker):
+                self._ours, self._under_way = effect.marker, "put"
+            elif isinstance(effect, effects.LookAtMarker):
                 self._asked_at, self._under_way = now, "look"
         return done
 
@@ -117,7 +122,9 @@ class _Story:
                 now, told = self._machine.next_tick, inputs.Tick()
             if now > end:
                 return out
-            out += [f"{now:.2f} {describe(deed)}" for deed in self._step(told, now) if not isinstance(deed, _QUIET)]
+            out += [
+                f"{now:.2f} {describe(effect)}" for effect in self._step(told, now) if not isinstance(effect, _QUIET)
+            ]
         raise ValueError("it spins")
 
     def _same(self) -> Input:
@@ -127,14 +134,14 @@ class _Story:
         match words:
             case ["log", end, *rest]:
                 epoch, position = _end(end)
-                return inputs.LogStands(epoch=epoch, position=position, fit=rest != ["unfit"])
+                return inputs.LogState(epoch=epoch, position=position, fit=rest != ["unfit"])
             case ["seen", *rest]:
                 self._answers("look")
                 self._shown = self._marker(rest)
                 return self._same()
             case ["said", who, role, end]:
                 epoch, position = _end(end)
-                return inputs.PeerSaid(member=member(who), role=Role(role), epoch=epoch, position=position)
+                return inputs.PeerState(member=member(who), role=Role(role), epoch=epoch, position=position)
             case ["promised", epoch]:
                 return inputs.Promised(Epoch(int(epoch)))
             case ["caught_up", who]:
@@ -143,7 +150,7 @@ class _Story:
                 return inputs.FellBehind(member(who))
             case ["lost"]:
                 self._answers("look", "put")
-                return inputs.MarkerLost("no answer")
+                return inputs.MarkerFailed("no answer")
             case ["won" | "beaten" as outcome]:
                 self._answers("put")
                 assert self._ours is not None
@@ -175,14 +182,14 @@ class _Story:
             mark=f"{words[1]}.{words[0]}",
         )
 
-    def _stands(self, now: Mono) -> str:
+    def _read_by_others(self, now: Mono) -> str:
         machine = self._machine
         waits = f" for {_names(machine.in_sync)}" if machine.role is Role.ACTIVE else ""
         lease = f", holds until {machine.lease_until:g}" if machine.holds(now) else ""
         return f"{machine.role} {machine.epoch}{waits}{lease}{': ' + machine.why if machine.why else ''}"
 
 
-_QUIET: Final = (deeds.Ping, deeds.LookAtMarker)
+_QUIET: Final = (effects.Ping, effects.LookAtMarker)
 _PLAIN: Final[dict[str, Input]] = {
     "tick": inputs.Tick(),
     "force": inputs.ForcePromotion(),
@@ -190,25 +197,25 @@ _PLAIN: Final[dict[str, Input]] = {
 }
 
 
-def describe(deed: Deed) -> str:
-    """One deed, in words."""
-    match deed:
-        case deeds.LookAtMarker():
+def describe(effect: Effect) -> str:
+    """One effect, in words."""
+    match effect:
+        case effects.LookAtMarker():
             return "look"
-        case deeds.PutMarker(marker):
+        case effects.PutMarker(marker):
             holder = marker.holder.name if marker.holder else "nobody"
             said = f"put {marker.version} {holder} e={marker.epoch} in={_names(marker.in_sync)} at={marker.position}"
             more = ("" if marker.sync else " acks=alone") + (" lossy=yes" if marker.lossy else "")
             return f"{said}{more} ({marker.mark})"
-        case deeds.Promise(epoch):
+        case effects.Promise(epoch):
             return f"promise {epoch}"
-        case deeds.Follow(epoch):
+        case effects.Follow(epoch):
             return f"follow {epoch}"
-        case deeds.Lead(epoch=epoch, forced=forced):
+        case effects.Lead(epoch=epoch, forced=forced):
             return f"lead {epoch}{' by force' if forced else ''}"
-        case deeds.SetChanged(in_sync):
+        case effects.InSyncChanged(in_sync):
             return f"wait for {_names(in_sync)}"
-        case deeds.StepDown(code=code, why=why):
+        case effects.StepDown(code=code, why=why):
             return f"step down, {code}: {why}"
     return "ping"
 

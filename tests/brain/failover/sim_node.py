@@ -1,4 +1,4 @@
-"""One control plane without a body: a machine, a disk, a clock, and what carries its deeds out."""
+"""One control plane without a body: a machine, a disk, a clock, and what carries its effects out."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -6,10 +6,11 @@ from typing import assert_never
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover import deeds, inputs
-from stoker.brain.failover.deeds import Deed, LookAtMarker, PutMarker
+from stoker.brain.failover import effects, inputs
+from stoker.brain.failover.effects import Effect, LookAtMarker, PutMarker
 from stoker.brain.failover.inputs import Input, Role
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.membership import Membership
 from tests.brain.failover.sim_replicas import SimReplicas
 from tests.brain.failover.sim_world import STORE, World
 
@@ -63,12 +64,10 @@ class Node:
         self._errand += 1
         self.replicas, self.pulls, self._ticks_at = None, None, 0.0
         self.machine = Machine(
-            self.disk.member,
+            Membership(me=self.disk.member, peers=setting.nodes - 1, shared_log=setting.shared_log),
             timing=setting.timing,
             life=f"{self.disk.member.uid}/{self._lives}",
             http="",
-            peers=setting.nodes - 1,
-            shared_log=setting.shared_log,
         )
         self.tell_log()
         self.tell(inputs.Tick())
@@ -125,9 +124,9 @@ class Node:
         if self.paused:
             self.run(lambda: self.tell(told))
             return
-        for deed in machine.step(told, self.clock()):
+        for effect in machine.step(told, self.clock()):
             if self.machine is machine:
-                self._carry_out(deed)
+                self._carry_out(effect)
         if machine.role is Role.ACTIVE:
             self.world.oracle.on_active()
         if self.machine is machine:
@@ -135,7 +134,7 @@ class Node:
 
     def tell_log(self) -> None:
         position = Position(self.replicas.acknowledged) if self.replicas else self.disk.position
-        self.tell(inputs.LogStands(epoch=self._epoch_at_end, position=position, fit=self.fit))
+        self.tell(inputs.LogState(epoch=self._epoch_at_end, position=position, fit=self.fit))
 
     @property
     def _epoch_at_end(self) -> Epoch:
@@ -154,34 +153,34 @@ class Node:
 
             self.later(max(0.0, due - self.world.now), tick)
 
-    def _carry_out(self, deed: Deed) -> None:
-        match deed:
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
             case LookAtMarker() | PutMarker():
-                self._ask(deed)
-            case deeds.Ping():
+                self._ask(effect)
+            case effects.Ping():
                 self._ping()
-            case deeds.Promise():
+            case effects.Promise():
                 self.pulls = None
-                self._promise(deed.epoch, lambda: self.tell(inputs.Promised(deed.epoch)))
-            case deeds.Follow():
-                self._promise(deed.epoch, lambda: self._follow(deed.epoch))
-            case deeds.Lead():
-                self.world.tell(f"{self.name} leads {deed.epoch}{' by force' if deed.forced else ''}")
-                self.world.oracle.on_lead(self.disk, deed.epoch, forced=deed.forced)
-                self.replicas = SimReplicas(self, deed.epoch)
+                self._promise(effect.epoch, lambda: self.tell(inputs.Promised(effect.epoch)))
+            case effects.Follow():
+                self._promise(effect.epoch, lambda: self._follow(effect.epoch))
+            case effects.Lead():
+                self.world.tell(f"{self.name} leads {effect.epoch}{' by force' if effect.forced else ''}")
+                self.world.oracle.on_lead(self.disk, effect.epoch, forced=effect.forced)
+                self.replicas = SimReplicas(self, effect.epoch)
                 self.write()
-            case deeds.SetChanged():
+            case effects.InSyncChanged():
                 assert self.replicas is not None, "a set without an active"
-                self.replicas.set_changed(deed.in_sync)
-            case deeds.StepDown():
-                self.world.tell(f"{self.name} steps down: {deed.code}")
+                self.replicas.in_sync_changed(effect.in_sync)
+            case effects.StepDown():
+                self.world.tell(f"{self.name} steps down: {effect.code}")
                 self.replicas = None
                 if self.stops:
                     self.crash()
                 else:
                     self._live_again()
             case _:
-                assert_never(deed)
+                assert_never(effect)
 
     def _live_again(self) -> None:
         life = self._lives
@@ -189,7 +188,7 @@ class Node:
 
     # --- the marker ---------------------------------------------------------------------------------------------
 
-    def _ask(self, deed: LookAtMarker | PutMarker) -> None:
+    def _ask(self, effect: LookAtMarker | PutMarker) -> None:
         self._errand += 1
         errand, machine, world = self._errand, self.machine, self.world
         timeout = world.setting.timeout * world.unit
@@ -208,10 +207,10 @@ class Node:
             length, self.pauses_with_next_ask = self.pauses_with_next_ask, 0.0
 
         def give_up() -> None:
-            self.later(timeout, lambda: answer(inputs.MarkerLost("it took too long")))
+            self.later(timeout, lambda: answer(inputs.MarkerFailed("it took too long")))
 
         def leave() -> None:
-            self._leave(deed, asked_at, answer)
+            self._give_back(effect, asked_at, answer)
             give_up()
 
         # A process that is stopped in between has begun to count its patience before that, or has not.
@@ -219,19 +218,19 @@ class Node:
             give_up()
         self.later(world.random.random() * 1e-3 * world.unit, leave)
 
-    def _leave(self, deed: LookAtMarker | PutMarker, asked_at: Mono, answer: Callable[[Input], None]) -> None:
+    def _give_back(self, effect: LookAtMarker | PutMarker, asked_at: Mono, answer: Callable[[Input], None]) -> None:
         """The request leaves this host; from here on it happens, whatever becomes of us."""
         world = self.world
         if world.reaches(self.name, STORE):
-            world.after(self._hop_to_marker(), lambda: self._arrive(deed, asked_at, answer))
+            world.after(self._hop_to_marker(), lambda: self._arrive(effect, asked_at, answer))
 
-    def _arrive(self, deed: LookAtMarker | PutMarker, asked_at: Mono, answer: Callable[[Input], None]) -> None:
-        store, told = self.world.store, inputs.MarkerLost("no space left")
+    def _arrive(self, effect: LookAtMarker | PutMarker, asked_at: Mono, answer: Callable[[Input], None]) -> None:
+        store, told = self.world.store, inputs.MarkerFailed("no space left")
         said: Input = told
-        if isinstance(deed, LookAtMarker):
+        if isinstance(effect, LookAtMarker):
             said = inputs.MarkerSeen(marker=store.marker, asked_at=asked_at)
         elif self.world.reaches(STORE, "writes"):
-            said = inputs.MarkerPut(marker=deed.marker, won=store.put(deed.marker))
+            said = inputs.MarkerPut(marker=effect.marker, won=store.put(effect.marker))
         if not self.world.reaches(STORE, self.name):
             self.world.oracle.in_doubt += isinstance(said, inputs.MarkerPut) and said.won
         else:
@@ -257,8 +256,8 @@ class Node:
 
         peer.run(answer)
 
-    def status(self) -> inputs.PeerSaid:
-        return inputs.PeerSaid(
+    def status(self) -> inputs.PeerState:
+        return inputs.PeerState(
             member=self.disk.member,
             role=Role.ACTIVE if self.holds else Role.STANDBY,
             epoch=self._epoch_at_end,

@@ -1,6 +1,6 @@
 """How far is each follower, and what may the active acknowledge? What `live.failover.replication` does, in few words.
 
-It does literally what the deeds say, and changes its mind about followers more often than the real one.
+It does literally what the effects say, and changes its mind about followers more often than the real one.
 """
 
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ class SimReplicas:
         self._heard: dict[Member, float] = {}
         self._told: dict[Member, float] = {}
 
-    def set_changed(self, in_sync: tuple[Member, ...]) -> None:
+    def in_sync_changed(self, in_sync: tuple[Member, ...]) -> None:
         self.waits = {*in_sync} - {self.node.disk.member}
         self.acknowledge()
 

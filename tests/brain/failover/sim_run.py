@@ -59,7 +59,7 @@ def _check_liveness(world: World) -> None:
     while not any(node.holds for node in world.nodes):
         if not forced and not _somebody_may(world):
             # A late write has left the set to a disk that is gone.
-            world.run_until(world.now + 2 * timing.fallow_s)
+            world.run_until(world.now + 2 * timing.expiry_s)
             max(world.nodes, key=lambda node: len(node.disk.log)).tell(inputs.ForcePromotion())
             forced, until = True, world.now + LEADS_S[timing.lease_s]
         assert world.now < until, f"P7 nobody leads: {_why(world)}"
@@ -150,7 +150,7 @@ class Faults:
         self._end(node.start)
 
     def _pause(self) -> None:
-        """At any moment, or between the decision to ask something of the marker and the deed."""
+        """At any moment, or between the decision to ask something of the marker and the effect."""
         node, length = self._node(), self._length()
         if self._world.random.random() < 0.5:
             node.pauses_with_next_ask = length

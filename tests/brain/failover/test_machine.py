@@ -4,12 +4,13 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Marker, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import inputs
-from stoker.brain.failover.deeds import Deed, Lead, LookAtMarker, Ping, PutMarker, SetChanged, StepDown
+from stoker.brain.failover.effects import Effect, InSyncChanged, Lead, LookAtMarker, Ping, PutMarker, StepDown
 from stoker.brain.failover.in_sync import MEMBERS_MAX
 from stoker.brain.failover.inputs import Input, Role
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.marker_client import NEVER
+from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import PEERS_MAX, Peers
-from stoker.brain.failover.talk import NEVER
 from stoker.brain.failover.timing import DEFAULT
 
 A, B = Member(name="a", uid="1"), Member(name="b", uid="2")
@@ -19,13 +20,13 @@ class Told:
     """A machine, and a short way to tell it things one after the other, a hundredth of a second apart."""
 
     def __init__(self, me: Member = A, *told: Input) -> None:
-        self.machine = Machine(me, timing=DEFAULT, life="L", http="http://a", peers=1)
+        self.machine = Machine(Membership(me=me, peers=1), timing=DEFAULT, life="L", http="http://a")
         self.now = Mono(0.0)
-        self.done: list[Deed] = []
+        self.done: list[Effect] = []
         for each in told:
             self.tell(each)
 
-    def tell(self, told: Input, at: float | None = None) -> tuple[Deed, ...]:
+    def tell(self, told: Input, at: float | None = None) -> tuple[Effect, ...]:
         self.now = Mono(self.now + 0.01 if at is None else at)
         done = self.machine.step(told, self.now)
         self.done += done
@@ -33,7 +34,7 @@ class Told:
 
     @property
     def put(self) -> Marker:
-        return next(deed.marker for deed in reversed(self.done) if isinstance(deed, PutMarker))
+        return next(effect.marker for effect in reversed(self.done) if isinstance(effect, PutMarker))
 
 
 def marker(version: int = 1, holder: Member | None = A, *in_sync: Member) -> Marker:
@@ -46,12 +47,12 @@ def seen(what: Marker | None, at: float = 0.0) -> inputs.MarkerSeen:
     return inputs.MarkerSeen(marker=what, asked_at=Mono(at))
 
 
-def log(epoch: int = 1, position: int = 5, *, fit: bool = True) -> inputs.LogStands:
-    return inputs.LogStands(epoch=Epoch(epoch), position=Position(position), fit=fit)
+def log(epoch: int = 1, position: int = 5, *, fit: bool = True) -> inputs.LogState:
+    return inputs.LogState(epoch=Epoch(epoch), position=Position(position), fit=fit)
 
 
-def said(who: Member, role: Role = Role.STANDBY) -> inputs.PeerSaid:
-    return inputs.PeerSaid(member=who, role=role, epoch=Epoch(0), position=Position(0))
+def said(who: Member, role: Role = Role.STANDBY) -> inputs.PeerState:
+    return inputs.PeerState(member=who, role=role, epoch=Epoch(0), position=Position(0))
 
 
 def leading() -> Told:
@@ -65,13 +66,13 @@ def test_one_look_or_put_is_under_way_at_a_time() -> None:
     told = Told()
     for _ in range(300):
         told.tell(inputs.Tick())
-    assert [deed for deed in told.done if not isinstance(deed, Ping)] == [LookAtMarker()]
+    assert [effect for effect in told.done if not isinstance(effect, Ping)] == [LookAtMarker()]
 
 
 def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
     told = Told(B, log(), seen(marker(3, A, A, B)))
     told.tell(seen(marker(4, None, A, B)))
-    told.tell(inputs.MarkerLost("late"))
+    told.tell(inputs.MarkerFailed("late"))
     told.tell(inputs.MarkerPut(marker=marker(5, B), won=True))
     assert told.machine.marker == marker(3, A, A, B)
     assert told.machine.why == "a is active"
@@ -80,7 +81,7 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
 def test_an_answer_to_a_put_that_was_given_up_is_taken_while_the_look_is_under_way() -> None:
     told = leading()
     told.tell(inputs.Tick(), at=1.1)
-    told.tell(inputs.MarkerLost("too slow"))
+    told.tell(inputs.MarkerFailed("too slow"))
     assert told.tell(inputs.MarkerPut(marker=told.put, won=True)) == ()
     assert told.machine.lease_until == 1.1 + DEFAULT.lease_s
     told.tell(seen(told.put, at=1.12))
@@ -102,7 +103,7 @@ def test_whoever_is_spent_answers_nothing_and_needs_no_tick() -> None:
 def test_the_timer_is_set_for_the_very_end_of_the_lease() -> None:
     told = leading()
     told.tell(inputs.Tick(), at=1.1)
-    told.tell(inputs.MarkerLost("gone"), at=3.9)
+    told.tell(inputs.MarkerFailed("gone"), at=3.9)
     told.tell(inputs.Tick(), at=3.95)
     end = told.machine.lease_until
     assert told.machine.next_tick <= end
@@ -112,21 +113,21 @@ def test_the_timer_is_set_for_the_very_end_of_the_lease() -> None:
 
 def test_it_says_what_forbids_force() -> None:
     told = Told(B)
-    assert told.machine.forbids_force(told.now) == "the marker hasn't been read yet"
+    assert told.machine.force_obstacle(told.now) == "the marker hasn't been read yet"
     told.tell(seen(marker(3, A, A)))
     told.tell(seen(marker(3, A, A)))
-    assert told.machine.forbids_force(told.now) == "its log isn't open yet"
+    assert told.machine.force_obstacle(told.now) == "its log isn't open yet"
     told.tell(log())
-    assert told.machine.forbids_force(told.now) == "a is active"
+    assert told.machine.force_obstacle(told.now) == "a is active"
     told.tell(inputs.Tick(), at=5.0)
     told.tell(seen(marker(3, A, A), at=5.0))
-    assert told.machine.forbids_force(told.now) == ""
+    assert told.machine.force_obstacle(told.now) == ""
     told.tell(said(A, Role.ACTIVE))
-    assert told.machine.forbids_force(told.now) == "a is active"
+    assert told.machine.force_obstacle(told.now) == "a is active"
     told.tell(said(A))
     told.tell(inputs.ForcePromotion())
-    assert told.machine.forbids_force(told.now) == "it is taking over already"
-    assert leading().machine.forbids_force(Mono(0.1)) == "it is active already"
+    assert told.machine.force_obstacle(told.now) == "it is taking over already"
+    assert leading().machine.force_obstacle(Mono(0.1)) == "it is active already"
 
 
 def test_force_without_a_marker_asks_nobody() -> None:
@@ -148,7 +149,7 @@ def test_a_marker_names_no_more_than_its_bound() -> None:
         told.tell(inputs.CaughtUp(Member(name=f"m{number:02}", uid="1")))
         told.tell(inputs.MarkerPut(marker=told.put, won=True))
     assert len(told.machine.in_sync) == MEMBERS_MAX
-    assert told.done[-2:].count(SetChanged(told.machine.in_sync)) >= 1
+    assert told.done[-2:].count(InSyncChanged(told.machine.in_sync)) >= 1
 
 
 def test_of_too_many_peers_the_newest_are_remembered() -> None:
@@ -164,7 +165,7 @@ def test_marks_of_one_life_never_repeat() -> None:
     for _ in range(20):
         told.tell(inputs.Tick(), at=told.machine.next_tick)
         told.tell(inputs.MarkerPut(marker=told.put, won=True))
-    puts = [deed.marker for deed in told.done if isinstance(deed, PutMarker)]
+    puts = [effect.marker for effect in told.done if isinstance(effect, PutMarker)]
     assert [put.mark for put in puts] == [f"L.{number}" for number in range(1, len(puts) + 1)]
     assert [put.version for put in puts] == list(range(2, len(puts) + 2))
     assert {put.http for put in puts} == {"http://a"}

@@ -15,11 +15,12 @@ from stoker.brain.domain.marker import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import machine as machine_file
 from stoker.brain.failover import obstacle as obstacle_file
-from stoker.brain.failover.deeds import SetChanged
-from stoker.brain.failover.in_sync import InSync, Leaving
-from stoker.brain.failover.inputs import Input, MarkerLost, MarkerPut, MarkerSeen, Role
+from stoker.brain.failover.effects import InSyncChanged
+from stoker.brain.failover.in_sync import InSync
+from stoker.brain.failover.inputs import Input, MarkerFailed, MarkerPut, MarkerSeen, Role
 from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.talk import NEVER, Outcome, Talk
+from stoker.brain.failover.marker_client import NEVER, MarkerClient, Outcome
+from stoker.brain.failover.phase import GivingBack, Phase
 from stoker.brain.failover.timing import DEFAULT
 from tests.brain.failover.sim_run import simulate
 from tests.brain.failover.sim_world import Setting
@@ -35,56 +36,60 @@ Patch = pytest.MonkeyPatch
 
 
 def it_takes_over_without_waiting_for_the_lease_to_end(patch: Patch) -> None:
-    patch.setattr(Talk, "quiet", property(lambda talk: talk.fresh))
+    patch.setattr(MarkerClient, "lease_expired", property(lambda client: client.fresh))
 
 
 def it_waits_for_the_lease_but_not_for_the_drift_of_clocks(patch: Patch) -> None:
-    patch.setattr(Talk, "quiet", property(lambda talk: talk.asked_at >= talk.since + talk._timing.lease_s))
+    patch.setattr(
+        MarkerClient,
+        "lease_expired",
+        property(lambda client: client.asked_at >= client.first_seen_at + client._timing.lease_s),
+    )
 
 
 def it_counts_a_lease_from_the_answer(patch: Patch) -> None:
-    real = Talk.was_put
+    real = MarkerClient.was_put
 
-    def was_put(talk: Talk, told: MarkerPut, now: Mono) -> Outcome | None:
-        talk.put_at = now
-        return real(talk, told, now)
+    def was_put(client: MarkerClient, told: MarkerPut, now: Mono) -> Outcome | None:
+        client.put_at = now
+        return real(client, told, now)
 
-    patch.setattr(Talk, "was_put", was_put)
+    patch.setattr(MarkerClient, "was_put", was_put)
 
 
 def it_counts_a_lease_from_when_it_learnt_of_it(patch: Patch) -> None:
-    real = Talk.seen
+    real = MarkerClient.seen
 
-    def seen(talk: Talk, told: MarkerSeen, now: Mono) -> Outcome | None:
-        outcome = real(talk, told, now)
+    def seen(client: MarkerClient, told: MarkerSeen, now: Mono) -> Outcome | None:
+        outcome = real(client, told, now)
         if outcome is not None:
-            talk.put_at = now
+            client.put_at = now
         return outcome
 
-    patch.setattr(Talk, "seen", seen)
+    patch.setattr(MarkerClient, "seen", seen)
 
 
 def it_steps_down_late(patch: Patch) -> None:
     real = Machine._won
 
     def won(machine: Machine, now: Mono) -> None:
-        machine._talk.put_at = Mono(machine._talk.put_at + 0.5)
+        machine._client.put_at = Mono(machine._client.put_at + 0.5)
         real(machine, now)
 
     patch.setattr(Machine, "_won", won)
 
 
 def a_lost_write_counts_as_won(patch: Patch) -> None:
-    real = Talk.was_put
-    patch.setattr(Talk, "was_put", lambda talk, told, now: real(talk, replace(told, won=True), now))
+    real = MarkerClient.was_put
+    patch.setattr(MarkerClient, "was_put", lambda client, told, now: real(client, replace(told, won=True), now))
 
 
 def a_write_of_unknown_outcome_counts_as_won(patch: Patch) -> None:
     real = Machine._hear
 
     def hear(machine: Machine, told: Input, now: Mono) -> None:
-        put = machine._talk.put
-        if isinstance(told, MarkerLost) and put is not None:
+        put = machine._client.put
+        if isinstance(told, MarkerFailed) and put is not None:
             told = MarkerPut(marker=put, won=True)
         real(machine, told, now)
 
@@ -96,7 +101,7 @@ def it_leads_without_its_log_having_promised(patch: Patch) -> None:
 
     def promise(machine: Machine, by: int, *, forced: bool) -> None:
         real(machine, by, forced=forced)
-        machine._phase = machine_file._Phase.CLAIMING
+        machine._phase = Phase.CLAIMING
 
     patch.setattr(Machine, "_promise", promise)
 
@@ -121,7 +126,7 @@ def whoever_takes_over_leaves_the_set_as_it_was(patch: Patch) -> None:
 
     def write(machine: Machine, holder: Member | None, in_sync: tuple[Member, ...], now: Mono) -> None:
         before = machine._before
-        if machine._phase is machine_file._Phase.CLAIMING and before is not None:
+        if machine._phase is Phase.CLAIMING and before is not None:
             in_sync = tuple(sorted({*before.in_sync, machine.me}))
         real(machine, holder, in_sync, now)
 
@@ -141,7 +146,7 @@ def a_member_is_put_into_the_marker_before_anybody_waits_for_it(patch: Patch) ->
 
     def caught_up(machine: Machine, member: Member) -> None:
         real(machine, member)
-        machine._deeds.append(SetChanged(machine._in_sync._named))
+        machine._effects.append(InSyncChanged(machine._in_sync._named))
 
     patch.setattr(Machine, "_caught_up", caught_up)
 
@@ -151,14 +156,14 @@ def it_acts_on_while_it_gives_the_lease_back(patch: Patch) -> None:
 
 
 def it_gives_the_lease_back_to_whoever_once_followed(patch: Patch) -> None:
-    real = Machine._leave
+    real = Machine._give_back
 
     def leave(machine: Machine, code: str, why: str, to: tuple[Member, ...]) -> None:
         real(machine, code, why, to)
         before = machine._before.in_sync if machine._before else ()
-        machine._leaves = Leaving(code, why, tuple(sorted({*to, *before})))
+        machine._giving_back = GivingBack(code, why, tuple(sorted({*to, *before})))
 
-    patch.setattr(Machine, "_leave", leave)
+    patch.setattr(Machine, "_give_back", leave)
 
 
 def a_promise_that_came_to_nothing_is_kept(patch: Patch) -> None:
@@ -173,7 +178,7 @@ def a_promise_that_came_to_nothing_is_kept(patch: Patch) -> None:
 
 
 def a_write_that_failed_is_never_asked_about(patch: Patch) -> None:
-    patch.setattr(Talk, "resolve_due", property(lambda talk: NEVER))
+    patch.setattr(MarkerClient, "resolve_due", property(lambda client: NEVER))
 
 
 MUTANTS: Final = (

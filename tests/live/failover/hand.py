@@ -15,7 +15,7 @@ async def leading(*epochs: tuple[int, int], sync: bool = True) -> Active:
 
 
 def marker_says(active: Active, *members: Member) -> None:
-    active.replication.set_changed((A, *members))
+    active.replication.in_sync_changed((A, *members))
 
 
 class Hand:

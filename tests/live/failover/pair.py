@@ -8,7 +8,7 @@ from typing import Any
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.inputs import PeerState
 from stoker.brain.failover.timing import DEFAULT, Timing
 from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
@@ -120,7 +120,7 @@ class Cable:
         self.deaf = False
         """Confirmations get lost."""
 
-    async def ping(self, me: PeerSaid) -> PeerSaid:
+    async def ping(self, me: PeerState) -> PeerState:
         raise PeerDown("it isn't asked here")
 
     @asynccontextmanager
@@ -189,7 +189,7 @@ class Standby:
         self.disk = disk or disk_of()
         self.log = SimLog(self.disk, self.clock, self.entropy)
         self.replayed: list[Stored] = []
-        self.heard: list[PeerSaid] = []
+        self.heard: list[PeerState] = []
         self.received: list[bytes] = []
         self.coming: Callable[[list[bytes]], Coroutine[Any, Any, ReceivedBackup]] | None = None
         world = World(clock=self.clock, entropy=self.entropy, telemetry=self.notes)

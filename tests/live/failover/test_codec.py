@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.inputs import PeerState, Role
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.live.rpc import replication_codec as codec
 from stoker.ports import EPOCHS_MAX
@@ -17,7 +17,7 @@ numbers = st.integers(0, 2**62)
 epochs, positions = numbers.map(Epoch), numbers.map(Position)
 words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 members = st.builds(Member, name=words, uid=words)
-said = st.builds(PeerSaid, member=members, role=st.sampled_from(Role), epoch=epochs, position=positions)
+said = st.builds(PeerState, member=members, role=st.sampled_from(Role), epoch=epochs, position=positions)
 offers = st.builds(
     Offer,
     member=members,
@@ -45,7 +45,7 @@ MEMBER = pb.Member(name="b", uid="u")
 
 
 @given(said)
-def test_a_state_comes_back_as_it_was(what: PeerSaid) -> None:
+def test_a_state_comes_back_as_it_was(what: PeerState) -> None:
     assert codec.decode_state(pb.PeerState.FromString(codec.encode_state(what).SerializeToString())) == what
 
 

@@ -4,8 +4,9 @@ import asyncio
 
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover import deeds
+from stoker.brain.failover import effects
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.backend import SharedBackend
 from stoker.live.failover.driver import Driver
@@ -40,12 +41,12 @@ class SlowLog(SharedBackend):
 async def test_d2_a_withdrawn_promise_begins_no_following_once_another_one_is_made() -> None:
     clock, entropy = SimClock(), SimEntropy(1)
     world = World(clock=clock, entropy=entropy, telemetry=Notes(clock, "a"))
-    machine = Machine(Member("a", "uid-a"), timing=DEFAULT, life="1", http="", peers=0, shared_log=True)
+    machine = Machine(Membership(me=Member("a", "uid-a"), peers=0, shared_log=True), timing=DEFAULT, life="1", http="")
     log = SlowLog(world)
     driver = Driver(machine, SimLease(SharedPlace(), clock, entropy, who="a"), log, (), world)
-    await driver._carry_out(deeds.Follow(Epoch(1)))
+    await driver._carry_out(effects.Follow(Epoch(1)))
     await clock.sleep(0.5)
-    await driver._carry_out(deeds.Promise(Epoch(2)))
+    await driver._carry_out(effects.Promise(Epoch(2)))
     await clock.sleep(5.0)
     assert log.promises == [2]
     assert log.follows == 0

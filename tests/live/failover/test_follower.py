@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.inputs import PeerState, Role
 from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.follower import SIGNS_MAX, StartOver
 from stoker.live.failover.links import BackupPiece, Following, Frame, Offer, PeerDown, PeerRefused, Records, Welcome
@@ -41,7 +41,7 @@ class Script:
         self.offers: list[Offer] = []
         self.confirmed: list[int] = []
 
-    async def ping(self, me: PeerSaid) -> PeerSaid:
+    async def ping(self, me: PeerState) -> PeerState:
         raise PeerDown("it isn't asked here")
 
     @asynccontextmanager
@@ -246,8 +246,8 @@ async def test_records_of_an_epoch_before_our_newest_make_it_begin_anew_from_dis
 async def test_whatever_the_active_says_is_told_to_who_watches_it() -> None:
     standby = Standby(B, disk_of((1, 10)))
     await follow(standby, Script(welcome(), rows(10, 2)))
-    assert standby.heard[0] == PeerSaid(member=A, role=Role.ACTIVE, epoch=Epoch(2), position=Position(10))
-    assert standby.heard[-1] == PeerSaid(member=A, role=Role.ACTIVE, epoch=Epoch(2), position=Position(12))
+    assert standby.heard[0] == PeerState(member=A, role=Role.ACTIVE, epoch=Epoch(2), position=Position(10))
+    assert standby.heard[-1] == PeerState(member=A, role=Role.ACTIVE, epoch=Epoch(2), position=Position(12))
 
 
 @virtual
@@ -302,7 +302,7 @@ async def test_a_follower_that_is_cut_off_again_and_again_ends_up_with_the_activ
         if at % 3 == 0:
             await cable.cut()
         if B in active.caught_up:
-            active.replication.set_changed((A, B))
+            active.replication.in_sync_changed((A, B))
             active.caught_up.clear()
         await until(writing.done)
         assert disk.end >= active.replication.acknowledged or active.replication.lags()[0].in_sync is False

@@ -181,7 +181,7 @@ async def test_there_is_a_bound_on_followers_and_those_who_are_gone_make_room() 
 @virtual
 async def test_what_the_marker_says_before_it_leads_is_only_that_it_is_alone() -> None:
     active = Active(disk_of((1, 10)))
-    active.replication.set_changed((A,))
+    active.replication.in_sync_changed((A,))
     await active.lead(2)
     assert await active.write() == 11
 

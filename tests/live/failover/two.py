@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Literal
 
-from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.inputs import PeerState
 from stoker.brain.state.commands import Submit
 from stoker.live.control import ControlPlane
 from stoker.live.failover.driver import Driver
@@ -64,7 +64,7 @@ class One:
     ) -> AsyncIterator[None]:
         assert replication is not None, "each has a log of its own here"
 
-        def ping(said: PeerSaid) -> PeerSaid:
+        def ping(said: PeerState) -> PeerState:
             driver.heard(said)
             return driver.status()
 

@@ -5,21 +5,12 @@ Rules: S1  acknowledgements wait for all that any marker of ours may name: a mem
        S2  a member that is asked in and falls behind before anything was put needn't be waited for any more
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from stoker.brain.domain.marker import Marker, Member
 
 MEMBERS_MAX: Final = 32
 """Of more, the marker names none: nobody asks in so many."""
-
-
-class Leaving(NamedTuple):
-    """Giving the lease back."""
-
-    code: str
-    why: str
-    to: tuple[Member, ...]
-    """The set that is left: any of them may take it."""
 
 
 class InSync:

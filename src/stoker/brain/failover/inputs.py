@@ -32,7 +32,7 @@ class MarkerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Before the look began."""
 
 
-class MarkerLost(msgspec.Struct, frozen=True):
+class MarkerFailed(msgspec.Struct, frozen=True):
     """A look or a write has failed: the place can't be reached, or not in time. A write may have been done or not."""
 
     error: str
@@ -46,7 +46,7 @@ class MarkerPut(msgspec.Struct, frozen=True, kw_only=True):
     """False = another version is at its place, or a higher one is there."""
 
 
-class PeerSaid(msgspec.Struct, frozen=True, kw_only=True):
+class PeerState(msgspec.Struct, frozen=True, kw_only=True):
     """Another control plane has answered a ping, or has spoken on a stream."""
 
     member: Member
@@ -60,19 +60,19 @@ class PeerSaid(msgspec.Struct, frozen=True, kw_only=True):
 
 class CaughtUp(msgspec.Struct, frozen=True):
     """Told to the active: this standby has on disk all that was acknowledged, and from now on acknowledgements wait
-    for it too. Answered by SetChanged with it once the marker names it; telling it again does no harm."""
+    for it too. Answered by InSyncChanged with it once the marker names it; telling it again does no harm."""
 
     member: Member
 
 
 class FellBehind(msgspec.Struct, frozen=True):
-    """Told to the active: this standby is gone, or hasn't confirmed in time. Answered by SetChanged without it once no
-    marker can name it any more; until then acknowledgements wait. Telling it again does no harm."""
+    """Told to the active: this standby is gone, or hasn't confirmed in time. Answered by InSyncChanged without it once
+    no marker can name it any more; until then acknowledgements wait. Telling it again does no harm."""
 
     member: Member
 
 
-class LogStands(msgspec.Struct, frozen=True, kw_only=True):
+class LogState(msgspec.Struct, frozen=True, kw_only=True):
     """How far our own log reaches, and whether it can be written.
 
     Told to an active: `position` is what it has acknowledged, or could have, since that is what every member of the set
@@ -85,8 +85,8 @@ class LogStands(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Promised(msgspec.Struct, frozen=True):
-    """The log refuses older epochs than this one from now on, also after a restart. LogStands was told before, if
-    following had moved the log's end. A promise that fails is told as LogStands without `fit`."""
+    """The log refuses older epochs than this one from now on, also after a restart. LogState was told before, if
+    following had moved the log's end. A promise that fails is told as LogState without `fit`."""
 
     epoch: Epoch
 
@@ -94,8 +94,8 @@ class Promised(msgspec.Struct, frozen=True):
 class ForcePromotion(msgspec.Struct, frozen=True):
     """A person says: take over, whatever is lost by it.
 
-    It stands for twice `fallow_s`, since a lease may have to end first, and is forgotten once an active one is heard.
-    `Machine.forbids_force` says what is in the way.
+    It stands for twice `expiry_s`, since a lease may have to end first, and is forgotten once an active one is heard.
+    `Machine.force_obstacle` says what is in the way.
     """
 
 
@@ -106,12 +106,12 @@ class Resign(msgspec.Struct, frozen=True):
 Input = (
     Tick
     | MarkerSeen
-    | MarkerLost
+    | MarkerFailed
     | MarkerPut
-    | PeerSaid
+    | PeerState
     | CaughtUp
     | FellBehind
-    | LogStands
+    | LogState
     | Promised
     | ForcePromotion
     | Resign

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.marker import Marker, Member
-from stoker.brain.failover.inputs import LogStands
+from stoker.brain.failover.inputs import LogState
 
 FORCED_EPOCHS: Final = 1_000
 """Whoever is promoted by force leaves room for what an active that wasn't heard may have begun."""
@@ -28,7 +28,7 @@ def found(before: Marker | None) -> Reached:
     return Reached(before.position, before.sync, before.lossy) if before else Reached(Position(0), True, False)
 
 
-def may_lack(me: Member, before: Marker | None, log: LogStands) -> bool:
+def may_lack(me: Member, before: Marker | None, log: LogState) -> bool:
     """Who takes over from `before` without force."""
     if before is None:
         return False
@@ -39,6 +39,6 @@ def may_lack(me: Member, before: Marker | None, log: LogStands) -> bool:
     return before.holder is not None or log.position < before.position  # S2
 
 
-def still_lossy(ours: Marker | None, log: LogStands) -> bool:
+def still_lossy(ours: Marker | None, log: LogState) -> bool:
     """S3. `ours`: the last version that we won. What begins an epoch is the first that is written under it."""
     return ours is not None and ours.lossy and log.position <= ours.position

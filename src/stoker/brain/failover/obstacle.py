@@ -10,92 +10,82 @@ Rules: O1  nobody takes over while the marker is out of reach, or the log can't 
        O7  a person may overrule O3 and O5, nothing else
 """
 
-import msgspec
-
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.marker import Marker, Member
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.inputs import LogStands, PeerSaid
+from stoker.brain.failover.inputs import LogState, PeerState
+from stoker.brain.failover.marker_client import MarkerClient
+from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import Peers
-from stoker.brain.failover.talk import Talk
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose machine this is; it never changes in a life."""
-
-    me: Member
-    peers: int
-    shared_log: bool
-    sync: bool
-
-
-def newest_epoch(marker: Marker | None, log: LogStands) -> Epoch:
+def newest_epoch(marker: Marker | None, log: LogState) -> Epoch:
     """Whoever takes over takes one above."""
     return Epoch(max(marker.epoch if marker else 0, log.epoch))
 
 
-def obstacle(seat: Seat, talk: Talk, log: LogStands | None, peers: Peers, now: Mono) -> str:
+def obstacle(us: Membership, client: MarkerClient, log: LogState | None, peers: Peers, now: Mono) -> str:
     """One sentence for people; empty = nothing is in the way."""
-    marker = talk.known
-    first = unready(talk, log)
+    marker = client.newest
+    first = unready(client, log)
     if first or log is None:
         return first
     if marker is None:
-        return "" if seat.shared_log else _without_marker(seat, log, peers, now)
-    lease = _lease(seat, marker, talk, peers, now)
-    if lease or seat.shared_log:
+        return "" if us.shared_log else _without_marker(us, log, peers, now)
+    lease = _lease(us, marker, client, peers, now)
+    if lease or us.shared_log:
         return lease
-    if seat.me not in marker.in_sync:
+    if us.me not in marker.in_sync:
         return "not in the in-sync set"
     if marker.sync and log.position < marker.position:
         return f"its log ends at {log.position}, before the marker's {marker.position}"
     return ""
 
 
-def forced_obstacle(seat: Seat, talk: Talk, log: LogStands | None, peers: Peers, now: Mono) -> str:
+def forced_obstacle(us: Membership, client: MarkerClient, log: LogState | None, peers: Peers, now: Mono) -> str:
     """O7"""
-    first = unready(talk, log)
+    first = unready(client, log)
     if first:
         return first
-    active = None if seat.shared_log else peers.active(now)
+    active = None if us.shared_log else peers.active(now)
     if active is not None:
         return f"{active.name} is active"
-    return _lease(seat, talk.known, talk, peers, now) if talk.known is not None else ""
+    return _lease(us, client.newest, client, peers, now) if client.newest is not None else ""
 
 
-def unready(talk: Talk, log: LogStands | None) -> str:
+def unready(client: MarkerClient, log: LogState | None) -> str:
     """O1"""
-    if not talk.fresh:
-        return f"the marker can't be reached: {talk.error}" if talk.error else "the marker hasn't been read yet"
+    if not client.fresh:
+        return f"the marker can't be reached: {client.error}" if client.error else "the marker hasn't been read yet"
     if log is None:
         return "its log isn't open yet"
     return "" if log.fit else "the log can't be written"
 
 
-def _lease(seat: Seat, marker: Marker, talk: Talk, peers: Peers, now: Mono) -> str:
+def _lease(us: Membership, marker: Marker, client: MarkerClient, peers: Peers, now: Mono) -> str:
     """O2, O4"""
-    if marker.holder is None or marker.holder == seat.me:
+    if marker.holder is None or marker.holder == us.me:
         return ""
-    if not talk.quiet:
+    if not client.lease_expired:
         return f"{marker.holder.name} is active"
-    active = None if seat.shared_log else peers.active(now)
+    active = None if us.shared_log else peers.active(now)
     return f"{active.name} is active" if active is not None else ""
 
 
-def _without_marker(seat: Seat, log: LogStands, peers: Peers, now: Mono) -> str:
+def _without_marker(us: Membership, log: LogState, peers: Peers, now: Mono) -> str:
     """O5"""
     active, heard = peers.active(now), peers.standbys(now)
     if active is not None:
         return f"{active.name} is active"
-    if len(heard) < seat.peers:
-        so_far = f"{len(heard)} of {seat.peers} so far"
+    if len(heard) < us.peers:
+        so_far = f"{len(heard)} of {us.peers} so far"
         return f"waits until every peer has been heard ({so_far}), since there is no marker yet"
-    ahead = [said for said in heard if _goes_first(said, seat.me, log)]
+    ahead = [said for said in heard if _goes_first(said, us.me, log)]
     if ahead:
         return f"{ahead[0].member.name} goes first, since there is no marker yet"
     return ""
 
 
-def _goes_first(said: PeerSaid, me: Member, log: LogStands) -> bool:
+def _goes_first(said: PeerState, me: Member, log: LogState) -> bool:
     theirs, ours = (said.epoch, said.position), (log.epoch, log.position)
     return theirs > ours or (theirs == ours and said.member < me)

@@ -4,7 +4,7 @@ from typing import Final
 
 from stoker.brain.domain.marker import Member
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.inputs import PeerState, Role
 from stoker.brain.failover.timing import Timing
 
 PEERS_MAX: Final = 64
@@ -18,9 +18,9 @@ class Peers:
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self._said: dict[Member, tuple[Mono, PeerSaid]] = {}
+        self._said: dict[Member, tuple[Mono, PeerState]] = {}
 
-    def hear(self, said: PeerSaid, now: Mono) -> None:
+    def hear(self, said: PeerState, now: Mono) -> None:
         self._said.pop(said.member, None)
         self._said[said.member] = (now, said)
         while len(self._said) > PEERS_MAX:
@@ -33,7 +33,7 @@ class Peers:
                 return said.member
         return None
 
-    def standbys(self, now: Mono) -> list[PeerSaid]:
+    def standbys(self, now: Mono) -> list[PeerState]:
         """Who is there, and a standby?"""
         lately = now - _PINGS * self._timing.ping_s
         return [said for at, said in self._said.values() if said.role is Role.STANDBY and at >= lately]

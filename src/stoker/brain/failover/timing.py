@@ -29,11 +29,11 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How long an acknowledgement waits for a standby before that one leaves the in-sync set."""
 
     @property
-    def fallow_s(self) -> float:
+    def expiry_s(self) -> float:
         """How long another clock must have seen a version of the marker unchanged until its lease is surely over."""
-        return self.fallow_of(self.lease_s)
+        return self.expiry_of(self.lease_s)
 
-    def fallow_of(self, lease_s: float) -> float:
+    def expiry_of(self, lease_s: float) -> float:
         """The same where its holder says another lease than ours: never less than ours."""
         return max(self.lease_s, lease_s) * (1 + self.drift) + self.slack_s
 

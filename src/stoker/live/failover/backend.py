@@ -65,7 +65,7 @@ class Backend(Protocol):
         log holds."""
         ...
 
-    def set_changed(self, in_sync: Sequence[Member]) -> None: ...
+    def in_sync_changed(self, in_sync: Sequence[Member]) -> None: ...
 
     async def flush(self) -> None:
         """Whoever may take over has what was acknowledged, or has had the time for it."""
@@ -142,8 +142,8 @@ class ReplicatedBackend:
         )
         await self.replication.run()
 
-    def set_changed(self, in_sync: Sequence[Member]) -> None:
-        self.replication.set_changed(tuple(in_sync))
+    def in_sync_changed(self, in_sync: Sequence[Member]) -> None:
+        self.replication.in_sync_changed(tuple(in_sync))
 
     async def flush(self) -> None:
         await self.replication.flush()
@@ -202,7 +202,7 @@ class SharedBackend:
         """Nobody keeps a copy."""
         await asyncio.Event().wait()
 
-    def set_changed(self, in_sync: Sequence[Member]) -> None:
+    def in_sync_changed(self, in_sync: Sequence[Member]) -> None:
         """Nobody is waited for."""
 
     async def flush(self) -> None:

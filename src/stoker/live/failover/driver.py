@@ -20,9 +20,9 @@ from typing import Final, assert_never
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import CONTROL, Principal
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover import deeds, inputs
-from stoker.brain.failover.deeds import Deed
-from stoker.brain.failover.inputs import Input, PeerSaid, Role
+from stoker.brain.failover import effects, inputs
+from stoker.brain.failover.effects import Effect
+from stoker.brain.failover.inputs import Input, PeerState, Role
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, active, following
 from stoker.live.failover.backend import Backend
@@ -81,9 +81,9 @@ class Driver:
         self._tasks = NamedTasks(self._broke)
         self._control: ControlPlane | None = None
         self._led = asyncio.Event()
-        self._lead: deeds.Lead | None = None
+        self._lead: effects.Lead | None = None
         self._promoted_by = CONTROL
-        self._ended: deeds.StepDown | None = None
+        self._ended: effects.StepDown | None = None
         self._over = asyncio.Event()
         self._complained: dict[str, str] = {}
 
@@ -115,13 +115,13 @@ class Driver:
             why=machine.why,
         )
 
-    def status(self) -> PeerSaid:
+    def status(self) -> PeerState:
         """How we are, for a peer that asks."""
         state = self._parts.committer.state
         role = Role.ACTIVE if self.machine.holds(self._clock.mono()) else Role.STANDBY
-        return PeerSaid(member=self.machine.me, role=role, epoch=state.epoch, position=self._parts.committer.durable)
+        return PeerState(member=self.machine.me, role=role, epoch=state.epoch, position=self._parts.committer.durable)
 
-    def heard(self, said: PeerSaid) -> None:
+    def heard(self, said: PeerState) -> None:
         """A peer has spoken to us, whoever dialled."""
         self._tell(said)
 
@@ -132,7 +132,7 @@ class Driver:
         view = self.view()
         self._tell(inputs.ForcePromotion())
         try:
-            async with asyncio.timeout(3 * self.machine.timing.fallow_s):
+            async with asyncio.timeout(3 * self.machine.timing.expiry_s):
                 await self._led.wait()
                 while self._parts.committer.following is not None:
                     await self._clock.sleep(self.machine.timing.look_s)
@@ -173,7 +173,7 @@ class Driver:
                 await first_of(duties.until(stop), working.until(stop))
         except DutyEnded as fault:
             if isinstance(fault.__cause__, LogFailed):
-                self._tell(inputs.LogStands(epoch=lead.epoch, position=control.committer.durable, fit=False))
+                self._tell(inputs.LogState(epoch=lead.epoch, position=control.committer.durable, fit=False))
                 await self._resigned()
             raise
         await self._backend.flush()
@@ -207,7 +207,7 @@ class Driver:
     # --- the machine --------------------------------------------------------------------------------------------
 
     def _tell(self, told: Input) -> None:
-        if self._ended is None and not (isinstance(told, PeerSaid) and self._inbox.qsize() >= INBOX_MAX):
+        if self._ended is None and not (isinstance(told, PeerState) and self._inbox.qsize() >= INBOX_MAX):
             self._inbox.put_nowait(told)
 
     async def _run(self) -> None:
@@ -217,8 +217,8 @@ class Driver:
         self._start_following()
         while self._ended is None:
             told = await self._next()
-            for deed in self.machine.step(told, self._clock.mono()):
-                await self._carry_out(deed)
+            for effect in self.machine.step(told, self._clock.mono()):
+                await self._carry_out(effect)
         self._over.set()
         self._telemetry.event("role_changed", role=Role.STANDBY, code=self._ended.code, why=self._ended.why)
         raise SteppedDown(self._ended.why)
@@ -237,35 +237,35 @@ class Driver:
         committer = self._parts.committer
         # A marker that was lost may have moved a shared log further than any record says.
         epoch = committer.state.epoch if self._backend.owns_log else max(committer.state.epoch, committer.floor)
-        self._tell(inputs.LogStands(epoch=epoch, position=committer.durable, fit=self._fit))
+        self._tell(inputs.LogState(epoch=epoch, position=committer.durable, fit=self._fit))
 
-    async def _carry_out(self, deed: Deed) -> None:
-        match deed:
-            case deeds.LookAtMarker():
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case effects.LookAtMarker():
                 self._tasks.begin("marker", self._look())
-            case deeds.PutMarker():
-                self._tasks.begin("marker", self._put(deed))
-            case deeds.Ping():
+            case effects.PutMarker():
+                self._tasks.begin("marker", self._put(effect))
+            case effects.Ping():
                 for link in self._peers:
                     if f"ping {link.address}" not in self._tasks:
                         self._tasks.begin(f"ping {link.address}", self._ping(link))
-            case deeds.Promise():
+            case effects.Promise():
                 await self._tasks.stop("follow", "promise")  # D2: nor may one that is being withdrawn begin it anew
-                self._tasks.begin("promise", self._promise(deed))
-            case deeds.Follow():
-                self._tasks.begin("promise", self._follow_again(deed))
-            case deeds.Lead():
-                self._lead = deed
+                self._tasks.begin("promise", self._promise(effect))
+            case effects.Follow():
+                self._tasks.begin("promise", self._follow_again(effect))
+            case effects.Lead():
+                self._lead = effect
                 self._led.set()
                 self._show_set(1)
-            case deeds.SetChanged():
-                self._backend.set_changed(deed.in_sync)
-                self._show_set(len(deed.in_sync))
-                self._telemetry.event("in_sync_changed", members=[member.name for member in deed.in_sync])
-            case deeds.StepDown():
-                self._ended = deed
+            case effects.InSyncChanged():
+                self._backend.in_sync_changed(effect.in_sync)
+                self._show_set(len(effect.in_sync))
+                self._telemetry.event("in_sync_changed", members=[member.name for member in effect.in_sync])
+            case effects.StepDown():
+                self._ended = effect
             case _:
-                assert_never(deed)
+                assert_never(effect)
 
     def _show_set(self, members: int) -> None:
         """Where all reach one log, nobody keeps a copy who could be out of sync."""
@@ -292,9 +292,9 @@ class Driver:
         self._tell_log()
         self._tell(inputs.MarkerSeen(marker=marker, asked_at=asked_at))
 
-    async def _put(self, deed: deeds.PutMarker) -> None:
+    async def _put(self, effect: effects.PutMarker) -> None:
         try:
-            won = await self._lease.put(deed.marker)
+            won = await self._lease.put(effect.marker)
         except (LeaseUnreachable, StokerError) as fault:
             self._lost(fault)
             return
@@ -303,12 +303,12 @@ class Driver:
             self._unfit(LogFailed("the disk takes nothing any more, and says nothing"))
         else:
             self._tell_log()
-        self._tell(inputs.MarkerPut(marker=deed.marker, won=won))
+        self._tell(inputs.MarkerPut(marker=effect.marker, won=won))
 
     def _lost(self, fault: LeaseUnreachable | StokerError) -> None:
         why = f"{fault.refusal.message}; {fault.refusal.hint}" if isinstance(fault, StokerError) else str(fault)
         self._complain("marker", "marker_unreachable", why)
-        self._tell(inputs.MarkerLost(error=why))
+        self._tell(inputs.MarkerFailed(error=why))
 
     async def _ping(self, link: PeerLink) -> None:
         try:
@@ -323,17 +323,17 @@ class Driver:
             self._links[said.member] = link
             self._tell(said)
 
-    async def _promise(self, deed: deeds.Promise) -> None:
+    async def _promise(self, effect: effects.Promise) -> None:
         try:
-            await self._backend.promise(deed.epoch)
+            await self._backend.promise(effect.epoch)
         except LogFailed as fault:
             self._unfit(fault)
         else:
-            self._tell(inputs.Promised(deed.epoch))
+            self._tell(inputs.Promised(effect.epoch))
 
-    async def _follow_again(self, deed: deeds.Follow) -> None:
+    async def _follow_again(self, effect: effects.Follow) -> None:
         try:
-            await self._backend.promise(deed.epoch)
+            await self._backend.promise(effect.epoch)
         except LogFailed as fault:
             self._unfit(fault)
         else:
@@ -388,7 +388,7 @@ class Driver:
 
     def _start_over(self, code: str, fault: BaseException) -> None:
         self._tell(inputs.Tick())
-        self._ended = self._ended or deeds.StepDown(code=code, why=str(fault))
+        self._ended = self._ended or effects.StepDown(code=code, why=str(fault))
 
     def _complain(self, about: str, name: str, why: str) -> None:
         """Once, until it is otherwise."""

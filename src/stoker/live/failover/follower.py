@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.inputs import PeerState, Role
 from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.links import (
     BackupPiece,
@@ -108,7 +108,7 @@ class Follower:
         """How old what we show may be: since we last had all that was acknowledged, as far as we were told."""
         return self._clock.mono() - self._level_at
 
-    async def follow(self, link: PeerLink, heard: Callable[[PeerSaid], None], *, cluster_id: str) -> None:
+    async def follow(self, link: PeerLink, heard: Callable[[PeerState], None], *, cluster_id: str) -> None:
         """Take what the active behind `link` sends, until cancelled. `heard` is told whenever it has spoken;
         `cluster_id` is that of our state.
 
@@ -208,7 +208,7 @@ class Follower:
 class _Stream:
     """The frames of one stream, checked for who sends them."""
 
-    def __init__(self, inbox: "_Inbox", follower: Follower, heard: Callable[[PeerSaid], None], address: str) -> None:
+    def __init__(self, inbox: "_Inbox", follower: Follower, heard: Callable[[PeerState], None], address: str) -> None:
         self.address = address
         self._inbox = inbox
         self._follower = follower
@@ -261,7 +261,7 @@ class _Stream:
         return frames
 
     def _tell(self, epoch: Epoch, position: Position) -> None:
-        self._heard(PeerSaid(member=self._leader, role=Role.ACTIVE, epoch=epoch, position=position))
+        self._heard(PeerState(member=self._leader, role=Role.ACTIVE, epoch=epoch, position=position))
 
 
 def _joined(frames: Sequence[Records], position: Position, address: str) -> tuple[list[Stored], Position]:

@@ -15,7 +15,7 @@ import msgspec
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.inputs import PeerState
 
 FORMAT = 1
 """Of records, snapshots and frames. A follower of an older format can't read what a newer active writes."""
@@ -100,7 +100,7 @@ class PeerLink(Protocol):
     @property
     def address(self) -> str: ...
 
-    async def ping(self, me: PeerSaid) -> PeerSaid:
+    async def ping(self, me: PeerState) -> PeerState:
         """Say how we are, and hear how it is. Raises: PeerDown (after a bounded wait), PeerRefused."""
         ...
 

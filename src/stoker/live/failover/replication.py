@@ -153,7 +153,7 @@ class Replication:
         self._settle()
         self._wake()
 
-    def set_changed(self, in_sync: Iterable[Member]) -> None:
+    def in_sync_changed(self, in_sync: Iterable[Member]) -> None:
         """The marker says that these are in the set. Before `lead` that is nobody but us."""
         if self._over:
             return

@@ -19,7 +19,7 @@ import grpc
 from grpc import aio
 
 from stoker.brain.domain.ids import Position
-from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.inputs import PeerState
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
 from stoker.live.rpc import replication_codec as codec
 from stoker.live.rpc.replication import FRAME_BYTES_MAX, SECRET_KEY
@@ -64,7 +64,7 @@ class GrpcPeerLink:
     def address(self) -> str:
         return self._address
 
-    async def ping(self, me: PeerSaid) -> PeerSaid:
+    async def ping(self, me: PeerState) -> PeerState:
         metadata = self._metadata()
         if self._channel is None:
             self._channel = self._dial()

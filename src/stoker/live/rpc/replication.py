@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.failover.inputs import PeerSaid
+from stoker.brain.failover.inputs import PeerState
 from stoker.live.failover.links import Offer
 from stoker.live.failover.sender import Sender
 from stoker.live.rpc import replication_codec as codec
@@ -37,9 +37,9 @@ class PeerDoor:
 
     secret: Callable[[], str]
     """What peers must show. Empty = it isn't known now."""
-    status: Callable[[], PeerSaid]
+    status: Callable[[], PeerState]
     """How we are."""
-    heard: Callable[[PeerSaid], None]
+    heard: Callable[[PeerState], None]
     """Told of each peer that says how it is."""
     accept: Callable[[Offer], Sender]
     """`Replication.accept`."""

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
-from stoker.brain.failover.inputs import PeerSaid, Role
+from stoker.brain.failover.inputs import PeerState, Role
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.ports import EPOCHS_MAX
 from stoker.wire.agent_codec import Malformed
@@ -21,14 +21,14 @@ TEXT_MAX: Final = 256
 """Of a name or an id."""
 
 
-def encode_state(said: PeerSaid) -> pb.PeerState:
+def encode_state(said: PeerState) -> pb.PeerState:
     return pb.PeerState(
         member=_encode_member(said.member), role=said.role.value, epoch=said.epoch, position=said.position
     )
 
 
-def decode_state(wire: pb.PeerState) -> PeerSaid:
-    return PeerSaid(
+def decode_state(wire: pb.PeerState) -> PeerState:
+    return PeerState(
         member=_decode_member(wire.member),
         role=_role(wire.role),
         epoch=_epoch(wire.epoch),

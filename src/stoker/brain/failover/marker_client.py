@@ -12,7 +12,7 @@ from typing import Final
 
 from stoker.brain.domain.marker import Marker
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.deeds import LookAtMarker, PutMarker
+from stoker.brain.failover.effects import LookAtMarker, PutMarker
 from stoker.brain.failover.inputs import MarkerPut, MarkerSeen
 from stoker.brain.failover.timing import Timing
 
@@ -33,19 +33,19 @@ class _Busy(Enum):
     PUT = auto()
 
 
-class Talk:
-    """The conversation with the place where the marker lies."""
+class MarkerClient:
+    """Our reads and writes of the marker, one at a time. It says what to ask for, and is told the answers."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self.known: Marker | None = None
+        self.newest: Marker | None = None
         """The newest version that was ever seen or won."""
-        self.since = Mono(0.0)
+        self.first_seen_at = Mono(0.0)
         """When it was first seen. Whoever put it began before that."""
         self.asked_at = _LONG_AGO
         """Before the newest look that showed it."""
         self.fresh = False
-        """Has the last look or put come back with what `known` says?"""
+        """Has the last look or put come back with what `newest` says?"""
         self.error = ""
         """Why the last one hasn't."""
         self.put: Marker | None = None
@@ -63,26 +63,31 @@ class Talk:
         return self._busy is not None
 
     @property
+    def idle(self) -> bool:
+        """Nothing is under way, and what became of the last put is known."""
+        return self._busy is None and self.put is None
+
+    @property
     def next_version(self) -> int:
-        return self.known.version + 1 if self.known else 1
+        return self.newest.version + 1 if self.newest else 1
 
     @property
-    def quiet(self) -> bool:
-        """Is the lease of whoever put `known` surely over, and nobody has renewed it?"""
-        return self.fresh and self.asked_at >= self.since + self._fallow_s
+    def lease_expired(self) -> bool:
+        """Is the lease of whoever put `newest` surely over, and nobody has renewed it?"""
+        return self.fresh and self.asked_at >= self.first_seen_at + self._expiry_s
 
     @property
-    def _fallow_s(self) -> float:
-        """Whoever put `known` may have another profile than we."""
-        if self.known is None or self.known.lease_s <= self._timing.lease_s:
-            return self._timing.fallow_s
-        return self._timing.fallow_of(self.known.lease_s)
+    def _expiry_s(self) -> float:
+        """Whoever put `newest` may have another profile than we."""
+        if self.newest is None or self.newest.lease_s <= self._timing.lease_s:
+            return self._timing.expiry_s
+        return self._timing.expiry_of(self.newest.lease_s)
 
     @property
     def look_due(self) -> Mono:
         """A look begins every so often, and at once when the version has been there for long enough."""
-        again, over = self._looked_at + self._timing.look_s, self.since + self._fallow_s
-        soon = self.known is not None and self._looked_at < over
+        again, over = self._looked_at + self._timing.look_s, self.first_seen_at + self._expiry_s
+        soon = self.newest is not None and self._looked_at < over
         return Mono(min(again, over) if soon else again)
 
     @property
@@ -116,8 +121,8 @@ class Talk:
 
     # --- answers ------------------------------------------------------------------------------------------------
 
-    def lost(self, error: str) -> None:
-        """A look or a put has failed."""
+    def failed(self, error: str) -> None:
+        """A look or a put has come to nothing, as far as is known."""
         if self._busy is None:
             return  # an answer that nobody waits for any more
         if self._busy is _Busy.PUT:
@@ -166,15 +171,15 @@ class Talk:
         return Outcome.WON if seen.mark == put.mark else Outcome.LOST
 
     def _learn(self, marker: Marker | None, now: Mono) -> None:
-        if marker is not None and (self.known is None or marker.version > self.known.version):
-            self.known, self.since, self._floor = marker, now, marker.version
+        if marker is not None and (self.newest is None or marker.version > self.newest.version):
+            self.newest, self.first_seen_at, self._floor = marker, now, marker.version
 
     def _gone_back(self, seen: Marker | None) -> str:
         """T4"""
         version = seen.version if seen else 0
         if version < self._floor:
             return f"it has gone back from version {self._floor} to {version}"
-        if self.known is not None and version == self.known.version and seen != self.known:
+        if self.newest is not None and version == self.newest.version and seen != self.newest:
             return f"its version {version} has become another one"
         return ""
 

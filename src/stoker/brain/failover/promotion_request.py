@@ -4,8 +4,8 @@ from stoker.brain.domain.marker import Marker
 from stoker.brain.domain.units import Mono
 
 
-class Wish:
-    """A person's word. It stands until a lease that nobody renews is surely over, and for one promotion."""
+class PromotionRequest:
+    """It stands until a lease that nobody renews is surely over, and for one promotion."""
 
     def __init__(self) -> None:
         self._version: int | None = None
@@ -18,7 +18,7 @@ class Wish:
         self._version = None
 
     def stands(self, marker: Marker | None, now: Mono) -> bool:
-        """Once somebody has written the marker, the word was about what is no more."""
+        """Once somebody has written the marker, what was asked was about what is no more."""
         moved = marker is not None and self._version not in (0, marker.version)
         if moved or now >= self._until:
             self.forget()

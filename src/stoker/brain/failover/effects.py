@@ -1,6 +1,7 @@
 """What does the machine ask for?
 
-Deeds are carried out in order. Each has an answer among `inputs`, but for `Ping`, `Lead`, `SetChanged` and `StepDown`.
+Effects are carried out in order. Each has an answer among `inputs`, but for `Ping`, `Lead`, `InSyncChanged` and
+`StepDown`.
 """
 
 import msgspec
@@ -10,17 +11,17 @@ from stoker.brain.domain.marker import Marker, Member
 
 
 class LookAtMarker(msgspec.Struct, frozen=True):
-    """Answered by MarkerSeen or MarkerLost."""
+    """Answered by MarkerSeen or MarkerFailed."""
 
 
 class PutMarker(msgspec.Struct, frozen=True):
-    """Answered by MarkerPut or MarkerLost. At most one look or write is under way at a time."""
+    """Answered by MarkerPut or MarkerFailed. At most one look or write is under way at a time."""
 
     marker: Marker
 
 
 class Ping(msgspec.Struct, frozen=True):
-    """Ask every peer how it is. Whoever answers is told as PeerSaid."""
+    """Ask every peer how it is. Whoever answers is told as PeerState."""
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class Lead(msgspec.Struct, frozen=True, kw_only=True):
     """What was acknowledged may be lost, so no id that may have been given away is given again."""
 
 
-class SetChanged(msgspec.Struct, frozen=True):
+class InSyncChanged(msgspec.Struct, frozen=True):
     """Acknowledgements wait for these, and for nobody else, by the marker: it has changed, or confirms what was told.
     The holder is among them; so is whoever caught up meanwhile, and will be in the next version."""
 
@@ -59,4 +60,4 @@ class StepDown(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-Deed = LookAtMarker | PutMarker | Ping | Promise | Follow | Lead | SetChanged | StepDown
+Effect = LookAtMarker | PutMarker | Ping | Promise | Follow | Lead | InSyncChanged | StepDown
