@@ -251,7 +251,19 @@ class HistoryContract:
             assert [job.id for job in await all_jobs(history)] == [1]
             assert await history.usage(query(), 9) == summed(query(), [held(1, 0, 9)])
             assert await history.offers(Instant(0), Instant(99)) == [offer("n1", 1, 8)]
-            assert await history.open() == at(1)
+
+    async def test_after_a_rewind_the_mark_says_whether_ends_may_be_missing_before_it(
+        self, store: HistoryStore
+    ) -> None:
+        """A job that ended anew had replaced what it was."""
+        async with opened(store) as history:
+            await history.record(batch(1, ended(1), ended(2)))
+            await history.record(batch(2))
+            assert await history.rewind(at(1)) == at(1)
+            await history.record(batch(2, ended(2, 2_000)))
+            assert await history.rewind(at(1)) == at(0)
+            assert [job.id for job in await all_jobs(history)] == [1]
+            assert await history.open() == at(0)
 
     async def test_a_filter_means_what_the_brain_says(self, store: HistoryStore) -> None:
         async with opened(store) as history:

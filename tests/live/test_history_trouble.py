@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.state.commands import Requeue
 from stoker.live import snapshots
 from stoker.ports import HistoryMark
 from tests.live.history_stage import FORGETFUL, FULL, archive_of, crash, run_one, worker
-from tests.live.stage import stage, virtual
+from tests.live.stage import ANNA, stage, virtual
 from tests.rig.sim_history import SimArchive, SimHistory
 from tests.rig.sim_log import SimDisk
 
@@ -275,3 +277,28 @@ async def test_r5_a_history_ahead_of_a_log_that_was_put_back_is_put_back_too() -
         assert list(backup.archive.jobs) == [kept]
         assert s.notes.counts["history_put_back"] == 1
         assert await s.submit() == lost
+
+
+@virtual
+@pytest.mark.parametrize("has_snapshot", [True, False])
+async def test_r5_a_job_that_was_requeued_after_the_log_was_put_back_to_has_its_earlier_end_again(
+    has_snapshot: bool,
+) -> None:
+    async with stage() as s, worker(s) as player:
+        disk = s.disk
+        job = await s.submit()
+        await player.run_to_end(job, exit_code=3)
+        await s.pause(40)
+        backup = SimDisk(records=list(disk.records), epochs=list(disk.epochs))
+        backup.snapshots = list(disk.snapshots) if has_snapshot else []
+        await s.committer.ask(Requeue(by=ANNA, target=JobRef(job)))
+        again = await player.next_start(2)
+        await player.say_started(again.key)
+        await player.end(again.key)
+        await s.pause()
+        assert disk.archive.jobs[job][1].state is JobState.SUCCEEDED
+    backup.archive = disk.archive
+    async with stage(backup) as s:
+        await s.pause()
+        assert backup.archive.jobs[job][1].state is JobState.FAILED
+        assert "history_gap" not in s.notes.counts

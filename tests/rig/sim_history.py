@@ -75,14 +75,16 @@ class SimHistory:
             archive.audit[row.key] = row
         archive.mark = batch.mark
 
-    async def rewind(self, mark: HistoryMark) -> None:
+    async def rewind(self, mark: HistoryMark) -> HistoryMark:
         archive = await self._reach()
+        jobs = len(archive.jobs)
         archive.jobs = {key: kept for key, kept in archive.jobs.items() if kept[0] <= mark.position}
         archive.attempts = {key: kept for key, kept in archive.attempts.items() if kept[0] <= mark.position}
         archive.holdings = {key: kept for key, kept in archive.holdings.items() if kept.position <= mark.position}
         archive.offers = {key: kept for key, kept in archive.offers.items() if kept.position <= mark.position}
         archive.audit = {key: row for key, row in archive.audit.items() if row.position <= mark.position}
-        archive.mark = mark
+        archive.mark = mark if len(archive.jobs) == jobs else HistoryMark(cluster_id=mark.cluster_id)
+        return archive.mark
 
     async def ids(self, wanted: JobFilter | None, below: JobId, most: int) -> list[JobId]:
         archive = await self._reach()

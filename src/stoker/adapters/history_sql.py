@@ -78,8 +78,8 @@ class SqliteHistory:
     async def record(self, batch: HistoryBatch) -> None:
         await self._in(self._writing, self._record, batch)
 
-    async def rewind(self, mark: HistoryMark) -> None:
-        await self._in(self._writing, self._rewind, mark)
+    async def rewind(self, mark: HistoryMark) -> HistoryMark:
+        return await self._in(self._writing, self._rewind, mark)
 
     async def ids(self, wanted: JobFilter | None, below: JobId, most: int) -> list[JobId]:
         rows = await self._ask(*sql.ids_of(wanted, below, most))
@@ -216,13 +216,16 @@ class SqliteHistory:
                 db.executemany(history_audit.PUT, map(history_audit.values_of, batch.audit))
             db.execute(sql.MARK, (batch.mark.cluster_id, batch.mark.position))
 
-    def _rewind(self, mark: HistoryMark) -> None:
+    def _rewind(self, mark: HistoryMark) -> HistoryMark:
         with _Transaction(self._opened(self._writer)) as db:
+            jobs = db.execute(sql.REWIND_JOBS, (mark.position,)).rowcount
             for statement in sql.REWIND:
                 db.execute(statement, (mark.position,))
             db.execute(sql.REWIND_RECORDS)
             db.execute(history_audit.REWIND, ((mark.position + 1) * NUMBERS,))
-            db.execute(sql.MARK, (mark.cluster_id, mark.position))
+            stands = HistoryMark(cluster_id=mark.cluster_id) if jobs else mark
+            db.execute(sql.MARK, (stands.cluster_id, stands.position))
+        return stands
 
     def _trim_jobs(self, before: Instant, surplus: int) -> int:
         """One slice; the number of jobs in it."""

@@ -40,9 +40,8 @@ OFFERS_BEFORE: Final = (
     "(SELECT node, max(at_ms) AS at_ms FROM capacity WHERE at_ms <= ? GROUP BY node) AS newest "
     "ON capacity.node = newest.node AND capacity.at_ms = newest.at_ms ORDER BY newest.at_ms, newest.node"
 )
-REWIND: Final = tuple(
-    f"DELETE FROM {table} WHERE position > ?" for table in ("job", "attempt", "allocation", "capacity")
-)
+REWIND_JOBS: Final = "DELETE FROM job WHERE position > ?"
+REWIND: Final = tuple(f"DELETE FROM {table} WHERE position > ?" for table in ("attempt", "allocation", "capacity"))
 REWIND_RECORDS: Final = "DELETE FROM job_record WHERE id NOT IN (SELECT id FROM job)"
 COUNT_JOBS: Final = "SELECT count(*) FROM job"
 COUNT_HOLDINGS: Final = "SELECT count(*) FROM allocation"

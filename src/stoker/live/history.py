@@ -9,7 +9,8 @@ Rules: R1  only what is durable is written: the history is never ahead of the lo
        R3  notes that no longer fit are dropped, and the history is filled anew from the state as soon as it can be
            written: what the state had forgotten by then is missing, and that is told
        R4  the same after a start whose snapshot is newer than the history
-       R5  a history of another cluster is left alone; one that is ahead of a log that was put back is put back too
+       R5  a history of another cluster is left alone; one that is ahead of a log that was put back is put back too, and
+           filled anew: a job that had ended, was requeued and ended anew has lost its earlier end there
 Limits: `notes_max` notes wait, about 10 MiB beside what the state holds anyway; for the rest see R3.
 """
 
@@ -278,8 +279,7 @@ class Recorder:
             )
         if mark.position > self._durable:
             self._telemetry.warn("history_put_back", ahead=mark.position, position=self._durable)
-            mark = HistoryMark(cluster_id=self._state.cluster_id, position=self._durable)
-            await self.store.rewind(mark)
+            mark = await self.store.rewind(HistoryMark(cluster_id=self._state.cluster_id, position=self._durable))
         self._drop_known(mark)
         self._pruned = max(self._pruned, await self._newest_forgotten())
         self._pruned_known = True
