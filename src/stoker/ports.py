@@ -250,8 +250,7 @@ class History(Protocol):
     async def record(self, batch: HistoryBatch) -> None: ...
 
     async def rewind(self, mark: HistoryMark) -> HistoryMark:
-        """Drop whatever was noted after a mark: the log was put back to there. Answers the mark that stands now: 0 when
-        ends were dropped, which may have replaced earlier ones (H2)."""
+        """Drop what came after a mark. Answers what stands now: 0 if dropped ends may have replaced others (H2)."""
         ...
 
     async def ids(self, wanted: JobFilter | None, below: JobId, most: int) -> list[JobId]:
