@@ -13,6 +13,7 @@ import pytest
 
 from stoker.adapters import sqlite_journal
 from stoker.adapters.cut_tail import tails
+from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.record_check import checksum
 from stoker.brain.domain.ids import Position
 from stoker.ports import LogConflict, LogTrimmed
@@ -151,28 +152,51 @@ async def test_snapshots_of_what_was_cut_off_are_kept_aside_the_newest_two(store
         assert await everything(log) == numbered(1, 3)
 
 
+class SlowDisk:
+    """It saves a snapshot once it is told to, or after so long that whoever waits for it has hung."""
+
+    def __init__(self, log: SqliteLog) -> None:
+        self.busy, self.go_on = threading.Event(), threading.Event()
+        self.was_let_go = False
+        self._save = log._snapshots.save
+        log._snapshots.save = self.save  # type: ignore[method-assign]  # as slow as a disk may be
+
+    def save(self, position: Position, chunks: Sequence[bytes]) -> None:
+        self.busy.set()
+        self.was_let_go = self.go_on.wait(5)
+        self._save(position, chunks)
+
+
+async def busy_with_a_snapshot(log: SqliteLog) -> SlowDisk:
+    """A thread goes on with what nobody waits for any more."""
+    await log.append(ONE, Position(0), records(1, 9))
+    disk = SlowDisk(log)
+    saving = asyncio.ensure_future(log.save_snapshot(Position(9), [b"at 9"]))
+    await asyncio.to_thread(disk.busy.wait)
+    saving.cancel()
+    await asyncio.gather(saving, return_exceptions=True)
+    return disk
+
+
 async def test_k4_a_snapshot_whose_saver_was_cancelled_while_the_disk_was_busy_with_it_is_none_of_a_cut_log(
     store: FolderStore,
 ) -> None:
-    """A thread goes on with what nobody waits for any more."""
-    busy, go_on = threading.Event(), threading.Event()
     async with opened(store) as (log, _):
-        await log.append(ONE, Position(0), records(1, 9))
-        save = log._snapshots.save
-
-        def slowly(position: Position, chunks: Sequence[bytes]) -> None:
-            busy.set()
-            go_on.wait(5)
-            save(position, chunks)
-
-        log._snapshots.save = slowly
-        saving = asyncio.ensure_future(log.save_snapshot(Position(9), [b"at 9"]))
-        await asyncio.to_thread(busy.wait)
-        saving.cancel()
-        await asyncio.gather(saving, return_exceptions=True)
+        disk = await busy_with_a_snapshot(log)
         cutting = asyncio.ensure_future(log.cut(Position(4)))
         await asyncio.wait((cutting,), timeout=0.1)
-        go_on.set()
+        disk.go_on.set()
         await cutting
     async with opened(store) as (_, end):
         assert end == 4
+
+
+async def test_k6_whoever_closes_it_waits_for_the_disk_and_holds_up_nobody_else(store: FolderStore) -> None:
+    """A control plane answers between two lives, however long a snapshot of the last one takes."""
+    async with opened(store) as (log, _):
+        disk = await busy_with_a_snapshot(log)
+        closing = asyncio.ensure_future(log.close())
+        await asyncio.wait((closing,), timeout=0.1)
+        disk.go_on.set()
+        await closing
+        assert disk.was_let_go

@@ -78,6 +78,15 @@ def make_private(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
+def sync_file(path: Path) -> None:
+    """Make durable what is in a file, whoever wrote it. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable: a new or renamed file is only kept once its folder is."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

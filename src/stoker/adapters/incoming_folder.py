@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
-from stoker.adapters.data_folder import make_private, sync_folder
+from stoker.adapters.data_folder import make_private, sync_file, sync_folder
 from stoker.adapters.folder_swap import INCOMING_NAME, is_swapping
 from stoker.adapters.restored_folder import Beginning, fill, history_in, put_history_back
 from stoker.brain.domain.ids import Epoch
@@ -52,11 +52,11 @@ class IncomingFolder:
             raise LogFailed(f"can't write {self._folder}: {fault}") from fault
         await self._in(lambda: fill(self._folder, beginning))
         await self._in(self._sync)
-        self._stop_thread()
+        await self._stop_thread()
         return self._folder
 
     async def drop(self) -> None:
-        self._stop_thread()
+        await self._stop_thread()
         if self._history is not None:
             with suppress(OSError):  # what it can't write any more is of no use
                 self._history.close()
@@ -88,15 +88,12 @@ class IncomingFolder:
 
     def _sync(self) -> None:
         for entry in self._folder.iterdir():
-            fd = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_file(entry)
         sync_folder(self._folder)
         sync_folder(self._data_dir)
 
-    def _stop_thread(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+    async def _stop_thread(self) -> None:
+        """Once it is done with what it was asked for, perhaps by somebody who was cancelled since."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.to_thread(thread.shutdown)

@@ -13,6 +13,7 @@ Rules: L1 to L8 of the port, and
        K4  a cut first sets aside what goes, then the snapshots of it, then forgets it: a crash on the way leaves a log
            that opens, and the same cut again finishes it
        K5  on a full disk it opens and can be read; once there is room, a log that is opened anew can be written
+       K6  whoever closes it waits for what its threads are still at, and the event loop goes on meanwhile
 Limits: SQLite drops a WAL's tail that fails its checksum; Stoker notices a lost tail only when a snapshot is newer.
 """
 
@@ -33,8 +34,8 @@ from stoker.adapters.log_way_out import WayOut
 from stoker.adapters.record_check import RecordDamaged
 from stoker.adapters.replica_id import replica_id
 from stoker.adapters.snapshot_files import KEPT, SnapshotFiles, StoredSnapshot
-from stoker.adapters.sqlite_journal import Journal, JournalReader
-from stoker.adapters.sqlite_reader import READ_ROWS, move_wal
+from stoker.adapters.sqlite_journal import Journal
+from stoker.adapters.sqlite_reader import READ_ROWS, JournalReader, move_wal
 from stoker.adapters.sqlite_store import as_os_error, words
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.snapshot_frame import SnapshotDamaged
@@ -150,9 +151,7 @@ class SqliteLog:
         """Raises: StokerError `data_dir_unusable` when it can't be written. That harms nothing that was acknowledged,
         so unlike a failed append it doesn't end the log."""
         async with self._saving:
-            if self._spent:
-                raise LogFailed(self._spent)
-            end = self._opened().end
+            end = self._usable().end
             assert position <= end, f"a snapshot at {position} of a log that ends at {end}"
             try:
                 await self._in(self._side, self._snapshots.save, position, tuple(chunks))
@@ -178,9 +177,8 @@ class SqliteLog:
         async with self._saving:
             await self._in(self._reading, self._close_reader)
             await self._in(self._writer, self._close_journal)
-        self._writer.shutdown()
-        self._side.shutdown()
-        self._reading.shutdown()
+        for thread in (self._writer, self._side, self._reading):
+            await asyncio.to_thread(thread.shutdown)  # K6
         if self._folder is not None:
             self._folder.release()
 
@@ -191,6 +189,12 @@ class SqliteLog:
         if self._journal is None:
             raise LogFailed(f"the log in {self._path} isn't open")
         return self._journal
+
+    def _usable(self) -> Journal:
+        """Raises: LogFailed, also once it was cut or replaced."""
+        if self._spent:
+            raise LogFailed(self._spent)
+        return self._opened()
 
     def _open(self) -> Position:
         with ExitStack() as undo:
@@ -235,12 +239,11 @@ class SqliteLog:
             await history.close()
 
     def _append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
-        if self._spent:
-            raise LogFailed(self._spent)
+        journal = self._usable()
         if self._refusal is not None:
             raise type(self._refusal)(f"this log has already refused: {self._refusal}")
         try:
-            self._opened().append(epoch, position, records)
+            journal.append(epoch, position, records)
         except (LogConflict, LogFailed) as fault:
             self._refusal = fault
             raise
@@ -248,15 +251,11 @@ class SqliteLog:
 
     def _promise(self, epoch: Epoch) -> None:
         """Unlike an append that failed it leaves nothing unknown that matters, so the log goes on."""
-        if self._spent:
-            raise LogFailed(self._spent)
-        self._opened().promise(epoch)
+        self._usable().promise(epoch)
 
     def _cut(self, position: Position) -> str:
         """K4"""
-        journal = self._opened()
-        if self._spent:
-            raise LogFailed(self._spent)
+        journal = self._usable()
         if position >= journal.end:
             return ""
         self._must_be_had(position)
@@ -286,9 +285,7 @@ class SqliteLog:
             )
 
     def _install(self, epoch: Epoch, position: Position, folder: Path) -> str:
-        if self._spent:
-            raise LogFailed(self._spent)
-        mine = self._opened()
+        mine = self._usable()
         try:
             other = Journal(folder)
             try:
