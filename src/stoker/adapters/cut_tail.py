@@ -34,8 +34,8 @@ def keep_tail(folder: Path, rows: Iterator[Stored]) -> Path:
     """Set these records aside; there is at least one. Raises: OSError; whatever reading them raises."""
     beside = folder / _HALF
     beside.unlink(missing_ok=True)
-    make_private(beside)
     first = last = next(rows)
+    make_private(beside)
     try:
         with beside.open("wb") as file:
             file.write(_line(first))

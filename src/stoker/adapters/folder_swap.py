@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.adapters.data_folder import sync_folder
-from stoker.adapters.replica_id import half_written, write_whole
+from stoker.adapters.whole_file import half_written, write_whole
 
 INCOMING_NAME: Final = "incoming"
 REPLACED_MAX: Final = 2

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.replica_id import write_whole
+from stoker.adapters.whole_file import write_whole
 
 MARK_NAME: Final = "one-of-several"
 _NAME_BYTES_MAX: Final = 1_024

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.data_folder import LOCK_NAME, hold_folder, sync_folder, unusable
+from stoker.adapters.data_folder import LOCK_NAME, hold_folder, sync_file, sync_folder, unusable
 from stoker.adapters.history_sql import HISTORY_NAME, SqliteHistory
 from stoker.adapters.snapshot_files import SnapshotFiles
 from stoker.adapters.sqlite_journal import begin_behind
@@ -146,11 +146,7 @@ def _finish(folder: Path, like: os.stat_result | None) -> None:
     for entry in (folder, *folder.iterdir()):
         if like is not None and (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
             os.chown(entry, like.st_uid, like.st_gid)
-        fd = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_file(entry)
     if like is not None:
         folder.chmod(like.st_mode & 0o777)
 

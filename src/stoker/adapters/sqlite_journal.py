@@ -9,18 +9,17 @@ Rules: J1  WAL with synchronous=FULL: a commit returns after the log's own fsync
            both in one transaction
 """
 
-import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.data_folder import make_private, sync_folder
+from stoker.adapters.data_folder import make_private, sync_file, sync_folder
 from stoker.adapters.record_check import RecordDamaged, checksum
-from stoker.adapters.sqlite_reader import READ_ROWS, JournalReader, checked
+from stoker.adapters.sqlite_reader import checked
 from stoker.adapters.sqlite_schema import ForeignStore, migrate
-from stoker.adapters.sqlite_store import SqliteStore, as_os_error, is_damage, words
+from stoker.adapters.sqlite_store import SqliteStore, is_damage, words
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import EPOCHS_MAX, LogConflict, LogFailed, Stored
 
@@ -32,19 +31,6 @@ CHECKPOINT_PAGES: Final = 8_000
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _APPLICATION_ID: Final = 0x53544B52
-
-__all__ = [
-    "BUSY_TIMEOUT_S",
-    "CHECKPOINT_PAGES",
-    "READ_ROWS",
-    "STORE_NAME",
-    "Journal",
-    "JournalReader",
-    "as_os_error",
-    "begin_behind",
-    "is_damage",
-    "words",
-]
 
 
 class Journal:
@@ -209,7 +195,7 @@ class Journal:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         for path in (self.path, self.path.with_name(f"{STORE_NAME}-wal")):
             with suppress(FileNotFoundError):
-                _sync(path)
+                sync_file(path)
         sync_folder(self.path.parent)
 
 
@@ -234,14 +220,6 @@ def _extended(
 ) -> tuple[tuple[Epoch, Position], ...]:
     older = ends[1:] if ends and ends[0][0] == epoch else ends
     return ((epoch, position), *older)[:EPOCHS_MAX]
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _connect(store: SqliteStore) -> sqlite3.Connection:

@@ -33,11 +33,6 @@ class SqliteStore:
         self._busy_timeout_s = busy_timeout_s
         self._how = _SHARED
 
-    @property
-    def is_alone(self) -> bool:
-        """O2"""
-        return self._how == _ALONE
-
     def writer(self) -> sqlite3.Connection:
         """O1 and O2. The first connection of a process. Raises: sqlite3.Error."""
         try:
