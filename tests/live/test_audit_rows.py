@@ -306,7 +306,7 @@ async def test_who_told_what_is_kept_in_the_order_in_which_it_was_carried_out() 
     people = [Principal(f"user:p{number}") for number in range(8)]
     async with stage() as s:
         facts: list[Entry] = []
-        s.committer.listen(facts.extend)
+        s.committer.on_durable(facts.extend)
 
         async def one(by: Principal) -> None:
             for turn in range(20):

@@ -32,7 +32,7 @@ class Heard:
 
 def hear(s: Stage, *, eligible_max: int = 100) -> Heard:
     heard = Heard()
-    s.committer.listen(JobMeters(s.state, heard, eligible_max=eligible_max).committed)
+    s.committer.on_durable(JobMeters(s.state, heard, eligible_max=eligible_max).committed)
     return heard
 
 

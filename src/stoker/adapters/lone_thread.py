@@ -25,7 +25,7 @@ class TookTooLong(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Errand:
+class _Call:
     work: Callable[[], object]
     loop: asyncio.AbstractEventLoop
     done: "asyncio.Future[Any]"
@@ -54,7 +54,7 @@ class LoneThread:
         """`faults`: what the world may cause. Anything else is a defect: it is told too, and ends the thread."""
         self._name = name
         self._faults = faults
-        self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._turn = asyncio.Lock()
         self._running: asyncio.Future[Any] | None = None
@@ -79,7 +79,7 @@ class LoneThread:
     def close(self) -> None:
         """The thread ends when it is done, if ever. Safe to call twice."""
         if self._thread is not None:
-            self._errands.put(None)
+            self._calls.put(None)
             self._thread = None
 
     def _begin(self, work: Callable[[], object]) -> "asyncio.Future[Any]":
@@ -87,9 +87,9 @@ class LoneThread:
         self._running = loop.create_future()
         self._running.add_done_callback(self._ended)
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=_serve, args=(self._errands,), name=self._name, daemon=True)
+            self._thread = threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True)
             self._thread.start()
-        self._errands.put(_Errand(work, loop, self._running, self._faults))
+        self._calls.put(_Call(work, loop, self._running, self._faults))
         return self._running
 
     def _ended(self, done: "asyncio.Future[Any]") -> None:
@@ -98,6 +98,6 @@ class LoneThread:
             done.exception()  # nobody may be left to look at it
 
 
-def _serve(errands: "queue.SimpleQueue[_Errand | None]") -> None:
-    while (errand := errands.get()) is not None:
-        errand.carry_out()
+def _serve(calls: "queue.SimpleQueue[_Call | None]") -> None:
+    while (call := calls.get()) is not None:
+        call.carry_out()

@@ -40,7 +40,7 @@ class Access:
         self._committer = committer
         self._wrong = wrong
         self._news = asyncio.Event()
-        committer.watch(self._applied)
+        committer.on_applied(self._applied)
 
     def caller(self, authorization: str | None) -> Caller:
         """Who sent this header. Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`."""

@@ -1,7 +1,7 @@
 """Who changes the state, and when may anyone hear of it?
 
 The single writer. A command is admitted against the newest state and applied at once; what gathers while the disk is
-busy goes to the log as one transaction; answers, the feed and the listeners wait for that, in log order.
+busy goes to the log as one transaction; answers, the feed and whoever else is told wait for that, in log order.
 
 Rules: W1  an answer means that its facts, and all facts it was decided on, are durable; a refusal waits for nothing
        W2  at most one append is in flight; the next batch gathers meanwhile (group commit)
@@ -45,13 +45,13 @@ from stoker.ports import EventLog, LogConflict, LogFailed, Stored
 COMMANDS_MAX: Final = 10_000
 """A disk that commits once a second would still drain this in a second; more waiting than that helps nobody."""
 
-Watcher = Callable[[ClusterState, Position, Fact], None]
+OnApplied = Callable[[ClusterState, Position, Fact], None]
 """Told of each fact right after it was applied, before it is durable. It must only take notes."""
 
-Listener = Callable[[Sequence[Entry]], None]
+OnDurable = Callable[[Sequence[Entry]], None]
 """Told of each durable batch in order. It must only take notes: it runs inside the writer."""
 
-Hearer = Callable[[Command, Instant, Refusal | None], None]
+OnNoFact = Callable[[Command, Instant, Refusal | None], None]
 """Told of each command that left no fact: refused or, with None, one that changed nothing. It must only take notes."""
 
 
@@ -110,25 +110,25 @@ class Committer:
         self._resumed_at = state.last_at
         self._resumed = world.clock.mono()
         self._commands_max = commands_max
-        self._listeners: list[Listener] = []
-        self._tellers: list[Listener] = []
-        self._watchers: list[Watcher] = []
-        self._hearers: list[Hearer] = []
+        self._on_applied: list[OnApplied] = []
+        self._on_durable: list[OnDurable] = []
+        self._on_durable_of_ours: list[OnDurable] = []
+        self._on_no_fact: list[OnNoFact] = []
         self._gathering = _Batch()
         self._flying = _Batch()
         self._work = asyncio.Event()
         self._appending_since: Mono | None = None
         self._closing = False
 
-    def listen(self, listener: Listener, *, of_ours: bool = False) -> None:
+    def on_applied(self, told: OnApplied) -> None:
+        self._on_applied.append(told)
+
+    def on_durable(self, told: OnDurable, *, of_ours: bool = False) -> None:
         """`of_ours`: only of what was done here, not of what another did whom we follow."""
-        (self._tellers if of_ours else self._listeners).append(listener)
+        (self._on_durable_of_ours if of_ours else self._on_durable).append(told)
 
-    def watch(self, watcher: Watcher) -> None:
-        self._watchers.append(watcher)
-
-    def hear(self, hearer: Hearer) -> None:
-        self._hearers.append(hearer)
+    def on_no_fact(self, told: OnNoFact) -> None:
+        self._on_no_fact.append(told)
 
     def replay(self, rows: Sequence[Stored]) -> None:
         """W6: take over what the active has done, which is on our disk already. Raises: LogDamaged."""
@@ -136,11 +136,11 @@ class Committer:
         entries: list[Entry] = []
         for row in rows:
             entry = replayed(self.state, row.position, row.record)
-            for watcher in self._watchers:
-                watcher(self.state, *entry)
+            for told in self._on_applied:
+                told(self.state, *entry)
             entries.append(entry)
         self.durable = self.state.position
-        self._publish(entries, self._listeners)
+        self._publish(entries, self._on_durable)
 
     def lead(self) -> None:
         """Take commands from now on: no other is active, and all that its log holds was replayed."""
@@ -191,8 +191,8 @@ class Committer:
         answer = admit(self.state, command, now, self._entropy.uid)
         refusal = answer if isinstance(answer, Refusal) else None
         if refusal or not answer:
-            for hearer in self._hearers:
-                hearer(command, now, refusal)
+            for told in self._on_no_fact:
+                told(command, now, refusal)
         if isinstance(answer, Refusal):
             raise StokerError(answer)
         self._apply_all(answer, now, command.by)
@@ -287,13 +287,13 @@ class Committer:
         for done in batch.waiting:
             if not done.done():
                 done.set_result(None)
-        self._publish(batch.entries, (*self._listeners, *self._tellers))
+        self._publish(batch.entries, (*self._on_durable, *self._on_durable_of_ours))
 
-    def _publish(self, entries: Sequence[Entry], listeners: Sequence[Listener]) -> None:
+    def _publish(self, entries: Sequence[Entry], whom: Sequence[OnDurable]) -> None:
         if entries:
             self.feed.publish(entries)
-            for listener in listeners:
-                listener(entries)
+            for told in whom:
+                told(entries)
 
     def _apply_all(self, events: Sequence[Event], now: Instant, by: Principal) -> None:
         if not events:
@@ -307,8 +307,8 @@ class Committer:
                 joined = True
                 position = Position(state.position + 1)
                 apply(state, fact, position)
-                for watcher in self._watchers:
-                    watcher(state, position, fact)
+                for told in self._on_applied:
+                    told(state, position, fact)
                 batch.entries.append((position, fact))
                 batch.records.append(encode_fact(fact))
                 job = job_to_instruct(event)

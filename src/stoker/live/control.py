@@ -87,8 +87,8 @@ async def recover_control(
     heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
     sessions = Sessions(committer, outbox, liveness, world, heartbeat_ms=heartbeat_ms)
     loop = Loop(committer, world, period_s=settings.loop.period_s)
-    committer.listen(Announcer(state, world.telemetry).committed, of_ours=True)
-    committer.listen(JobMeters(state, world.telemetry).committed, of_ours=True)
+    committer.on_durable(Announcer(state, world.telemetry).committed, of_ours=True)
+    committer.on_durable(JobMeters(state, world.telemetry).committed, of_ours=True)
     return ControlPlane(
         settings=settings,
         committer=committer,

@@ -158,9 +158,9 @@ class Recorder:
         """From now on facts come from this writer, and are durable when it says so."""
         self._committer = committer
         self.trail.replaying = False
-        committer.watch(self.note)
-        committer.hear(self.trail.unheeded)
-        committer.listen(self._durable_now)
+        committer.on_applied(self.note)
+        committer.on_no_fact(self.trail.unheeded)
+        committer.on_durable(self._durable_now)
         try:
             async with self._turn:
                 await self._meet()

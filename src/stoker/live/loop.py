@@ -104,7 +104,7 @@ class Loop:
         self._last_pass = world.clock.mono()
         self._reasons: dict[Shape, Reason] = {}
         self.passes = 0
-        committer.listen(self._committed)
+        committer.on_durable(self._committed)
 
     def reason_for(self, job: Job) -> Reason:
         """Why this pending or held job waits."""

@@ -54,7 +54,7 @@ class Outbox:
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
         self._lines: dict[NodeName, Line] = {}
-        committer.listen(self._committed)
+        committer.on_durable(self._committed)
 
     def open(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> Line:
         """Begin to instruct `node` through `push`, first with all that is due; `reported` is what it says it knows."""

@@ -168,7 +168,7 @@ class Sessions:
         self._by_node: dict[NodeName, AgentStream] = {}
         self._by_id: dict[str, AgentStream] = {}
         self.tails = LogTails(self.read_log, self._is_over, world.clock)
-        committer.listen(self._committed)
+        committer.on_durable(self._committed)
 
     @property
     def epoch(self) -> Epoch:

@@ -279,12 +279,10 @@ async def test_the_lag_grows_while_we_lack_what_was_acknowledged_or_hear_nothing
     standby, clock = Standby(B, disk_of((1, 10))), SimClock()
     await follow(standby, Script(welcome(), rows(10, 2, acknowledged=12)), for_s=0.1)
     assert standby.follower.lag_s < 0.2
-    assert standby.follower.acknowledged == 12
     await clock.sleep(3.0)
     assert 3.0 < standby.follower.lag_s < 3.2
     await follow(standby, Script(welcome(position=12), rows(12, 2, acknowledged=20)), for_s=0.1)
     assert standby.follower.lag_s > 3.0
-    assert standby.follower.silent_s < 0.2
 
 
 # --- both together --------------------------------------------------------------------------------------------------

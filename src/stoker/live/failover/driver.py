@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import CONTROL, Principal
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover import effects, inputs
@@ -29,7 +29,7 @@ from stoker.live.failover.backend import Backend
 from stoker.live.failover.follower import StartOver
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.named_tasks import NamedTasks
-from stoker.live.failover.standing import PairView, not_active
+from stoker.live.failover.standing import PairView
 from stoker.live.replicas import NotActive, Replicas
 from stoker.live.supervise import Duties, DutyEnded, first_of
 from stoker.live.world import World
@@ -96,9 +96,6 @@ class Driver:
     @property
     def follows(self) -> bool:
         return not self.machine.holds(self._clock.mono())
-
-    def not_active(self) -> Refusal:
-        return not_active(self.view())
 
     def view(self) -> PairView:
         machine, marker = self.machine, self.machine.marker

@@ -84,8 +84,6 @@ class Follower:
         """`log` is open and all that it holds was replayed. `replay` takes what is on our disk into the state.
         `look_s`: how often the active gives a sign of life."""
         self.me = me
-        self.acknowledged = Position(0)
-        """How far the active says that it has told others."""
         self.position = Position(0)
         """The end of our log; known once `follow` was called."""
         self._log = log
@@ -97,11 +95,6 @@ class Follower:
         self._leader = Epoch(0)
         self._needs_backup = False
         self._heard_at = self._level_at = self._clock.mono()
-
-    @property
-    def silent_s(self) -> float:
-        """Since the active last said something."""
-        return self._clock.mono() - self._heard_at
 
     @property
     def lag_s(self) -> float:
@@ -154,7 +147,6 @@ class Follower:
                 await asyncio.wait((taking,))  # T3
                 taking.result()
                 raise
-            self.acknowledged = max(self.acknowledged, acknowledged)
             if self.position >= acknowledged:
                 self._level_at = self._heard_at
             await following.confirm(self.position)
