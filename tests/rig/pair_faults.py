@@ -167,7 +167,7 @@ async def disk_fails_to_sync(cluster: PairCluster) -> None:
 
 async def disk_stalls(cluster: PairCluster) -> None:
     disk = cluster.log_of(active_or_any(cluster))
-    disk.stall_s = cluster.dice.choice([0.3, 1.5, 3.0, 10.0])
+    disk.stall_s = cluster.dice.choice([0.3, 1.5, 3.0, 40.0])
     act(cluster)
     afterwards(cluster, cluster.dice.choice(WHILE), lambda: setattr(disk, "stall_s", 0.0))
 

@@ -15,9 +15,9 @@ CHUNKS = 6
 KEPT = Path(__file__).parent.parent / "seeds" / "kept_pairs.txt"
 
 
-def _kept() -> list[tuple[int, str]]:
+def _kept() -> list[tuple[int, str, list[int]]]:
     lines = (line.partition("#")[0].split() for line in KEPT.read_text(encoding="utf-8").splitlines())
-    return [(int(seed), kind) for seed, kind in filter(None, lines)]
+    return [(int(seed), kind, [int(size) for size in sizes]) for seed, kind, *sizes in filter(None, lines)]
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -41,8 +41,8 @@ def test_with_the_fast_profile_and_with_twenty_nodes_they_hold_too(chunk: int) -
 
 
 def test_a_seed_that_once_failed_stays_mended() -> None:
-    for seed, kind in _kept():
-        _simulate(seed, kind)
+    for seed, kind, sizes in _kept():
+        _simulate(seed, kind, *sizes)
 
 
 def test_a_seed_gives_the_same_history_every_time() -> None:
@@ -50,9 +50,11 @@ def test_a_seed_gives_the_same_history_every_time() -> None:
     assert simulate_pair(7).digest != simulate_pair(8).digest
 
 
-def _simulate(seed: int, kind: str, nodes: int = 3) -> None:
+def _simulate(seed: int, kind: str, nodes: int = 3, steps: int = 30) -> None:
+    profile = "fast" if kind == "fast" else "default"
     try:
-        simulate_pair(seed, nodes=nodes, shared=kind == "shared", profile="fast" if kind == "fast" else "default")
+        simulate_pair(seed, nodes=nodes, steps=steps, shared=kind == "shared", profile=profile)
     except BaseException as error:
-        error.add_note(f"seed {seed}: python -m tests.rig.soak --seed {seed} --kind {kind} --nodes {nodes}")
+        sizes = f"--nodes {nodes} --steps {steps}"
+        error.add_note(f"seed {seed}: python -m tests.rig.soak --seed {seed} --kind {kind} {sizes}")
         raise
