@@ -27,7 +27,8 @@ from stoker.live.committer import Committer
 from stoker.live.failover import sender
 from stoker.live.failover.backend import LeaseOnly
 from stoker.live.failover.follower import Follower
-from stoker.live.failover.replication import Replication, Stage, Standby
+from stoker.live.failover.replication import Replication
+from stoker.live.failover.standby import Stage, Standby
 from stoker.live.liveness import Liveness
 from stoker.ports import ReplicaLog, Stored
 from tests.rig.sim_log import SimLog
@@ -62,7 +63,7 @@ def a_late_standby_is_left_behind_before_the_marker_says_so(patch: Patch) -> Non
 
     def ask(replication: Replication, standby: Standby) -> None:
         real(replication, standby)
-        if standby.stage is Stage.DROPPED:
+        if standby.stage is Stage.LEAVING:
             standby.stage = Stage.OUT
 
     patch.setattr(Replication, "_ask", ask)

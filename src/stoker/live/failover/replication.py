@@ -14,15 +14,12 @@ Rules: C1  an acknowledgement waits for every member of the in-sync set as the m
        C5  once our lease is over, nothing is kept
        C6  in mode async nobody is waited for; the set shows who is connected and near, and who leaves on purpose gives
            it `standby_timeout_s` to get what was acknowledged
-Limits: FOLLOWERS_MAX. OWED_MAX batches are timed for each of them; the oldest one that it lacks is always known.
+Limits: FOLLOWERS_MAX.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
@@ -32,66 +29,17 @@ from stoker.brain.failover.timing import Timing
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.ring import Ring
 from stoker.live.failover.sender import BackupSource, Sender
+from stoker.live.failover.standby import Lag, Stage, Standby
 from stoker.live.replicas import NotActive
 from stoker.live.world import World
 from stoker.ports import ReplicaLog
 
 FOLLOWERS_MAX: Final = 16
-OWED_MAX: Final = 4_096
 NEAR_RECORDS: Final = 1_000
 """A follower that lacks fewer is tried: it has them in some ten milliseconds."""
-NOTHING: Final = Position(0)
 FLUSH_LOOK_S: Final = 0.01
 REST: Final = 10
 """How many times `standby_timeout_s` a follower that failed when it was tried isn't tried again."""
-
-
-class Stage(Enum):
-    """How far a follower is on its way into the set and out again."""
-
-    OUT = auto()
-    TRIED = auto()
-    """C2. Waited for; the marker knows nothing of it."""
-    ASKED = auto()
-    """Waited for: the marker was asked to take it in, and may have."""
-    IN = auto()
-    DROPPED = auto()
-    """C3. The marker was asked to leave it out, and hasn't said so yet."""
-
-
-class Owed(NamedTuple):
-    """Something that was shipped and isn't confirmed."""
-
-    position: Position
-    at: Mono
-
-
-@dataclass(slots=True)
-class Standby:
-    """A follower, as the active sees it."""
-
-    member: Member
-    heard_at: Mono
-    """When its stream last said something; when it began, or ended."""
-    asked_at: Mono
-    """When it was first tried, or the driver was last asked about it."""
-    rests_until: Mono
-    confirmed: Position = NOTHING
-    """Its disk holds everything up to there."""
-    stage: Stage = Stage.OUT
-    sender: Sender | None = None
-    goal: Position = NOTHING
-    """What had been acknowledged when it was first waited for."""
-    owed: deque[Owed] = field(default_factory=deque)
-
-
-class Lag(NamedTuple):
-    """How far one follower is behind."""
-
-    member: Member
-    in_sync: bool
-    records: int
-    seconds: float
 
 
 class Replication:
@@ -148,7 +96,7 @@ class Replication:
         for standby in tuple(self._standbys.values()):
             if standby.sender is not None:
                 standby.sender.close()
-            self._show(standby, records=0, seconds=0.0)
+            self._show(Lag(standby.member, in_sync=False, records=0, seconds=0.0))
         self._standbys.clear()
         self._settle()
         self._wake()
@@ -164,7 +112,7 @@ class Replication:
         for standby in self._standbys.values():
             if standby.member in members:
                 standby.stage = Stage.IN  # if it is late still, it is told of again
-            elif standby.stage in (Stage.IN, Stage.DROPPED):
+            elif standby.is_in_sync:
                 standby.stage = Stage.OUT
         self._settle()
 
@@ -174,10 +122,7 @@ class Replication:
         self.ring.add(epoch, position, records)
         now = self.clock.mono()
         for standby in self._standbys.values():
-            if len(standby.owed) < OWED_MAX:
-                standby.owed.append(Owed(self.ring.end, now))
-            else:
-                standby.owed[-1] = standby.owed[-1]._replace(position=self.ring.end)
+            standby.ship(self.ring.end, now)
         self._wake()
 
     async def wait_for(self, position: Position) -> None:
@@ -231,42 +176,27 @@ class Replication:
     def joined(self, sender: Sender, position: Position) -> None:
         """A stream has begun, of a follower that has everything up to there."""
         standby = self._standbys.setdefault(sender.member, self._new(sender.member))
-        earlier, standby.sender = standby.sender, sender
-        if earlier is not None and earlier is not sender:
-            earlier.close()
-        if position < standby.confirmed:
-            standby.owed.appendleft(Owed(standby.confirmed, self.clock.mono()))
-        standby.confirmed = position
+        standby.connect(sender, position, self.clock.mono())
         self.confirmed(sender, position)
 
     def confirmed(self, sender: Sender, position: Position) -> None:
         standby = self._standbys.get(sender.member)
         if standby is None or standby.sender is not sender:
             return
-        now = standby.heard_at = self.clock.mono()
-        standby.confirmed = max(standby.confirmed, position)
-        while standby.owed and standby.owed[0].position <= position:
-            self._telemetry.observe("replication", now - standby.owed.popleft().at, peer=sender.member.name)
+        for seconds in standby.confirm(position, self.clock.mono()):
+            self._telemetry.observe("replication", seconds, peer=sender.member.name)
         self._advance(standby)
         self._settle()
 
     def left(self, sender: Sender) -> None:
         standby = self._standbys.get(sender.member)
         if standby is not None and standby.sender is sender:
-            standby.sender, standby.heard_at = None, self.clock.mono()
+            standby.disconnect(self.clock.mono())
 
     def lags(self) -> list[Lag]:
         """Of every follower that was here, in order of name."""
         now = self.clock.mono()
-        return [
-            Lag(
-                member=standby.member,
-                in_sync=standby.stage in (Stage.IN, Stage.DROPPED),
-                records=max(0, self.ring.end - standby.confirmed),
-                seconds=now - standby.owed[0].at if standby.owed else 0.0,
-            )
-            for standby in sorted(self._standbys.values(), key=lambda standby: standby.member)
-        ]
+        return [self._standbys[member].lag(self.ring.end, now) for member in sorted(self._standbys)]
 
     def _admit(self, offer: Offer) -> None:
         mine, member = self._cluster_id(), offer.member
@@ -295,7 +225,9 @@ class Replication:
 
     def _new(self, member: Member) -> Standby:
         now = self.clock.mono()
-        return Standby(member, now, now, now, owed=deque((Owed(self.ring.end, now),)))
+        standby = Standby(member, heard_at=now, asked_at=now, rests_until=now)
+        standby.ship(self.ring.end, now)
+        return standby
 
     # --- in and out of the set ----------------------------------------------------------------------------------
 
@@ -303,27 +235,27 @@ class Replication:
         """C2"""
         near = self.ring.end - standby.confirmed <= NEAR_RECORDS
         if standby.stage is Stage.OUT and near and self.clock.mono() >= standby.rests_until:
-            standby.stage, standby.goal = Stage.TRIED, self.acknowledged
+            standby.stage, standby.goal = Stage.CATCHING_UP, self.acknowledged
             standby.asked_at = self.clock.mono()
-        if standby.stage is Stage.TRIED and standby.confirmed >= standby.goal:
-            standby.stage = Stage.ASKED
+        if standby.stage is Stage.CATCHING_UP and standby.confirmed >= standby.goal:
+            standby.stage = Stage.JOINING
             self._ask(standby)
 
     def _tick(self) -> None:
         now = self.clock.mono()
         self._forget_replaced()
         for standby in tuple(self._standbys.values()):
-            late = self._is_late(standby, now)
-            if standby.stage is Stage.TRIED and (late or now - standby.asked_at > self._timing.standby_timeout_s):
+            late = standby.is_late(now, self._timing)
+            if standby.stage is Stage.CATCHING_UP and (late or now - standby.asked_at > self._timing.standby_timeout_s):
                 standby.stage = Stage.OUT
                 standby.rests_until = Mono(now + REST * self._timing.standby_timeout_s)
             elif standby.stage is Stage.IN and late:
-                standby.stage = Stage.DROPPED
+                standby.stage = Stage.LEAVING
                 self._ask(standby)
             elif now - standby.asked_at > self._timing.standby_timeout_s:
                 self._ask(standby)
         for lag in self.lags():
-            self._show(self._standbys[lag.member], records=lag.records, seconds=lag.seconds)
+            self._show(lag)
         self._settle()
         self._wake()
 
@@ -334,19 +266,12 @@ class Replication:
             if standby.sender is None and standby.stage is Stage.OUT and standby.member.name in here:
                 del self._standbys[standby.member]
 
-    def _is_late(self, standby: Standby, now: Mono) -> bool:
-        """C3"""
-        most = self._timing.standby_timeout_s
-        if standby.owed and now - standby.owed[0].at > most:
-            return True
-        return now - standby.heard_at > most + (2 * self.look_s if standby.sender is not None else 0.0)
-
     def _ask(self, standby: Standby) -> None:
         """C3, C4: what was asked is asked again until the marker has done it."""
         standby.asked_at = self.clock.mono()
-        if standby.stage is Stage.ASKED:
+        if standby.stage is Stage.JOINING:
             self.on_caught_up(standby.member)
-        elif standby.stage is Stage.DROPPED:
+        elif standby.stage is Stage.LEAVING:
             self.on_fell_behind(standby.member)
 
     def _settle(self) -> None:
@@ -361,7 +286,7 @@ class Replication:
         except NotActive as fault:
             done.set_exception(fault)
             return
-        waited_for = (each for each in self._standbys.values() if each.stage is not Stage.OUT) if self._sync else ()
+        waited_for = (each for each in self._standbys.values() if each.is_waited_for) if self._sync else ()
         if all(standby.confirmed >= position for standby in waited_for):
             self.acknowledged = max(self.acknowledged, position)
             done.set_result(None)
@@ -371,7 +296,6 @@ class Replication:
         self._news.set()
         self._news = asyncio.Event()
 
-    def _show(self, standby: Standby, *, records: int, seconds: float) -> None:
-        name = standby.member.name
-        self._telemetry.gauge("replication_lag_records", records, peer=name)
-        self._telemetry.gauge("replication_lag_s", round(seconds, 6), peer=name)
+    def _show(self, lag: Lag) -> None:
+        self._telemetry.gauge("replication_lag_records", lag.records, peer=lag.member.name)
+        self._telemetry.gauge("replication_lag_s", round(lag.seconds, 6), peer=lag.member.name)
