@@ -17,6 +17,7 @@ from stoker.agent.runner.copier import Pipes
 from stoker.agent.runner.copies import Copies
 from stoker.agent.runner.launch import CannotStart, Launch, answer_of, port_obstacle
 from stoker.agent.runner.leases import Leases
+from stoker.agent.runner.outputs import Outputs
 from stoker.agent.runner.shelf import Shelf
 from stoker.agent.runner.spool import Spool
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Task
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
 
     Watch = Callable[[int, Task], None]
 
-_OUTPUT_BYTES_PER_TURN: Final = 128 * 1024
-"""Read of one task's output before others have their turn."""
-_DRAIN_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Read after a tree is gone: what the pipe held. A stranger who holds it can't keep us longer."""
-_READ_BYTES: Final = 64 * 1024
 _SIGNALS: Final = range(1, 65)
 
 
@@ -64,6 +60,7 @@ class Roster:
         self.ready: deque[Task] = deque()
         """Starts whose record is."""
         self._copies = Copies(self._trees, watch, unwatch, self.ready.append)
+        self._outputs = Outputs(self.shelf, unwatch)
         self._ending: dict[str, Task] = {}
         self.overs: list[OverFields] = []
         """Ends whose record isn't durable yet."""
@@ -222,7 +219,7 @@ class Roster:
         if descriptor == task.answer:
             self.hear_answer(task)
         elif descriptor == task.output:
-            self._take_output(task, _OUTPUT_BYTES_PER_TURN)
+            self._outputs.take(task)
         elif task.copier is not None and descriptor == task.copier.line.fileno():
             self._copies.hear(task)
 
@@ -243,26 +240,6 @@ class Roster:
 
     def _say_running(self, task: Task) -> None:
         self.news.append({"say": "running", "key": task.key, "pid": task.tree.pid, "at": task.started_at})
-
-    # --- output -------------------------------------------------------------------------------------------------
-
-    def _take_output(self, task: Task, limit: int) -> None:
-        assert task.spool is not None, f"output without a spool: {task.key}"
-        while limit > 0 and task.output >= 0:
-            try:
-                received = os.read(task.output, _READ_BYTES)
-            except BlockingIOError:
-                return
-            if not received:
-                self._close_output(task)
-                return
-            task.spool.write(received)
-            limit -= len(received)
-
-    def _close_output(self, task: Task) -> None:
-        self._unwatch(task.output)
-        os.close(task.output)
-        task.output = -1
 
     # --- ending -------------------------------------------------------------------------------------------------
 
@@ -329,10 +306,7 @@ class Roster:
 
     def _over(self, task: Task) -> None:
         """Its tree is gone. Reported once its end record is durable."""
-        if task.output >= 0:
-            self._take_output(task, _DRAIN_BYTES_MAX)
-        if task.output >= 0:
-            self._close_output(task)
+        self._outputs.drain(task)
         if task.answer >= 0:
             self._unwatch(task.answer)
             os.close(task.answer)
@@ -342,20 +316,11 @@ class Roster:
         self.leases.drop(task.key)
         del self.tasks[task.key]
         end = task.end_fields(clock.wall_ms())
-        self._close_spool(task)
+        self._outputs.seal(task)
         over: OverFields = {"key": task.key, "gpus": task.gpus, "started_at": task.started_at, "end": end}
         self._journal.end(over)
         self.overs.append(over)
         self.shelf.ended(task.key, self.tasks)
-
-    def _close_spool(self, task: Task) -> None:
-        try:
-            if task.spool is not None:
-                task.spool.close()
-            else:
-                spool.seal(self.shelf.output(task.key))
-        except OSError:
-            return  # a reader goes on waiting for more until it asks for the task's state
 
     # --- what an earlier runner left ----------------------------------------------------------------------------
 
