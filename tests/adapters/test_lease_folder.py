@@ -180,6 +180,17 @@ def test_v6_a_folder_that_has_gone_back_is_unreachable_until_it_is_the_old_one_a
     assert put(witness, marker(6)) is True
 
 
+def test_who_finds_an_old_copy_is_told_to_go_on_from_no_version_and_not_from_that_one(place: FolderPlace) -> None:
+    """An old version may name a standby as in sync that has missed acknowledged events since: it would take over."""
+    place.goes_on(5)
+    witness = folder(place)
+    assert witness.read() == marker(5, by="busy")
+    place.file(5).unlink()
+    with pytest.raises(LeaseUnreachable, match=r"stop every control plane, move the \.marker files out") as caught:
+        witness.read()
+    assert "restart" not in str(caught.value)
+
+
 async def test_each_way_in_which_a_folder_is_unreachable_says_what_to_do(place: FolderPlace, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")

@@ -229,7 +229,7 @@ def _went_back(path: Path, highest: int, seen: int) -> str:
     shows = f"version {highest}" if highest else "no version"
     return (
         f"{path} shows {shows} of the marker after version {seen} was there; see that the shared storage is mounted "
-        "there. If the folder was put back from a copy on purpose, restart every control plane"
+        f"there. If it is, and the folder was put back from a copy or has lost files: {_way_out(path)}"
     )
 
 
