@@ -8,7 +8,7 @@ from stoker.agent.observed import Observed
 from stoker.agent.ports import RunnerInventory, TaskEnding, TaskOver, TaskRunning
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import EndCause, TaskEnd
-from stoker.brain.domain.report import TaskFinished, TaskPhase, TaskStatus
+from stoker.brain.domain.report import TaskFinished, TaskPhase, TaskStatus, sum_of
 from stoker.brain.domain.units import Instant
 from stoker.wire import agent_codec as codec
 from tests.agent.twins import exited, gpu, key, start
@@ -42,6 +42,17 @@ def test_a_start_is_in_the_inventory_before_the_runner_knows_it() -> None:
     seen.starting(start(key(1), gpus=[3]))
     (status,) = seen.task_inventory("boot").tasks
     assert (status.key, status.phase, status.gpus) == (key(1), TaskPhase.STARTING, (gpu(3),))
+
+
+def test_a_beat_sums_up_the_tasks_that_may_have_processes_here_whatever_their_order() -> None:
+    seen, other = Observed(), Observed()
+    for job in (1, 2, 3):
+        seen.starting(start(key(job), gpus=[job]))
+    seen.over(over(2))
+    for job in (3, 1):
+        other.starting(start(key(job), gpus=[job]))
+    assert seen.beat().tasks_sum == other.beat().tasks_sum == sum_of([key(1), key(3)])
+    assert len({sum_of(tasks) for tasks in ([], [key(1)], [key(3)], [key(1), key(3)])}) == 4
 
 
 def test_an_end_that_has_arrived_is_only_named_in_the_inventory() -> None:

@@ -1,10 +1,12 @@
 """The ledger proves itself: `live.audit`, and family 1 of faults.md."""
 
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.report import Beat, sum_of
 from stoker.brain.state.commands import ForgetNode
-from tests.live.stage import ANNA, running, stage, virtual
+from tests.live.stage import ANNA, Player, running, stage, virtual
 
 N1 = NodeName("n1")
 
@@ -43,6 +45,59 @@ async def test_a_broken_record_is_found_whatever_state_it_is_in() -> None:
         s.state.next_job_id = job
         (violation,) = await s.control.audit.check()
         assert f"job {job}" in violation
+
+
+async def says_it_has(player: Player, *tasks: TaskKey) -> None:
+    await player.stream.receive(Beat(sequence=99, tasks_sum=sum_of(tasks)))
+
+
+@virtual
+async def test_a_node_that_has_other_tasks_than_the_records_say_is_counted_told_and_compared_anew() -> None:
+    """A5. What is gone there is then gone here too, and the job runs again."""
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        job = await s.submit(gpus=4)
+        start = await player.next_start()
+        await player.say_started(start.key)
+        await says_it_has(player)
+        assert await s.control.audit.check() == [], "a word may be on its way"
+        assert await s.control.audit.check() == ["node n1 has other tasks than the records say"]
+        assert s.notes.gauges["ledger_drift"] == s.notes.counts["ledger_violated"] == 1
+        await player.over.wait()
+        again = await (await s.join("n1", 4)).next_start()
+        assert (again.key.job, again.key.attempt) == (job, 2)
+        assert await s.control.audit.check() == []
+
+
+@virtual
+async def test_a_task_that_a_node_has_and_the_records_lack_is_stopped() -> None:
+    """A5"""
+    async with stage() as s:
+        player, unknown = await s.join("n1", 4), TaskKey(JobId(77), 1, 0)
+        await says_it_has(player, unknown)
+        assert [len(await s.control.audit.check()) for _ in range(2)] == [0, 1]
+        back = await s.join("n1", 4, running(unknown, "n1-0"))
+        await s.until(lambda: bool(back.stops))
+        await says_it_has(back, unknown)
+        assert [await s.control.audit.check() for _ in range(2)] == [[], []], "it is known now, and told to stop"
+
+
+@virtual
+async def test_a_node_that_agrees_or_changes_or_is_silent_or_does_not_say_is_left_alone() -> None:
+    """A5"""
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        await s.submit(gpus=4)
+        start = await player.next_start()
+        for tasks in ((start.key,), (), (TaskKey(JobId(77), 1, 0),)):
+            await says_it_has(player, *tasks)
+            assert await s.control.audit.check() == []
+        await player.beat()  # as an older agent does
+        assert [await s.control.audit.check() for _ in range(2)] == [[], []]
+        await says_it_has(player)
+        await s.pause(30)
+        assert [await s.control.audit.check() for _ in range(2)] == [[], []], "nobody hears it"
+        assert not player.over.is_set()
 
 
 @virtual

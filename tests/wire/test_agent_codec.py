@@ -68,7 +68,12 @@ reports: st.SearchStrategy[Report] = st.one_of(
         kept=st.lists(keys, max_size=3).map(tuple),
     ),
     st.builds(Started, key=keys, at=instant, pid=big),
-    st.builds(Beat, sequence=big, ending=st.lists(keys, max_size=3).map(tuple)),
+    st.builds(
+        Beat,
+        sequence=big,
+        ending=st.lists(keys, max_size=3).map(tuple),
+        tasks_sum=st.none() | st.integers(0, 2**32 - 1),
+    ),
 )
 instructions: st.SearchStrategy[Instruction] = st.one_of(
     st.builds(
@@ -210,7 +215,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         TaskStatus: 4,
         TaskInventory: 3,
         Started: 3,
-        Beat: 2,
+        Beat: 3,
         Start: 14,
         Stop: 4,
         Signal: 3,

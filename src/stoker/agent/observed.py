@@ -19,7 +19,7 @@ from typing import Final
 from stoker.agent.ports import RunnerInventory, TaskEnding, TaskOver, TaskRunning
 from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.instruction import Start, TaskKey
-from stoker.brain.domain.report import Beat, Started, TaskInventory, TaskPhase, TaskStatus
+from stoker.brain.domain.report import Beat, Started, TaskInventory, TaskPhase, TaskStatus, sum_of
 
 SETTLED_MAX: Final = 10_000
 """As many ends as the runner keeps. Older ones are forgotten here."""
@@ -152,4 +152,4 @@ class Observed:
     def beat(self) -> Beat:
         self._sequence += 1
         ending = tuple(key for key, status in self.open.items() if status.phase is TaskPhase.ENDING)
-        return Beat(sequence=self._sequence, ending=ending)
+        return Beat(sequence=self._sequence, ending=ending, tasks_sum=sum_of(self.open))

@@ -1,25 +1,31 @@
 """Does the ledger still prove itself?
 
-On a period the live state is held against its own invariants and its look-ups against what the records say. The
-number of violations is the metric `stoker_ledger_drift`, which should be zero for ever.
+On a period the live state is held against its own invariants, its look-ups against what the records say, and the
+records against what agents say. The number of violations is the metric `stoker_ledger_drift`, which should be zero for
+ever.
 
 Rules: A1  who holds what is compared in one step, over live attempts only: at most a few milliseconds on 200 nodes
        A2  job records are checked in slices, between which others run
        A3  all look-ups are compared at once, and only while there are at most `INDEXED_JOBS_MAX` jobs: about 25 ms
        A4  look-ups that have drifted are made anew from the records; a broken record is reported, never repaired
+       A5  a node that is heard, and whose beats say for a whole period that it has other tasks than it should, while
+           neither side changes, is made to open another stream: its inventory is compared then, which settles it
 """
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Final
 
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE
+from stoker.brain.domain.report import sum_of
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import rebuild
 from stoker.brain.state.invariants import each_job_consistent, indexes_derived, no_gpu_twice, no_stray_beside_work
 from stoker.live.committer import Committer
+from stoker.live.sessions import Sessions
 from stoker.live.world import World
 
 PERIOD_S: Final = 60.0
@@ -31,8 +37,10 @@ _LEDGER: Final = ("on_node", "held", "ports", "gpu_owner", "free", "by_free", "f
 
 
 class Audit:
-    def __init__(self, committer: Committer, world: World, *, period_s: float = PERIOD_S) -> None:
+    def __init__(self, committer: Committer, sessions: Sessions, world: World, *, period_s: float = PERIOD_S) -> None:
         self._committer = committer
+        self._sessions = sessions
+        self._differing: dict[NodeName, tuple[int, int]] = {}
         self._clock = world.clock
         self._telemetry = world.telemetry
         self._period_s = period_s
@@ -51,11 +59,23 @@ class Audit:
             drift = list(dict.fromkeys((*drift, *indexes_derived(state))))
         if drift:
             self._committer.rebuild_indexes()
-        found = drift + [fault async for fault in self._record_faults(state)]
+        found = drift + list(self._agents_drift(state)) + [fault async for fault in self._record_faults(state)]
         self._telemetry.gauge("ledger_drift", len(found))
         for violation in found[:VIOLATIONS_SHOWN_MAX]:
             self._telemetry.warn("ledger_violated", what=violation)
         return found
+
+    def _agents_drift(self, state: ClusterState) -> Iterator[str]:
+        """A5"""
+        before, self._differing = self._differing, {}
+        for name, theirs in self._sessions.task_sums().items():
+            ours = sum_of(_tasks_on(state, name))
+            if ours == theirs or not state.nodes[name].reachable:
+                continue
+            self._differing[name] = (ours, theirs)
+            if before.get(name) == (ours, theirs):
+                self._sessions.compare_anew(name)
+                yield f"node {name} has other tasks than the records say"
 
     async def _record_faults(self, state: ClusterState) -> AsyncIterator[str]:
         ids = iter(list(state.jobs))
@@ -76,6 +96,12 @@ def _ledger_drift(state: ClusterState) -> Iterator[str]:
         yield "the counters of quota have drifted from the records"
     yield from no_gpu_twice(_with_jobs(state, live))
     yield from no_stray_beside_work(state)
+
+
+def _tasks_on(state: ClusterState, node: NodeName) -> Iterator[TaskKey]:
+    """Those that hold something there, and those that are told to stop."""
+    yield from (TaskKey(*task) for task in state.indexes.held.get(node, ()))
+    yield from (TaskKey(*stray.key) for stray in state.nodes[node].strays)
 
 
 def _with_jobs(state: ClusterState, jobs: dict[JobId, Job]) -> ClusterState:

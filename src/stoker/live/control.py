@@ -98,7 +98,7 @@ async def recover_control(
         sessions=sessions,
         liveness=liveness,
         snapshots=Snapshots(committer, log, world, recovered, interval_s=settings.snapshot.interval_s),
-        audit=Audit(committer, world),
+        audit=Audit(committer, sessions, world),
         history=recovered.history,
         clock=world.clock,
         entropy=world.entropy,

@@ -84,6 +84,8 @@ class AgentStream:
         self._outgoing = Outgoing(instructions_max)
         self._line: Line | None = None
         self.attached = False
+        self.tasks_sum: int | None = None
+        """As the newest beat has it."""
 
     async def receive(self, report: Report) -> None:
         """Take one report. Raises: StokerError when this stream must end."""
@@ -110,6 +112,7 @@ class AgentStream:
             case Beat():
                 if report.ending:
                     self._owner.ending(self.node, report)
+                self.tasks_sum = report.tasks_sum
                 self._outgoing.answer(report.sequence, self._owner.epoch)
             case _:
                 assert_never(report)
@@ -178,6 +181,16 @@ class Sessions:
         """Has the node an open stream?"""
         stream = self._by_node.get(node)
         return stream is not None and stream.attached
+
+    def task_sums(self) -> dict[NodeName, int]:
+        """What nodes say of the tasks that they have, as `sum_of`: each that says it, after its inventory was
+        compared."""
+        return {name: stream.tasks_sum for name, stream in self._by_node.items() if stream.tasks_sum is not None}
+
+    def compare_anew(self, node: NodeName) -> None:
+        """Let the agent open another stream, which begins with its inventory."""
+        if node in self._by_node:
+            self._drop(self._by_node[node], None)
 
     async def register(self, registration: Registration, token: TokenId = NO_TOKEN) -> Welcome:
         """Begin a session. Raises: StokerError as the brain refuses, or `node_name_taken` (S8)."""

@@ -111,7 +111,7 @@ def encode_report(report: Report) -> pb.AgentReport:
             return pb.AgentReport(started=pb.Started(key=_encode_key(report.key), at=report.at, pid=report.pid))
         case Beat():
             ending = [_encode_key(key) for key in report.ending]
-            return pb.AgentReport(beat=pb.Beat(sequence=report.sequence, ending=ending))
+            return pb.AgentReport(beat=pb.Beat(sequence=report.sequence, ending=ending, tasks_sum=report.tasks_sum))
     assert_never(report)
 
 
@@ -124,7 +124,9 @@ def decode_report(wire: pb.AgentReport) -> Report | None:
         started = wire.started
         return Started(key=_decode_key(started.key), at=Instant(started.at), pid=started.pid)
     if kind == "beat":
-        return Beat(sequence=wire.beat.sequence, ending=tuple(_decode_key(key) for key in wire.beat.ending))
+        ending = tuple(_decode_key(key) for key in wire.beat.ending)
+        tasks_sum = wire.beat.tasks_sum if wire.beat.HasField("tasks_sum") else None
+        return Beat(sequence=wire.beat.sequence, ending=ending, tasks_sum=tasks_sum)
     return None  # C3
 
 

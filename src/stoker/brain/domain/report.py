@@ -4,6 +4,8 @@ Reports are claims of one node about its own tasks. The end of a task is never i
 `TaskFinished` of its own and is repeated until its answer says that it is durable.
 """
 
+import zlib
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -67,6 +69,13 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
 
     sequence: int
     ending: tuple[TaskKey, ...] = ()
+    tasks_sum: int | None = None
+    """`sum_of` all tasks that may have processes there. None = an older agent, which doesn't say."""
+
+
+def sum_of(tasks: Iterable[TaskKey]) -> int:
+    """By which two sets of tasks are told apart, 32 bits."""
+    return zlib.crc32(b" ".join(b"%d.%d.%d" % (key.job, key.attempt, key.rank) for key in sorted(tasks)))
 
 
 Report = TaskInventory | Started | Beat

@@ -294,7 +294,10 @@ class Beat(_message.Message):
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     ENDING_FIELD_NUMBER: _builtins.int
+    TASKS_SUM_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
+    tasks_sum: _builtins.int
+    """A sum of the keys of all tasks that may have processes on this node. Absent = an older agent, which doesn't say."""
     @_builtins.property
     def ending(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskKey]: ...
     def __init__(
@@ -302,12 +305,15 @@ class Beat(_message.Message):
         *,
         sequence: _builtins.int = ...,
         ending: _abc.Iterable[Global___TaskKey] | None = ...,
+        tasks_sum: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum", "tasks_sum", b"tasks_sum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum", "ending", b"ending", "sequence", b"sequence", "tasks_sum", b"tasks_sum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__tasks_sum: _TypeAlias = _typing.Literal["tasks_sum"]  # noqa: Y015
+    _WhichOneofArgType__tasks_sum: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tasks_sum) -> _WhichOneofReturnType__tasks_sum | None: ...
 
 Global___Beat: _TypeAlias = Beat  # noqa: Y015
 
