@@ -64,4 +64,7 @@ def test_one_that_waits_for_its_marker_says_so_to_people_and_ends_when_it_is_tol
     until(lambda: "marker_unreachable" in half.output(), "it waits")
     status, answer = half.ask("GET", "/api/v1/jobs")
     assert (status, answer["code"]) == (503, "not_active")
+    assert "can't reach the marker" in answer["message"]
+    pair.marker.mkdir()
+    until(lambda: half.answers, "it goes on by itself")
     assert half.terminate() == 0

@@ -20,7 +20,7 @@ from stoker.adapters.incoming_folder import IncomingFolder
 from stoker.adapters.lease_file import FileLease
 from stoker.adapters.log_store import replica_log_at
 from stoker.adapters.replica_id import replica_id
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position
 from stoker.live.control import ControlPlane
 from stoker.live.failover.alone import leave_the_others
@@ -28,6 +28,7 @@ from stoker.live.failover.driver import Driver
 from stoker.live.failover.links import Offer
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.sender import Sender
+from stoker.live.http.answers import problem_answer
 from stoker.live.http.app import create_app
 from stoker.live.http.between import Between
 from stoker.live.http.server import serve_http
@@ -62,7 +63,7 @@ async def run_pair(
         secret = _Secret()
         faces = _Faces(settings, world, secret, on_ready)
         async with Duties() as duties, serve_http(faces.between, listeners, duties):
-            around = await _surroundings(settings, world, undo, secret, stop)
+            around = await _surroundings(settings, world, undo, secret, faces.between, stop)
             await first_of(Lives(settings, around, world, faces.serve).run(stop), duties.until(asyncio.Event()))
 
 
@@ -77,7 +78,12 @@ class _Secret:
 
 
 async def _surroundings(
-    settings: ControlSettings, world: World, undo: AsyncExitStack, secret: _Secret, stop: asyncio.Event
+    settings: ControlSettings,
+    world: World,
+    undo: AsyncExitStack,
+    secret: _Secret,
+    between: Between,
+    stop: asyncio.Event,
 ) -> Surroundings:
     folder, failover, clock = settings.data_dir, settings.failover, world.clock
     call_s = CALL_PART * failover.timing.lease_s
@@ -95,7 +101,7 @@ async def _surroundings(
         return Surroundings(logs=one, history=lambda: SqliteHistory(folder), lease=shared)
     lease = FileLease(failover.folder, clock, timeout_s=call_s)
     undo.push_async_callback(lease.close)
-    await _prepare(lease, world, secret, stop)
+    await _prepare(lease, world, secret, between, stop)
     links = [GrpcPeerLink(peer, secret, within_s=failover.timing.silence_s) for peer in failover.peers]
     for link in links:
         undo.push_async_callback(link.close)
@@ -120,7 +126,7 @@ async def why_not_alone(settings: ControlSettings, world: World, end: Position) 
         await lease.close()
 
 
-async def _prepare(lease: FileLease, world: World, secret: _Secret, stop: asyncio.Event) -> None:
+async def _prepare(lease: FileLease, world: World, secret: _Secret, between: Between, stop: asyncio.Event) -> None:
     """R5"""
     told = ""
     while not secret.text and not stop.is_set():
@@ -131,9 +137,21 @@ async def _prepare(lease: FileLease, world: World, secret: _Secret, stop: asynci
             if told != str(fault):
                 told = str(fault)
                 world.telemetry.warn("marker_unreachable", error=told)
+                between.app = problem_answer(_no_marker_yet())
             await world.clock.sleep(SECRET_AGAIN_S)
         else:
             world.telemetry.event("marker_found", kind=place.kind, note=place.sentence)
+            between.app = None
+
+
+def _no_marker_yet() -> Refusal:
+    """Also for who shows no token, so without the folder's name."""
+    return refuse(
+        "not_active",
+        "this control plane has just started, and can't reach the marker",
+        "its log says why (marker_unreachable); once that is mended it goes on by itself. Meanwhile ask another one",
+        active="",
+    )
 
 
 class _Faces:
@@ -155,8 +173,7 @@ class _Faces:
         """R6"""
         door = PeerDoor(
             secret=self._secret,
-            status=driver.status,
-            heard=driver.heard,
+            pinged=driver.pinged,
             accept=replication.accept if replication else _accepts_nobody,
         )
         agents = RpcServer(self._settings.grpc, control, None if replication is None else door)
