@@ -45,6 +45,21 @@ def test_a_listener_may_be_anywhere(tmp_path: Path, section: str, host: str) -> 
     assert getattr(load(ControlSettings, path, {}, {}).value, section).host == host
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_one_of_several_must_say_where_people_reach_it(tmp_path: Path, host: str) -> None:
+    """A standby names the active one's address to whoever must go there, and the other half hands it on."""
+    one = 'failover: {enabled: true, peers: ["b:9090"], marker: /m%s}\nhttp: {host: "%s"}\n'
+    assert "failover.http: it is empty" in refused(tmp_path, one % ("", host))
+    there = f', http: "http://{f"[{host}]" if ":" in host else host}:8080"'
+    assert "is every address of a machine" in refused(tmp_path, one % (there, host))
+    assert "failover.http: it is empty" in refused(
+        tmp_path, f'failover: {{enabled: true}}\nstore: {{url: "postgresql://db/s"}}\nhttp: {{host: "{host}"}}\n'
+    )
+    path = tmp_path / "control.yaml"
+    path.write_text(one % (', http: "http://host-a:8080"', host))
+    assert load(ControlSettings, path, {}, {}).value.http_url == "http://host-a:8080"
+
+
 def test_an_empty_host_which_would_be_every_address_is_refused(tmp_path: Path) -> None:
     assert "0.0.0.0" in refused(tmp_path, 'http: {host: ""}\n')
 

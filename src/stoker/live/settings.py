@@ -156,7 +156,7 @@ class ControlSettings:
     def faults(self) -> list[str]:
         if self.http.port and self.http.port == self.grpc.port:
             return [f"http.port and grpc.port are both {self.http.port}; each listener needs its own"]
-        return self.failover.faults_with(self.store.url)
+        return self.failover.faults_with(self.store.url, self.http.host)
 
     def as_policy(self) -> Policy:
         """The policy that these settings ask for: the section of that name, and what follows from others."""

@@ -35,7 +35,7 @@ class FailoverSettings:
     that are not starved: who can't renew within half a second stops being active."""
     http: str = ""
     """Where people reach this one, as http://HOST:PORT: a standby says it to whoever must go to the active. Empty =
-    http.host and http.port."""
+    http.host and http.port, where http.host is one address."""
 
     @property
     def timing(self) -> Timing:
@@ -56,13 +56,19 @@ class FailoverSettings:
             found.append("peers: one of them is named twice")
         if self.http and not _is_url(self.http):
             found.append(f"http: {self.http[:80]!r} isn't http://HOST:PORT")
+        elif self.http and _is_everywhere(urlsplit(self.http).hostname or ""):
+            found.append(f"http: {self.http[:80]!r} is every address of a machine; name one at which people reach it")
         return found
 
-    def faults_with(self, store_url: str) -> list[str]:
-        """What is wrong in view of where the log is."""
-        if not self.enabled or store_url:
+    def faults_with(self, store_url: str, http_host: str) -> list[str]:
+        """What is wrong in view of where the log is, and of where people are listened to."""
+        if not self.enabled:
             return []
         found = []
+        if not self.http and _is_everywhere(http_host):
+            found.append(f"failover.http: it is empty, and nobody reaches http.host {http_host!r} from elsewhere")
+        if store_url:
+            return found
         if not self.marker:
             found.append("failover.marker: it is empty; name a folder on storage that all control planes share")
         elif not self.folder.is_absolute():
@@ -70,6 +76,11 @@ class FailoverSettings:
         if not self.peers:
             found.append("failover.peers: it is empty; name the gRPC address of each other control plane")
         return found
+
+
+def _is_everywhere(host: str) -> bool:
+    """Is it for listening only?"""
+    return host in ("0.0.0.0", "::")
 
 
 def _is_address(text: str) -> bool:
