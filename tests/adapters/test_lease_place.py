@@ -212,6 +212,9 @@ def test_e3_a_secret_that_is_no_file_is_refused(folder: Path) -> None:
     (folder / "secret").unlink()
     os.mkfifo(folder / "secret", 0o600)
     assert "64 hex digits" in bad_secret(folder).message
+    (folder / "secret").unlink()
+    (folder / "secret").mkdir(0o700)
+    assert "64 hex digits" in bad_secret(folder).message
 
 
 def test_what_is_no_folder_is_refused_as_that_whoever_may_write_to_it(folder: Path) -> None:

@@ -73,9 +73,11 @@ def _read(path: Path) -> str:
         if fault.errno == errno.ELOOP:
             raise _unusable(path, "it is a symbolic link", _anew(path)) from fault
         raise
-    with open(fd, "rb", buffering=0) as file:
+    try:
         held = os.fstat(fd)
-        text = file.read(_BYTES_MAX) if stat.S_ISREG(held.st_mode) else b""
+        text = os.read(fd, _BYTES_MAX) if stat.S_ISREG(held.st_mode) else b""
+    finally:
+        os.close(fd)
     if held.st_mode & 0o077:
         known = f"others may read it (mode {stat.S_IMODE(held.st_mode):04o})"
         raise _unusable(path, known, f"it is no secret any more: {_anew(path)}")
