@@ -3,9 +3,12 @@
 Rules: C1  the folder is held by one process, whatever the store: the history and the socket are in there in either case
        C2  a folder whose log is in one store isn't opened with another: the queue would seem to be empty. A file in it
            says that its log is elsewhere; to mean it, one removes that file, or the store, by hand
+       C3  nor with an empty database, once it was opened with one that wasn't: a wrong name would begin a new cluster,
+           and its agents would stop all that they run. The same file says that there was something
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +20,7 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import Clock, Entropy, EventLog, ReplicaLog, SharedLog, Snapshot, Telemetry
 
 ELSEWHERE_NAME: Final = "log-is-in-postgresql"
+_BEGUN: Final = "and it isn't empty\n"
 
 
 def log_at(data_dir: Path, url: str, clock: Clock, entropy: Entropy, telemetry: Telemetry) -> EventLog:
@@ -58,6 +62,7 @@ class _Elsewhere:
         self._folder = folder
         self._held: HeldFolder | None = None
         self._log = log
+        self._begun = False
 
     async def open(self) -> Position:
         """Raises: StokerError as both do, or `store_moved`; LogDamaged."""
@@ -69,10 +74,30 @@ class _Elsewhere:
             )
         end = await self._log.open()
         try:
-            make_private(self._folder / ELSEWHERE_NAME)
+            self._mark(end)
         except OSError as fault:
             raise unusable(self._folder, fault) from fault
         return end
+
+    def _mark(self, end: Position) -> None:
+        """C2, C3"""
+        mark = self._folder / ELSEWHERE_NAME
+        make_private(mark)
+        if end:
+            self._note_begun()
+        elif mark.stat().st_size:
+            raise _moved(
+                f"the database of store.url is empty, and the log of {self._folder} was in one that isn't",
+                f"name that one; if the queue there is to be given up, remove {mark}",
+            )
+
+    def _note_begun(self) -> None:
+        """C3, once. A full disk keeps nobody from his log."""
+        mark = self._folder / ELSEWHERE_NAME
+        with suppress(OSError):
+            if not mark.stat().st_size:
+                mark.write_text(_BEGUN)
+        self._begun = True
 
     @property
     def floor(self) -> Epoch:
@@ -80,6 +105,8 @@ class _Elsewhere:
 
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         await self._log.append(epoch, position, records)
+        if not self._begun:
+            self._note_begun()
 
     def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
         return self._log.follow(position)
