@@ -1,7 +1,6 @@
 """Rules A1 to A7 of `agent/daemon.py`, on virtual time."""
 
 import asyncio
-from itertools import pairwise
 
 from stoker.agent.launch import CHECKPOINT_DIR
 from stoker.brain.domain.ids import Epoch, JobId
@@ -68,44 +67,6 @@ async def test_a_task_longer_than_many_heartbeats_is_started_once_and_never_touc
         assert node.runner.stops == []
         assert len([r for r in node.control.session.reports if isinstance(r, Started)]) == 1
         assert node.control.finished == []
-
-
-@on_virtual_time
-async def test_pauses_grow_from_two_to_thirty_seconds_while_nobody_answers() -> None:
-    control = TwinControl()
-    control.reachable = False
-    async with Node(control) as node:
-        await node.until(lambda: len(control.tries_at) == 8, within_s=300)
-        pauses = [round(b - a) for a, b in zip(control.tries_at, control.tries_at[1:], strict=False)]
-        assert pauses == [2, 4, 8, 16, 30, 30, 30]
-
-
-@on_virtual_time
-async def test_a_control_plane_that_drops_every_stream_at_once_is_not_hammered() -> None:
-    async with Node() as node:
-        for streams in range(1, 7):
-            await node.connected(streams)
-            node.control.break_stream()
-        tries = node.control.tries_at
-        assert round(tries[-1] - tries[-2]) == 30
-
-
-@on_virtual_time
-async def test_after_a_stream_that_worked_the_next_pause_is_short_again() -> None:
-    control = TwinControl()
-    control.reachable = False
-    async with Node(control) as node:
-        await asyncio.sleep(120)
-        control.reachable = True
-        await node.connected()
-        await asyncio.sleep(6)
-        broke_at = asyncio.get_running_loop().time()
-        control.reachable = False
-        control.break_stream()
-        tries = len(control.tries_at)
-        await asyncio.sleep(16)
-        pauses = [round(b - a, 1) for a, b in pairwise([broke_at, *control.tries_at[tries:]])]
-        assert pauses == [0.5, 1.0, 1.0, 1.0, 2.0, 4.0], "quick at first, then the usual ones from the shortest"
 
 
 @on_virtual_time

@@ -1,6 +1,6 @@
 """Rules B1 to B5 of `agent/link.py`."""
 
-from stoker.agent.link import QUICK_S, STANDBY_S, Backoff
+from stoker.agent.link import QUICK_S, SOON_S, Backoff
 from tests.rig.world import SimEntropy
 
 
@@ -41,10 +41,18 @@ def test_a_run_after_something_that_worked_begins_with_short_pauses_and_one_from
     assert [backoff.next_s() for _ in range(7)] == [0.5, 1, 1, 1, 2, 4, 8]
 
 
-def test_while_a_standby_answers_pauses_stop_growing() -> None:
+def test_an_answer_makes_the_next_pause_the_first_and_not_a_quick_one() -> None:
+    backoff = Backoff(Edge(high=True), quick=QUICK_S)
+    for _ in range(5):
+        backoff.next_s()
+    backoff.answered()
+    assert [backoff.next_s() for _ in range(3)] == [2, 4, 8]
+
+
+def test_while_somebody_may_be_about_to_become_active_pauses_stop_growing() -> None:
     backoff = Backoff(Edge(high=True))
     assert [backoff.next_s() for _ in range(4)] == [2, 4, 8, 16]
-    assert [backoff.next_s(STANDBY_S) for _ in range(3)] == [2, 2, 2]
+    assert [backoff.next_s(SOON_S) for _ in range(3)] == [2, 2, 2]
     assert backoff.next_s() == 30
 
 
@@ -59,6 +67,17 @@ def test_two_hundred_agents_that_lost_one_control_plane_are_no_stampede() -> Non
             tries.append(at_s)
     busiest = max(sum(1 for at in tries if tenth <= at * 10 < tenth + 1) for tenth in range(60))
     assert busiest <= 75, "in a tenth of a second"
+
+
+def test_two_thousand_agents_of_a_pair_that_is_down_try_no_more_often_than_each_once_a_second() -> None:
+    tries = []
+    for seed in range(2_000):
+        backoff, at_s = Backoff(SimEntropy(seed)), 0.0
+        while at_s < 60:
+            at_s += backoff.next_s(SOON_S)
+            tries.append(at_s)
+    by_second = [sum(1 for at in tries if second <= at < second + 1) for second in range(10, 60)]
+    assert max(by_second) <= 1_500, "spread evenly: 2,000 in one and a half seconds"
 
 
 def test_agents_that_failed_together_do_not_return_together() -> None:

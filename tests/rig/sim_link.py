@@ -5,10 +5,11 @@ takes nothing and says nothing until it goes on, while what it has sent arrives.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
+from stoker.agent.tries import Addresses, first_of
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction
@@ -21,6 +22,10 @@ from tests.rig.sim_network import CALL_S_MAX, CONTROL, Line, Served, SimNetwork
 _END: Final = "the control plane closed the stream"
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class SimLink:
     """The Link port of one node's agent; `gate` is that process's."""
 
@@ -31,28 +36,17 @@ class SimLink:
         gate: Gate | None = None,
         addresses: Sequence[str] = (CONTROL,),
     ) -> None:
-        self._network, self._node, self._addresses = network, node, tuple(addresses)
+        self._network, self._node, self._addresses = network, node, Addresses(addresses)
         self._gate = gate or Gate()
 
     @property
     def has_alternatives(self) -> bool:
-        return len(self._addresses) > 1
+        return len(self._addresses.all) > 1
 
     async def connect(self, registration: Registration) -> LinkSession:
-        """The one that took us last is asked first."""
-        faults: list[LinkDown | LinkRefused] = []
-        for address in self._addresses:
-            try:
-                session = await self._connect(address, registration)
-            except (LinkDown, LinkRefused) as fault:
-                faults.append(fault)
-            else:
-                self._addresses = (address, *(each for each in self._addresses if each != address))
-                return session
-        words = "; ".join(map(str, faults))
-        if any(isinstance(fault, LinkRefused) for fault in faults):
-            raise LinkRefused(words)
-        raise LinkStandby(words) if any(isinstance(fault, LinkStandby) for fault in faults) else LinkDown(words)
+        address, session = await first_of(self._addresses, lambda address: self._connect(address, registration))
+        session.on_good = lambda: self._addresses.good(address)
+        return session
 
     async def _connect(self, address: str, registration: Registration) -> "SimSession":
         network = self._network
@@ -73,7 +67,7 @@ class SimLink:
 
     async def _reach(self, address: str) -> Served:
         """A cut in either direction lets no connection come about, and nobody says so."""
-        if not self._is_open(address) and len(self._addresses) > 1:
+        if not self._is_open(address) and self.has_alternatives:
             await self._network.clock.sleep(CALL_S_MAX)
         served = self._network.controls.get(address)
         if served is None or not self._is_open(address):
@@ -96,6 +90,8 @@ class SimSession:
         self._logs: asyncio.Queue[LogRequest | None] = asyncio.Queue()
         self._broken = ""
         self._left = False
+        self.on_good: Callable[[], None] = _nothing
+        """Told of whatever comes down the stream."""
         way_up, way_down = (stream.node, served.address), (served.address, stream.node)
         self._line_up: Line[Report] = Line(network, way_up, self._up.put_nowait)
         self._line_down: Line[Message | LogRequest | str] = Line(network, way_down, self._arrived)
@@ -181,7 +177,9 @@ class SimSession:
     def _arrived(self, message: Message | LogRequest | str) -> None:
         if isinstance(message, str):
             self.break_now(message)
-        elif isinstance(message, LogRequest):
+            return
+        self.on_good()
+        if isinstance(message, LogRequest):
             self._logs.put_nowait(message)
         elif isinstance(message, BeatAnswer):
             self._down.put_nowait(BeatAnswered(sequence=message.sequence, epoch=message.epoch))

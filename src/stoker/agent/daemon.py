@@ -9,12 +9,12 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
        A7  a sign of life goes out at once and then every heartbeat, and at once when a task is ending
        A8  when the runner dies the stream is dropped too, and both begin again from the next runner's inventory:
            a start that died with it is in neither the inventory nor the air
-       A11 a refusal is logged once, however often it is repeated: again only when it has other words, or when this
-           agent was let in meanwhile; that only standbys answer is ordinary, and said once until one is active
+       A11 why nobody takes this agent is logged once, however often it is repeated: again only when it has other words,
+           or when it was let in meanwhile; that only standbys answer is ordinary
        A14 the runner is told when the newest answered beat was sent, before anything that was ordered after it
        A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
            how it ended
-       A15 a control plane that leaves beats unanswered is left, where there is another to go to
+       A15 a control plane that leaves a beat unanswered until the next is left, where there is another to go to
 """
 
 import asyncio
@@ -25,7 +25,7 @@ import msgspec
 
 from stoker.agent.answers import Answers
 from stoker.agent.delivery import Delivery
-from stoker.agent.link import QUICK_S, STANDBY_S, Backoff
+from stoker.agent.link import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.logs import LogReads
 from stoker.agent.observed import Observed
 from stoker.agent.orders import Orders, ignored, which
@@ -54,9 +54,10 @@ from stoker.brain.domain.units import Mono
 
 __all__ = ["AgentPorts", "Daemon"]
 
-UNANSWERED_BEATS: Final = 2
+UNANSWERED_PART: Final = 0.9
 UNANSWERED_S_MIN: Final = 3.0
-"""A15. A control plane that writes a snapshot or a large submission answers later than another, but within that."""
+"""A15: of a heartbeat, and at least. A control plane that writes a snapshot or a large submission answers later than
+another, but within that; one that doesn't has lost its lease too."""
 _SECOND_LOOK_S: Final = 0.25
 """If we were stopped ourselves, the answer lies there and has only to be read."""
 
@@ -167,36 +168,34 @@ class Daemon:
     async def _keep_link(self) -> None:
         while True:
             await self._runner_ready.wait()
-            try:
-                again = await self._connect_and_serve()
-            except LinkStandby as error:
-                if self._is_news(str(error)):
-                    self._ports.telemetry.event("control_plane_standby", error=str(error))
-                await self._ports.clock.sleep(self._link_backoff.next_s(STANDBY_S))
-            else:
-                if not again:
-                    await self._ports.clock.sleep(self._link_backoff.next_s())
+            at_most_s = await self._connect_and_serve()
+            if at_most_s:
+                await self._ports.clock.sleep(self._link_backoff.next_s(at_most_s))
 
-    async def _connect_and_serve(self) -> bool:
-        """True when the stream ended for a reason of ours, so that nobody needs a pause. Raises: LinkStandby."""
-        registration = self._registration
+    async def _connect_and_serve(self) -> float:
+        """How long a pause may be now. 0 = the stream ended for a reason of ours, so that nobody needs one."""
+        registration, telemetry = self._registration, self._ports.telemetry
+        longest_s = SOON_S if self._ports.link.has_alternatives else CEILING_S
         try:
             session = await self._ports.link.connect(registration)
-        except LinkStandby:
-            raise
+        except LinkStandby as error:
+            if self._is_news(str(error)):
+                telemetry.event("control_plane_standby", error=str(error))
+            return SOON_S
         except LinkDown as error:
-            self._ports.telemetry.warn("control_plane_unreachable", error=str(error))
-            return False
+            if self._is_news(str(error)):
+                telemetry.warn("control_plane_unreachable", error=str(error))
+            return longest_s
         except LinkRefused as error:
             if self._is_news(str(error)):
-                self._ports.telemetry.warn("registration_refused", error=str(error))
-            return False
+                telemetry.warn("registration_refused", error=str(error))
+            return CEILING_S
         try:
             if not await self._may_obey(session):
-                return False
-            if self._registration is not registration:
-                return True  # it was amended on the way: register anew
-            return await self._serve(session)
+                return longest_s
+            # Amended on the way: register anew.
+            again = self._registration is not registration or await self._serve(session)
+            return 0.0 if again else longest_s
         finally:
             await session.close()
 
@@ -273,7 +272,7 @@ class Daemon:
                     raise LinkDown("the control plane doesn't answer beats")
 
     def _is_left_unanswered(self, stream: Stream) -> bool:
-        patience_s = max(UNANSWERED_BEATS * stream.session.heartbeat_s, UNANSWERED_S_MIN)
+        patience_s = max(UNANSWERED_PART * stream.session.heartbeat_s, UNANSWERED_S_MIN)
         return self._answers.waited_s(self._ports.clock.mono()) >= patience_s
 
     async def _session_when_up(self) -> LinkSession:
@@ -328,4 +327,5 @@ class Daemon:
     async def _tell_answered(self, at: Mono | None) -> None:
         """A14. Raises: OSError."""
         if at is not None:
+            self._link_backoff.answered()
             await self._ports.runner.answered(at)

@@ -5,10 +5,11 @@ Pure: no clock, no ticks. Whoever waits asks for the next pause and sleeps on th
 Rules: B1  the first pause is 1 to 2 s, each next one twice as long, up to 15 to 30 s
        B2  a pause is drawn anew from the upper half of its range, so that a thousand agents that lost one control
            plane together don't come back together
-       B3  only `worked` starts over: a control plane that accepts streams and drops them at once is not hammered
-       B4  after that, a run may begin with short pauses: a standby takes over within seconds, and a process that was
-           restarted is back in one
-       B5  while a standby answers, no pause is longer than `STANDBY_S`: it is about to become active, or to say who is
+       B3  once a control plane has answered, the next pause is the first again, however long it was away before
+       B4  once it has done so for a while, a run begins with short pauses too: a standby takes over within seconds, and
+           a process that was restarted is back in one. Who takes us and drops us at once is not hammered
+       B5  while somebody may be about to become active, no pause is longer than `SOON_S`: a standby that answers, or
+           one of several control planes of which none does. A refusal is neither: somebody has to see to it first
 Source: "equal jitter", M. Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015.
 """
 
@@ -19,9 +20,10 @@ from stoker.ports import Entropy
 
 FIRST_S: Final = 2.0
 CEILING_S: Final = 30.0
-STANDBY_S: Final = 2.0
+SOON_S: Final = 2.0
+"""Two thousand agents then try 1,300 times a second, which costs those who are down nothing."""
 QUICK_S: Final = ((0.1, 0.5), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0))
-"""Of 200 agents that is 300 tries a second at most, which cost a standby a fifth of a core."""
+"""Of 200 agents that is 300 tries a second at most, which cost a standby a third of a core."""
 
 
 class Backoff:
@@ -54,7 +56,11 @@ class Backoff:
         self._range_s = min(self._ceiling_s, high * 2)
         return self._entropy.jitter(high / 2, high)
 
-    def worked(self) -> None:
-        """The connection has proved itself; the next failure is the first of a new run."""
+    def answered(self) -> None:
+        """B3. Somebody is there; the next failure is the first of a new run."""
         self._range_s = self._first_s
+
+    def worked(self) -> None:
+        """B4. The connection has proved itself."""
+        self.answered()
         self._ahead = iter(self._quick)

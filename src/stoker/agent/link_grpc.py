@@ -5,10 +5,7 @@ Rules: K1  each `connect` makes a channel of its own, so a new try never inherit
        K2  a peer that stops answering is noticed within `KEEPALIVE_S` + `KEEPALIVE_WAIT_S`, also when nothing is sent
        K3  after `close`, or once a stream has broken, every call raises LinkDown, and nothing waits for ever
        K4  the token is asked for anew at each `connect`, and goes with every call of the connection that it opened
-       K5  addresses are tried from the last one that was good, the next at once when one refuses or can't be reached,
-           and after `STAGGER_S` beside one that is silent: a process that is stopped still takes connections. Good is
-           one that had something to say on the stream; one that only let us in is tried last
-       K6  that only standbys answer is no refusal: LinkStandby
+       K5  which address is tried when, and what follows when none takes us, is `tries`
 Limits: no TLS yet.
 """
 
@@ -20,6 +17,7 @@ import grpc
 from grpc import aio
 
 from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
+from stoker.agent.tries import Addresses, first_of
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction
@@ -32,8 +30,6 @@ from stoker.wire.token import HEADER, bearer
 SESSION_KEY: Final = "stoker-session"
 REGISTER_TIMEOUT_S: Final = 10.0
 """Includes the commit of the registration. Longer than a slow disk needs, shorter than a person waits."""
-STAGGER_S: Final = 0.3
-"""A registration that is well takes some milliseconds."""
 FINISH_TIMEOUT_S: Final = 30.0
 """After that the end is offered again, which is safe; a control plane that lost the call must not keep an end back."""
 KEEPALIVE_S: Final = 10.0
@@ -89,37 +85,25 @@ class GrpcLink:
         register_timeout_s: float = REGISTER_TIMEOUT_S,
     ) -> None:
         """`token` answers the one to join with, or raises StokerError; None = join without."""
-        assert addresses, "no control plane is named"
-        self.addresses = tuple(addresses)
-        self._first = 0
-        # K5: where to begin.
+        self._addresses = Addresses(addresses)
         self._token = token
         self._register_timeout_s = register_timeout_s
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._addresses.all
 
     @property
     def has_alternatives(self) -> bool:
         return len(self.addresses) > 1
 
     async def connect(self, registration: Registration) -> LinkSession:
-        tries = _Tries(registration, self._proof(), self._register_timeout_s)
-        try:
-            for address in self._order():
-                session = await tries.begin(address)
-                if session is not None:
-                    break
-            else:
-                session = await tries.rest()
-        finally:
-            await tries.give_up()
-        session.on_good = self._good
-        self._first = (self.addresses.index(session.address) + 1) % len(self.addresses)
+        proof = self._proof()
+        _, session = await first_of(
+            self._addresses, lambda address: _open(address, registration, proof, self._register_timeout_s)
+        )
+        session.on_good = self._addresses.good
         return session
-
-    def _order(self) -> tuple[str, ...]:
-        return (*self.addresses[self._first :], *self.addresses[: self._first])
-
-    def _good(self, address: str) -> None:
-        self._first = self.addresses.index(address)
 
     def _proof(self) -> _Metadata:
         """K4"""
@@ -129,63 +113,6 @@ class GrpcLink:
             return ((HEADER.lower(), bearer(self._token())),)
         except StokerError as fault:
             raise LinkRefused(f"{fault.refusal.message}. {fault.refusal.hint}") from fault
-
-
-class _Tries:
-    """One round of tries (K5)."""
-
-    def __init__(self, registration: Registration, proof: _Metadata, timeout_s: float) -> None:
-        self._registration = registration
-        self._proof = proof
-        self._timeout_s = timeout_s
-        self._open: list[asyncio.Task[_Session]] = []
-        self._failures: list[LinkDown | LinkRefused] = []
-
-    async def begin(self, address: str) -> "_Session | None":
-        """Try this one too. None = the next one's turn has come."""
-        opening = _open(address, self._registration, self._proof, self._timeout_s)
-        task = asyncio.create_task(opening, name=f"register at {address}")
-        self._open.append(task)
-        until_s = asyncio.get_running_loop().time() + STAGGER_S
-        while task in self._open:
-            left_s = until_s - asyncio.get_running_loop().time()
-            session = await self._first(max(0.0, left_s))
-            if session is not None or left_s <= 0:
-                return session
-        return None
-
-    async def rest(self) -> "_Session":
-        """Nobody else is left to be tried. Raises: LinkStandby, LinkDown, LinkRefused."""
-        while self._open:
-            session = await self._first(None)
-            if session is not None:
-                return session
-        words = "; ".join(map(str, self._failures))
-        for kind in (LinkRefused, LinkStandby):
-            if any(isinstance(failure, kind) for failure in self._failures):
-                raise kind(words)
-        raise LinkDown(words)
-
-    async def _first(self, within_s: float | None) -> "_Session | None":
-        """The session that one of the open tries has led to, as soon as any of them ends."""
-        await asyncio.wait(self._open, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in [task for task in self._open if task.done()]:
-            self._open.remove(task)
-            try:
-                return task.result()
-            except (LinkDown, LinkRefused) as failure:
-                self._failures.append(failure)
-        return None
-
-    async def give_up(self) -> None:
-        """Whoever hasn't answered yet is left alone; a second one that took us too."""
-        for task in self._open:
-            task.cancel()
-        if self._open:
-            await asyncio.wait(self._open)
-        for task in self._open:
-            if not task.cancelled() and task.exception() is None:
-                await task.result().close()
 
 
 async def _open(address: str, registration: Registration, proof: _Metadata, timeout_s: float) -> "_Session":
