@@ -76,7 +76,12 @@ async def active(folder: Path, *, lead: bool = True) -> AsyncIterator[Peer]:
     replication = Replication(log, world(), timing=FAST, sync=True, holds=lambda: True)
     peer = Peer(0, replication, log)
     said = PeerState(member=A, role=Role.ACTIVE, epoch=Epoch(1), position=Position(0))
-    door = PeerDoor(secret=lambda: peer.secret, status=lambda: said, heard=peer.heard.append, accept=replication.accept)
+
+    def pinged(by: PeerState) -> PeerState:
+        peer.heard.append(by)
+        return said
+
+    door = PeerDoor(secret=lambda: peer.secret, pinged=pinged, accept=replication.accept)
     running = None
 
     def in_sync(member: Member) -> None:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from stoker.brain.failover.inputs import PeerState
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane
 from stoker.live.failover.driver import Driver
@@ -190,7 +189,7 @@ class PairControl:
         self.life = Life(self.lives, control, driver.machine, control.clock)
         common.network.serve(Served(self.name, control.sessions, self.process))
         if replication is not None:
-            common.peers.serve(Host(self.name, self.process, lambda said: _pinged(driver, said), replication.accept))
+            common.peers.serve(Host(self.name, self.process, driver.pinged, replication.accept))
         try:
             yield
         finally:
@@ -203,8 +202,3 @@ class PairControl:
             self.common.network.break_all(self.name)
             self.common.peers.go_dark(self.name)
             self.life = None
-
-
-def _pinged(driver: Driver, said: PeerState) -> PeerState:
-    driver.heard(said)
-    return driver.status()

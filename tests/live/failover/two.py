@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Literal
 
-from stoker.brain.failover.inputs import PeerState
 from stoker.brain.state.commands import Submit
 from stoker.live.control import ControlPlane
 from stoker.live.failover.driver import Driver
@@ -63,13 +62,8 @@ class One:
         self, control: ControlPlane, driver: Driver, replication: Replication | None
     ) -> AsyncIterator[None]:
         assert replication is not None, "each has a log of its own here"
-
-        def ping(said: PeerState) -> PeerState:
-            driver.heard(said)
-            return driver.status()
-
         self.driver, self.control = driver, control
-        self._peers.serve(Host(self.name, self.process, ping, replication.accept))
+        self._peers.serve(Host(self.name, self.process, driver.pinged, replication.accept))
         try:
             yield
         finally:

@@ -112,15 +112,15 @@ class Driver:
             why=machine.why,
         )
 
-    def status(self) -> PeerState:
-        """How we are, for a peer that asks."""
+    def pinged(self, said: PeerState) -> PeerState:
+        """A peer says how it is, and asks how we are."""
+        self._tell(said)
+        return self._own_state()
+
+    def _own_state(self) -> PeerState:
         state = self._parts.committer.state
         role = Role.ACTIVE if self.machine.holds(self._clock.mono()) else Role.STANDBY
         return PeerState(member=self.machine.me, role=role, epoch=state.epoch, position=self._parts.committer.durable)
-
-    def heard(self, said: PeerState) -> None:
-        """A peer has spoken to us, whoever dialled."""
-        self._tell(said)
 
     async def promote(self, by: Principal) -> None:
         if not self.follows:
@@ -309,7 +309,7 @@ class Driver:
 
     async def _ping(self, link: PeerLink) -> None:
         try:
-            said = await link.ping(self.status())
+            said = await link.ping(self._own_state())
         except PeerDown as fault:
             self._complain(link.address, "peer_unreachable", str(fault))
         except PeerRefused as fault:

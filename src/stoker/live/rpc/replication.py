@@ -37,10 +37,8 @@ class PeerDoor:
 
     secret: Callable[[], str]
     """What peers must show. Empty = it isn't known now."""
-    status: Callable[[], PeerState]
-    """How we are."""
-    heard: Callable[[PeerState], None]
-    """Told of each peer that says how it is."""
+    pinged: Callable[[PeerState], PeerState]
+    """Told how a peer is, it answers how we are."""
     accept: Callable[[Offer], Sender]
     """`Replication.accept`."""
 
@@ -54,8 +52,7 @@ class ReplicationService(ReplicationServiceServicer):
     async def Ping(self, request: pb.PeerState, context: Context) -> pb.PeerState:
         try:
             self._check(context)
-            self._door.heard(codec.decode_state(request))
-            return codec.encode_state(self._door.status())
+            return codec.encode_state(self._door.pinged(codec.decode_state(request)))
         except (StokerError, Malformed) as fault:
             await _refuse(context, fault)
 
