@@ -2,6 +2,8 @@
 
 Rules: N1  of one name at most one task is of interest: a newer one takes its place
        N2  a task that breaks for a reason that nobody foresaw is told of: somebody may wait for it for ever
+       N3  a task is cancelled once: what it then sees to its end (a write that is under way) isn't cut off by another
+           who wants it to end, nor by the end of whoever waits for it
 """
 
 import asyncio
@@ -42,5 +44,7 @@ class NamedTasks:
 
 async def _ended(tasks: list["asyncio.Task[None]"]) -> None:
     for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        if not task.cancelling():
+            task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)  # which, unlike gather, cancels nobody when it is cancelled
