@@ -1,7 +1,6 @@
 """One seeded run of two control planes and their nodes: random commands, faults of every kind, then peace, then the
 reckoning."""
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +24,7 @@ from tests.rig.pair_cluster import PairCluster
 from tests.rig.pair_faults import one_fault
 from tests.rig.people import act, no_wish_unmet, resume_all
 from tests.rig.process import RUNNING
-from tests.rig.run import Report
+from tests.rig.run import Report, report
 from tests.rig.sharing import found
 from tests.rig.virtual_loop import run_virtual
 
@@ -52,7 +51,7 @@ async def _simulate(cluster: PairCluster, seed: int, steps: int) -> Report:
                     await one_fault(cluster)
             await cluster.peace(_wishes)
             await cluster.reckon()
-        return _report(seed, cluster)
+        return report(seed, cluster.pair.truth, cluster)
     finally:
         await cluster.close()
 
@@ -107,13 +106,3 @@ def watched(cluster: PairCluster) -> Iterator[None]:
         mock.patch.object(Committer, "_announce", announced),
     ):
         yield
-
-
-def _report(seed: int, cluster: PairCluster) -> Report:
-    digest = hashlib.blake2b(digest_size=8)
-    for record in cluster.pair.truth:
-        digest.update(record)
-    oracle = cluster.oracle
-    return Report(
-        seed, digest.hexdigest(), oracle.events, cluster.clock.mono(), len(oracle.acknowledged), cluster.faults
-    )

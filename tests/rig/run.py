@@ -2,9 +2,10 @@
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from stoker.brain import cycle
@@ -22,6 +23,9 @@ from tests.rig.faults import one_fault
 from tests.rig.people import act, forget_any, no_wish_unmet, resume_all
 from tests.rig.sharing import found
 from tests.rig.virtual_loop import run_virtual
+
+if TYPE_CHECKING:
+    from tests.rig.pair_cluster import PairCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool, history
             await resume_all(cluster)
             await cluster.peace(no_wish_unmet)
             await cluster.reckon()
-        return _report(seed, cluster)
+        return report(seed, cluster.disk.records, cluster)
     finally:
         await cluster.close()
 
@@ -99,9 +103,10 @@ def watched(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def _report(seed: int, cluster: Cluster) -> Report:
+def report(seed: int, records: Iterable[bytes], cluster: "Cluster | PairCluster") -> Report:
+    """`records`: of the log that counts."""
     digest = hashlib.blake2b(digest_size=8)
-    for record in cluster.disk.records:
+    for record in records:
         digest.update(record)
     oracle = cluster.oracle
     return Report(
