@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from itertools import groupby
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
@@ -64,7 +64,7 @@ ReceiveBackup = Callable[[AsyncIterator[bytes]], Awaitable[ReceivedBackup]]
 Raises: StokerError `backup_damaged` and others."""
 
 
-class _All(Exception):
+class _NeedsBackup(Exception):
     """Our log can't be cut as far back as the active's agrees with it: ask for a backup."""
 
 
@@ -92,7 +92,7 @@ class Follower:
         self._telemetry = world.telemetry
         self._receive = receive
         self.silent_s_max: Final = SIGNS_MAX * look_s
-        self._leader = Epoch(0)
+        self._leader_epoch = Epoch(0)
         self._needs_backup = False
         self._heard_at = self._level_at = self._clock.mono()
 
@@ -117,18 +117,18 @@ class Follower:
                 ends=tuple(ends),
                 wants_backup=self._needs_backup,
             )
-            self._leader = max(self._leader, ends[0][0] if ends else Epoch(0))
+            self._leader_epoch = max(self._leader_epoch, ends[0][0] if ends else Epoch(0))
             try:
                 async with link.follow(offer) as following, _Inbox(following) as inbox:
-                    await self._through(following, _Stream(inbox, self, heard, link.address))
-            except _All:
+                    await self._keep_up(following, _Stream(inbox, self, heard, link.address))
+            except _NeedsBackup:
                 self._needs_backup = True
             except LogConflict as fault:
                 raise StartOver(f"the log has refused what the active sent: {fault}") from fault
 
-    async def _through(self, following: Following, stream: "_Stream") -> None:
+    async def _keep_up(self, following: Following, stream: "_Stream") -> None:
         welcome = await stream.first()
-        self._leader = welcome.epoch
+        self._leader_epoch = welcome.epoch
         if welcome.backup_follows:
             await self._install(stream)
         if welcome.position < self.position:
@@ -163,19 +163,19 @@ class Follower:
                 self._replay(some[at : at + REPLAY_ROWS])
                 await self._clock.sleep(0)
 
-    async def _cut(self, position: Position, address: str) -> None:
+    async def _cut(self, position: Position, address: str) -> NoReturn:
         """T4, T5"""
         records = self.position - position
         try:
             aside = await self._log.cut(position)
         except LogTrimmed as fault:
             self._telemetry.warn("tail_too_old_to_cut", position=position, records=records, error=str(fault))
-            raise _All from fault
+            raise _NeedsBackup from fault
         if aside:
             self._telemetry.warn("tail_set_aside", path=aside, position=position, records=records, active=address)
         raise StartOver(f"its last {records} records, after {position}, are none that the active has: cut off")
 
-    async def _install(self, stream: "_Stream") -> None:
+    async def _install(self, stream: "_Stream") -> NoReturn:
         """T5"""
         self._telemetry.event("backup_awaited", active=stream.address, position=self.position)
         try:
@@ -190,10 +190,10 @@ class Follower:
     def heard(self) -> None:
         self._heard_at = self._clock.mono()
 
-    def check(self, epoch: Epoch, address: str) -> None:
+    def check_epoch(self, epoch: Epoch, address: str) -> None:
         """T1"""
-        if epoch < max(self._leader, self._log.promised):
-            newest = max(self._leader, self._log.promised)
+        if epoch < max(self._leader_epoch, self._log.promised):
+            newest = max(self._leader_epoch, self._log.promised)
             raise PeerRefused(f"{address} leads under epoch {epoch}, and epoch {newest} has begun: it is over")
 
 
@@ -213,7 +213,7 @@ class _Stream:
         welcome, *self._kept = await self._next()
         if not isinstance(welcome, Welcome):
             raise PeerDown(f"{self.address} doesn't begin as it should")
-        self._follower.check(welcome.epoch, self.address)
+        self._follower.check_epoch(welcome.epoch, self.address)
         self._leader = welcome.leader
         self._tell(welcome.epoch, welcome.position)
         return welcome
@@ -224,7 +224,7 @@ class _Stream:
         for frame in await self._next():
             if not isinstance(frame, Records):
                 raise PeerDown(f"{self.address} sent something else than records")
-            self._follower.check(frame.leader_epoch, self.address)
+            self._follower.check_epoch(frame.leader_epoch, self.address)
             rows.append(frame)
         self._tell(rows[-1].leader_epoch, Position(rows[-1].position + len(rows[-1].records)))
         return rows
