@@ -1,6 +1,7 @@
 """The marker in PostgreSQL: the contract of the port on a real server, and what only a real server can do to it."""
 
 import asyncio
+import gc
 import itertools
 import os
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from stoker.adapters.clock import SystemClock
@@ -355,3 +357,25 @@ async def test_what_is_closed_leaves_no_session_behind(place: DatabasePlace) -> 
             != "0"
         ):
             await asyncio.sleep(0.02)
+
+
+async def test_a_question_that_fails_at_the_moment_it_is_given_up_leaves_no_fault_behind(place: DatabasePlace) -> None:
+    """The server's own limit is as long as ours: while a replica is gone, both are over at once every other time."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    lease, asked, fails = place.lease(), asyncio.Event(), asyncio.Event()
+
+    async def question(db: object) -> None:
+        asked.set()
+        await fails.wait()
+        raise psycopg.errors.QueryCanceled
+
+    asking = asyncio.create_task(lease._ask(question))
+    await asked.wait()
+    fails.set()
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+    await lease.close()
+    gc.collect()
+    assert told == []

@@ -194,10 +194,11 @@ async def _put(db: Connection, marker: Marker) -> tuple[object, ...]:
 
 
 async def _cut(db: Connection, asked: "asyncio.Future[Any] | None") -> None:
-    if asked is not None and not asked.done():
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(db.pgconn.socket)) as wire:
-            wire.shutdown(socket.SHUT_RDWR)  # whoever waits on it is told at once
+    if asked is not None:
+        if not asked.done():
+            with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(db.pgconn.socket)) as wire:
+                wire.shutdown(socket.SHUT_RDWR)  # whoever waits on it is told at once
         with suppress(psycopg.Error):
-            await asked
+            await asked  # also what has failed meanwhile, or asyncio tells of it
     with suppress(psycopg.Error):
         await db.close()
