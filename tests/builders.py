@@ -4,7 +4,7 @@
 that the engine is not tested against the indexes that serve it in the product.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -48,6 +48,7 @@ def node(  # noqa: PLR0913  # a builder: each test names the one or two that it 
     reachable: bool = True,
     drain: str | None = None,
     forgotten: bool = False,
+    returned: bool = True,
     labels: Mapping[str, str] | None = None,
     taints: Sequence[str] = (),
 ) -> Node:
@@ -76,6 +77,7 @@ def node(  # noqa: PLR0913  # a builder: each test names the one or two that it 
         reachable=reachable,
         drain=drain,
         forgotten=forgotten,
+        returned=returned,
     )
 
 
@@ -178,9 +180,11 @@ class Cluster:
         self.pools = pools or Pools()
         self.position = Position(len(self.jobs))
         self.epoch = Epoch(1)
-        self.free: Mapping[NodeName, Free] = {
-            name: self._free_on(node) for name, node in self.nodes.items() if node.schedulable
-        }
+        self.free = self._free_where(lambda node: node.takes_work)
+        self.returning = self._free_where(lambda node: node.schedulable and not node.returned)
+
+    def _free_where(self, holds: Callable[[Node], bool]) -> Mapping[NodeName, Free]:
+        return {name: self._free_on(node) for name, node in self.nodes.items() if holds(node)}
 
     def _free_on(self, node: Node) -> Free:
         kept = [uuid for stray in node.strays for uuid in stray.gpus]
@@ -194,7 +198,7 @@ class Cluster:
 
     @property
     def free_gpus(self) -> int:
-        return sum(len(free.gpus) for free in self.free.values())
+        return sum(len(free.gpus) for free in (*self.free.values(), *self.returning.values()))
 
     @property
     def books(self) -> Books:

@@ -184,7 +184,7 @@ def _reserve(found: Count, name: TenantName, on_path: set[TenantName]) -> int:
 
 
 class Room:
-    """What each node that takes work has left: its GPUs, CPUs and memory."""
+    """What each node in service has left: its GPUs, CPUs and memory."""
 
     def __init__(self, state: ClusterState, jobs: Iterable[Job] | None = None) -> None:
         self.state = state
@@ -220,10 +220,11 @@ class Room:
             self.rest[task.node] = cpus - task.cpus, memory_mb - task.memory_mb
 
     def nodes(self, spec: JobSpec) -> list[NodeName]:
-        """That take work and that it selects."""
+        """That take work, having returned since the last take-over, and that it selects."""
         where = selection(self.state.partitions, spec.where, spec.partition)
         nodes = self.state.nodes
-        return [name for name in self.gpus if admits(where, name, labels_of(nodes[name]), taints_of(nodes[name]))]
+        ready = [nodes[name] for name in self.gpus if nodes[name].returned]
+        return [node.name for node in ready if admits(where, node.name, labels_of(node), taints_of(node))]
 
     def suitable(self, name: NodeName, demand: Demand) -> list[GpuUuid]:
         return _suitable(self.gpus[name], demand)

@@ -5,9 +5,11 @@ import asyncio
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.lifecycle import JobState, NodeState
+from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.codec import decode_fact
 from stoker.brain.state.events.node import NodeReachable, StraysFound
 from tests.live.stage import Player, Stage, running, stage, virtual
+from tests.rig.world import SimClock
 
 N1 = NodeName("n1")
 
@@ -162,3 +164,49 @@ async def test_a_stopped_agent_that_wakes_up_gets_its_job_started() -> None:
         start = await player.next_start()
         await player.say_started(start.key)
         await s.until_state(job, JobState.RUNNING)
+
+
+@virtual
+async def test_after_a_restart_work_goes_to_the_node_that_is_back_at_once_and_not_to_one_that_is_not() -> None:
+    async with stage() as s:
+        disk = s.disk
+        for name in ("n1", "n2"):
+            await s.join(name)
+    async with stage(disk) as s:
+        job = await s.submit(gpus=8)
+        await s.pause(5)
+        assert s.control.loop.reason_for(s.job(job)).code is ReasonCode.NODES_RETURNING
+        assert s.state.node_state(N1) is NodeState.READY, "its silence is none of its own yet"
+        player = await s.join("n2")
+        back_at = s.control.clock.mono()
+        assert (await player.next_start()).key.job == job
+        assert s.control.clock.mono() - back_at < 0.05
+        late = await s.submit(gpus=8)
+        await s.pause(5)
+        assert s.job(late).state is JobState.PENDING
+        await (await s.join("n1")).next_start()
+
+
+@virtual
+async def test_a_node_is_silent_since_it_was_last_heard_of() -> None:
+    async with stage() as s:
+        disk = s.disk
+        player = await s.join("n1")
+        await s.pause(7.3)
+        await player.beat()
+        heard_at = s.control.clock.now()
+        await s.until(lambda: s.state.node_state(N1) is NodeState.UNREACHABLE)
+        assert abs(s.state.nodes[N1].silent_since - heard_at) <= 2
+    async with stage(disk, clock=SimClock(3_600.0)) as s:
+        assert abs(s.state.nodes[N1].silent_since - heard_at) <= 2, "a restart of ours doesn't change that"
+
+
+@virtual
+async def test_a_node_that_is_not_heard_of_after_a_restart_is_silent_since_then() -> None:
+    async with stage() as s:
+        disk = s.disk
+        await s.join("n1")
+    async with stage(disk, clock=SimClock(3_600.0)) as s:
+        began_at = s.control.clock.now()
+        await s.until(lambda: s.state.node_state(N1) is NodeState.UNREACHABLE)
+        assert abs(s.state.nodes[N1].silent_since - began_at) <= 2

@@ -49,7 +49,8 @@ async def test_recovery_from_a_snapshot_and_from_the_whole_log_give_the_same_byt
     for kept in (disk, whole):
         async with stage(kept) as s:
             assert kept.end == position + 1  # the new epoch, and nothing else
-            assert list(snapshot_chunks(s.state))[1:] == records
+            awaited = [records[0].replace(b'"returned":true', b'"returned":false'), *records[1:]]
+            assert list(snapshot_chunks(s.state))[1:] == awaited
 
 
 @virtual

@@ -4,7 +4,7 @@ The oracle enumerates which GPUs a task could get, one subset after the other; i
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from random import Random
 from unittest.mock import patch
@@ -18,7 +18,7 @@ from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, PartitionName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.label import labels_of
-from stoker.brain.domain.node import Node
+from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
@@ -47,6 +47,7 @@ def _node(draw: st.DrawFn, name: str) -> Node:
         memory_mb=draw(st.sampled_from([0, 50, 100, 400])),
         address=draw(st.sampled_from(["", "10.0.0.1"])),
         reachable=draw(st.sampled_from([True, True, True, False])),
+        returned=draw(st.sampled_from([True, True, True, False])),
         drain=draw(st.sampled_from([None, None, None, "disk"])),
         labels=draw(st.dictionaries(st.sampled_from(["zone", "new"]), st.sampled_from(["x", "y"]))),
         taints=draw(st.sampled_from([(), (), (), ("old:NoSchedule",)])),
@@ -137,9 +138,13 @@ def _room(gpus: Sequence[Gpu], cpus: int, memory_mb: int, demand: Demand) -> int
 
 
 def _room_now(here: Cluster, shape: Shape, demand: Demand) -> int:
+    return _room_in(here, here.free, shape, demand)
+
+
+def _room_in(here: Cluster, free_on: Mapping[NodeName, Free], shape: Shape, demand: Demand) -> int:
     return sum(
         _room(free.gpus, free.cpus, free.memory_mb, demand)
-        for name, free in here.free.items()
+        for name, free in free_on.items()
         if _may(here.nodes[name], shape)
     )
 
@@ -170,7 +175,7 @@ def test_every_gang_is_whole_served_as_asked_and_ranked_in_node_and_device_order
         order = []
         for task in place.tasks:
             gpus = [gpu_of[uuid] for uuid in task.gpus]
-            assert here.nodes[task.node].schedulable
+            assert here.nodes[task.node].takes_work
             assert _may(here.nodes[task.node], shape)
             assert all(uuid.startswith(f"GPU-{task.node}-") for uuid in task.gpus)
             assert len(gpus) == demand.gpu_count
@@ -223,13 +228,19 @@ def _effective(job: Job) -> int:
 @given(_nodes(), _jobs())
 def test_every_reason_is_true(nodes: list[Node], jobs: list[Job]) -> None:
     here = _here(nodes, jobs)
-    for shape, reason in here.plan().reasons.items():
+    plan = here.plan()
+    after = here.after(plan)
+    for shape, reason in plan.reasons.items():
         demand = shape.demand
         assert "?" not in describe(reason)
         selected = [node for node in nodes if _may(node, shape)]
         ready = [node for node in selected if node.schedulable]
+        away = _room_in(after, after.returning, shape, demand)
         if not selected:
             assert reason.code is ReasonCode.NO_SELECTED_NODE
+        elif _room_now(after, shape, demand) + away >= demand.tasks:
+            assert away
+            assert reason.code is ReasonCode.NODES_RETURNING
         elif _room_empty(selected, demand) < demand.tasks:
             assert reason.code is ReasonCode.NO_FITTING_NODE
         elif _room_empty(ready, demand) < demand.tasks:

@@ -130,3 +130,29 @@ def test_without_a_control_plane_and_without_an_agent_work_ends_with_its_lease_a
         until(lambda: len(state(pair.active, leased)["attempts"]) == 2, pair.story)
         first = state(pair.active, leased)["attempts"][0]
         assert "lease" in str(first), first
+
+
+@pytest.mark.parametrize("pair", [60.0], indirect=True, ids=["a lease longer than a take-over"])
+def test_work_is_given_to_the_node_that_is_back_and_not_to_one_that_died_with_the_active(pair: Pair) -> None:
+    with pair.agent("n1") as dead, pair.agent("n2") as well:
+        until(lambda: registered(dead) and registered(well), dead.output)
+        new = pair.standby
+        dead.kill()
+        pair.active.kill()
+        pair.until_active(new)
+        job = post(new, {"command": "true", "gpu_count": 1})
+        ended = until_state(pair, new, job, "succeeded", within_s=10)
+        assert [task["node"] for task in ended["attempts"][0]["tasks"]] == ["n2"]
+        assert node(new, "n1") == ("ready", False)
+        assert node(new, "n2") == ("ready", True)
+        waits = post(new, {"command": "true", "gpu_count": 4, "tasks": 2})
+        until(lambda: state(new, waits)["reason"]["code"] == "nodes_returning", lambda: str(state(new, waits)), 10)
+        dead.start()
+        until_state(pair, new, waits, "succeeded")
+
+
+def node(half: Half, name: str) -> tuple[str, bool]:
+    """Its state, and whether it gets new work."""
+    status, answer = half.ask("GET", f"/api/v1/nodes/{name}")
+    assert status == 200, answer
+    return answer["state"], answer["schedulable"]

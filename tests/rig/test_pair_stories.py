@@ -10,7 +10,7 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import EndCause, Job, JobSpec
-from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import LabelNode
 from tests.rig.pair_cluster import PairCluster
@@ -82,6 +82,11 @@ async def begin(cluster: PairCluster, command: str, lost_after_s: int | None = N
     await submit(cluster, spec)
     assert len(cluster.oracle.acknowledged) == jobs + 1, "it wasn't acknowledged"
     await cluster.until(has(cluster, JobState.RUNNING, JobId(jobs + 1)), 30, "it didn't start")
+
+
+def all_are_back(cluster: PairCluster) -> bool:
+    """Does every node get new work?"""
+    return all(node.takes_work for node in ledger(cluster).nodes.values())
 
 
 async def writes_resume(cluster: PairCluster, within_s: float) -> None:
@@ -159,6 +164,59 @@ class TestTakeOver:
             cluster.client.lossy = 0.0
             await cluster.until(lambda: bool(cluster.oracle.acknowledged), 60, "it was never answered")
             assert list(ledger(cluster).jobs) == [ONE]
+
+
+@on_virtual_time
+class TestNodes:
+    """Of a take-over."""
+
+    @pytest.mark.parametrize("profile", ["default", "fast"])
+    async def test_they_are_back_within_two_seconds_of_an_active_however_long_there_was_none(
+        self, profile: str
+    ) -> None:
+        """And again when that one dies before its first heartbeat."""
+        async with pair(nodes=5, profile=profile) as cluster:
+            for control in cluster.controls.values():
+                await control.kill()
+            await cluster.clock.sleep(300)
+            for control in cluster.controls.values():
+                control.start()
+            await cluster.until(lambda: cluster.active is not None, 20, "nobody is active")
+            await cluster.until(lambda: all_are_back(cluster), 2.5, "a node isn't back")
+            active, standby = both(cluster)
+            await cluster.until(lambda: cluster.in_sync, 4, "they aren't in sync")
+            await active.kill()
+            await cluster.until(lambda: cluster.active is standby, 8, "nobody took over")
+            await cluster.until(lambda: all_are_back(cluster), 2.5, "a node isn't back")
+
+    async def test_no_work_is_given_to_one_that_died_with_the_active(self) -> None:
+        """Its silence isn't its own yet, and on it the job would wait for as long as a lease while others are free."""
+        async with pair(nodes=3) as cluster:
+            active, _ = both(cluster)
+            dead = cluster.agents[0]
+            await dead.kill()
+            await active.kill()
+            for job in (1, 2):
+                await begin(cluster, f"{FOR_EVER_S} 0")
+                (task,) = job_of(cluster, JobId(job)).attempts[0].tasks
+                assert task.placement.node != dead.node
+            assert ledger(cluster).node_state(dead.node) is NodeState.READY
+            dead.start()
+
+    async def test_work_of_one_that_does_not_come_back_is_held_as_ever(self) -> None:
+        async with pair() as cluster:
+            await begin(cluster, f"{FOR_EVER_S} 0", lost_after_s=0)
+            node = job_of(cluster).attempts[0].tasks[0].placement.node
+            (agent,) = (agent for agent in cluster.agents if agent.node == node)
+            active, standby = both(cluster)
+            await agent.kill()
+            await active.kill()
+            await cluster.until(lambda: cluster.active is standby, 8, "nobody took over")
+            await cluster.clock.sleep(600)
+            assert has(cluster, JobState.RUNNING)()
+            agent.start()
+            await cluster.until(lambda: all_are_back(cluster), 5, "it isn't back")
+            assert (job_of(cluster).state, len(job_of(cluster).attempts)) == (JobState.RUNNING, 1)
 
 
 @on_virtual_time

@@ -25,7 +25,7 @@ from stoker.brain.domain.job import Attempt, EndCause, Job, Task, TaskEnd
 from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.report import TaskFinished, TaskInventory
-from stoker.brain.domain.units import NEVER
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state import dependencies, indexes, makes
 from stoker.brain.state.admit import job as admit_job
 from stoker.brain.state.admit import orders
@@ -97,11 +97,11 @@ def answers_do_not_wait_for_the_disk(patch: Patch) -> None:
 def silence_ends_what_runs(patch: Patch) -> None:
     real = admit_silence.silent
 
-    def silent(state: ClusterState, command: NodeSilent) -> tuple[Event, ...]:
+    def silent(state: ClusterState, command: NodeSilent, now: Instant) -> tuple[Event, ...]:
         events: list[Event] = []
         for job in tuple(state.indexes.on_node.get(command.node, ())):
             events += _ended(state, state.jobs[job], command.node, EndCause.GONE)
-        told = real(state, command)
+        told = real(state, command, now)
         assert isinstance(told, tuple)
         return (*events, *told)
 

@@ -3,7 +3,8 @@
 A file is prose with blocks in it. A block begins with one of the words below and a colon at the start of a line; its
 lines are indented. Blocks act in the order in which they stand:
 
-    cluster:    nodes that register (or change): `a: gpus=4 cpus=32`, `b: models=A100,V100 unreachable`,
+    cluster:    nodes that register (or change): `a: gpus=4 cpus=32`, `b: models=A100,V100 unreachable` (or `drained`,
+                `forgotten`, `returning`: it hasn't reported since a take-over),
                 `c: gpus=8 labels=zone=a,disk=ssd taints=big:NoSchedule`, `d: gpus=4 quarantined=0,1` (two of its GPUs)
     partitions: `long: where="zone=a" tolerate=big`
     jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
@@ -45,7 +46,7 @@ _MODELS: Final = {"A100": A100, "V100": V100, "H100": H100}
 _BLOCK: Final = re.compile(r"(cluster|partitions|tenants|pools|jobs|policy|end|plan):(.*)")
 _NODE_WORDS: Final = frozenset(
     {"gpus", "models", "gpu_memory_mb", "cpus", "memory_mb", "address", "unreachable", "drained", "forgotten"}
-    | {"labels", "taints", "quarantined"}
+    | {"labels", "taints", "quarantined", "returning"}
 )
 _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
@@ -162,6 +163,7 @@ def _read_node(text: str) -> Node:
         reachable="unreachable" not in said,
         drain="by hand" if "drained" in said else None,
         forgotten="forgotten" in said,
+        returned="returning" not in said,
         labels=dict(word.split("=") for word in _words(said, "labels")),
         taints=_words(said, "taints"),
     )

@@ -4,7 +4,8 @@ Silence is counted in time during which this process was awake, listening and ac
 itself comes late (we were stopped, starved or busy), the lateness is nobody's silence. So what is counted here is never
 longer than the time since a node's last word, on a clock that runs as the nodes' clocks do.
 
-Rules: V1  a node silent for `unreachable_after_s` is reported `NodeSilent`; nothing of its work ends for that
+Rules: V1  a node silent for `unreachable_after_s` is reported `NodeSilent`, and for how long it was silent; nothing of
+           its work ends for that
        V2  a report of an unreachable node, on a stream whose inventory was compared, is `NodeHeard`
        V3  a closed stream is not silence: only time is
        V4  after a start or a take-over silence is counted anew, and until a node was heard for the first time it has
@@ -87,9 +88,10 @@ class Liveness:
         for node in list(self._committer.state.nodes.values()):
             if node.forgotten:
                 continue
-            silence_s = self._awake_s - self._heard_s.setdefault(node.name, self._awake_s)
+            silence_s = self._awake_s - self._heard_s.get(node.name, 0.0)
             if node.reachable and silence_s > self._patience_s(node.name):
-                self._report(NodeSilent(by=CONTROL, node=node.name), silence_s)
+                silent_ms = int(silence_s * SECOND_MS)
+                self._report(NodeSilent(by=CONTROL, node=node.name, silent_ms=silent_ms), silence_s)
             elif not node.reachable and node.name in self._committer.state.indexes.held:
                 self._lose(node.name, silence_s)
 

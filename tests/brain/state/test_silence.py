@@ -13,7 +13,7 @@ from stoker.brain.domain.reason import ReasonCode, describe
 from stoker.brain.state.codec import decode_fact, encode_fact
 from stoker.brain.state.commands import BeginEpoch, LoseSilent, NodeHeard, NodeSilent, Submit
 from stoker.brain.state.events.job import JobPlaced
-from stoker.brain.state.events.node import NodeLost, StraysFound
+from stoker.brain.state.events.node import NodeLost, NodeUnreachable, StraysFound
 from stoker.brain.state.leases import silence_of
 from tests.brain.state.leased import LEASE_MS, N1, N2, OVER_MS, leased, lose
 from tests.brain.state.story import ANNA, Story, inventory, spec
@@ -67,6 +67,7 @@ def test_a_change_of_the_policy_is_for_attempts_to_come() -> None:
     job = story.submit()
     story.run(job, ("n1", 0))
     story.do(BeginEpoch(by=CONTROL, epoch=Epoch(2), policy=Policy(attempt_lease_ms=0)))
+    story.compare("n2")
     assert lease_of(story, job) == LEASE_MS
     lose(story, "n1")
     story.place(job, ("n2", 0))
@@ -278,6 +279,21 @@ def test_a_job_on_a_silent_node_says_since_when_and_what_becomes_of_it() -> None
     assert said_of(story, moves).endswith("and the job ends")
     lose(story, "n1")
     assert said_of(story, moves) == said_of(story, stays) == ""
+
+
+def test_silence_counts_from_when_a_node_was_last_heard_of() -> None:
+    story = leased()
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    story.wait(15_250).do(NodeSilent(by=CONTROL, node=N1, silent_ms=15_250))
+    assert story.state.nodes[N1].silent_since == story.now - 15_250
+    assert "has not been heard of since 1970-01-01 00:16:40 UTC" in said_of(story, job)
+
+
+def test_in_a_log_that_does_not_say_when_it_was_heard_of_the_fact_itself_is_when_it_fell_silent() -> None:
+    story = leased()
+    story.wait(5_000).apply(NodeUnreachable(node=N1))
+    assert story.state.nodes[N1].silent_since == story.now
 
 
 def test_a_node_that_keeps_no_leases_any_more_is_waited_for() -> None:

@@ -78,6 +78,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     registered_at: Instant
     reachable: bool = True
     silent_since: Instant = NEVER
+    """When it was last heard of. Counted from the beginning of the epoch where it hasn't been heard of in it."""
+    returned: bool = True
+    """Has it said what it runs since the present epoch began? Until then nobody knows whether it is alive."""
     drain: str | None = None
     """Why a person drains it. None = it isn't drained."""
     forgotten: bool = False
@@ -91,7 +94,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def schedulable(self) -> bool:
+        """Is it in service?"""
         return self.reachable and self.drain is None and not self.forgotten
+
+    @property
+    def takes_work(self) -> bool:
+        return self.schedulable and self.returned
 
 
 class Free(msgspec.Struct, frozen=True):

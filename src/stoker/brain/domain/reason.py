@@ -18,6 +18,7 @@ class ReasonCode(StrEnum):
     AWAITING_PASS = "awaiting_pass"
     NO_NODES = "no_nodes"
     NODES_UNAVAILABLE = "nodes_unavailable"
+    NODES_RETURNING = "nodes_returning"
     NO_FITTING_NODE = "no_fitting_node"
     INSUFFICIENT_GPUS = "insufficient_gpus"
     INSUFFICIENT_NODES = "insufficient_nodes"
@@ -80,6 +81,11 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "{fitting} node(s) could run it, but none is available: {unreachable} unreachable, {draining} draining, "
         "{forgotten} forgotten",
         "`stoker node list` shows them; `stoker node resume NODE` ends a drain",
+    ),
+    ReasonCode.NODES_RETURNING: (
+        "{returning} node(s) that could run it haven't reported yet to this control plane, which has just started or "
+        "taken over",
+        "nothing to do: nodes report by themselves within seconds; one that doesn't is `unreachable` within a minute",
     ),
     ReasonCode.NO_FITTING_NODE: (
         "no node {among} is large enough: it asks {asked} per task; the largest has {largest}",

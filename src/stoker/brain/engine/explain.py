@@ -7,6 +7,7 @@ Rules: X1  no node ever registered: `no_nodes`; none that is selected: `no_selec
        X5  else what is short, in the order GPUs, nodes to spread over (`tasks_per_node`), CPUs, memory: the first that
            alone is enough to say no
        X6  numbers are those at the end of the pass: what it placed is no longer called free
+       X7  before X2 to X5: with what is free on nodes that haven't returned it would fit: `nodes_returning`
 """
 
 from typing import Final
@@ -52,17 +53,20 @@ def none_selected(view: View, shape: Shape) -> Reason:
 class Waiting:
     """Why the shapes of one lane wait. To be asked at the end of a pass (X6)."""
 
-    __slots__ = ("_fleet", "_lane", "_of_gpus", "_room")
+    __slots__ = ("_away", "_fleet", "_lane", "_of_gpus", "_room")
 
     def __init__(self, census: Census, lane: Lane) -> None:
         self._lane = lane
         self._fleet = Fleet(census, lane)
         self._room: Room = lane.room()
+        self._away = _Away(census, lane) if census.returning else None
         self._of_gpus: dict[int, Reason] = {}
         """By number of tasks: many shapes differ only in what they ask beside their GPUs."""
 
     def why(self, demand: Demand) -> Reason | None:
-        """X2, X3 and X5; None when it would fit, but for ports."""
+        """X2, X3, X5 and X7; None when it would fit, but for ports."""
+        if self._away is not None and self._away.completes(self._room, demand):
+            return Reason(ReasonCode.NODES_RETURNING, {"returning": self._away.nodes})
         return self._fleet.never(demand) or self._short_of(demand)
 
     def _short_of(self, demand: Demand) -> Reason | None:
@@ -90,6 +94,22 @@ class Waiting:
                 {"needed": demand.memory_mb, "best": beside.best_memory, "tasks": tasks, "room": with_memory},
             )
         return None
+
+
+class _Away:
+    """The nodes of one lane that haven't returned and have GPUs free for it."""
+
+    __slots__ = ("_together", "nodes")
+
+    def __init__(self, census: Census, lane: Lane) -> None:
+        names = (name for alike in lane.pool.admitted.alike for name in alike.names if name in census.returning)
+        rows = lane.rows_of(census.returning[name] for name in names)
+        self.nodes = len(rows)
+        self._together = Room(0, GpuRoom(0, 0, 0, 0), lambda: lane.rows() + rows)
+
+    def completes(self, room: Room, demand: Demand) -> bool:
+        """Would it fit there, or here and there together, and not here alone?"""
+        return self.nodes > 0 and self._together.holds(demand) and not room.holds(demand)
 
 
 def _short_of_gpus(gpus: GpuRoom, demand: Demand) -> Reason:

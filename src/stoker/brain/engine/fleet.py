@@ -25,10 +25,11 @@ _READY, _UNREACHABLE, _DRAINING, _FORGOTTEN = "ready", "unreachable", "draining"
 class Census:
     """What is known of nodes that are alike. One for a pass: selections share it."""
 
-    __slots__ = ("_of", "_slots", "_view")
+    __slots__ = ("_nodes", "_of", "_slots", "free", "returning")
 
     def __init__(self, view: View) -> None:
-        self._view = view
+        self._nodes = view.nodes
+        self.free, self.returning = view.free, view.returning
         self._of: dict[Alike, dict[str, int]] = {}
         self._slots: dict[tuple[Alike, str, int, int], int] = {}
 
@@ -43,13 +44,13 @@ class Census:
         return slots
 
     def of(self, alike: Alike) -> Mapping[str, int]:
-        """How many take work, and why the others don't."""
+        """How many are in service, and why the others aren't."""
         count = self._of.get(alike)
         if count is None:
             count = self._of[alike] = _tally()
-            free, nodes = self._view.free, self._view.nodes
+            free, returning = self.free, self.returning
             for name in alike.names:
-                count[_READY if name in free else _word(nodes[name])] += 1
+                count[_READY if name in free or name in returning else _word(self._nodes[name])] += 1
         return count
 
 
@@ -163,7 +164,7 @@ def _tally() -> dict[str, int]:
 
 
 def _word(node: Node) -> str:
-    """Why a node takes no new work."""
+    """Why a node isn't in service."""
     if node.forgotten:
         return _FORGOTTEN
     return _DRAINING if node.reachable and node.drain is not None else _UNREACHABLE

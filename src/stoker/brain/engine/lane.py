@@ -9,13 +9,13 @@ Rules: L1  a GPU serves when its model matches and its memory suffices (`domain.
        L3  no node takes more tasks of a gang than `tasks_per_node` lets it
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
 from typing import Final
 
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.fit import one_model_slots, suitable_gpus
+from stoker.brain.domain.fit import one_model_slots, slots_ever, suitable_gpus
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.node import Free
 from stoker.brain.engine.pool import Pool
@@ -102,7 +102,7 @@ class Lane:
     def room(self) -> Room:
         """What is free now."""
         if self._room is None or self._room.version != self.pool.draft.version:
-            self._room = Room(self.pool.draft.version, self._gpu_room(), self._rows)
+            self._room = Room(self.pool.draft.version, self._gpu_room(), self.rows)
         return self._room
 
     def _gpu_room(self) -> GpuRoom:
@@ -121,13 +121,22 @@ class Lane:
             else:
                 yield from ((*self.gpus_of(free), 1) for free in self._frees(kinds))
 
-    def _rows(self) -> list[Row]:
+    def rows(self) -> list[Row]:
         rows: list[Row] = []
         for kinds, by_count in self.by_count.items():
             for free in self._frees(kinds):
                 serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free)[1]
                 if serves:
                     rows.append((min(serves, self.per_node), free.cpus, free.memory_mb))
+        return rows
+
+    def rows_of(self, frees: Iterable[Free]) -> list[Row]:
+        """The same of nodes elsewhere, which have this free; with a mix of models where that may be."""
+        rows: list[Row] = []
+        for free in frees:
+            serves = slots_ever(free.gpus, self.sample) if self.gpu_count else UNBOUNDED
+            if serves:
+                rows.append((min(serves, self.per_node), free.cpus, free.memory_mb))
         return rows
 
     def _frees(self, kinds: GpuKinds) -> Iterator[Free]:

@@ -99,8 +99,11 @@ class ReportFinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSilent(msgspec.Struct, frozen=True, kw_only=True):
+    """A node wasn't heard of for so long, counted as in `LoseSilent`."""
+
     by: Principal
     node: NodeName
+    silent_ms: int = 0
 
 
 class LoseSilent(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,7 +84,12 @@ class ClusterView:
 
     @property
     def free(self) -> Mapping[NodeName, Free]:
-        return self._state.indexes.free
+        free, returning = self._state.indexes.free, self._state.indexes.returning
+        return {name: free[name] for name in free if name not in returning} if returning else free
+
+    @property
+    def returning(self) -> Mapping[NodeName, Free]:
+        return {name: self._state.indexes.free[name] for name in self._state.indexes.returning}
 
     @property
     def by_free(self) -> Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]:

@@ -69,10 +69,14 @@ class Indexes:
         self.ports: dict[str, dict[int, JobId]] = {}
         self.gpu_owner: dict[GpuUuid, NodeName] = {}
         self.free: dict[NodeName, Free] = {}
+        """On each node in service."""
+        self.returning: dict[NodeName, None] = {}
+        """Those of them that get no new work yet, since they haven't returned."""
         self.by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
+        """The others."""
         self._slot: dict[NodeName, tuple[GpuKinds, int]] = {}
         self.free_gpus = 0
-        """On all nodes that take work."""
+        """On all nodes in service."""
         self.makes = Makes()
         self.books = Books(tenants)
         self.ended_max = 0
@@ -80,7 +84,7 @@ class Indexes:
 
     @property
     def gpus_in_service(self) -> int:
-        """Held, or free on a node that takes work: what class pools are shares of."""
+        """Held, or free on a node in service: what class pools are shares of."""
         return self.books.held_gpus + self.free_gpus
 
     def next_deadline(self) -> Instant | None:
@@ -234,7 +238,10 @@ class Indexes:
         slot = self._slot.pop(name, None)
         if slot:
             self.free_gpus -= slot[1]
-            self._leave_slot(name, slot)
+            if name in self.returning:
+                del self.returning[name]
+            else:
+                self._leave_slot(name, slot)
         if node is None or not node.schedulable:
             self.free.pop(name, None)
             return
@@ -243,7 +250,10 @@ class Indexes:
         slot = (kinds_of(node), len(free.gpus))
         self._slot[name] = slot
         self.free_gpus += slot[1]
-        insort(self.by_free.setdefault(slot[0], {}).setdefault(slot[1], []), name)
+        if node.returned:
+            insort(self.by_free.setdefault(slot[0], {}).setdefault(slot[1], []), name)
+        else:
+            self.returning[name] = None
 
     def _leave_slot(self, name: NodeName, slot: tuple[GpuKinds, int]) -> None:
         kinds, count = slot

@@ -30,6 +30,7 @@ INDEXES: Final = (
     "ports",
     "gpu_owner",
     "free",
+    "returning",
     "by_free",
     "free_gpus",
     "makes",

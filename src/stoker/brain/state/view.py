@@ -95,7 +95,7 @@ class View(Protocol):
 
     @property
     def free_gpus(self) -> int:
-        """On all nodes of `free`."""
+        """On all nodes of `free` and `returning`."""
         ...
 
     def admitted(self, where: Where) -> Admitted:
@@ -109,7 +109,13 @@ class View(Protocol):
 
     @property
     def free(self) -> Mapping[NodeName, Free]:
-        """What is free on each node that takes new work (ready: reachable, not drained, not forgotten)."""
+        """What is free on each node that takes new work: in service (reachable, not drained, not forgotten), and
+        returned."""
+        ...
+
+    @property
+    def returning(self) -> Mapping[NodeName, Free]:
+        """What is free on each node in service that hasn't returned, and so takes no new work yet."""
         ...
 
     @property

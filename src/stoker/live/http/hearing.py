@@ -48,6 +48,7 @@ from stoker.brain.state.events.node import (
     NodeReachable,
     NodeRegistered,
     NodeResumed,
+    NodeReturned,
     NodeTainted,
     NodeUnreachable,
     StraysFound,
@@ -79,6 +80,7 @@ _OF_ALL = (
     NodeRegistered
     | NodeReachable
     | NodeUnreachable
+    | NodeReturned
     | NodeDrained
     | NodeResumed
     | NodeLabelled

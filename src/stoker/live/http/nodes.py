@@ -102,7 +102,7 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: Sight) -> No
         name=node.name,
         state=state.node_state(node.name),
         online=node.reachable and not node.forgotten,
-        schedulable=node.schedulable,
+        schedulable=node.takes_work,
         drain=node.drain,
         silent_since=iso_or_none(node.silent_since),
         registered_at=iso(node.registered_at),

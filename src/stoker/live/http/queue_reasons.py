@@ -27,6 +27,7 @@ WAITING: Final = (
     ReasonCode.AWAITING_PASS,
     ReasonCode.NO_NODES,
     ReasonCode.NODES_UNAVAILABLE,
+    ReasonCode.NODES_RETURNING,
     ReasonCode.NO_FITTING_NODE,
     ReasonCode.NO_SELECTED_NODE,
     ReasonCode.TENANT_LIMIT,

@@ -75,7 +75,7 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
         case CompareInventory():
             return node.compare(state, command, now)
         case NodeSilent():
-            return silence.silent(state, command)
+            return silence.silent(state, command, now)
         case LoseSilent():
             return silence.lose(state, command, now)
         case NodeHeard():

@@ -29,6 +29,7 @@ from stoker.brain.state.events.node import (
     NodeReachable,
     NodeRegistered,
     NodeResumed,
+    NodeReturned,
     StraysFound,
 )
 from stoker.brain.state.events.union import Event
@@ -165,6 +166,7 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
            C3  a task that never was seen to start and isn't there is left alone: its start is sent again
            C4  a task that runs there and isn't live here is a stray, told to stop, and its GPUs are not offered
            C5  GPUs that were in quarantine are offered again unless one of those tasks does run there
+       C6  from then on it gets new work: it is reachable, and has returned
     """
     node = known_node(state, command.node)
     if isinstance(node, Refusal):
@@ -179,6 +181,8 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
         events.append(StraysFound(node=node.name, strays=strays))
     if not node.reachable:
         events.append(NodeReachable(node=node.name))
+    elif not node.returned:
+        events.append(NodeReturned(node=node.name))
     return tuple(events)
 
 

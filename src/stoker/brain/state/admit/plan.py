@@ -32,7 +32,7 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
     left: dict[NodeName, Free] = {}
     for task in place.tasks:
         free = left.get(task.node) or state.indexes.free.get(task.node)
-        if free is None:
+        if free is None or task.node in state.indexes.returning:
             return _stale(place, f"node {task.node} takes no new work")
         if not selects(wanted, state.nodes[task.node]):
             return _stale(place, f"node {task.node} is no longer one that job {place.job} selects")

@@ -1,6 +1,6 @@
 """What follows when a node isn't heard of, and when it is heard again?
 
-Rules: N1  silence alone takes a node out of service, and nothing else
+Rules: N1  silence alone takes a node out of service, and nothing else; it counts from when the node was last heard of
        N2  what has outlived its lease is settled without proof, and requeued, retried or ended as any other loss; what
            has none waits for the node
        N3  GPUs of what was settled so are in quarantine from the same moment on
@@ -25,11 +25,13 @@ from stoker.brain.state.leases import overdue
 Answer = tuple[Event, ...] | Refusal
 
 
-def silent(state: ClusterState, command: NodeSilent) -> Answer:
+def silent(state: ClusterState, command: NodeSilent, now: Instant) -> Answer:
     node = find_node(state, command.node)
     if isinstance(node, Refusal):
         return node
-    return (NodeUnreachable(node=node.name),) if node.reachable else ()
+    if not node.reachable:
+        return ()
+    return (NodeUnreachable(node=node.name, since=Instant(now - command.silent_ms)),)
 
 
 def heard(state: ClusterState, command: NodeHeard) -> Answer:

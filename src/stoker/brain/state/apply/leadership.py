@@ -2,6 +2,8 @@
 
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.leadership import (
     ClusterCreated,
@@ -20,6 +22,7 @@ def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
         case EpochBegan():
             assert event.epoch > state.epoch, f"epoch {event.epoch} after {state.epoch}"
             state.epoch = event.epoch
+            _await_nodes(state)
         case PolicySet():
             state.put_policy(event.policy)
         case ClusterRestored():
@@ -27,3 +30,10 @@ def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
             state.next_job_id = event.next_job_id
         case _:
             assert_never(event)
+
+
+def _await_nodes(state: ClusterState) -> None:
+    """Whoever leads now has heard of none of them yet."""
+    for node in tuple(state.nodes.values()):
+        if node.returned and not node.forgotten:
+            state.put_node(replace(node, returned=False))

@@ -18,6 +18,7 @@ from stoker.brain.state.events.node import (
     NodeReachable,
     NodeRegistered,
     NodeResumed,
+    NodeReturned,
     NodeTainted,
     NodeUnreachable,
     StraysFound,
@@ -36,9 +37,11 @@ def apply_node(state: ClusterState, event: NodeEvent, at: Instant) -> None:
     node = state.nodes[event.node]
     match event:
         case NodeReachable():
-            node = replace(node, reachable=True, silent_since=NEVER)
+            node = replace(node, reachable=True, silent_since=NEVER, returned=True)
         case NodeUnreachable():
-            node = replace(node, reachable=False, silent_since=at)
+            node = replace(node, reachable=False, silent_since=at if event.since == NEVER else event.since)
+        case NodeReturned():
+            node = replace(node, returned=True)
         case NodeDrained():
             node = replace(node, drain=event.reason)
         case NodeResumed():

@@ -4,6 +4,7 @@ import msgspec
 
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.node import Inventory, Stray
+from stoker.brain.domain.units import NEVER, Instant
 
 
 class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="node_registered"):
@@ -19,6 +20,14 @@ class NodeReachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_reachab
 
 class NodeUnreachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_unreachable"):
     """It was silent too long. Nothing ends for that; it only gets no new work."""
+
+    node: NodeName
+    since: Instant = NEVER
+    """When it was last heard of. NEVER = in a log from before that was told."""
+
+
+class NodeReturned(msgspec.Struct, frozen=True, kw_only=True, tag="node_returned"):
+    """A node that wasn't unreachable has said what it runs, the first time in this epoch, and gets new work."""
 
     node: NodeName
 
@@ -91,6 +100,7 @@ NodeEvent = (
     NodeRegistered
     | NodeReachable
     | NodeUnreachable
+    | NodeReturned
     | NodeDrained
     | NodeResumed
     | NodeLabelled
