@@ -8,6 +8,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.failover.inputs import Role
 from stoker.brain.failover.timing import DEFAULT
 from stoker.brain.state.commands import Submit
+from stoker.live.failover.standing import not_active
 from stoker.ports import LogDamaged
 from tests.live.failover.two import Two, lived
 from tests.live.stage import ANNA, spec
@@ -125,6 +126,11 @@ def test_while_nobody_reaches_the_marker_nobody_is_active_and_then_one_is_again(
         await asyncio.sleep(60)
         assert not two.a.is_active
         assert not two.b.is_active
+        assert two.b.driver is not None
+        view = two.b.driver.view()
+        assert (view.marker_reached, view.epoch) == (False, 1), "what was last known, and that it is no more than that"
+        assert 50 < view.unchanged_s < 70
+        assert "the last that is known; here it is: the marker can't be reached" in not_active(view).hint
         two.place.down = False
         await two.until_whole()
         assert two.a.jobs == [1]
@@ -157,7 +163,12 @@ def test_a_standby_out_of_sync_never_takes_over_unless_somebody_says_so() -> Non
         assert two.b.driver is not None
         view = two.b.driver.view()
         assert view.role is Role.STANDBY
-        assert "in-sync" in view.why or "in sync" in view.why
+        assert view.why == "not in the in-sync set"
+        assert (view.active, view.silent, view.marker_reached) == ("a", True, True)
+        refusal = not_active(view)
+        assert refusal.facts["active"] == "", "nobody is sent to one that is dead"
+        assert "a was active, and hasn't renewed its lease for 1" in refusal.hint
+        assert refusal.hint.endswith("here it is: not in the in-sync set")
         await two.b.process.visit(two.b.driver.promote(ANNA))
         assert two.b.is_active
         assert await two.b.submit() > 1_000_000

@@ -74,6 +74,11 @@ class Machine:
         return self._client.newest
 
     @property
+    def marker_client(self) -> MarkerClient:
+        """What is known of the marker; only to be read."""
+        return self._client
+
+    @property
     def epoch(self) -> Epoch:
         """The one we lead under, else the marker's; 0 = there is none."""
         if self.role is Role.ACTIVE:

@@ -89,6 +89,11 @@ def promote(force: bool, data_dir: Path | None, form: str) -> None:
     """
     if not force:
         raise click.UsageError("this may lose acknowledged work: say --force to mean it (see --help)")
+    before = _ask(data_dir, "GET", "/control")
+    if before.role == "active" and before.name:
+        click.echo(f"{before.name} is active already: nothing was done, and nothing is lost", err=True)
+        _show(form, before)
+        return
     _show(form, _ask(data_dir, "POST", "/control/promote"))
 
 
@@ -118,11 +123,40 @@ def _show(form: str, view: "ControlView") -> None:
     pairs = (
         ("name", view.name or "(the only one)"),
         ("role", view.role),
-        ("active", " at ".join(filter(None, (view.active, view.active_http))) or ("" if view.name else "this one")),
+        ("active", active_words(view)),
         ("in sync", ", ".join(view.in_sync)),
-        ("epoch", view.epoch),
+        ("epoch", epoch_words(view)),
+        ("marker", marker_words(view)),
         ("position", view.position),
         ("lag", f"{view.lag_ms / 1_000:.1f} s" if view.role == "standby" else ""),
         ("why not active", view.why),
     )
     show_pairs(form, ((key, shown) for key, shown in pairs if shown != ""), view)
+
+
+def active_words(view: "ControlView") -> str:
+    """Who is active, by the marker; and that it may be so no more."""
+    named = " at ".join(filter(None, (view.active, view.active_http)))
+    if not view.name:
+        return "this one"
+    if not view.marker_reached:
+        return f"unknown; last known: {named}" if named else "unknown"
+    if view.silent:
+        return f"nobody; {named} hasn't renewed its lease for {view.unchanged_ms // 1_000} s"
+    return named or "nobody"
+
+
+def epoch_words(view: "ControlView") -> str:
+    """One that hasn't read the marker yet knows what its log says."""
+    if view.epoch == 0 and view.name:
+        return f"unknown; the newest record of its log has {view.log_epoch}"
+    return str(view.epoch) if view.marker_reached else f"unknown; last known: {view.epoch}"
+
+
+def marker_words(view: "ControlView") -> str:
+    """Empty while it is read."""
+    if view.marker_reached:
+        return ""
+    if view.epoch == 0:
+        return "out of reach; never read since this life of the control plane began"
+    return f"out of reach; its newest known version was first seen {view.unchanged_ms // 1_000} s ago"

@@ -99,7 +99,7 @@ class Driver:
 
     def view(self) -> PairView:
         machine, marker = self.machine, self.machine.marker
-        holder = marker.holder if marker else None
+        holder, known = marker.holder if marker else None, machine.marker_client
         return PairView(
             name=machine.me.name,
             role=machine.role,
@@ -107,6 +107,9 @@ class Driver:
             active=holder.name if holder else "",
             active_http=marker.http if marker and holder else "",
             in_sync=tuple(member.name for member in (marker.in_sync if marker and self._backend.owns_log else ())),
+            marker_reached=known.fresh,
+            unchanged_s=self._clock.mono() - known.first_seen_at if marker else 0.0,
+            silent=holder not in (None, machine.me) and known.lease_expired,
             position=self._parts.committer.durable,
             lag_ms=round(self._backend.lag_s() * 1_000) if self.follows else 0,
             why=machine.why,

@@ -16,13 +16,19 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: Role
     epoch: Epoch
-    """Of the marker; 0 = there is none."""
+    """Of the marker, as it was last known; 0 = nothing is known of it, or there is none."""
     active: str
     """Name of whoever holds the lease by the marker; empty = nobody."""
     active_http: str
     """Where that one answers people."""
     in_sync: tuple[str, ...]
     """Names of those whose disks hold all that was acknowledged; none where all reach one log."""
+    marker_reached: bool
+    """Has the last look at the marker come back? If not, what it says here is what was last known."""
+    unchanged_s: float
+    """For how long the newest known version of the marker has been so: whoever is active renews it."""
+    silent: bool
+    """Is the lease of `active` over, and nobody has renewed it?"""
     position: Position
     """Of our log."""
     lag_ms: int
@@ -54,16 +60,24 @@ class Standing(Protocol):
 
 
 def not_active(view: PairView) -> Refusal:
-    """What a standby tells whoever asks for what only the active can do."""
-    if view.active_http and view.active != view.name:
-        hint = f"ask {view.active_http}; with `--server A,B` the command finds the active one by itself"
+    """What a standby tells whoever asks for what only the active can do. One whose lease is over isn't named as the
+    place to go: nobody is active then."""
+    another = view.active_http and view.active != view.name
+    goes_to = view.active_http if another and not view.silent else ""
+    if goes_to and view.marker_reached:
+        hint = f"ask {goes_to}; with `--server A,B` the command finds the active one by itself"
+    elif goes_to:
+        hint = f"{goes_to} was active {view.unchanged_s:.0f} s ago, the last that is known; here it is: {view.why}"
+    elif another:
+        hint = f"{view.active} was active, and hasn't renewed its lease for {view.unchanged_s:.0f} s; here it is: "
+        hint += view.why
     else:
         hint = f"ask again soon; here it is: {view.why}" if view.why else "ask again soon"
     return refuse(
         "not_active",
         f"control plane {view.name} is a standby",
         hint,
-        active=view.active_http if view.active != view.name else "",
+        active=goes_to,
         name=view.name,
         why=view.why,
     )

@@ -36,12 +36,16 @@ def routes(control: ControlPlane) -> APIRouter:
 def _view(control: ControlPlane) -> ControlView:
     state, durable = control.committer.state, control.committer.durable
     if control.pair is None:
-        return ControlView(role="active", epoch=state.epoch, position=durable)
+        return ControlView(role="active", epoch=state.epoch, log_epoch=state.epoch, position=durable)
     view = control.pair.view()
     return ControlView(
         name=view.name,
         role=view.role.value,
         epoch=view.epoch,
+        log_epoch=state.epoch,
+        marker_reached=view.marker_reached,
+        unchanged_ms=round(view.unchanged_s * 1_000),
+        silent=view.silent,
         active=view.active,
         active_http=view.active_http,
         in_sync=view.in_sync,

@@ -12,6 +12,15 @@ class ControlView(msgspec.Struct, frozen=True, kw_only=True):
     """Empty = it is the only one."""
     role: Literal["active", "standby"]
     epoch: int
+    """Of the marker, as it was last known; 0 = nothing is known of it yet, or there is none."""
+    log_epoch: int = 0
+    """Of the newest record in its log."""
+    marker_reached: bool = True
+    """Has its last look at the marker come back? If not, what is said of the marker is what was last known."""
+    unchanged_ms: int = 0
+    """For how long it has seen the newest version of the marker that it knows. Whoever is active renews it."""
+    silent: bool = False
+    """Is the lease of `active` over, and nobody has renewed it?"""
     active: str = ""
     """Name of the one that holds the lease; empty = none does, or there is only this one."""
     active_http: str = ""
