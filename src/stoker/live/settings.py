@@ -70,12 +70,9 @@ class StoreSettings:
     the environment (`STOKER__STORE__URL`) or in a `passfile`."""
 
     def faults(self) -> list[str]:
-        # Never the whole of it: the address of a store may have a password in it.
-        kind = self.url.partition(":")[0][:20]
-        if self.url and kind not in ("postgresql", "postgres"):
-            return [
-                f"url: {kind!r} isn't a store that Stoker knows: write postgresql://..., or the empty text for SQLite"
-            ]
+        if self.url and self.url.partition(":")[0] not in ("postgresql", "postgres"):
+            # Nothing of it is shown: there may be a password at any place.
+            return ["url: it isn't a store that Stoker knows: write postgresql://..., or the empty text for SQLite"]
         return []
 
 

@@ -26,7 +26,11 @@ KINDS: Final[Mapping[str, type[ControlSettings] | type[AgentSettings]]] = {
     "control": ControlSettings,
     "agent": AgentSettings,
 }
-_PASSWORD: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
+_PASSWORDS: Final = (
+    re.compile(r"(?<=://)([^@:/]*:).*(?=@)"),
+    re.compile(r"([?&][^=&]*(?:password|%)[^=&]*=)[^&]*", re.IGNORECASE),
+)
+"""Rather too much than too little: what libpq can't read is shown too, and a name may have letters written as %XX."""
 
 
 class Effective(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +117,10 @@ def _plain(value: object) -> str | int | float | bool | list[str] | dict[str, st
 
 def _shown(value: object) -> str:
     """E2."""
-    return _PASSWORD.sub(r"\1:***@", str(value.value if isinstance(value, Enum) else value))
+    shown = str(value.value if isinstance(value, Enum) else value)
+    for password in _PASSWORDS:
+        shown = password.sub(r"\1***", shown)
+    return shown
 
 
 def one_line(value: object) -> str:
