@@ -1,13 +1,20 @@
 """History as bytes: canonical, versioned, and the same state whoever reads it."""
 
+from pathlib import Path
+from typing import Final
+
+import msgspec
 import pytest
 
 from stoker.brain.domain.ids import Position
+from stoker.brain.state import codec
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.codec import decode_fact, encode_fact, load_snapshot, snapshot_chunks
+from stoker.brain.state.codec import FORMAT, Fact, decode_fact, encode_fact, load_snapshot, snapshot_chunks
 from stoker.brain.state.invariants import violations
 from tests.brain.state.story import Story, spec
+
+OLD: Final = Path(__file__).parents[2] / "old"
 
 
 def busy() -> Story:
@@ -65,6 +72,38 @@ def test_a_record_of_another_format_is_refused_not_guessed() -> None:
     for damaged in (b"", b"{", record[:-1], record.replace(b"cluster_created", b"cluster_dreamt")):
         with pytest.raises(ValueError, match="not a fact"):
             decode_fact(damaged)
+
+
+def test_what_an_older_format_wrote_is_read_by_a_newer_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else to add an event would be to lose every log there is."""
+    story = busy()
+    old = snapshot(story.state)
+    monkeypatch.setattr(codec, "FORMAT", FORMAT + 1)
+    assert decode_fact(story.log[0]).v == FORMAT
+    assert load_snapshot(old).jobs == story.state.jobs
+
+
+def written_by_this_version() -> str:
+    """A line for each kind of record, of part or of word in the log, with its fields, or the words that there are."""
+    (_,), shapes = msgspec.json.schema_components([Fact])
+    lines: list[str] = []
+    for name, shape in shapes.items():
+        fields = dict(shape.get("properties", {}))
+        tag = fields.pop("type", {}).get("enum", [name])[0]
+        lines.append(f"{tag}: {', '.join(sorted(shape.get('enum', fields)))}\n")
+    return "".join(sorted(lines))
+
+
+def test_every_event_and_field_belongs_to_the_number_of_the_format(request: pytest.FixtureRequest) -> None:
+    """A follower of an older version can't read an added event or word, and would overlook an added field: it has to be
+    refused by that number before it follows."""
+    kept = OLD / f"format-{FORMAT}.txt"
+    if request.config.getoption("--rewrite"):
+        kept.write_text(written_by_this_version())
+    assert (kept.read_text() if kept.exists() else "") == written_by_this_version(), (
+        f"what is written isn't what {kept.name} lists. If a release has format {FORMAT}, raise FORMAT in "
+        "brain/state/codec.py; then run this test with --rewrite, which writes the list for you to review"
+    )
 
 
 def test_equal_facts_have_equal_bytes_whatever_the_order_of_their_maps() -> None:

@@ -1,12 +1,17 @@
 """For whom acknowledgements wait, and who may follow: rules C1, C5 and C6 of `live.failover.replication`."""
 
 import asyncio
+import json
 
 import pytest
 
+from stoker.brain.domain.access import OWNER
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import Position
+from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.codec import Fact, encode_fact
+from stoker.brain.state.events.leadership import EpochBegan
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.replication import FOLLOWERS_MAX
 from stoker.live.replicas import NotActive
@@ -154,6 +159,12 @@ async def test_whoever_cannot_follow_is_told_why_and_what_to_do(offer: dict[str,
         active.replication.accept(Offer(**{**proper, **offer}))  # type: ignore[arg-type]  # by field
     assert fault.value.refusal.code == code
     assert fault.value.refusal.hint
+
+
+def test_the_format_that_peers_compare_is_the_one_that_stands_in_each_record() -> None:
+    """So that whoever adds an event, and raises that one, has a follower that can't read it refused by name."""
+    fact = Fact(at=Instant(0), by=OWNER.principal, event=EpochBegan(epoch=Epoch(1)))
+    assert json.loads(encode_fact(fact))["v"] == Offer(member=B, cluster_id="", position=Position(0), ends=()).format
 
 
 @virtual

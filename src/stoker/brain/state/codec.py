@@ -22,7 +22,8 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.union import Event
 
 FORMAT: Final = 1
-"""Of facts and snapshots. A newer number is refused; older ones are brought up to date by `upcast` once they exist."""
+"""Of facts and snapshots. A newer number is refused; what an older one wrote is read, since events and fields are only
+ever added. Which events belong to it is in `tests/old/`, and peers compare it before one follows the other."""
 JOBS_PER_CHUNK: Final = 500
 """About a millisecond of encoding, so that a snapshot never holds the process for long."""
 
@@ -75,8 +76,8 @@ def decode_fact(record: bytes) -> Fact:
         fact = _facts.decode(record)
     except msgspec.MsgspecError as error:
         raise ValueError(f"not a fact of format {FORMAT}: {error}") from error
-    if fact.v != FORMAT:
-        raise ValueError(f"a fact of format {fact.v}; this version reads format {FORMAT}")
+    if fact.v > FORMAT:
+        raise ValueError(f"a fact of format {fact.v}; this version reads formats up to {FORMAT}")
     return fact
 
 
@@ -117,8 +118,8 @@ def load_snapshot(chunks: Iterable[bytes]) -> ClusterState:
     state = ClusterState()
     try:
         header = _headers.decode(next(remaining))
-        if header.v != FORMAT:
-            raise ValueError(f"a snapshot of format {header.v}; this version reads format {FORMAT}")
+        if header.v > FORMAT:
+            raise ValueError(f"a snapshot of format {header.v}; this version reads formats up to {FORMAT}")
         _fill(state, header, _nodes.decode(next(remaining)), (_jobs.decode(chunk) for chunk in remaining))
     except (msgspec.MsgspecError, StopIteration) as error:
         raise ValueError(f"not a whole snapshot: {error}") from error

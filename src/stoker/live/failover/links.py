@@ -9,16 +9,17 @@ Rules: K1  frames of one stream arrive in order, each once, or the stream breaks
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover.inputs import PeerState
+from stoker.brain.state import codec
 
-FORMAT = 1
-"""Of records, snapshots and frames. A follower of an older format can't read what a newer active writes."""
+FORMAT: Final = codec.FORMAT
+"""Of records, snapshots and frames alike. A follower of an older format can't read what a newer active writes."""
 
 
 class PeerDown(Exception):
