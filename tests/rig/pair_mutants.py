@@ -252,7 +252,7 @@ FOUND: Final = (
     Found(attempts_are_settled_before_their_lease_is_over, "O5 |O4 ", 11),
     Found(what_clocks_drift_and_kills_take_is_forgotten, "O5 |O4 ", 16),
     Found(silence_before_a_take_over_counts, "O5 |O4 ", 4),
-    Found(a_lease_of_an_attempt_counts_from_the_answer, "O5 |O4 ", 47),
+    Found(a_lease_of_an_attempt_counts_from_the_answer, "O5 |O4 ", 28),
     Found(gpus_are_free_once_the_leader_has_exited, "O5 "),
     Found(an_end_is_sent_once_and_then_forgotten, "O8 |O9 ", 31),
 )
