@@ -2,6 +2,7 @@
 
 import pytest
 
+from stoker.brain.domain.lifecycle import NodeState
 from stoker.cli.node_story import node_pairs, note_of
 from stoker.wire.rest.node import StrayView
 from tests.cli.views import node
@@ -30,6 +31,13 @@ def test_what_is_in_quarantine_is_told_apart_from_what_runs_there_against_our_wi
     assert str(quarantine).startswith(
         "job 7 attempt 2 rank 1 on 2 GPUs, lost 2026-01-01T00:00:00Z; until the agent here"
     )
+
+
+def test_a_node_that_has_not_come_back_since_the_control_plane_began_to_lead_is_told_apart() -> None:
+    assert note_of(node()) == ""
+    assert note_of(node(schedulable=False)) == "no new work before it has reported to this control plane"
+    drained = node(schedulable=False, state=NodeState.DRAINED, drain="disk")
+    assert note_of(drained) == "drained: disk"
 
 
 def test_whether_silence_ever_moves_its_jobs_is_told() -> None:

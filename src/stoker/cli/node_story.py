@@ -40,6 +40,8 @@ def models_of(node: "NodeView") -> str:
 def note_of(node: "NodeView") -> str:
     parts = [f"drained: {node.drain}" if node.drain else "drained" if node.drain is not None else ""]
     parts.append(f"silent since {node.silent_since}" if node.silent_since else "")
+    waits_for_it = node.state.value == "ready" and not node.schedulable
+    parts.append("no new work before it has reported to this control plane" if waits_for_it else "")
     waits = [stray for stray in node.strays if stray.quarantined_since]
     parts.append(f"{sum(len(stray.gpus) for stray in waits)} GPUs in quarantine" if waits else "")
     parts.append(f"{len(node.strays) - len(waits)} tasks to clear away" if len(node.strays) > len(waits) else "")
