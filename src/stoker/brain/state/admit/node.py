@@ -166,7 +166,7 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
            C3  a task that never was seen to start and isn't there is left alone: its start is sent again
            C4  a task that runs there and isn't live here is a stray, told to stop, and its GPUs are not offered
            C5  GPUs that were in quarantine are offered again unless one of those tasks does run there
-       C6  from then on it gets new work: it is reachable, and has returned
+           C6  from then on it gets new work: it is reachable, and has returned
     """
     node = known_node(state, command.node)
     if isinstance(node, Refusal):
