@@ -209,6 +209,10 @@ class HistoryFailed(Exception):
     """The history can't be read or written now. Whoever writes it keeps what it lacks, and tries again."""
 
 
+class HistoryTooNew(HistoryFailed):
+    """A newer version wrote it, and it is left as it was. A control plane that finds it so doesn't start."""
+
+
 class HistoryMark(msgspec.Struct, frozen=True, kw_only=True):
     """How far a history has come: all facts up to `position` of the log of that cluster are in it."""
 
@@ -244,62 +248,49 @@ class History(Protocol):
     """
 
     async def open(self) -> HistoryMark:
-        """May be called again after HistoryFailed."""
-        ...
+        """May be called again after HistoryFailed. Raises: HistoryTooNew."""
 
     async def record(self, batch: HistoryBatch) -> None: ...
 
     async def rewind(self, mark: HistoryMark) -> HistoryMark:
         """Drop what came after a mark. Answers what stands now: 0 if dropped ends may have replaced others (H2)."""
-        ...
 
     async def ids(self, wanted: JobFilter | None, below: JobId, most: int) -> list[JobId]:
         """The newest `most` jobs that match, newest first, with ids below `below`. None = all, members and arrays."""
-        ...
 
     async def jobs(self, ids: Sequence[JobId]) -> list[Job]:
         """Those that are there, newest first."""
-        ...
 
     async def arrays(self, below: JobId, most: int) -> list[Job]:
         """The newest arrays with members that never became records, newest first, with ids below `below`."""
-        ...
 
     async def usage(self, query: UsageQuery, most: int, keys: Sequence[str] | None = None) -> list[UsageSum]:
         """The largest sums; or those of certain keys, as far as they are there."""
-        ...
 
     async def charged(self, query: UsageQuery, jobs: Sequence[JobId]) -> list[tuple[str, JobId]]:
         """Which keys these jobs are counted under, so that nobody counts them twice."""
-        ...
 
     async def offers(self, since: Instant, until: Instant) -> list[Offer]:
         """Those of a span, and of each node the newest one before it, in order of time."""
-        ...
 
     async def held(self, spans: Sequence[Span], through: Position) -> int:
         """GPU-milliseconds held on those nodes at those times."""
-        ...
 
     async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
         """The newest rows that match, newest first, with keys below `below`; 0 = from the newest on."""
-        ...
 
     async def trim(self, before: Instant, rows_max: int) -> int:
         """Drop what ended before then, and the oldest of more than `rows_max` jobs; answer how many jobs went.
         Must not delay a concurrent `record` noticeably."""
-        ...
 
     async def trim_audit(self, before: Instant, rows_max: int) -> int:
         """Drop rows of the audit trail from before then, and the oldest of more than `rows_max`; answer how many went.
         Of commands that left no fact at most a quarter of `rows_max` stay, and rows about jobs go before others: who is
         refused often, or submits much, can't push out who made a token. Must not delay a concurrent `record`
         noticeably."""
-        ...
 
     async def copy(self) -> "HistoryCopy":
         """All that is in it now, to be read and then closed by whoever asked."""
-        ...
 
     async def close(self) -> None: ...
 

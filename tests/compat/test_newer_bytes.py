@@ -63,10 +63,16 @@ def a_newer_schema(folder: Path) -> None:
         db.execute("PRAGMA user_version = 999")
 
 
+def a_newer_schema_of_the_history(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "history.db")) as db:
+        db.execute("PRAGMA user_version = 999")
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     with closing(sqlite3.connect(folder / "stoker.db")) as db:
         log = repr(db.execute("SELECT * FROM event").fetchall()).encode()
-    return {path.name: path.read_bytes() for path in folder.glob("snapshot-*")} | {"log": log}
+    kept = [*folder.glob("snapshot-*"), folder / "history.db"]
+    return {path.name: path.read_bytes() for path in kept} | {"log": log}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +82,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         a_kind_of_event_that_was_added,
         a_snapshot_of_a_newer_format,
         a_newer_schema,
+        a_newer_schema_of_the_history,
     ],
 )
 def test_a_folder_of_a_newer_version_is_refused_and_not_changed(folder: Path, newer: Callable[[Path], None]) -> None:

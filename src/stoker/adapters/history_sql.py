@@ -6,7 +6,8 @@ both are inside this adapter.
 Rules: H1 to H4 of the port, and
        K1  WAL with synchronous=FULL: a batch is on the disk once `record` returns
        K2  rows are removed in transactions of TRIM_ROWS rows per table, between which batches get through
-       K3  a store that belongs to something else, or to a newer Stoker, is left alone; the message says how to go on
+       K3  a store that belongs to something else, or to a newer Stoker, is left alone; the message says how to go on,
+           but of a newer one only what it is: it holds what would be lost
        K4  rows of the audit trail are read and looked into by the reading thread
        K5  on a full disk it opens and can be read
 Limits: of holdings at most HOLDINGS_PER_JOB times as many rows as of jobs, the oldest go first; offers go with age.
@@ -34,7 +35,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import Offer, Span, UsageQuery, UsageSum
-from stoker.ports import HistoryBatch, HistoryCopy, HistoryFailed, HistoryMark
+from stoker.ports import HistoryBatch, HistoryCopy, HistoryFailed, HistoryMark, HistoryTooNew
 
 HISTORY_NAME: Final = "history.db"
 BUSY_TIMEOUT_S: Final = 10.0
@@ -167,7 +168,9 @@ class SqliteHistory:
             return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
         except sqlite3.Error as fault:
             raise self._failed(fault) from fault
-        except (ForeignStore, StokerError) as fault:
+        except StokerError as fault:
+            raise HistoryTooNew(fault.refusal.message) from fault
+        except ForeignStore as fault:
             raise HistoryFailed(f"{self._path} can't be used: {fault}{_WAY_OUT}") from fault
 
     async def _ask(self, statement: str, values: Sequence[sql.Value]) -> list[tuple]:  # type: ignore[type-arg]  # rows of whatever was asked for

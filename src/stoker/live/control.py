@@ -74,7 +74,7 @@ async def recover_control(
 
     `open_to_owner`: nobody but its owner reaches it, so it wants no token.
     `pair`: what it is among several, of whom it begins as a standby.
-    Raises: LogDamaged.
+    Raises: LogDamaged, HistoryTooNew.
     """
     recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
     state = recovered.state

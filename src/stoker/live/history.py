@@ -36,7 +36,7 @@ from stoker.live.feed import Entry
 from stoker.live.history_notes import EndedAttempt, EndedJob, Note, batch_of, known_batch
 from stoker.live.settings import HistorySettings
 from stoker.live.world import World
-from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark
+from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark, HistoryTooNew
 
 NOTES_MAX: Final = 50_000
 """Minutes of the busiest cluster, a day of a usual one."""
@@ -155,7 +155,7 @@ class Recorder:
         self._met = False
 
     async def follow(self, committer: Committer) -> None:
-        """From now on facts come from this writer, and are durable when it says so."""
+        """From now on facts come from this writer, and are durable when it says so. Raises: HistoryTooNew."""
         self._committer = committer
         self.trail.replaying = False
         committer.on_applied(self.note)
@@ -164,6 +164,8 @@ class Recorder:
         try:
             async with self._turn:
                 await self._meet()
+        except HistoryTooNew:
+            raise
         except HistoryFailed as fault:
             self._failed(fault)
         self._news.set()

@@ -38,7 +38,7 @@ from stoker.live.rpc.server import RpcServer
 from stoker.live.settings import ControlSettings, is_loopback
 from stoker.live.supervise import DutyEnded
 from stoker.live.world import World
-from stoker.ports import LogConflict, LogDamaged, LogFailed
+from stoker.ports import HistoryTooNew, LogConflict, LogDamaged, LogFailed
 from stoker.wire.versions import PRODUCT
 
 SWITCH_S: Final = 0.0005
@@ -182,7 +182,7 @@ def as_refusals() -> Iterator[None]:
     """What ends a control plane, in words for whoever started it."""
     try:
         yield
-    except LogTooNew as fault:
+    except (LogTooNew, HistoryTooNew) as fault:
         hint = f"nothing was changed; start the version of Stoker that wrote it, or a newer one (this is {PRODUCT})"
         raise StokerError(refuse("store_too_new", str(fault), hint)) from fault
     except LogDamaged as fault:
