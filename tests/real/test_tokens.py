@@ -16,6 +16,7 @@ import pytest
 
 from stoker.adapters.data_folder import hold_folder
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.log_store import ELSEWHERE_NAME
 from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import Refusal
@@ -240,6 +241,30 @@ def test_a_folder_that_another_program_holds_is_told_with_its_holder(
     held.release()
     assert refusal.code == "data_dir_held"
     assert str(os.getpid()) in refusal.message
+
+
+def test_where_the_log_is_in_a_database_a_stopped_control_plane_is_not_asked_in_its_folder(tmp_path: Path) -> None:
+    """An empty list would say that nobody has a token."""
+    (tmp_path / ELSEWHERE_NAME).write_text("")
+    with tokens_in(tmp_path) as tokens:
+        create = partial(tokens.create_token, NewTokenBody(role=Role.ADMIN))
+        for ask in (tokens.tokens, create, partial(tokens.revoke_token, "t1")):
+            refusal = refused(ask)
+            assert refusal.code == "store_moved"
+            assert "start it" in refusal.hint
+    assert not (tmp_path / STORE_NAME).exists()
+
+
+def test_one_whose_log_is_in_a_database_is_waited_for_while_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ELSEWHERE_NAME).write_text("")
+    held = hold_folder(tmp_path)
+    monkeypatch.setattr(token_store, "HELD_TRIES", 2)
+    with tokens_in(tmp_path) as tokens:
+        assert refused(tokens.tokens).code == "data_dir_held"
+        held.release()
+        assert refused(tokens.tokens).code == "store_moved"
 
 
 def test_the_folder_of_stoker_up_is_told_from_that_of_its_control_plane(tmp_path: Path) -> None:

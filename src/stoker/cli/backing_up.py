@@ -18,12 +18,12 @@ from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder import sync_folder
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.log_store import ELSEWHERE_NAME, log_at
+from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.pause import pause
-from stoker.cli.token_store import HELD_PAUSE_S, HELD_TRIES, as_owner, must_be_control
+from stoker.cli.token_store import HELD_PAUSE_S, HELD_TRIES, as_owner, must_be_control, must_have_its_log
 from stoker.live.backup import Backups
 from stoker.live.control import recover_control
 from stoker.live.main import as_refusals
@@ -111,9 +111,7 @@ class _Tee:
 
 
 def _of_stopped(folder: Path, out: BinaryIO) -> BackupHead:
-    if (folder / ELSEWHERE_NAME).exists():
-        message = f"the log of {folder} is in PostgreSQL, and its control plane doesn't run"
-        raise StokerError(refuse("store_moved", message, "start it: a backup is taken of one that runs"))
+    must_have_its_log(folder)
     if not (folder / STORE_NAME).exists():
         message = f"{folder} holds no control plane's store"
         raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))

@@ -8,6 +8,7 @@ Rules: D1  without a data folder the server is asked, as by every other command
        D5  while a control plane starts or ends, it holds the folder and has no socket yet, or no longer: that is waited
            out for a few seconds
        D6  where it is one of several, a stopped one is left alone: the others may have gone on without it
+       D7  so is one whose log is in a database: the folder doesn't say which, since its address may hold a password
 """
 
 import asyncio
@@ -20,9 +21,9 @@ from typing import Final, Protocol, TypeVar
 from msgspec.structs import replace
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder import unusable
+from stoker.adapters.data_folder import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_store import log_at
+from stoker.adapters.log_store import ELSEWHERE_NAME, log_at
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.member_mark import member_in
 from stoker.adapters.sqlite_journal import STORE_NAME
@@ -69,7 +70,8 @@ class Tokens(Protocol):
 @contextmanager
 def tokens_in(data_dir: Path) -> Iterator[Tokens]:
     """Those of the control plane whose data folder this is. Each method raises StokerError `data_dir_unusable`,
-    `data_dir_held`, `store_too_new`, `log_damaged` or `log_failed` beside what a control plane refuses with."""
+    `data_dir_held`, `store_moved`, `store_too_new`, `log_damaged` or `log_failed` beside what a control plane refuses
+    with."""
     yield FolderTokens(data_dir)
 
 
@@ -107,6 +109,7 @@ class FolderTokens:
 @contextmanager
 def _tokens_now(folder: Path) -> Iterator[Tokens]:
     if not is_served(folder / SOCKET_NAME):
+        must_have_its_log(folder)
         yield StoppedTokens(folder)
         return
     transport = SocketTransport(folder / SOCKET_NAME)
@@ -226,6 +229,14 @@ class StoppedTokens:
                 return await work(committer)
         finally:
             await log.close()
+
+
+def must_have_its_log(folder: Path) -> None:
+    """D7, where no socket is. Raises: StokerError `store_moved`; `data_dir_held` while it starts or ends."""
+    if (folder / ELSEWHERE_NAME).exists():
+        hold_folder(folder).release()
+        message = f"the log of {folder} is in PostgreSQL, and its control plane doesn't run"
+        raise StokerError(refuse("store_moved", message, "start it, and ask again: it answers then, in that folder"))
 
 
 def must_be_control(folder: Path) -> None:
