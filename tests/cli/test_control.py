@@ -48,7 +48,7 @@ def test_one_that_has_never_read_the_marker_never_shows_epoch_zero() -> None:
 
 def test_a_holder_whose_lease_is_over_is_not_called_active() -> None:
     dead = msgspec.structs.replace(STANDBY, silent=True, unchanged_ms=7_000)
-    assert rows(dead)["active"] == "nobody; a at http://a:8080 hasn't renewed its lease for 7 s"
+    assert rows(dead)["active"] == "nobody, by the marker: a at http://a:8080 hasn't renewed its lease for at least 7 s"
 
 
 @pytest.fixture

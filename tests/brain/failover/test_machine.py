@@ -111,6 +111,14 @@ def test_the_timer_is_set_for_the_very_end_of_the_lease() -> None:
     assert not told.machine.holds(end)
 
 
+def test_one_whose_lease_is_over_and_that_is_heard_is_not_said_to_be_active_by_the_marker() -> None:
+    told = Told(B, log(), seen(marker(3, A, A, B)))
+    told.tell(said(A, Role.ACTIVE), at=5.0)
+    told.tell(seen(marker(3, A, A, B), at=5.0))
+    assert told.machine.marker_client.lease_expired
+    assert told.machine.why == "a said a moment ago that it is active still"
+
+
 def test_it_says_what_forbids_force() -> None:
     told = Told(B)
     assert told.machine.force_obstacle(told.now) == "the marker hasn't been read yet"
@@ -123,7 +131,7 @@ def test_it_says_what_forbids_force() -> None:
     told.tell(seen(marker(3, A, A), at=5.0))
     assert told.machine.force_obstacle(told.now) == ""
     told.tell(said(A, Role.ACTIVE))
-    assert told.machine.force_obstacle(told.now) == "a is active"
+    assert told.machine.force_obstacle(told.now) == "a said a moment ago that it is active still"
     told.tell(said(A))
     told.tell(inputs.ForcePromotion())
     assert told.machine.force_obstacle(told.now) == "it is taking over already"

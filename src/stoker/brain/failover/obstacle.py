@@ -49,7 +49,7 @@ def forced_obstacle(us: Membership, client: MarkerClient, log: LogState | None, 
         return first
     active = None if us.shared_log else peers.active(now)
     if active is not None:
-        return f"{active.name} is active"
+        return _still_heard(active)
     return _lease(us, client.newest, client, peers, now) if client.newest is not None else ""
 
 
@@ -69,7 +69,12 @@ def _lease(us: Membership, marker: Marker, client: MarkerClient, peers: Peers, n
     if not client.lease_expired:
         return f"{marker.holder.name} is active"
     active = None if us.shared_log else peers.active(now)
-    return f"{active.name} is active" if active is not None else ""
+    return _still_heard(active) if active is not None else ""
+
+
+def _still_heard(active: Member) -> str:
+    """The marker doesn't say so."""
+    return f"{active.name} said a moment ago that it is active still"
 
 
 def _without_marker(us: Membership, log: LogState, peers: Peers, now: Mono) -> str:

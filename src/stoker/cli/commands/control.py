@@ -142,7 +142,7 @@ def active_words(view: "ControlView") -> str:
     if not view.marker_reached:
         return f"unknown; last known: {named}" if named else "unknown"
     if view.silent:
-        return f"nobody; {named} hasn't renewed its lease for {view.unchanged_ms // 1_000} s"
+        return f"nobody, by the marker: {named} hasn't renewed its lease for at least {view.unchanged_ms // 1_000} s"
     return named or "nobody"
 
 

@@ -26,7 +26,8 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     marker_reached: bool
     """Has the last look at the marker come back? If not, what it says here is what was last known."""
     unchanged_s: float
-    """For how long the newest known version of the marker has been so: whoever is active renews it."""
+    """For how long at least the newest known version of the marker has been so, counted from when this life first saw
+    it: whoever is active renews it."""
     silent: bool
     """Is the lease of `active` over, and nobody has renewed it?"""
     position: Position
@@ -60,19 +61,21 @@ class Standing(Protocol):
 
 
 def not_active(view: PairView) -> Refusal:
-    """What a standby tells whoever asks for what only the active can do. One whose lease is over isn't named as the
-    place to go: nobody is active then."""
-    another = view.active_http and view.active != view.name
-    goes_to = view.active_http if another and not view.silent else ""
-    if goes_to and view.marker_reached:
+    """What a standby tells whoever asks for what only the active can do. One whose lease is over, or that is only last
+    known, isn't named as the place to go: it may be active no more, and whoever asks this one alone goes on asking."""
+    another = view.active_http if view.active != view.name else ""
+    goes_to = another if view.marker_reached and not view.silent else ""
+    seconds = f"{view.unchanged_s:.0f} s"
+    if goes_to:
         hint = f"ask {goes_to}; with `--server A,B` the command finds the active one by itself"
-    elif goes_to:
-        hint = f"{goes_to} was active {view.unchanged_s:.0f} s ago, the last that is known; here it is: {view.why}"
+    elif another and not view.marker_reached:
+        hint = f"{another} was active by the newest version of the marker that it knows, first seen {seconds} ago"
     elif another:
-        hint = f"{view.active} was active, and hasn't renewed its lease for {view.unchanged_s:.0f} s; here it is: "
-        hint += view.why
+        hint = f"{view.active} was active, and hasn't renewed its lease for at least {seconds}"
     else:
-        hint = f"ask again soon; here it is: {view.why}" if view.why else "ask again soon"
+        hint = "ask again soon"
+    if view.why and not goes_to:
+        hint += f"; here it is: {view.why}"
     return refuse(
         "not_active",
         f"control plane {view.name} is a standby",

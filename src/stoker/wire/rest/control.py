@@ -18,7 +18,8 @@ class ControlView(msgspec.Struct, frozen=True, kw_only=True):
     marker_reached: bool = True
     """Has its last look at the marker come back? If not, what is said of the marker is what was last known."""
     unchanged_ms: int = 0
-    """For how long it has seen the newest version of the marker that it knows. Whoever is active renews it."""
+    """For how long it has seen the newest version of the marker that it knows, which may be older than that. Whoever
+    is active renews it."""
     silent: bool = False
     """Is the lease of `active` over, and nobody has renewed it?"""
     active: str = ""
