@@ -138,7 +138,10 @@ class ReplicaLog(EventLog, Protocol):
     def promised(self) -> Epoch: ...
 
     async def promise(self, epoch: Epoch) -> None:
-        """L6. Also the proof that the store can be written. Raises: LogFailed, after which it may be tried again."""
+        """L6. Raises: LogFailed, after which it may be tried again."""
+
+    async def check_room(self, size_bytes: int) -> None:
+        """So much could be written beside what is there, and made durable. Raises: LogFailed; it may be asked again."""
 
     async def after(self, position: Position, most: int) -> list[Stored]:
         """The next records after `position`, at most `most`, or fewer where they are large; none = that is the end.

@@ -106,6 +106,25 @@ async def test_k5_on_a_full_disk_every_write_is_refused_and_nothing_is_harmed(di
         assert len(await everything(log)) == end
 
 
+async def test_room_is_asked_for_by_writing_and_none_is_taken(disk: Disk) -> None:
+    """A promise of what was promised already writes nothing, and a short record finds a place where a batch won't."""
+    async with opened(disk.store) as (log, _):
+        await log.append(ONE, Position(0), records(1, 5))
+        for _ in range(20):
+            await log.check_room(256 * 1024)
+        disk.fill()
+        await log.promise(log.promised)
+        for size_bytes in (1, 256 * 1024):
+            with pytest.raises(LogFailed, match="No space left on device"):
+                await log.check_room(size_bytes)
+        disk.make_room()
+        await log.check_room(256 * 1024)
+        with pytest.raises(LogFailed, match="No space left on device"):
+            await log.check_room(4 * 1024 * 1024)
+        await log.append(ONE, Position(5), records(6, 5))
+    assert not [path for path in disk.store.folder.iterdir() if path.name.startswith("room-")]
+
+
 async def test_k5_once_there_is_room_a_log_that_is_opened_anew_goes_on(disk: Disk) -> None:
     """The same process, which has been a standby meanwhile."""
     end = await filled(disk)

@@ -175,6 +175,10 @@ class SimLog:
             await self._touch()
             self._disk.promised = epoch
 
+    async def check_room(self, size_bytes: int) -> None:
+        async with self._turn:
+            await self._touch()
+
     async def after(self, position: Position, most: int) -> list[Stored]:
         await self._clock.sleep(self._entropy.jitter(0.0001, 0.002))
         disk = self._disk

@@ -11,6 +11,7 @@ Rules: F1  one process at a time holds a folder; the kernel lets go of the lock 
 import errno
 import fcntl
 import os
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,18 @@ def hold_folder(path: Path) -> HeldFolder:
         os.close(fd)
         raise
     return HeldFolder(path, fd)
+
+
+def check_room(path: Path, size_bytes: int) -> None:
+    """Write so much there, durably, and leave nothing of it. Raises: OSError."""
+    fd, name = tempfile.mkstemp(prefix="room-", dir=path)
+    try:
+        os.unlink(name)
+        os.posix_fallocate(fd, 0, size_bytes)
+        os.pwrite(fd, b"room", 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _lock(path: Path, fd: int, *, was_there: bool) -> None:

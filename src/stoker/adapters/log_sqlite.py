@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stoker.adapters.cut_tail import keep_tail, sweep_tails
-from stoker.adapters.data_folder import HeldFolder, hold_folder, unusable
+from stoker.adapters.data_folder import HeldFolder, check_room, hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.folder_swap import INCOMING_NAME, begin_swap, finish_swap
 from stoker.adapters.history_sql import SqliteHistory
@@ -119,6 +119,9 @@ class SqliteLog:
 
     async def promise(self, epoch: Epoch) -> None:
         await self._in(self._writer, self._promise, epoch)
+
+    async def check_room(self, size_bytes: int) -> None:
+        await self._in(self._writer, self._check_room, size_bytes)
 
     async def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
         through = self._opened().end
@@ -252,6 +255,13 @@ class SqliteLog:
     def _promise(self, epoch: Epoch) -> None:
         """Unlike an append that failed it leaves nothing unknown that matters, so the log goes on."""
         self._usable().promise(epoch)
+
+    def _check_room(self, size_bytes: int) -> None:
+        self._usable()
+        try:
+            check_room(self._path, size_bytes)
+        except OSError as fault:
+            raise LogFailed(f"can't write {size_bytes} bytes to {self._path}: {fault.strerror or fault}") from fault
 
     def _cut(self, position: Position) -> str:
         """K4"""

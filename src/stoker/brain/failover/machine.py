@@ -110,7 +110,7 @@ class Machine:
         if self._phase is Phase.WATCHING:
             return self._obstacle(self._now) or "it is about to take over"
         if self._phase in TAKING_OVER:
-            return f"it is taking over: {self._client.error}" if self._client.error else "it is taking over"
+            return self._client.trouble or "it is taking over"
         if self._phase is Phase.GIVING_BACK and self.role is Role.STANDBY:
             return self._giving_back.why
         return self._ended
@@ -383,8 +383,8 @@ class Machine:
         if self._phase is Phase.GIVING_BACK:
             self._step_down(self._giving_back.code, self._giving_back.why)
             return
-        error = f": {self._client.error}" if self._client.error else ""
-        self._step_down("lease_ended", f"its lease couldn't be renewed in time{error}")
+        why = ": ".join(filter(None, ("its lease couldn't be renewed in time", self._client.trouble)))
+        self._step_down("lease_ended", why)
 
     def _step_down(self, code: str, why: str) -> None:
         """M2"""

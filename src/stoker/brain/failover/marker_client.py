@@ -48,6 +48,8 @@ class MarkerClient:
         """Has the last look or put come back with what `newest` says?"""
         self.error = ""
         """Why the last one hasn't."""
+        self._unwritten = ""
+        """Why the last try of `put` came to nothing. A marker that can't be written may well be read meanwhile."""
         self.put: Marker | None = None
         """Handed out, and nobody knows yet what became of it."""
         self.put_at = Mono(0.0)
@@ -66,6 +68,13 @@ class MarkerClient:
     def idle(self) -> bool:
         """Nothing is under way, and what became of the last put is known."""
         return self._busy is None and self.put is None
+
+    @property
+    def trouble(self) -> str:
+        """For people; empty = nothing is known to be in the way."""
+        if self.error and self.error != self._unwritten:
+            return f"the marker can't be reached: {self.error}"
+        return f"the marker can't be written: {self._unwritten}" if self._unwritten else ""
 
     @property
     def next_version(self) -> int:
@@ -126,7 +135,7 @@ class MarkerClient:
         if self._busy is None:
             return  # an answer that nobody waits for any more
         if self._busy is _Busy.PUT:
-            self._in_doubt, self._looked_at = True, _LONG_AGO
+            self._in_doubt, self._looked_at, self._unwritten = True, _LONG_AGO, error
         self._busy = None
         self._out_of_reach(error)
 
@@ -151,7 +160,7 @@ class MarkerClient:
             return None
         if self._busy is _Busy.PUT:
             self._busy = None
-        put, self.put, self._in_doubt = self.put, None, False
+        put, self.put, self._in_doubt, self._unwritten = self.put, None, False, ""
         if told.won:
             self.error, self.fresh = "", True
             self._learn(put, now)
@@ -167,7 +176,7 @@ class MarkerClient:
         if seen is None or seen.version < put.version:
             self._in_doubt = False  # not done yet: once more
             return None
-        self.put, self._in_doubt = None, False
+        self.put, self._in_doubt, self._unwritten = None, False, ""
         return Outcome.WON if seen.mark == put.mark else Outcome.LOST
 
     def _learn(self, marker: Marker | None, now: Mono) -> None:

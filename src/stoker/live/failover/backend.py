@@ -26,6 +26,8 @@ from stoker.live.replicas import NotActive, Replicas
 from stoker.live.world import World
 from stoker.ports import Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
 
+ROOM_BYTES: Final = 16 << 20
+"""More than a standby takes onto its disk at a stretch, or it would be fit for as long as the next batch is short."""
 ROWS_MAX: Final = 1_000
 """Facts that are applied at a stretch; others get their turn in between."""
 
@@ -129,7 +131,7 @@ class ReplicatedBackend:
         await self._log.promise(epoch)
 
     async def check_writable(self) -> None:
-        await self._log.promise(self._log.promised)
+        await self._log.check_room(ROOM_BYTES)
 
     async def catch_up(self) -> None:
         await _read_on(self._log, self._parts)
@@ -193,7 +195,8 @@ class SharedBackend:
         """Y2."""
 
     async def check_writable(self) -> None:
-        """Whether it can be written shows when somebody leads."""
+        """Whether it can be written shows when somebody leads; here, whether it can be followed."""
+        await self._log.news(self._parts.committer.durable, 0.0)
 
     async def catch_up(self) -> None:
         await _read_on(self._log, self._parts)

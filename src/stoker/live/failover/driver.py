@@ -7,14 +7,15 @@ Rules: D1  every look and every write of the marker is answered, within the leas
        D2  a standby stops following before it promises, and what its log holds is all in its state before it leads
        D3  nothing is carried out for a machine that has stepped down
        D4  who stops on purpose first acknowledges nothing more, lets others get all of it, then gives the lease back
-       D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again
+       D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again, and nobody
+           waits for that: a disk may hang
        D6  a task that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer, or
            a standby would follow nobody, for ever
        D7  an active one whose disk hangs gives the lease to those who are in sync, if there are any
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from stoker.brain.domain.errors import StokerError, refuse
@@ -26,10 +27,11 @@ from stoker.brain.failover.inputs import Input, PeerState, Role
 from stoker.brain.failover.machine import Machine
 from stoker.live.control import ControlPlane, active, following
 from stoker.live.failover.backend import Backend
+from stoker.live.failover.complaints import Complaints
 from stoker.live.failover.follower import StartOver
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.named_tasks import NamedTasks
-from stoker.live.failover.standing import PairView
+from stoker.live.failover.standing import PairView, view_of
 from stoker.live.replicas import NotActive, Replicas
 from stoker.live.supervise import Duties, DutyEnded, first_of
 from stoker.live.world import World
@@ -39,6 +41,8 @@ INBOX_MAX: Final = 10_000
 """Inputs that wait for the machine: more of what peers say is left out, and of the rest there are few at a time."""
 HUNG_LEASES: Final = 4
 """D7: an append that takes as long as so many leases isn't waited for. A disk that only stalls comes back before."""
+FOLLOWED_S: Final = 60.0
+"""A stream that breaks after it was there for so long is told of anew."""
 _ONCE: Final = ("marker", "promise", "follow")
 """Tasks that nobody begins again; a ping is followed by the next."""
 
@@ -70,6 +74,7 @@ class Driver:
     ) -> None:
         """`fit`: could the log be written when the last life ended?"""
         self.machine = machine
+        self.secret_trouble: Callable[[], str] = str
         self._lease = lease
         self._backend = backend
         self._peers = tuple(peers)
@@ -85,7 +90,7 @@ class Driver:
         self._promoted_by = CONTROL
         self._ended: effects.StepDown | None = None
         self._over = asyncio.Event()
-        self._complained: dict[str, str] = {}
+        self._complaints = Complaints(world.telemetry)
 
     # --- what faces see -----------------------------------------------------------------------------------------
 
@@ -98,21 +103,13 @@ class Driver:
         return not self.machine.holds(self._clock.mono())
 
     def view(self) -> PairView:
-        machine, marker = self.machine, self.machine.marker
-        holder, known = marker.holder if marker else None, machine.marker_client
-        return PairView(
-            name=machine.me.name,
-            role=machine.role,
-            epoch=machine.epoch,
-            active=holder.name if holder else "",
-            active_http=marker.http if marker and holder else "",
-            in_sync=tuple(member.name for member in (marker.in_sync if marker and self._backend.owns_log else ())),
-            marker_reached=known.fresh,
-            unchanged_s=self._clock.mono() - known.first_seen_at if marker else 0.0,
-            silent=holder not in (None, machine.me) and known.lease_expired,
-            position=self._parts.committer.durable,
+        return view_of(
+            self.machine,
+            self._clock.mono(),
+            self._parts.committer.durable,
             lag_ms=round(self._backend.lag_s() * 1_000) if self.follows else 0,
-            why=machine.why,
+            owns_log=self._backend.owns_log,
+            secret=self.secret_trouble(),
         )
 
     def pinged(self, said: PeerState) -> PeerState:
@@ -284,11 +281,11 @@ class Driver:
         try:
             marker = await self._lease.read()
         except (LeaseUnreachable, StokerError) as fault:
-            self._lost(fault)
+            self._lost("look", fault)
             return
-        self._complained.pop("marker", None)
-        if not self._fit:
-            await self._try_log()
+        self._complaints.over("look")
+        if not self._fit and "log" not in self._tasks:
+            self._tasks.begin("log", self._try_log())
         self._tell_log()
         self._tell(inputs.MarkerSeen(marker=marker, asked_at=asked_at))
 
@@ -296,29 +293,29 @@ class Driver:
         try:
             won = await self._lease.put(effect.marker)
         except (LeaseUnreachable, StokerError) as fault:
-            self._lost(fault)
+            self._lost("put", fault)
             return
-        self._complained.pop("marker", None)
+        self._complaints.over("look", "put")
         if self._disk_hangs():
             self._unfit(LogFailed("the disk takes nothing any more, and says nothing"))
         else:
             self._tell_log()
         self._tell(inputs.MarkerPut(marker=effect.marker, won=won))
 
-    def _lost(self, fault: LeaseUnreachable | StokerError) -> None:
+    def _lost(self, what: str, fault: LeaseUnreachable | StokerError) -> None:
         why = f"{fault.refusal.message}; {fault.refusal.hint}" if isinstance(fault, StokerError) else str(fault)
-        self._complain("marker", "marker_unreachable", why)
+        self._complaints.say(what, "marker_unreachable", why)
         self._tell(inputs.MarkerFailed(error=why))
 
     async def _ping(self, link: PeerLink) -> None:
         try:
             said = await link.ping(self._own_state())
         except PeerDown as fault:
-            self._complain(link.address, "peer_unreachable", str(fault))
+            self._complaints.say(link.address, "peer_unreachable", str(fault))
         except PeerRefused as fault:
-            self._complain(link.address, "peer_refused", str(fault))
+            self._complaints.say(link.address, "peer_refused", str(fault))
         else:
-            self._complained.pop(link.address, None)
+            self._complaints.over(link.address)
             self._links = {member: each for member, each in self._links.items() if each is not link}
             self._links[said.member] = link
             self._tell(said)
@@ -346,7 +343,9 @@ class Driver:
         except LogFailed:
             return
         self._fit = True
+        self._complaints.over("log")
         self._telemetry.event("log_fit_again")
+        self._tell_log()
 
     def _disk_hangs(self) -> bool:
         """D7"""
@@ -355,7 +354,7 @@ class Driver:
 
     def _unfit(self, fault: LogFailed) -> None:
         self._fit = False
-        self._complain("log", "log_unfit", str(fault))
+        self._complaints.say("log", "log_unfit", str(fault))
         self._tell_log()
 
     # --- following ----------------------------------------------------------------------------------------------
@@ -370,12 +369,15 @@ class Driver:
             marker = self.machine.marker
             holder = marker.holder if marker else None
             link = self._links.get(holder) if holder and self._fit else None
+            began = self._clock.mono()
             try:
                 await self._backend.follow(link)
             except PeerDown as fault:
-                self._complain("follow", "replication_lost", str(fault))
+                if self._clock.mono() - began > FOLLOWED_S:
+                    self._complaints.over("follow")
+                self._complaints.say("follow", "replication_lost", str(fault))
             except PeerRefused as fault:
-                self._complain("follow", "replication_refused", str(fault))
+                self._complaints.say("follow", "replication_refused", str(fault))
             except LogFailed as fault:
                 self._unfit(fault)
                 if self._backend.owns_log:  # it takes nothing more before it is opened anew
@@ -389,9 +391,3 @@ class Driver:
     def _start_over(self, code: str, fault: BaseException) -> None:
         self._tell(inputs.Tick())
         self._ended = self._ended or effects.StepDown(code=code, why=str(fault))
-
-    def _complain(self, about: str, name: str, why: str) -> None:
-        """Once, until it is otherwise."""
-        if self._complained.get(about) != why:
-            self._complained[about] = why
-            self._telemetry.warn(name, error=why)

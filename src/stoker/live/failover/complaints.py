@@ -1,0 +1,30 @@
+"""What is wrong, and was it said already?
+
+Rules: W1  what is wrong is said once, and again only after it was otherwise
+       W2  where the words change each time (a number in them does), they are said COMPLAINTS_MAX times at most
+"""
+
+from typing import Final
+
+from stoker.ports import Telemetry
+
+COMPLAINTS_MAX: Final = 5
+
+
+class Complaints:
+    """Of one life, by what they are about."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._said: dict[str, set[str]] = {}
+
+    def say(self, about: str, name: str, why: str) -> None:
+        said = self._said.setdefault(about, set())
+        if why not in said and len(said) < COMPLAINTS_MAX:
+            said.add(why)
+            self._telemetry.warn(name, error=why)
+
+    def over(self, *about: str) -> None:
+        """It is otherwise now."""
+        for each in about:
+            self._said.pop(each, None)
