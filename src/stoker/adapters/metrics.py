@@ -56,6 +56,7 @@ HELP: Final[Mapping[str, str]] = {
     "partition_deleted": "Partitions deleted.",
     "pass": "Time that one scheduling pass took to decide.",
     "pass_faults": "Scheduling passes that broke, which is a defect.",
+    "peer_secret_ok": "1 while the secret of the control planes lies where they read it, 0 while it does not.",
     "placements": "Jobs that a pass placed and the writer accepted.",
     "placements_refused": "Placements that no longer held when they were to be written.",
     "quota_updated": "Changes of how the classes share the GPUs.",

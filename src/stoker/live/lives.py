@@ -47,6 +47,8 @@ class OwnLogs:
     """To each of the others."""
     incoming: Callable[[], Incoming]
     """Where a backup of the active is put together."""
+    secret_trouble: Callable[[], str] = str
+    """What is wrong with the secret by which they know each other; empty = nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,9 @@ class Lives:
         holds, sync = _holds(machine, world.clock), failover.mode == "sync"
         replication = Replication(own, world, timing=failover.timing, sync=sync, holds=holds)
         replicated = ReplicatedBackend(machine.me, own, replication, world, logs.incoming)
-        return self._driver(machine, replicated, logs.links), own, replication
+        driver = self._driver(machine, replicated, logs.links)
+        driver.secret_trouble = logs.secret_trouble
+        return driver, own, replication
 
     def _machine(self, uid: str, *, shared_log: bool) -> Machine:
         failover = self._settings.failover

@@ -39,7 +39,7 @@ from stoker.live.rpc.server import RpcServer
 from stoker.live.settings import ControlSettings
 from stoker.live.supervise import Duties, first_of
 from stoker.live.world import World
-from stoker.ports import LeaseUnreachable
+from stoker.ports import Entropy, LeaseUnreachable, Telemetry
 from stoker.wire.versions import PRODUCT
 
 CALL_PART: Final = 0.4
@@ -60,7 +60,7 @@ async def run_pair(
     Raises: StokerError, LogDamaged, DutyEnded.
     """
     async with AsyncExitStack() as undo:
-        secret = _Secret()
+        secret = _Secret(world.telemetry)
         faces = _Faces(settings, world, secret, on_ready)
         async with Duties() as duties, serve_http(faces.between, listeners, duties):
             around = await _surroundings(settings, world, undo, secret, faces.between, stop)
@@ -70,11 +70,30 @@ async def run_pair(
 class _Secret:
     """By which peers know each other; empty until the marker's folder could be read."""
 
-    def __init__(self) -> None:
+    def __init__(self, telemetry: Telemetry) -> None:
         self.text = ""
+        self._trouble = ""
+        self._telemetry = telemetry
 
     def __call__(self) -> str:
         return self.text
+
+    def trouble(self) -> str:
+        """What is wrong with its file; empty = nothing."""
+        return self._trouble
+
+    async def read(self, lease: FileLease, entropy: Entropy) -> None:
+        """Raises: StokerError `peer_secret_unusable`, LeaseUnreachable."""
+        self.text = await lease.secret(entropy, self._noticed)
+        self._telemetry.gauge("peer_secret_ok", 1)
+
+    def _noticed(self, trouble: str) -> None:
+        self._trouble = trouble
+        self._telemetry.gauge("peer_secret_ok", 0 if trouble else 1)
+        if trouble:
+            self._telemetry.warn("peer_secret_changed", error=trouble)
+        else:
+            self._telemetry.event("peer_secret_as_it_was")
 
 
 async def _surroundings(
@@ -109,6 +128,7 @@ async def _surroundings(
         log=lambda: replica_log_at(folder, world.entropy, world.telemetry),
         links=links,
         incoming=lambda: IncomingFolder(folder),
+        secret_trouble=secret.trouble,
     )
     return Surroundings(logs=own, history=lambda: SqliteHistory(folder), lease=lease)
 
@@ -132,7 +152,7 @@ async def _prepare(lease: FileLease, world: World, secret: _Secret, between: Bet
     while not secret.text and not stop.is_set():
         try:
             place = await lease.check_folder()
-            secret.text = await lease.secret(world.entropy)
+            await secret.read(lease, world.entropy)
         except LeaseUnreachable as fault:
             if told != str(fault):
                 told = str(fault)

@@ -130,6 +130,7 @@ def _show(form: str, view: "ControlView") -> None:
         ("position", view.position),
         ("lag", f"{view.lag_ms / 1_000:.1f} s" if view.role == "standby" else ""),
         ("why not active", view.why),
+        ("secret", view.secret),
     )
     show_pairs(form, ((key, shown) for key, shown in pairs if shown != ""), view)
 

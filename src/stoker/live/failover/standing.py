@@ -6,7 +6,9 @@ import msgspec
 
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import Epoch, Position, Principal
+from stoker.brain.domain.units import Mono
 from stoker.brain.failover.inputs import Role
+from stoker.brain.failover.machine import Machine
 from stoker.live.replicas import Replicas
 
 
@@ -36,6 +38,8 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     """How old what we show may be; 0 for the active."""
     why: str
     """Why we don't take over; empty for the active."""
+    secret: str
+    """What is wrong with the secret by which we know each other; empty = nothing, or it wants none."""
 
 
 class Standing(Protocol):
@@ -58,6 +62,27 @@ class Standing(Protocol):
         Raises: StokerError `promotion_refused`.
         """
         ...
+
+
+def view_of(machine: Machine, now: Mono, position: Position, *, lag_ms: int, owns_log: bool, secret: str) -> PairView:
+    """`position` is that of our log. `owns_log`: nobody else reaches it."""
+    marker, known = machine.marker, machine.marker_client
+    holder = marker.holder if marker else None
+    return PairView(
+        name=machine.me.name,
+        role=machine.role,
+        epoch=machine.epoch,
+        active=holder.name if holder else "",
+        active_http=marker.http if marker and holder else "",
+        in_sync=tuple(member.name for member in (marker.in_sync if marker and owns_log else ())),
+        marker_reached=known.fresh,
+        unchanged_s=now - known.first_seen_at if marker else 0.0,
+        silent=holder not in (None, machine.me) and known.lease_expired,
+        position=position,
+        lag_ms=lag_ms,
+        why=machine.why,
+        secret=secret,
+    )
 
 
 def not_active(view: PairView) -> Refusal:

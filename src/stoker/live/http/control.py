@@ -52,4 +52,5 @@ def _view(control: ControlPlane) -> ControlView:
         position=view.position,
         lag_ms=view.lag_ms,
         why=view.why,
+        secret=view.secret,
     )

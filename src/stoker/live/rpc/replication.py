@@ -89,7 +89,10 @@ class ReplicationService(ReplicationServiceServicer):
         text = found.encode() if isinstance(found, str) else bytes(found)
         if not hmac.compare_digest(text, secret.encode()):
             message = "the call shows another secret than that of this pair of control planes, or none"
-            hint = "let `failover.marker` of all of them name the same folder, and give that folder to nobody else"
+            hint = (
+                "let `failover.marker` of all of them name the same folder, and give it to nobody else; if they do, "
+                "its secret was exchanged while one of them ran: stop all of them, and start them"
+            )
             raise StokerError(refuse("peer_secret_wrong", message, hint))
 
 

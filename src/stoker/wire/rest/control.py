@@ -33,3 +33,5 @@ class ControlView(msgspec.Struct, frozen=True, kw_only=True):
     """How old what it shows may be."""
     why: str = ""
     """Why a standby doesn't take over."""
+    secret: str = ""
+    """What is wrong with the secret by which control planes know each other. Empty = nothing, or they want none."""
