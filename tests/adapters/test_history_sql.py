@@ -11,6 +11,7 @@ import pytest
 from stoker.adapters import history_audit, history_sql
 from stoker.adapters import history_statements as sql
 from stoker.adapters.history_sql import HISTORY_NAME, SqliteHistory
+from stoker.adapters.sqlite_schema import HISTORY_STEPS
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.ids import JobId, Position
@@ -181,7 +182,7 @@ async def test_no_question_about_certain_jobs_reads_the_whole_history(store: His
 
 
 async def test_a_history_from_before_there_was_an_audit_trail_gets_one(store: HistoryFolder) -> None:
-    first = next(iter(sorted(history_sql._MIGRATIONS.glob("0001_*.sql"))))
+    first = next(iter(sorted(HISTORY_STEPS.glob("0001_*.sql"))))
     with closing(sqlite3.connect(store.path)) as db:
         db.executescript(f"{first.read_text('utf-8')}\nPRAGMA user_version = 1;")
         db.execute("INSERT INTO mark VALUES (1, 'cluster-1', 7)")

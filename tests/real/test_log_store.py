@@ -1,5 +1,6 @@
-"""Which store a data folder may be opened with: rules C2 and C3 of `adapters/log_store.py`."""
+"""Which store may a folder be opened with? C2 and C3 of `adapters/log_store.py`, T1 of `cli/doctor/store.py`."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,10 +8,17 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.history_sql import SqliteHistory, cluster_in
 from stoker.adapters.log_store import ELSEWHERE_NAME, log_at, shared_log_at
+from stoker.brain.domain.access import OWNER
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.ports import EventLog
+from stoker.brain.domain.units import Instant
+from stoker.brain.state.codec import Fact, encode_fact
+from stoker.brain.state.events.leadership import ClusterCreated
+from stoker.cli.doctor.finding import Level, Said
+from stoker.cli.doctor.store import store as looked_at
+from stoker.ports import EventLog, HistoryBatch, HistoryMark
 from tests.real.database_store import DatabaseStore
 from tests.real.postgres import Server, programs, server
 
@@ -81,3 +89,84 @@ async def test_c2_a_folder_whose_log_is_in_one_store_is_not_opened_with_the_othe
     here = log_at(tmp_path / "here", "", SystemClock(), SystemEntropy(), store)
     await opened_and_closed(here, writes=True)
     assert "leave store.url empty" in await refused(log_of(tmp_path / "here", store))
+
+
+def told(store: DatabaseStore, folder: Path, url: str = "") -> Said:
+    """The only finding."""
+    (said,) = list(looked_at(url or store.url, folder))
+    return said
+
+
+def begun(store: DatabaseStore, folder: Path, cluster_id: str = "c1") -> None:
+    async def begin() -> None:
+        log = log_of(folder, store)
+        fact = Fact(at=Instant(0), by=OWNER.principal, event=ClusterCreated(cluster_id=cluster_id))
+        try:
+            await log.append(Epoch(1), await log.open(), [encode_fact(fact)])
+        finally:
+            await log.close()
+
+    asyncio.run(begin())
+
+
+def test_t1_an_empty_database_and_one_of_the_folders_own_cluster_are_fine(postgres: Server, tmp_path: Path) -> None:
+    store = DatabaseStore(postgres)
+    said = told(store, tmp_path)
+    assert (said.level, "empty" in said.what) == (Level.OK, True)
+    assert store.sql("SELECT to_regclass('stoker_schema') IS NULL") == "t", "nothing was made"
+    begun(store, tmp_path)
+    said = told(store, tmp_path)
+    assert (said.level, "cluster c1, 1 events" in said.what) == (Level.OK, True)
+
+
+def test_t1_an_empty_database_is_wrong_where_the_log_was_in_one_that_is_not(postgres: Server, tmp_path: Path) -> None:
+    begun(DatabaseStore(postgres), tmp_path)
+    said = told(DatabaseStore(postgres), tmp_path)
+    assert said.level is Level.ERROR
+    assert "is empty" in said.what
+
+
+def test_t1_the_database_of_another_cluster_than_the_folders_history_is_told(postgres: Server, tmp_path: Path) -> None:
+    store = DatabaseStore(postgres)
+    begun(store, tmp_path, "c1")
+
+    async def note() -> None:
+        history = SqliteHistory(tmp_path)
+        try:
+            await history.open()
+            await history.record(HistoryBatch(mark=HistoryMark(cluster_id="c2", position=Position(1))))
+            assert cluster_in(tmp_path) == "c2", "while it is open"
+        finally:
+            await history.close()
+
+    asyncio.run(note())
+    said = told(store, tmp_path)
+    assert said.level is Level.ERROR
+    assert "holds cluster c1" in said.what
+    assert "the history of c2" in said.what
+
+
+def test_t1_a_newer_schema_and_a_server_that_takes_no_writes_are_told(postgres: Server, tmp_path: Path) -> None:
+    store = DatabaseStore(postgres)
+    begun(store, tmp_path)
+    said = told(store, tmp_path, f"{store.url}%20-cdefault_transaction_read_only%3Don")
+    assert (said.level, "takes no writes" in said.what) == (Level.ERROR, True)
+    store.sql("INSERT INTO stoker_schema VALUES (99)")
+    said = told(store, tmp_path)
+    assert (said.level, "has schema 99" in said.what) == (Level.ERROR, True)
+
+
+def test_t1_s4_an_account_that_may_only_read_is_told_which_rights_it_lacks(postgres: Server, tmp_path: Path) -> None:
+    """By the doctor, and by a start before its first append: both said that the disk may be full."""
+    store = DatabaseStore(postgres)
+    begun(store, tmp_path)
+    store.sql(f"CREATE ROLE reader_{store.name} LOGIN")
+    for right in ("USAGE, CREATE ON SCHEMA", "SELECT ON ALL TABLES IN SCHEMA"):
+        store.sql(f"GRANT {right} {store.name} TO reader_{store.name}")
+    url = store.url.replace("postgres@", f"reader_{store.name}@")
+    said = told(store, tmp_path, url)
+    assert (said.level, "UPDATE on stoker_end, INSERT on stoker_event" in said.what) == (Level.ERROR, True)
+    log = log_at(tmp_path, url, SystemClock(), SystemEntropy(), store)
+    with pytest.raises(StokerError, match=r"lacks rights.*INSERT on stoker_event") as caught:
+        asyncio.run(opened_and_closed(log))
+    assert caught.value.refusal.code == "store_unreachable"

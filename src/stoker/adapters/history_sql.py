@@ -17,7 +17,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -26,7 +26,7 @@ from stoker.adapters import history_audit
 from stoker.adapters import history_statements as sql
 from stoker.adapters.data_folder import make_private
 from stoker.adapters.history_copy import FileCopy, remove_leftovers
-from stoker.adapters.sqlite_schema import ForeignStore, migrate
+from stoker.adapters.sqlite_schema import HISTORY_STEPS, ForeignStore, migrate
 from stoker.adapters.sqlite_store import SqliteStore, is_damage, words
 from stoker.brain.domain.audit import NUMBERS, AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError
@@ -51,11 +51,24 @@ FACTLESS_SHARE: Final = 4
 _WAY_OUT: Final = (
     ". To recover: move it away, or restore it from a backup; without one a new history begins with what is still known"
 )
-_MIGRATIONS: Final = Path(__file__).parent / "migrations" / "history"
 _APPLICATION_ID: Final = 0x53544B48
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
+
+
+def cluster_in(data_dir: Path) -> str:
+    """Of which cluster the history in a folder is, for somebody who only looks; empty = none, or not to be known
+    without a change to what is there."""
+    path = data_dir.absolute() / HISTORY_NAME
+    wal, index = path.with_name(f"{HISTORY_NAME}-wal"), path.with_name(f"{HISTORY_NAME}-shm")
+    if not path.exists() or (wal.exists() and not index.exists()):
+        return ""
+    how = "mode=ro" if wal.exists() else "immutable=1"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.as_uri()}?{how}", uri=True)) as db:
+        row = db.execute(sql.READ_MARK).fetchone()
+        return str(row[0]) if row else ""
+    return ""
 
 
 class SqliteHistory:
@@ -188,7 +201,7 @@ class SqliteHistory:
         self._store = SqliteStore(self._path, BUSY_TIMEOUT_S)
         db = self._store.writer()
         try:
-            migrate(db, self._path, _MIGRATIONS, _APPLICATION_ID)
+            migrate(db, self._path, HISTORY_STEPS, _APPLICATION_ID)
             row = db.execute(sql.READ_MARK).fetchone()
         except BaseException:
             db.close()

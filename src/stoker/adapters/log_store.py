@@ -46,6 +46,12 @@ def shared_log_at(data_dir: Path, url: str, clock: Clock, entropy: Entropy, tele
     return _Elsewhere(data_dir.absolute(), PostgresLog(url, clock, entropy, telemetry, shared=True))
 
 
+def was_begun_elsewhere(folder: Path) -> bool:
+    """C3: was its log in a database that wasn't empty? Raises: OSError."""
+    mark = folder / ELSEWHERE_NAME
+    return mark.exists() and bool(mark.stat().st_size)
+
+
 def _not_elsewhere(folder: Path) -> None:
     """C2"""
     if (folder / ELSEWHERE_NAME).exists():

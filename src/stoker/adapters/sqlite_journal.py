@@ -18,7 +18,7 @@ from typing import Final
 from stoker.adapters.data_folder import make_private, sync_file, sync_folder
 from stoker.adapters.record_check import RecordDamaged, checksum
 from stoker.adapters.sqlite_reader import checked
-from stoker.adapters.sqlite_schema import ForeignStore, migrate
+from stoker.adapters.sqlite_schema import LOG_STEPS, ForeignStore, migrate
 from stoker.adapters.sqlite_store import SqliteStore, is_damage, words
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import EPOCHS_MAX, LogConflict, LogFailed, Stored
@@ -29,7 +29,6 @@ BUSY_TIMEOUT_S: Final = 30.0
 CHECKPOINT_PAGES: Final = 8_000
 """Where the writer itself moves the WAL into the store (32 MiB). Usually the side thread has done it long before."""
 
-_MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _APPLICATION_ID: Final = 0x53544B52
 
 
@@ -236,6 +235,6 @@ def _connect(store: SqliteStore) -> sqlite3.Connection:
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     try:
-        migrate(db, path, _MIGRATIONS, _APPLICATION_ID)
+        migrate(db, path, LOG_STEPS, _APPLICATION_ID)
     except ForeignStore as fault:
         raise RecordDamaged(0, str(fault)) from fault

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stoker.agent.machine import local_address
 from stoker.agent.settings import AgentSettings
-from stoker.cli.doctor import effective, folder, machine, network, node, serving, users
+from stoker.cli.doctor import effective, folder, machine, network, node, serving, store, users
 from stoker.cli.doctor.finding import Check, Finding, Level
 from stoker.live.settings import ControlSettings
 
@@ -46,7 +46,11 @@ def _control(settings: ControlSettings) -> list[Check]:
         ("http", settings.http.host, settings.http.port),
         ("grpc", settings.grpc.host, settings.grpc.port),
     ]
-    return [*folder.checks("control", settings.data_dir), *network.port_checks(listeners, settings.data_dir)]
+    return [
+        *folder.checks("control", settings.data_dir),
+        store.check(settings.store.url, settings.data_dir),
+        *network.port_checks(listeners, settings.data_dir),
+    ]
 
 
 def _agent(settings: AgentSettings) -> list[Check]:
