@@ -1,0 +1,393 @@
+"""Who tells the failover machine what happens, and carries out what it wants?
+
+One `Driver` is one life of a control plane: recovered from its log it is a standby first, perhaps active later, and
+when it must step down it ends with `NewLife`: what was in its memory then is not trusted, but read from the log anew.
+
+Rules: D1  every look and every write of the marker is answered, within the lease's own bound
+       D2  a standby stops following before it promises, and what its log holds is all in its state before it leads
+       D3  nothing is carried out for a machine that has stepped down
+       D4  who stops on purpose first acknowledges nothing more, lets others get all of it, then gives the lease back
+       D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again, and nobody
+           waits for that: a disk may hang
+       D6  a task that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer, or
+           a standby would follow nobody, for ever
+       D7  an active one whose disk hangs gives the lease to those who are in sync, if there are any
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, assert_never
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import CONTROL, Principal
+from stoker.brain.domain.marker import Member
+from stoker.brain.failover import effects, inputs
+from stoker.brain.failover.effects import Effect
+from stoker.brain.failover.inputs import Input, PeerState, Role
+from stoker.brain.failover.machine import Machine
+from stoker.live.control import ControlPlane, active, following
+from stoker.live.failover.backend import Backend
+from stoker.live.failover.complaints import Complaints
+from stoker.live.failover.follower import StartOver
+from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
+from stoker.live.failover.named_tasks import NamedTasks
+from stoker.live.failover.standing import PairView, view_of
+from stoker.live.replicas import NotActive, Replicas
+from stoker.live.supervise import Duties, DutyEnded, first_of
+from stoker.live.world import World
+from stoker.ports import Lease, LeaseUnreachable, LogFailed
+
+INBOX_MAX: Final = 10_000
+"""Inputs that wait for the machine: more of what peers say is left out, and of the rest there are few at a time."""
+HUNG_LEASES: Final = 4
+"""D7: an append that takes as long as so many leases isn't waited for. A disk that only stalls comes back before."""
+FOLLOWED_S: Final = 60.0
+"""A stream that breaks after it was there for so long is told of anew."""
+_ONCE: Final = ("marker", "promise", "follow")
+"""Tasks that nobody begins again; a ping is followed by the next."""
+
+
+class NewLife(Exception):
+    """This life is over; begin another one from what is on disk. The message says why."""
+
+    def __init__(self, why: str, *, fit: bool = True) -> None:
+        super().__init__(why)
+        self.fit = fit
+
+
+class SteppedDown(Exception):
+    """The machine says that we are no longer active."""
+
+
+class Driver:
+    """One life among several control planes. It is the `Standing` that faces see."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        lease: Lease,
+        backend: Backend,
+        peers: Sequence[PeerLink],
+        world: World,
+        *,
+        fit: bool = True,
+    ) -> None:
+        """`fit`: could the log be written when the last life ended?"""
+        self.machine = machine
+        self.secret_trouble: Callable[[], str] = str
+        self._lease = lease
+        self._backend = backend
+        self._peers = tuple(peers)
+        self._clock = world.clock
+        self._telemetry = world.telemetry
+        self._fit = fit
+        self._links: dict[Member, PeerLink] = {}
+        self._inbox: asyncio.Queue[Input] = asyncio.Queue()
+        self._tasks = NamedTasks(self._broke)
+        self._control: ControlPlane | None = None
+        self._led = asyncio.Event()
+        self._lead: effects.Lead | None = None
+        self._promoted_by = CONTROL
+        self._ended: effects.StepDown | None = None
+        self._over = asyncio.Event()
+        self._complaints = Complaints(world.telemetry)
+
+    # --- what faces see -----------------------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> Replicas:
+        return self._backend.replicas
+
+    @property
+    def follows(self) -> bool:
+        return not self.machine.holds(self._clock.mono())
+
+    def view(self) -> PairView:
+        return view_of(
+            self.machine,
+            self._clock.mono(),
+            self._parts.committer.durable,
+            lag_ms=round(self._backend.lag_s() * 1_000) if self.follows else 0,
+            owns_log=self._backend.owns_log,
+            secret=self.secret_trouble(),
+        )
+
+    def pinged(self, said: PeerState) -> PeerState:
+        """A peer says how it is, and asks how we are."""
+        self._tell(said)
+        return self._own_state()
+
+    def _own_state(self) -> PeerState:
+        state = self._parts.committer.state
+        role = Role.ACTIVE if self.machine.holds(self._clock.mono()) else Role.STANDBY
+        return PeerState(member=self.machine.me, role=role, epoch=state.epoch, position=self._parts.committer.durable)
+
+    async def promote(self, by: Principal) -> None:
+        if not self.follows:
+            return
+        self._promoted_by = by
+        view = self.view()
+        self._tell(inputs.ForcePromotion())
+        try:
+            async with asyncio.timeout(3 * self.machine.timing.expiry_s):
+                await self._led.wait()
+                while self._parts.committer.following is not None:
+                    await self._clock.sleep(self.machine.timing.look_s)
+        except TimeoutError as fault:
+            hint = "stop the active one first, and see that the marker can be reached"
+            raise StokerError(refuse("promotion_refused", self.machine.why or view.why, hint)) from fault
+
+    # --- a life -------------------------------------------------------------------------------------------------
+
+    async def live(self, control: ControlPlane, stop: asyncio.Event) -> None:
+        """Standby, then perhaps active, until `stop`. Raises: NewLife; DutyEnded when a part of it died."""
+        self._control = control
+        self._backend.begin(control, self._tell)
+        try:
+            async with Duties() as duties:
+                duties.begin("failover", self._run())
+                async with following(control, snapshots=self._backend.owns_log):
+                    await first_of(duties.until(stop), self._led.wait())
+                if self._lead is not None and not stop.is_set():
+                    await self._act(duties, stop)
+        except DutyEnded as fault:
+            raise self._new_life(fault) from fault
+        except (NotActive, StartOver, StokerError, LogFailed) as fault:
+            raise NewLife(str(fault), fit=not isinstance(fault, LogFailed)) from fault
+        finally:
+            await self._tasks.end()
+
+    async def _act(self, duties: Duties, stop: asyncio.Event) -> None:
+        """Active until `stop`, or until something ends it."""
+        control, lead = self._parts, self._lead
+        assert lead is not None, "nobody leads without a lease"
+        await self._backend.catch_up()  # D2
+        duties.begin("replication", self._backend.lead(lead.epoch))
+        await asyncio.sleep(0)
+        try:
+            by = self._promoted_by if lead.forced else CONTROL
+            async with active(control, lead.epoch, by=by, forced=lead.forced) as working:
+                await first_of(duties.until(stop), working.until(stop))
+        except DutyEnded as fault:
+            if isinstance(fault.__cause__, LogFailed):
+                self._tell(inputs.LogState(epoch=lead.epoch, position=control.committer.durable, fit=False))
+                await self._resigned()
+            raise
+        await self._backend.flush()
+        self._tell_log()
+        self._tell(inputs.Resign())
+        await self._resigned()
+
+    async def _resigned(self) -> None:
+        """D4. Whoever follows needn't wait for the lease to end; but don't hang on a marker that is out of reach."""
+        try:
+            async with asyncio.timeout(self.machine.timing.lease_s):
+                await self._over.wait()
+        except TimeoutError:
+            return
+
+    def _new_life(self, fault: DutyEnded) -> Exception:
+        cause = fault.__cause__
+        if self._ended is not None:
+            return NewLife(self._ended.why, fit=self._fit and not isinstance(cause, LogFailed))
+        if isinstance(cause, NotActive | StartOver):
+            return NewLife(str(cause))
+        if isinstance(cause, LogFailed):
+            return NewLife(str(cause), fit=False)
+        return fault
+
+    @property
+    def _parts(self) -> ControlPlane:
+        assert self._control is not None, "this life hasn't begun"
+        return self._control
+
+    # --- the machine --------------------------------------------------------------------------------------------
+
+    def _tell(self, told: Input) -> None:
+        if self._ended is None and not (isinstance(told, PeerState) and self._inbox.qsize() >= INBOX_MAX):
+            self._inbox.put_nowait(told)
+
+    async def _run(self) -> None:
+        """Feed the machine until it steps down. Raises: SteppedDown."""
+        self._tell_log()
+        self._tell(inputs.Tick())
+        self._start_following()
+        while self._ended is None:
+            told = await self._next()
+            for effect in self.machine.step(told, self._clock.mono()):
+                await self._carry_out(effect)
+        self._over.set()
+        self._telemetry.event("role_changed", role=Role.STANDBY, code=self._ended.code, why=self._ended.why)
+        raise SteppedDown(self._ended.why)
+
+    async def _next(self) -> Input:
+        wait_s = self.machine.next_tick - self._clock.mono()
+        if self._inbox.empty() and wait_s <= 0:
+            return inputs.Tick()
+        try:
+            async with asyncio.timeout(max(0.0, wait_s)):
+                return await self._inbox.get()
+        except TimeoutError:
+            return inputs.Tick()
+
+    def _tell_log(self) -> None:
+        committer = self._parts.committer
+        # A marker that was lost may have moved a shared log further than any record says.
+        epoch = committer.state.epoch if self._backend.owns_log else max(committer.state.epoch, committer.floor)
+        self._tell(inputs.LogState(epoch=epoch, position=committer.durable, fit=self._fit))
+
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case effects.LookAtMarker():
+                self._tasks.begin("marker", self._look())
+            case effects.PutMarker():
+                self._tasks.begin("marker", self._put(effect))
+            case effects.Ping():
+                for link in self._peers:
+                    if f"ping {link.address}" not in self._tasks:
+                        self._tasks.begin(f"ping {link.address}", self._ping(link))
+            case effects.Promise():
+                await self._tasks.stop("follow", "promise")  # D2: nor may one that is being withdrawn begin it anew
+                self._tasks.begin("promise", self._promise(effect))
+            case effects.Follow():
+                self._tasks.begin("promise", self._follow_again(effect))
+            case effects.Lead():
+                self._lead = effect
+                self._led.set()
+                self._show_set(1)
+            case effects.InSyncChanged():
+                self._backend.in_sync_changed(effect.in_sync)
+                self._show_set(len(effect.in_sync))
+                self._telemetry.event("in_sync_changed", members=[member.name for member in effect.in_sync])
+            case effects.StepDown():
+                self._ended = effect
+            case _:
+                assert_never(effect)
+
+    def _show_set(self, members: int) -> None:
+        """Where all reach one log, nobody keeps a copy who could be out of sync."""
+        if self._backend.owns_log:
+            self._telemetry.gauge("in_sync_members", members)
+
+    # --- tasks --------------------------------------------------------------------------------------------------
+
+    def _broke(self, name: str, fault: BaseException) -> None:
+        self._telemetry.warn("failover_task_broke", task=name, error=repr(fault))
+        if name in _ONCE:  # D6
+            self._start_over("start_over", fault)
+
+    async def _look(self) -> None:
+        asked_at = self._clock.mono()
+        try:
+            marker = await self._lease.read()
+        except (LeaseUnreachable, StokerError) as fault:
+            self._lost("look", fault)
+            return
+        self._complaints.over("look")
+        if not self._fit and "log" not in self._tasks:
+            self._tasks.begin("log", self._try_log())
+        self._tell_log()
+        self._tell(inputs.MarkerSeen(marker=marker, asked_at=asked_at))
+
+    async def _put(self, effect: effects.PutMarker) -> None:
+        try:
+            won = await self._lease.put(effect.marker)
+        except (LeaseUnreachable, StokerError) as fault:
+            self._lost("put", fault)
+            return
+        self._complaints.over("look", "put")
+        if self._disk_hangs():
+            self._unfit(LogFailed("the disk takes nothing any more, and says nothing"))
+        else:
+            self._tell_log()
+        self._tell(inputs.MarkerPut(marker=effect.marker, won=won))
+
+    def _lost(self, what: str, fault: LeaseUnreachable | StokerError) -> None:
+        why = f"{fault.refusal.message}; {fault.refusal.hint}" if isinstance(fault, StokerError) else str(fault)
+        self._complaints.say(what, "marker_unreachable", why)
+        self._tell(inputs.MarkerFailed(error=why))
+
+    async def _ping(self, link: PeerLink) -> None:
+        try:
+            said = await link.ping(self._own_state())
+        except PeerDown as fault:
+            self._complaints.say(link.address, "peer_unreachable", str(fault))
+        except PeerRefused as fault:
+            self._complaints.say(link.address, "peer_refused", str(fault))
+        else:
+            self._complaints.over(link.address)
+            self._links = {member: each for member, each in self._links.items() if each is not link}
+            self._links[said.member] = link
+            self._tell(said)
+
+    async def _promise(self, effect: effects.Promise) -> None:
+        try:
+            await self._backend.promise(effect.epoch)
+        except LogFailed as fault:
+            self._unfit(fault)
+        else:
+            self._tell(inputs.Promised(effect.epoch))
+
+    async def _follow_again(self, effect: effects.Follow) -> None:
+        try:
+            await self._backend.promise(effect.epoch)
+        except LogFailed as fault:
+            self._unfit(fault)
+        else:
+            self._start_following()
+
+    async def _try_log(self) -> None:
+        """D5"""
+        try:
+            await self._backend.check_writable()
+        except LogFailed:
+            return
+        self._fit = True
+        self._complaints.over("log")
+        self._telemetry.event("log_fit_again")
+        self._tell_log()
+
+    def _disk_hangs(self) -> bool:
+        """D7"""
+        hung = self._parts.committer.appending_s > HUNG_LEASES * self.machine.timing.lease_s
+        return hung and len(self.machine.in_sync) > 1
+
+    def _unfit(self, fault: LogFailed) -> None:
+        self._fit = False
+        self._complaints.say("log", "log_unfit", str(fault))
+        self._tell_log()
+
+    # --- following ----------------------------------------------------------------------------------------------
+
+    def _start_following(self) -> None:
+        if "follow" not in self._tasks:
+            self._tasks.begin("follow", self._follow())
+
+    async def _follow(self) -> None:
+        """Keep up with whoever is active, for as long as we are a standby."""
+        while self.follows:
+            marker = self.machine.marker
+            holder = marker.holder if marker else None
+            link = self._links.get(holder) if holder and self._fit else None
+            began = self._clock.mono()
+            try:
+                await self._backend.follow(link)
+            except PeerDown as fault:
+                if self._clock.mono() - began > FOLLOWED_S:
+                    self._complaints.over("follow")
+                self._complaints.say("follow", "replication_lost", str(fault))
+            except PeerRefused as fault:
+                self._complaints.say("follow", "replication_refused", str(fault))
+            except LogFailed as fault:
+                self._unfit(fault)
+                if self._backend.owns_log:  # it takes nothing more before it is opened anew
+                    self._start_over("log_failed", fault)
+                    return
+            except StartOver as fault:
+                self._start_over("start_over", fault)
+                return
+            await self._clock.sleep(self.machine.timing.look_s)
+
+    def _start_over(self, code: str, fault: BaseException) -> None:
+        self._tell(inputs.Tick())
+        self._ended = self._ended or effects.StepDown(code=code, why=str(fault))
