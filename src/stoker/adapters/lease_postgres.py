@@ -14,10 +14,7 @@ Limits: a replica that isn't synchronous may lose versions, and events, when it 
 """
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -25,7 +22,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from stoker.adapters.marker_record import MarkerDamaged, damaged, sealed, unsealed
-from stoker.adapters.postgres_link import DURABLY, LOST, OPTIONS, Connection, one, whole, words_of
+from stoker.adapters.postgres_link import DURABLY, LOST, OPTIONS, Connection, cut_off, one, whole, words_of
 from stoker.adapters.postgres_schema import migrate
 from stoker.brain.domain.marker import Marker
 from stoker.ports import Clock, LeaseUnreachable
@@ -174,7 +171,7 @@ class PostgresLease:
         """Q3: have done with a connection, whatever it is doing."""
         if self._db is db:
             self._db = None
-        farewell = asyncio.create_task(_cut(db, asked))
+        farewell = asyncio.create_task(cut_off(db, asked))
         self._farewells.add(farewell)
         farewell.add_done_callback(self._farewells.discard)
 
@@ -191,14 +188,3 @@ async def _put(db: Connection, marker: Marker) -> tuple[object, ...]:
     row = await cursor.fetchone()
     assert row is not None, "the migration makes the row"
     return row
-
-
-async def _cut(db: Connection, asked: "asyncio.Future[Any] | None") -> None:
-    if asked is not None:
-        if not asked.done():
-            with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(db.pgconn.socket)) as wire:
-                wire.shutdown(socket.SHUT_RDWR)  # whoever waits on it is told at once
-        with suppress(psycopg.Error):
-            await asked  # also what has failed meanwhile, or asyncio tells of it
-    with suppress(psycopg.Error):
-        await db.close()

@@ -309,11 +309,13 @@ async def asked(db: Connection, ask: Callable[[Connection], Awaitable[Answer]]) 
 
 async def cut_off(db: Connection, asking: "asyncio.Future[Any] | None") -> None:
     """Have done with a connection, whatever it is doing."""
-    if asking is not None and not asking.done():
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(db.pgconn.socket)) as wire:
-            wire.shutdown(socket.SHUT_RDWR)  # whoever waits on it is told at once
-        with suppress(psycopg.Error):
-            await asking
+    if asking is not None:
+        if not asking.done():
+            with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(db.pgconn.socket)) as wire:
+                wire.shutdown(socket.SHUT_RDWR)  # whoever waits on it is told at once
+        await asyncio.wait((asking,))
+        if not asking.cancelled():
+            asking.exception()  # of no interest any more, and asyncio tells of one that nobody looked at
     await _close(db)
 
 

@@ -62,6 +62,7 @@ async def first_failure(duties: list["asyncio.Future[None]"]) -> LinkDown:
     finally:
         for duty in duties:
             duty.cancel()
+            duty.add_done_callback(_looked_at)  # also when we are cancelled in the same moment, and nobody asks
         await asyncio.wait(duties)
     failures = [duty.exception() for duty in duties if not duty.cancelled()]
     for failure in failures:
@@ -71,6 +72,12 @@ async def first_failure(duties: list["asyncio.Future[None]"]) -> LinkDown:
     first = next(duty for duty in duties if duty in done).exception()
     assert isinstance(first, LinkDown), f"a duty ended by itself: {done}"
     return first
+
+
+def _looked_at(duty: "asyncio.Future[None]") -> None:
+    """Or asyncio would complain that nobody did."""
+    if not duty.cancelled():
+        duty.exception()
 
 
 @contextlib.asynccontextmanager

@@ -101,7 +101,7 @@ async def _while_there(request: Request, access: Access, work: Coroutine[None, N
     finally:
         for each in (working, gone, over):
             each.cancel()
-        await asyncio.wait((working, gone, over))
+        await asyncio.gather(working, gone, over, return_exceptions=True)  # looked at, whatever they came to
 
 
 async def _gone(request: Request) -> None:
