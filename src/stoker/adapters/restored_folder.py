@@ -1,12 +1,17 @@
 """How does a data folder come to be from a backup, all or nothing?
 
-Rules: F1  it is made beside the place where it will be, synced as a whole, and renamed: a crash leaves either what was
-           there before or all of the new one, and perhaps a hidden folder that the next attempt clears away
+Rules: F1  it is made beside the place where it will be, synced as a whole, and put there by one step of the kernel: a
+           crash leaves there either what was there before or all of the new one, so that no control plane begins a new
+           cluster; and beside it perhaps a hidden folder that the next attempt clears away, or the new one under the
+           name that the old one would have. A file system where two folders can't change places (NFS, some of FUSE)
+           has neither there for a moment
        F2  what is there already is never removed: a folder that holds more than an old lock is refused, or moved aside.
            What is refused gets nothing put into it. A place where a disk is mounted can't be moved, and is refused
        F3  it belongs to whoever owned the folder that was there, so that root may do this for another account
 """
 
+import ctypes
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -25,6 +30,9 @@ from stoker.ports import HistoryFailed, HistoryMark, LogFailed
 
 ASIDE_MAX: Final = 100
 """Folders of earlier restores beside the one in use."""
+
+_AT_CWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,20 +160,43 @@ def _finish(folder: Path, like: os.stat_result | None) -> None:
 
 
 def _put_in_place(folder: Path, path: Path) -> None:
-    aside = None
-    if path.is_dir():
-        if _others(path):
-            aside = _aside(path)
-            path.rename(aside)
-        else:
-            (path / LOCK_NAME).unlink(missing_ok=True)
-    try:
+    if path.is_dir() and _others(path):
+        _change_places(folder, path, _aside(path))
+    else:
+        (path / LOCK_NAME).unlink(missing_ok=True)
         folder.rename(path)
-    except OSError:
-        if aside is not None:
-            aside.rename(path)
-        raise
     sync_folder(path.parent)
+
+
+def _change_places(folder: Path, path: Path, aside: Path) -> None:
+    """F1. The new one has the name where the old one will be kept before they do: under the hidden one the old one
+    would be cleared away."""
+    folder.rename(aside)
+    try:
+        exchange(aside, path)
+    except OSError as fault:
+        aside.rename(folder)
+        if fault.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        path.rename(aside)
+        try:
+            folder.rename(path)
+        except OSError:
+            aside.rename(path)
+            raise
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Each gets the other's name, in one step: renameat2(2) with RENAME_EXCHANGE. Raises: OSError, with EINVAL where
+    the file system can't."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        raise OSError(errno.ENOSYS, "this C library has no renameat2") from None
+    names = [ctypes.c_char_p(os.fsencode(each)) for each in (one, other)]
+    if renameat2(_AT_CWD, names[0], _AT_CWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
 def _aside(path: Path) -> Path:
