@@ -119,6 +119,21 @@ def test_one_whose_lease_is_over_and_that_is_heard_is_not_said_to_be_active_by_t
     assert told.machine.why == "a said a moment ago that it is active still"
 
 
+def test_one_that_has_the_name_of_whoever_is_active_says_so_and_leads_only_once_that_lease_is_over() -> None:
+    twin = Member("a", "another folder")
+    told = Told(A, log(), seen(marker(3, twin)), seen(marker(3, twin)))
+    words = "another control plane has the name a too: give each its own failover.name"
+    assert (told.machine.why, told.machine.force_obstacle(told.now)) == (words, words)
+    told.tell(inputs.Tick(), at=4.0)
+    told.tell(seen(marker(4, twin), at=4.0))
+    told.tell(inputs.Tick(), at=8.0)
+    told.tell(seen(marker(4, twin), at=8.0))
+    assert told.machine.why == words
+    told.tell(inputs.Tick(), at=8.5)
+    told.tell(seen(marker(4, twin), at=8.5))
+    assert told.machine.why == "it is taking over"
+
+
 def test_it_says_what_forbids_force() -> None:
     told = Told(B)
     assert told.machine.force_obstacle(told.now) == "the marker hasn't been read yet"

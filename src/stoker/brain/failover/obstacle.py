@@ -8,6 +8,7 @@ Rules: O1  nobody takes over while the marker is out of reach, or the log can't 
        O5  without a marker everybody must have been heard; whoever has the newest log takes the first version
        O6  where all share one log, it needs neither a set nor a position, nor to have heard anybody
        O7  a person may overrule O3 and O5, nothing else
+       O8  who is active under our own name is another one, if its data folder is another: a name is given twice
 """
 
 from stoker.brain.domain.ids import Epoch
@@ -67,9 +68,17 @@ def _lease(us: Membership, marker: Marker, client: MarkerClient, peers: Peers, n
     if marker.holder is None or marker.holder == us.me:
         return ""
     if not client.lease_expired:
-        return f"{marker.holder.name} is active"
+        return name_taken(us.me, marker) or f"{marker.holder.name} is active"
     active = None if us.shared_log else peers.active(now)
     return _still_heard(active) if active is not None else ""
+
+
+def name_taken(me: Member, marker: Marker | None) -> str:
+    """Is somebody else active who is called as we are? So is what we were ourselves with another data folder, until
+    the lease of that is over."""
+    if marker is None or marker.holder in (None, me) or marker.holder.name != me.name:
+        return ""
+    return f"another control plane has the name {me.name} too: give each its own failover.name"
 
 
 def _still_heard(active: Member) -> str:
