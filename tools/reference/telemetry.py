@@ -76,7 +76,11 @@ def _call(node: ast.AST, file: str) -> list[Spoken]:
     if not (isinstance(node.func, ast.Attribute) and node.func.attr in _KINDS):
         return []
     owner = getattr(node.func.value, "attr", getattr(node.func.value, "id", ""))
-    if not str(owner).endswith("telemetry") or not node.args or not isinstance(node.args[0], ast.Constant):
+    if (
+        not str(owner).endswith(("telemetry", "complaints"))
+        or not node.args
+        or not isinstance(node.args[0], ast.Constant)
+    ):
         return []
     words = sorted(keyword.arg for keyword in node.keywords if keyword.arg and keyword.arg != "by")
     return [Spoken(_KINDS[node.func.attr], str(node.args[0].value), tuple(words), file)]

@@ -5,7 +5,8 @@ they are told so.
 
 Rules: Y1  each life opens the log anew: what was in memory when it had to step down is never trusted
        Y2  what can't be mended by beginning anew (a damaged log, a folder that another process holds) ends the process
-       Y3  lives that are short are followed by pauses that grow, so that a defect can't keep a machine busy
+       Y3  lives that are short are followed by pauses that grow, so that a defect can't keep a machine busy, and why
+           they end is said once
        Y4  a log that can't be opened or read just now, as that in a database that is away, is waited for; so is a port
            of ours that somebody took between two lives
 """
@@ -22,6 +23,7 @@ from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
 from stoker.live.control import ControlPlane, recover_control
 from stoker.live.failover.backend import Backend, ReplicatedBackend, SharedBackend
+from stoker.live.failover.complaints import Complaints
 from stoker.live.failover.driver import Driver, NewLife
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
@@ -77,6 +79,7 @@ class Lives:
         self._around = around
         self._world = world
         self._serve = serve
+        self._complaints = Complaints(world.telemetry)
         self._fit = True
         self._lived = False
 
@@ -90,12 +93,12 @@ class Lives:
                 return
             except NewLife as over:
                 self._fit = over.fit
-                self._world.telemetry.warn("life_ended", why=str(over), fit=over.fit)
+                self._complaints.warn("life_ended", "life", why=str(over), fit=over.fit)
             except (LogFailed, StokerError) as fault:
                 if not self._is_away(fault):
                     raise
                 self._fit = False
-                self._world.telemetry.warn("life_ended", why=str(fault), fit=False)
+                self._complaints.warn("life_ended", "life", why=str(fault), fit=False)
             pause_s = PAUSE_FIRST_S if clock.mono() - began > SHORT_LIFE_S else min(2 * pause_s, PAUSE_MAX_S)
             await clock.sleep(pause_s)
 
@@ -111,7 +114,12 @@ class Lives:
             self._lived = True
             control = await recover_control(self._settings, log, history, self._world, open_to_owner=False, pair=driver)
             await undo.enter_async_context(self._serve(control, driver, replication))
-            await driver.live(control, stop)
+            began = self._world.clock.mono()
+            try:
+                await driver.live(control, stop)
+            finally:
+                if self._world.clock.mono() - began > SHORT_LIFE_S:
+                    self._complaints.over("life")
 
     async def _begin(self, undo: AsyncExitStack) -> tuple[Driver, ReplicaLog | SharedLog, Replication | None]:
         """The log is open, and the driver knows which data folder it is."""

@@ -79,6 +79,16 @@ async def test_y4_what_can_be_used_again_soon_is_waited_for_between_two_lives() 
 
 
 @virtual
+async def test_y3_a_database_that_stays_away_is_told_of_once() -> None:
+    database = Database(None, *[refusal("store_unreachable")] * 200)
+    lives = lives_on(database)
+    await lives.run(database.stop)
+    notes = lives._world.telemetry
+    assert isinstance(notes, Notes)
+    assert notes.counts["life_ended"] == 2, "that the first life is over, and why no other one begins"
+
+
+@virtual
 async def test_y2_a_database_that_was_never_reached_ends_the_process_with_what_is_wrong() -> None:
     database = Database(refusal("store_unreachable"))
     with pytest.raises(StokerError, match="can't be used"):

@@ -12,17 +12,17 @@ COMPLAINTS_MAX: Final = 5
 
 
 class Complaints:
-    """Of one life, by what they are about."""
+    """By what they are about."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._said: dict[str, set[str]] = {}
+        self._said: dict[str, list[object]] = {}
 
-    def say(self, about: str, name: str, why: str) -> None:
-        said = self._said.setdefault(about, set())
-        if why not in said and len(said) < COMPLAINTS_MAX:
-            said.add(why)
-            self._telemetry.warn(name, error=why)
+    def warn(self, name: str, about: str, **fields: object) -> None:
+        said = self._said.setdefault(about, [])
+        if (name, fields) not in said and len(said) < COMPLAINTS_MAX:
+            said.append((name, fields))
+            self._telemetry.warn(name, **fields)
 
     def over(self, *about: str) -> None:
         """It is otherwise now."""

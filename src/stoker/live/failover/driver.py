@@ -304,16 +304,16 @@ class Driver:
 
     def _lost(self, what: str, fault: LeaseUnreachable | StokerError) -> None:
         why = f"{fault.refusal.message}; {fault.refusal.hint}" if isinstance(fault, StokerError) else str(fault)
-        self._complaints.say(what, "marker_unreachable", why)
+        self._complaints.warn("marker_unreachable", what, error=why)
         self._tell(inputs.MarkerFailed(error=why))
 
     async def _ping(self, link: PeerLink) -> None:
         try:
             said = await link.ping(self._own_state())
         except PeerDown as fault:
-            self._complaints.say(link.address, "peer_unreachable", str(fault))
+            self._complaints.warn("peer_unreachable", link.address, error=str(fault))
         except PeerRefused as fault:
-            self._complaints.say(link.address, "peer_refused", str(fault))
+            self._complaints.warn("peer_refused", link.address, error=str(fault))
         else:
             self._complaints.over(link.address)
             self._links = {member: each for member, each in self._links.items() if each is not link}
@@ -354,7 +354,7 @@ class Driver:
 
     def _unfit(self, fault: LogFailed) -> None:
         self._fit = False
-        self._complaints.say("log", "log_unfit", str(fault))
+        self._complaints.warn("log_unfit", "log", error=str(fault))
         self._tell_log()
 
     # --- following ----------------------------------------------------------------------------------------------
@@ -375,9 +375,9 @@ class Driver:
             except PeerDown as fault:
                 if self._clock.mono() - began > FOLLOWED_S:
                     self._complaints.over("follow")
-                self._complaints.say("follow", "replication_lost", str(fault))
+                self._complaints.warn("replication_lost", "follow", error=str(fault))
             except PeerRefused as fault:
-                self._complaints.say("follow", "replication_refused", str(fault))
+                self._complaints.warn("replication_refused", "follow", error=str(fault))
             except LogFailed as fault:
                 self._unfit(fault)
                 if self._backend.owns_log:  # it takes nothing more before it is opened anew
