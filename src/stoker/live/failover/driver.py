@@ -25,6 +25,7 @@ from stoker.brain.failover import effects, inputs
 from stoker.brain.failover.effects import Effect
 from stoker.brain.failover.inputs import Input, PeerState, Role
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.obstacle import name_taken
 from stoker.live.control import ControlPlane, active, following
 from stoker.live.failover.backend import Backend
 from stoker.live.failover.complaints import Complaints
@@ -286,6 +287,9 @@ class Driver:
         self._complaints.over("look")
         if not self._fit and "log" not in self._tasks:
             self._tasks.begin("log", self._try_log())
+        known, taken = self.machine.marker, name_taken(self.machine.me, marker)
+        if taken and known and marker and known.version < marker.version:  # it lives: what we once were renews nothing
+            self._complaints.warn("name_taken", "name", error=taken)
         self._tell_log()
         self._tell(inputs.MarkerSeen(marker=marker, asked_at=asked_at))
 
