@@ -198,14 +198,14 @@ def what_only_the_active_tells_is_waited_for(connect: Connect) -> None:
             assert call("logs", "1").data
 
 
-def a_stopped_active_is_left_as_soon_as_another_takes_over(connect: Connect) -> None:
+def a_stopped_active_is_left_within_a_second_of_another_one_taking_over(connect: Connect) -> None:
     """It takes what is sent, and never answers."""
     with fake_pair() as pair, connect(pair.servers) as call:
         call("submit", JOB)
         pair.a.stop()
-        with meanwhile(0.8, pair.take_over):
+        with meanwhile(1.7, pair.take_over):
             took_s = spent_s(lambda: call("submit", JOB))
-        assert 0.8 <= took_s < 3.0
+        assert 1.7 <= took_s < 3.2
         assert pair.cluster.orders == ["submit", "submit"]
         pair.a.go_on()
 
@@ -299,7 +299,7 @@ RULES: Final[Sequence[Callable[[Connect], None]]] = (
     a_read_is_answered_by_whoever_takes_over_soon_enough_and_is_not_stale,
     one_server_is_asked_as_it_is_and_its_standbys_answer_is_told,
     what_only_the_active_tells_is_waited_for,
-    a_stopped_active_is_left_as_soon_as_another_takes_over,
+    a_stopped_active_is_left_within_a_second_of_another_one_taking_over,
     what_may_not_come_twice_is_not_sent_to_one_that_hangs,
     a_stopped_active_that_nobody_replaces_does_not_hold_up_a_read_for_ever,
     a_slow_active_is_waited_for_while_the_other_is_a_standby,

@@ -22,7 +22,7 @@ ANSWER_S: Final = 60.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """A longer answer isn't one of ours."""
 LOOK_FIRST_S: Final = 0.5
-LOOK_MAX_S: Final = 5.0
+LOOK_MAX_S: Final = 1.0
 """While an answer doesn't come, the other servers are asked whether one of them is active now. A process that was
 stopped, or whose network was cut, takes a request and never answers it."""
 PROBE_S: Final = 1.0
