@@ -134,6 +134,14 @@ def test_one_that_has_the_name_of_whoever_is_active_says_so_and_leads_only_once_
     assert told.machine.why == "it is taking over"
 
 
+def test_one_whose_name_is_in_the_set_with_another_data_folder_says_so() -> None:
+    """As after an exchange of folders, or with a folder that was made anew."""
+    told = Told(B, log())
+    names = (A, Member("b", "another folder"))
+    told.tell(seen(marker(3, None, *names)))
+    assert told.machine.why == "not in the in-sync set: the b that is in it has another data folder, so another log"
+
+
 def test_it_says_what_forbids_force() -> None:
     told = Told(B)
     assert told.machine.force_obstacle(told.now) == "the marker hasn't been read yet"

@@ -37,7 +37,9 @@ def obstacle(us: Membership, client: MarkerClient, log: LogState | None, peers: 
     if lease or us.shared_log:
         return lease
     if us.me not in marker.in_sync:
-        return "not in the in-sync set"
+        namesake = any(member.name == us.me.name for member in marker.in_sync)
+        known = f": the {us.me.name} that is in it has another data folder, so another log" if namesake else ""
+        return f"not in the in-sync set{known}"
     if marker.sync and log.position < marker.position:
         return f"its log ends at {log.position}, before the marker's {marker.position}"
     return ""
