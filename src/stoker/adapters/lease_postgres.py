@@ -68,7 +68,7 @@ class PostgresLease:
         self._closed = False
 
     async def read(self) -> Marker | None:
-        """Raises: LeaseUnreachable, StokerError (`marker_damaged`, `store_too_new`)."""
+        """Raises: LeaseUnreachable, StokerError (`marker_damaged`, `store_too_new`, `store_unreachable`)."""
         version, record = await self._ask(lambda db: one(db, _READ))
         if version == 0:
             if self._seen:
@@ -84,7 +84,7 @@ class PostgresLease:
         return marker
 
     async def put(self, marker: Marker) -> bool:
-        """Raises: LeaseUnreachable, StokerError `store_too_new`."""
+        """Raises: LeaseUnreachable, StokerError (`store_too_new`, `store_unreachable`)."""
         assert marker.mark, "without a mark nobody knows whose write it was"
         assert marker.version > 0, f"versions begin with 1: {marker.version}"
         self._doubtful, began = marker, self._clock.mono()

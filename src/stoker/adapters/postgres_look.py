@@ -3,6 +3,7 @@
 Nothing is made, locked or written, and a control plane that runs there isn't held up.
 """
 
+import asyncio
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,12 @@ from stoker.brain.domain.errors import StokerError, refuse
 
 CONNECT_S: Final = 3
 """For each host."""
-ANSWER_MS: Final = "3000"
+ANSWER_S: Final = 8.0
+"""For all of it."""
+_UNREAD: Final = "mend it: postgresql://ACCOUNT@HOST/DATABASE"
+_UNREACHED: Final = (
+    "see that the server runs, that account, password and database are right, and ask as the daemon's account"
+)
 _ABOUT: Final = """
 SELECT current_user::text, current_database()::text, current_setting('fsync') = 'on',
        current_setting('transaction_read_only') = 'on', to_regclass('stoker_schema') IS NOT NULL
@@ -68,15 +74,17 @@ async def look(url: str) -> Look:
     """Raises: StokerError `store_unreachable`."""
     options: dict[str, Any] = {**OPTIONS, "connect_timeout": CONNECT_S}
     try:
-        async with await AsyncConnection.connect(url, **options) as db:
-            await db.execute("SELECT set_config('statement_timeout', %s, false)", (ANSWER_MS,))
+        async with asyncio.timeout(ANSWER_S), await AsyncConnection.connect(url, **options) as db:
             return await _seen(db)
+    except TimeoutError as fault:
+        raise _unseen(f"no answer within {ANSWER_S:g} s", _UNREACHED) from fault
     except psycopg.Error as fault:
-        message = f"the database of store.url can't be looked at: {words_of(fault, url)}"
-        hint = (
-            "see that the server runs, that account, password and database are right, and ask as the daemon's account"
-        )
-        raise StokerError(refuse("store_unreachable", message, hint)) from fault
+        unread = isinstance(fault, psycopg.ProgrammingError) and not fault.sqlstate
+        raise _unseen(words_of(fault, url), _UNREAD if unread else _UNREACHED) from fault
+
+
+def _unseen(why: str, hint: str) -> StokerError:
+    return StokerError(refuse("store_unreachable", f"the database of store.url can't be looked at: {why}", hint))
 
 
 async def _seen(db: Connection) -> Look:

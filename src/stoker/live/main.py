@@ -198,7 +198,10 @@ def as_refusals() -> Iterator[None]:
 
 
 def _log_failed(fault: Exception) -> StokerError:
-    hint = "see whether the disk of data_dir is full or broken, then start it again: nothing acknowledged is lost"
+    hint = (
+        "see whether the disk of data_dir, or the database of store.url, is full or broken, then start it again: "
+        "nothing acknowledged is lost"
+    )
     return StokerError(refuse("log_failed", f"the event log can't be written: {fault}", hint))
 
 
