@@ -70,9 +70,13 @@ class StoreSettings:
     the environment (`STOKER__STORE__URL`) or in a `passfile`."""
 
     def faults(self) -> list[str]:
-        if self.url and self.url.partition(":")[0] not in ("postgresql", "postgres"):
-            # Nothing of it is shown: there may be a password at any place.
-            return ["url: it isn't a store that Stoker knows: write postgresql://..., or the empty text for SQLite"]
+        kind, colon, _ = self.url.partition("://")
+        if self.url and kind not in ("postgresql", "postgres"):
+            # Nothing more of it is shown: there may be a password at any place.
+            named = repr(kind[:20]) if colon and kind.isalnum() else "it"
+            return [
+                f"url: {named} isn't a store that Stoker knows: write postgresql://..., or the empty text for SQLite"
+            ]
         return []
 
 
