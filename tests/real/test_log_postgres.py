@@ -42,6 +42,20 @@ class TestSharedPostgresLog(SharedLogContract):
         return SharedStore(postgres)
 
 
+async def test_a_server_that_syncs_nothing_is_told_of_at_each_start(store: DatabaseStore) -> None:
+    async with opened(store):
+        assert store.warnings == []
+    with server() as unsafe:
+        unsafe.stop()
+        unsafe.start("fsync=off")
+        told = DatabaseStore(unsafe)
+        async with opened(told):
+            pass
+    ((name, fields),) = told.warnings
+    assert name == "store_unsafe"
+    assert "fsync off" in str(fields["error"])
+
+
 async def test_news_come_by_a_notice_and_not_with_the_next_look(postgres: Server) -> None:
     store = SharedStore(postgres)
     took: list[float] = []

@@ -95,6 +95,12 @@ class PostgresLink:
     async def open(self) -> None:
         """Raises: StokerError `store_held`, psycopg.Error."""
         self._writer = await self._connect_writer(0)
+        (fsync,) = await one(self._writer, "SELECT current_setting('fsync')")
+        if fsync != "on":
+            said = (
+                "PostgreSQL runs with fsync off: what is acknowledged is lost when its machine loses power; turn it on"
+            )
+            self._telemetry.warn("store_unsafe", error=said)
 
     async def write(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         """Ask on the connection that writes. Raises: psycopg.Error; LogFailed (P8)."""
