@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stoker.agent.machine import local_address
 from stoker.agent.settings import AgentSettings
-from stoker.cli.doctor import effective, folder, machine, network, node, serving, store, users
+from stoker.cli.doctor import effective, folder, machine, network, node, pair, serving, store, users
 from stoker.cli.doctor.finding import Check, Finding, Level
 from stoker.live.settings import ControlSettings
 
@@ -34,6 +34,7 @@ def of_server(run: Run, server: serving.Server) -> Iterator[Finding]:
         if any(finding.level is Level.ERROR for finding in found):
             return
         yield from _each(run, checks(server))
+    yield from _each(run, pair.checks(server))
 
 
 def _each(run: Run, checks: Iterable[Check]) -> Iterator[Finding]:

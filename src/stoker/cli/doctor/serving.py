@@ -90,6 +90,10 @@ class Server:
         finally:
             transport.close()
 
+    def alone(self, address: str) -> "Server":
+        """Only that one of them."""
+        return Server(address, self._token)
+
     def meters(self) -> Meters:
         return Meters(self.get("/metrics").body.decode(errors="replace"))
 
