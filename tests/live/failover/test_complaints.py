@@ -123,6 +123,24 @@ def test_a_standby_that_reads_the_marker_and_cannot_write_it_says_so_once_and_wh
     lived(story)
 
 
+def test_settings_that_the_active_one_has_otherwise_are_named_with_both_values_and_told_once() -> None:
+    words = (
+        "failover.mode is async here and sync on a, which is active; "
+        "failover.profile is fast here and default on a, which is active"
+    )
+
+    async def story(two: Two) -> None:
+        two.b.mode, two.b.profile = "async", "fast"
+        await two.begin()
+        await two.b.clock.sleep(60)
+        assert two.a.driver is not None
+        assert two.b.driver is not None
+        assert (two.a.driver.view().unlike, two.b.driver.view().unlike) == ("", words)
+        assert two.b.notes.counts["settings_differ"] == 1
+
+    lived(story)
+
+
 def test_a_disk_that_hangs_keeps_nobody_from_hearing_what_the_marker_says() -> None:
     async def story(two: Two) -> None:
         await two.begin()

@@ -25,6 +25,7 @@ STANDBY = PairView(
     lag_ms=200,
     why="c is active",
     secret="",
+    unlike="",
 )
 CUT = msgspec.structs.replace(STANDBY, marker_reached=False, unchanged_s=9.0, why="the marker can't be reached: gone")
 SILENT = msgspec.structs.replace(STANDBY, silent=True, unchanged_s=9.0, why="not in the in-sync set")

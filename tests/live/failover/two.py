@@ -34,6 +34,7 @@ class One:
         self.notes = Notes(self.clock, name)
         self._other, self._place, self._peers = other, place, peers
         self.mode: Literal["sync", "async"] = "sync"
+        self.profile: Literal["default", "fast"] = "default"
         self.process = SimProcess(name)
         self.stop = asyncio.Event()
         self.driver: Driver | None = None
@@ -43,7 +44,14 @@ class One:
         self.process = SimProcess(self.name)
         self.stop = asyncio.Event()
         world = World(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
-        failover = FailoverSettings(enabled=True, name=self.name, peers=("other:1",), marker="/marker", mode=self.mode)
+        failover = FailoverSettings(
+            enabled=True,
+            name=self.name,
+            peers=("other:1",),
+            marker="/marker",
+            mode=self.mode,
+            profile=self.profile,
+        )
         own = OwnLogs(
             log=lambda: SimLog(self.disk, self.clock, self.entropy),
             links=[SimPeerLink(self._peers, self.name, self._other, self.process)],

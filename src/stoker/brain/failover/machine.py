@@ -49,7 +49,7 @@ class Machine:
         self.role = Role.STANDBY
         self.lease_until = Mono(0.0)
         """End of our lease; 0 = we have none."""
-        self._membership = membership
+        self.membership = membership
         self._life, self._http, self._marks = life, http, 0
         self._client, self._peers, self._promotion_request = MarkerClient(timing), Peers(timing), PromotionRequest()
         self._log: LogState | None = None
@@ -95,7 +95,7 @@ class Machine:
         """When Tick is due at the latest."""
         if self._phase is Phase.SPENT:
             return NEVER
-        due = [NEVER if self._membership.shared_log else self._ping_at, self._client.resolve_due]
+        due = [NEVER if self.membership.shared_log else self._ping_at, self._client.resolve_due]
         if self._looks:
             due.append(self._client.look_due)
         if self._phase in WITH_LEASE:
@@ -123,7 +123,7 @@ class Machine:
         """Why a person can't promote us right now; empty = ForcePromotion would begin at once."""
         if self._phase is not Phase.WATCHING:
             return "it is active already" if self.role is Role.ACTIVE else "it is taking over already"
-        return forced_obstacle(self._membership, self._client, self._log, self._peers, now)
+        return forced_obstacle(self.membership, self._client, self._log, self._peers, now)
 
     # --- what it is told ----------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Machine:
             self._effects.append(self._client.resolve(now))
         if self._looks and now >= self._client.look_due:
             self._effects.append(self._client.look(now))
-        if not self._membership.shared_log and now >= self._ping_at:
+        if not self.membership.shared_log and now >= self._ping_at:
             self._ping_at = Mono(now + self.timing.ping_s)
             self._effects.append(Ping())
 
@@ -203,7 +203,7 @@ class Machine:
             self._follow()
 
     def _obstacle(self, now: Mono) -> str:
-        return obstacle(self._membership, self._client, self._log, self._peers, now)
+        return obstacle(self.membership, self._client, self._log, self._peers, now)
 
     def _follow(self) -> None:
         """M4. Whatever we, or an earlier life, have promised: this is the epoch that the log takes."""
@@ -217,7 +217,7 @@ class Machine:
         assert self._log is not None
         assert self._client.put is None
         self._before = self.marker
-        self._lossy = forced or (not self._membership.shared_log and may_lack(self.me, self._before, self._log))
+        self._lossy = forced or (not self.membership.shared_log and may_lack(self.me, self._before, self._log))
         self._promotion_request.forget()
         self._promised = Epoch(newest_epoch(self._before, self._log) + by)
         self._follows = None
@@ -338,10 +338,10 @@ class Machine:
         if self._phase is Phase.GIVING_BACK and self.role is not Role.ACTIVE:
             return found(self._before)
         lossy = self._lossy if self._phase is Phase.CLAIMING else still_lossy(self.marker, self._log)
-        return Reached(self._log.position, self._membership.sync, lossy)
+        return Reached(self._log.position, self.membership.sync, lossy)
 
     def _caught_up(self, member: Member) -> None:
-        if self._phase is Phase.LEADING and not self._membership.shared_log:
+        if self._phase is Phase.LEADING and not self.membership.shared_log:
             self._in_sync.caught_up(member)
             if self._in_sync.as_wanted:
                 self._in_sync_changed()

@@ -5,16 +5,18 @@ The daemon ends on SIGTERM and on Ctrl-C and leaves jobs running; what it prints
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from stoker.cli.commands.daemon import CONFIG_OPTION
-from stoker.cli.output import output_options, show_pairs
-from stoker.cli.server import server_option, transport
+from stoker.cli.output import for_people, output_options, show_pairs, show_value
+from stoker.cli.server import server_option, servers_of, token_of, transport
 from stoker.cli.setting_flags import set_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stoker.wire.rest.control import ControlView
 
 
@@ -61,14 +63,18 @@ _DATA_DIR = click.option(
 @output_options
 @server_option
 def status(data_dir: Path | None, form: str) -> None:
-    """Show which of several control planes this one is, and who is active.
+    """Show which of several control planes this one is, and who is active; of several that are named, each.
 
     \b
     Examples:
-      stoker control status --server http://b.example.org:8080
+      stoker control status --server http://a.example.org:8080,http://b.example.org:8080
       stoker control status --data-dir /var/lib/stoker
     """
-    _show(form, _ask(data_dir, "GET", "/control"))
+    addresses = _addresses(data_dir)
+    if len(addresses) > 1:
+        _show_each(form, addresses)
+    else:
+        _show(form, _ask(data_dir, "GET", "/control"))
 
 
 @control.command()
@@ -89,12 +95,25 @@ def promote(force: bool, data_dir: Path | None, form: str) -> None:
     """
     if not force:
         raise click.UsageError("this may lose acknowledged work: say --force to mean it (see --help)")
+    if len(_addresses(data_dir)) > 1:
+        raise click.UsageError("several servers are named: name the one that is to become active, or its --data-dir")
     before = _ask(data_dir, "GET", "/control")
     if before.role == "active" and before.name:
         click.echo(f"{before.name} is active already: nothing was done, and nothing is lost", err=True)
         _show(form, before)
         return
-    _show(form, _ask(data_dir, "POST", "/control/promote"))
+    after = _ask(data_dir, "POST", "/control/promote")
+    if before.name in before.in_sync and after.epoch == before.epoch + 1:
+        click.echo(f"{before.name} was in sync and has taken over by itself: {_NO_FORCE}", err=True)
+    _show(form, after)
+
+
+def _addresses(data_dir: Path | None) -> list[str]:
+    """None where a folder is named."""
+    return [] if data_dir else servers_of(click.get_current_context()).split(",")
+
+
+_NO_FORCE: Final = "no force was needed. Nothing is lost in mode sync; in mode async no more than at any take-over"
 
 
 def _ask(data_dir: Path | None, method: str, path: str) -> "ControlView":
@@ -119,7 +138,48 @@ def _ask(data_dir: Path | None, method: str, path: str) -> "ControlView":
     return msgspec.json.decode(reply.body, type=ControlView)
 
 
+def _show_each(form: str, addresses: "Sequence[str]") -> None:
+    """Those that don't answer are told on stderr. Raises: StokerError where none does."""
+    import msgspec
+
+    from stoker.brain.domain.errors import StokerError
+
+    found: dict[str, ControlView] = {}
+    for address in addresses:
+        try:
+            found[address] = _ask_at(address)
+        except StokerError as fault:
+            if address == addresses[-1] and not found:
+                raise
+            click.echo(f"{address}: {fault.refusal.message}", err=True)
+    if not for_people(form):
+        show_value(form, [{"server": address, **msgspec.to_builtins(view)} for address, view in found.items()])
+        return
+    for number, (address, view) in enumerate(found.items()):
+        click.echo("\n" * bool(number), nl=False)
+        show_pairs(form, (("server", address), *_pairs(view)), view)
+
+
+def _ask_at(address: str) -> "ControlView":
+    """One of several, and no other in its place."""
+    import msgspec
+
+    from stoker.wire.rest.control import ControlView
+    from stoker.wire.transport import Transport
+    from stoker.wire.versions import API_PREFIX
+
+    server = Transport(address, token=token_of(click.get_current_context()))
+    try:
+        return msgspec.json.decode(server.ask("GET", f"{API_PREFIX}/control").body, type=ControlView)
+    finally:
+        server.close()
+
+
 def _show(form: str, view: "ControlView") -> None:
+    show_pairs(form, _pairs(view), view)
+
+
+def _pairs(view: "ControlView") -> list[tuple[str, object]]:
     pairs = (
         ("name", view.name or "(the only one)"),
         ("role", view.role),
@@ -131,8 +191,9 @@ def _show(form: str, view: "ControlView") -> None:
         ("lag", f"{view.lag_ms / 1_000:.1f} s" if view.role == "standby" else ""),
         ("why not active", view.why),
         ("secret", view.secret),
+        ("settings", view.unlike),
     )
-    show_pairs(form, ((key, shown) for key, shown in pairs if shown != ""), view)
+    return [(key, shown) for key, shown in pairs if shown != ""]
 
 
 def active_words(view: "ControlView") -> str:

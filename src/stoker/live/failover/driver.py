@@ -26,6 +26,7 @@ from stoker.brain.failover.effects import Effect
 from stoker.brain.failover.inputs import Input, PeerState, Role
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.obstacle import name_taken
+from stoker.brain.failover.unlike import unlike
 from stoker.live.control import ControlPlane, active, following
 from stoker.live.failover.backend import Backend
 from stoker.live.failover.complaints import Complaints
@@ -290,6 +291,8 @@ class Driver:
         known, taken = self.machine.marker, name_taken(self.machine.me, marker)
         if taken and known and marker and known.version < marker.version:  # it lives: what we once were renews nothing
             self._complaints.warn("name_taken", "name", error=taken)
+        if differ := unlike(self.machine.membership, self.machine.timing, marker):
+            self._complaints.warn("settings_differ", "settings", error=differ)
         self._tell_log()
         self._tell(inputs.MarkerSeen(marker=marker, asked_at=asked_at))
 

@@ -9,6 +9,7 @@ from stoker.brain.domain.ids import Epoch, Position, Principal
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.inputs import Role
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.unlike import unlike
 from stoker.live.replicas import Replicas
 
 
@@ -40,6 +41,8 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     """Why we don't take over; empty for the active."""
     secret: str
     """What is wrong with the secret by which we know each other; empty = nothing, or it wants none."""
+    unlike: str
+    """Settings that must be the same and that the active one has otherwise; empty = none is known."""
 
 
 class Standing(Protocol):
@@ -82,6 +85,7 @@ def view_of(machine: Machine, now: Mono, position: Position, *, lag_ms: int, own
         lag_ms=lag_ms,
         why=machine.why,
         secret=secret,
+        unlike=unlike(machine.membership, machine.timing, marker),
     )
 
 

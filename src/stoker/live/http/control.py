@@ -53,4 +53,5 @@ def _view(control: ControlPlane) -> ControlView:
         lag_ms=view.lag_ms,
         why=view.why,
         secret=view.secret,
+        unlike=view.unlike,
     )
