@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.commands import control
 from stoker.wire.rest.control import ControlView
 
@@ -68,3 +69,58 @@ def test_one_that_is_active_already_is_not_promoted_and_says_so_and_the_exit_sta
     done = CliRunner().invoke(control.control, ["promote", "--force"])
     assert (done.exit_code, asked) == (0, ["GET"])
     assert done.stderr == "a is active already: nothing was done, and nothing is lost\n"
+
+
+def promoted(monkeypatch: pytest.MonkeyPatch, before: ControlView, after: ControlView) -> str:
+    """What is told beside the answer."""
+    monkeypatch.setattr(control, "_ask", lambda data_dir, method, path: before if method == "GET" else after)
+    done = CliRunner().invoke(control.control, ["promote", "--force"])
+    assert done.exit_code == 0, done.output
+    return done.stderr
+
+
+def test_a_standby_that_was_in_sync_and_took_over_by_itself_needed_no_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    active = msgspec.structs.replace(ACTIVE, name="b", active="b", epoch=4)
+    told = promoted(monkeypatch, STANDBY, active)
+    assert told.startswith(
+        "b was in sync and has taken over by itself: no force was needed. Nothing is lost in mode sync"
+    )
+    assert promoted(monkeypatch, STANDBY, msgspec.structs.replace(active, epoch=1_003)) == "", "its log had a gap"
+    assert promoted(monkeypatch, msgspec.structs.replace(STANDBY, in_sync=("a",)), active) == ""
+
+
+def test_which_of_several_is_to_be_promoted_is_asked_before_any_of_them(asked: list[str]) -> None:
+    done = CliRunner().invoke(control.control, ["promote", "--force", "--server", "a:1,b:1"])
+    assert (done.exit_code, asked) == (2, [])
+    assert "name the one that is to become active" in done.stderr
+
+
+def test_the_status_of_several_is_that_of_each_and_of_one_that_is_gone_its_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(address: str) -> ControlView:
+        if address == "c:1":
+            raise StokerError(refuse("no_server", "no control plane answers", "start one"))
+        return ACTIVE if address == "a:1" else STANDBY
+
+    monkeypatch.setattr(control, "_ask_at", answer)
+    done = CliRunner().invoke(control.control, ["status", "--server", "a:1,b:1,c:1"])
+    assert (done.exit_code, done.stderr) == (0, "c:1: no control plane answers\n")
+    first, second = done.stdout.split("\n\n")
+    assert first.split()[:4] == ["server", "a:1", "name", "a"]
+    assert second.split()[:4] == ["server", "b:1", "name", "b"]
+    told = CliRunner().invoke(control.control, ["status", "--server", "a:1,b:1", "-o", "json"])
+    assert [(each["server"], each["role"]) for each in msgspec.json.decode(told.stdout)] == [
+        ("a:1", "active"),
+        ("b:1", "standby"),
+    ]
+
+
+def test_where_none_of_several_answers_that_is_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(address: str) -> ControlView:
+        raise StokerError(refuse("no_server", f"{address} is away", "start one"))
+
+    monkeypatch.setattr(control, "_ask_at", answer)
+    done = CliRunner().invoke(control.control, ["status", "--server", "a:1,b:1"])
+    assert isinstance(done.exception, StokerError)
+    assert (done.exception.refusal.message, done.stderr) == ("b:1 is away", "a:1: a:1 is away\n")

@@ -31,6 +31,8 @@ def test_a_pair_is_looked_at_as_a_whole_and_a_half_that_is_gone_is_an_error(tmp_
         (fine,) = of_pair(pair)
         assert fine["level"] == "ok", fine
         assert fine["what"].startswith(f"{active.name} ({active.url}) is active")
+        shown = json.loads(stoker(pair, "control", "status", "-o", "json").stdout)
+        assert [(each["server"], each["name"]) for each in shown] == [(half.url, half.name) for half in pair.halves]
         standby.kill()
         told = of_pair(pair)
         assert (told[0]["level"], standby.url in told[0]["what"]) == ("error", True), told
