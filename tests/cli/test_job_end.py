@@ -5,7 +5,7 @@ import pytest
 
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
-from stoker.cli.job_end import EXIT_OF_STATE, exit_of
+from stoker.cli.job_end import EXIT_OF_STATE, exit_of, perhaps_submitted
 from stoker.wire.rest.attempt import AttemptView, TaskRunView
 from stoker.wire.rest.job import JobView, MembersView
 from tests.cli.views import attempt, job, task
@@ -58,3 +58,11 @@ def test_an_array_of_which_a_member_failed_has_failed() -> None:
     members = MembersView(total=2, succeeded=1, failed=1, **counts)
     assert exit_of(job(state=JobState.FAILED, members=members, exit_code=None)) == 1
     assert exit_of(job(state=JobState.SUCCEEDED, members=members, exit_code=None)) == 0
+
+
+def test_who_waits_no_longer_for_the_answer_to_a_submit_is_told_that_it_may_have_been_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(KeyboardInterrupt), perhaps_submitted():
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "\nno answer came: it may have been submitted; look with `stoker list`\n"

@@ -46,6 +46,16 @@ def _last_tasks(job: "JobView") -> "Iterator[TaskRunView]":
     return iter(job.attempts[-1].tasks if job.attempts else ())
 
 
+@contextmanager
+def perhaps_submitted() -> Iterator[None]:
+    """Around a submit: whoever doesn't wait for its answer is told that it may have been done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("\nno answer came: it may have been submitted; look with `stoker list`", err=True)
+        raise
+
+
 def wait_for(job_id: str) -> "JobView":
     """The job once it is final, whichever control plane is active meanwhile. Ctrl-C says that it goes on, and is
     raised."""
@@ -57,9 +67,9 @@ def wait_for(job_id: str) -> "JobView":
 
 @contextmanager
 def goes_on(job_id: str) -> Iterator[None]:
-    """Around a wait: whoever stops waiting is told that the job doesn't stop."""
+    """Around a wait: whoever stops waiting is told that nothing else stops. The job may have ended before."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\njob {job_id} goes on; `stoker cancel {job_id}` ends it", err=True)
+        click.echo(f"\nonly the waiting has ended; `stoker cancel {job_id}` ends job {job_id}", err=True)
         raise

@@ -302,8 +302,8 @@ class Machine:
             self._step_down(self._giving_back.code, self._giving_back.why)
         else:
             holder = self.marker.holder if self.marker and self._client.fresh else None
-            name = holder.name if holder else "another control plane"
-            self._step_down("lease_lost", f"{name} has taken the lease")
+            took = f"{holder.name} has taken the lease" if holder else "somebody else wrote the marker's next version"
+            self._step_down("lease_lost", took)
 
     # --- an active one ------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.job_end import exit_of, goes_on, wait_for
+from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
 from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 
@@ -132,7 +132,9 @@ def submit(
         raise click.UsageError(
             "--follow follows one job, and each member of an array writes: use --wait, or `stoker logs -f ID_INDEX`"
         )
-    job = connect().submit(job_body(given, os.environ, _here))
+    body = job_body(given, os.environ, _here)
+    with perhaps_submitted():
+        job = connect().submit(body)
     plain = for_people(form)
     if plain:
         click.echo(job.id)

@@ -23,7 +23,7 @@ class Between:
 def _beginning_anew() -> Refusal:
     return refuse(
         "not_active",
-        "this control plane is reading its log anew",
-        "ask again in a moment, or ask another one",
+        "this control plane begins anew, and hasn't read its log yet",
+        "ask again in a moment, or ask another one; its own log says if it waits for a database",
         active="",
     )
