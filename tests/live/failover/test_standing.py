@@ -1,10 +1,11 @@
 """What a standby says of the others, and what becomes of a client that believes it."""
 
 import msgspec
+import pytest
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.failover.inputs import Role
-from stoker.live.failover.standing import PairView, not_active
+from stoker.live.failover.standing import PairView, not_active, not_promoted
 from stoker.wire.exchange import Reply
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 from stoker.wire.servers import Servers
@@ -60,3 +61,21 @@ def test_what_is_only_last_known_is_named_in_the_hint() -> None:
     assert not_active(SILENT).hint == (
         "c was active, and hasn't renewed its lease for at least 9 s; here it is: not in the in-sync set"
     )
+
+
+@pytest.mark.parametrize(
+    ("view", "why", "hint"),
+    [
+        (STANDBY, "c is active", "stop the active one first: this one is in sync, and takes over by itself then"),
+        (msgspec.structs.replace(STANDBY, in_sync=("c",)), "c is active", "stop the active one first"),
+        (CUT, CUT.why, "mend that, and ask again: nobody becomes active without the marker"),
+        (SILENT, "the log can't be written", "make room on its disk, or mend it; `log_unfit` in its log says more"),
+        (SILENT, "it is taking over already", "ask again in a moment"),
+        (SILENT, "c said a moment ago that it is active still", "ask again in a moment"),
+    ],
+)
+def test_what_to_do_about_a_refused_promotion_depends_on_what_is_in_its_way(
+    view: PairView, why: str, hint: str
+) -> None:
+    refusal = not_promoted(view, why)
+    assert (refusal.code, refusal.message, refusal.hint) == ("promotion_refused", why, hint)

@@ -11,6 +11,8 @@ Rules: O1  nobody takes over while the marker is out of reach, or the log can't 
        O8  who is active under our own name is another one, if its data folder is another: a name is given twice
 """
 
+from typing import Final
+
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.marker import Marker, Member
 from stoker.brain.domain.units import Mono
@@ -18,6 +20,8 @@ from stoker.brain.failover.inputs import LogState, PeerState
 from stoker.brain.failover.marker_client import MarkerClient
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import Peers
+
+LOG_UNFIT: Final = "the log can't be written"
 
 
 def newest_epoch(marker: Marker | None, log: LogState) -> Epoch:
@@ -62,7 +66,7 @@ def unready(client: MarkerClient, log: LogState | None) -> str:
         return f"the marker can't be reached: {client.error}" if client.error else "the marker hasn't been read yet"
     if log is None:
         return "its log isn't open yet"
-    return "" if log.fit else "the log can't be written"
+    return "" if log.fit else LOG_UNFIT
 
 
 def _lease(us: Membership, marker: Marker, client: MarkerClient, peers: Peers, now: Mono) -> str:

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL, Principal
 from stoker.brain.domain.marker import Member
 from stoker.brain.failover import effects, inputs
@@ -33,7 +33,7 @@ from stoker.live.failover.complaints import Complaints
 from stoker.live.failover.follower import StartOver
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.named_tasks import NamedTasks
-from stoker.live.failover.standing import PairView, view_of
+from stoker.live.failover.standing import PairView, not_promoted, view_of
 from stoker.live.replicas import NotActive, Replicas
 from stoker.live.supervise import Duties, DutyEnded, first_of
 from stoker.live.world import World
@@ -136,8 +136,7 @@ class Driver:
                 while self._parts.committer.following is not None:
                     await self._clock.sleep(self.machine.timing.look_s)
         except TimeoutError as fault:
-            hint = "stop the active one first, and see that the marker can be reached"
-            raise StokerError(refuse("promotion_refused", self.machine.why or view.why, hint)) from fault
+            raise StokerError(not_promoted(self.view(), self.machine.why or view.why)) from fault
 
     # --- a life -------------------------------------------------------------------------------------------------
 

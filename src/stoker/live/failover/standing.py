@@ -9,6 +9,7 @@ from stoker.brain.domain.ids import Epoch, Position, Principal
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.inputs import Role
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.obstacle import LOG_UNFIT
 from stoker.brain.failover.unlike import unlike
 from stoker.live.replicas import Replicas
 
@@ -113,3 +114,18 @@ def not_active(view: PairView) -> Refusal:
         name=view.name,
         why=view.why,
     )
+
+
+def not_promoted(view: PairView, why: str) -> Refusal:
+    """`why`: what is in the way of making it active by force."""
+    if not view.marker_reached:
+        hint = "mend that, and ask again: nobody becomes active without the marker"
+    elif why == LOG_UNFIT:
+        hint = "make room on its disk, or mend it; `log_unfit` in its log says more"
+    elif view.active in ("", view.name) or view.silent:
+        hint = "ask again in a moment"
+    elif view.name in view.in_sync:
+        hint = "stop the active one first: this one is in sync, and takes over by itself then"
+    else:
+        hint = "stop the active one first"
+    return refuse("promotion_refused", why, hint)
