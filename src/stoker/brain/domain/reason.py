@@ -72,7 +72,10 @@ SHORT: Final = frozenset(
 AWAITING_PASS: Final = Reason(ReasonCode.AWAITING_PASS)
 
 _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
-    ReasonCode.AWAITING_PASS: ("the scheduler has not looked at it yet", "nothing to do; a pass runs within seconds"),
+    ReasonCode.AWAITING_PASS: (
+        "the scheduler of this control plane has not looked at it yet",
+        "nothing to do; a pass runs within seconds, on a standby once it takes over: ask the active one",
+    ),
     ReasonCode.NO_NODES: (
         "no node has registered with this cluster yet",
         "start `stoker agent -c FILE` on a GPU node",
