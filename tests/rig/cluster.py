@@ -118,7 +118,7 @@ class Cluster(Cast):
             offered = committer.state.nodes[agent.node].inventory
             if offered != agent.registration().inventory:
                 self.oracle.broken.append(f"O9 {agent.node} offers {len(offered.gpus)} GPUs in boot {offered.boot_id}")
-        self.oracle.ended(committer.state)
+        self.oracle.ended(committer.state, self.control.telemetry)
         self.oracle.replayed(committer.state, self.disk)
         self.oracle.verdict()
 

@@ -21,6 +21,7 @@ Promises: O1  an acknowledged job is never lost
           O13 once a job or a whole array was told to end, durably, none of it starts unless somebody asks once more
           O14 no task is placed on a node that its job doesn't select
           O15 to O18 are those of `sharing_oracle.py`
+          O19 the audit of the ledger finds nothing: what it would repair doesn't happen
 What ran on a node that a person forgot by force is exempt from O4 and O5 (ADR 3): they were told so.
 """
 
@@ -48,6 +49,7 @@ from tests.rig.quick_check import QuickCheck
 from tests.rig.sharing_oracle import SharingOracle
 from tests.rig.sim_log import SimDisk
 from tests.rig.sim_machine import Machine, Process
+from tests.rig.world import Notes
 
 _NEVER_RAN = (EndCause.GONE, EndCause.START_FAILED, EndCause.NEVER_STARTED)
 """Ends that an agent gives for a task of which its runner has no record."""
@@ -220,8 +222,11 @@ class Oracle:
 
     # --- once the faults have ended -----------------------------------------------------------------------------
 
-    def ended(self, state: ClusterState) -> None:
-        """O1, O6, O8, O9."""
+    def ended(self, state: ClusterState, *controls: Notes) -> None:
+        """O1, O6, O8, O9, O19."""
+        for notes in controls:
+            found = notes.counts.get("ledger_violated", 0)
+            self.broken += [f"O19 the audit found {found} faults in the ledger of {notes.who}"] if found else []
         self.broken += [f"O6 at the end: {violation}" for violation in violations(state)]
         self.broken += self.sharing.kept(state)
         for job_id in self.acknowledged:

@@ -233,7 +233,7 @@ class PairCluster(Cast):
             offered = state.nodes[agent.node].inventory
             if offered != replace(agent.registration().inventory, keeps_leases=offered.keeps_leases):
                 self.oracle.broken.append(f"O9 {agent.node} offers {len(offered.gpus)} GPUs in boot {offered.boot_id}")
-        self.oracle.ended(state)
+        self.oracle.ended(state, *(control.telemetry for control in self.controls.values()))
         self.pair.ended()
         self.oracle.verdict()
 

@@ -254,5 +254,5 @@ FOUND: Final = (
     Found(silence_before_a_take_over_counts, "O5 |O4 ", 4),
     Found(a_lease_of_an_attempt_counts_from_the_answer, "O5 |O4 ", 28),
     Found(gpus_are_free_once_the_leader_has_exited, "O5 "),
-    Found(an_end_is_sent_once_and_then_forgotten, "O8 |O9 ", 31),
+    Found(an_end_is_sent_once_and_then_forgotten, "O19 |O8 |O9 ", 7),
 )

@@ -248,7 +248,7 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
     (silence_ends_what_runs, "O5 |O8 "),
     (gpus_are_free_once_the_leader_has_exited, "O5 "),
     (exit_codes_get_lost_on_the_way, "O8 "),
-    (an_end_is_sent_once_and_then_forgotten, "O8 |O9 "),
+    (an_end_is_sent_once_and_then_forgotten, "O19 |O8 |O9 "),
     (a_gpu_is_offered_while_it_is_held, "O6 "),
     (nobody_is_told_why, "O7 "),
     (a_process_that_ignores_the_terminate_signal_is_given_up, "O5 "),
