@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -254,3 +255,27 @@ async def test_a_copy_is_one_file_that_opens_where_nothing_can_be_written(store:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         assert db.execute("PRAGMA quick_check").fetchone() == ("ok",)
         assert db.execute("SELECT count(*) FROM job").fetchone() == (1,)
+
+
+async def test_whoever_closes_it_waits_for_a_copy_under_way_and_holds_up_nobody_else(
+    store: HistoryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control plane answers between two lives, however long a backup of the last one takes."""
+    busy, go_on = threading.Event(), threading.Event()
+    taken, let_go = SqliteHistory._taken, list[bool]()
+
+    def slow(history: SqliteHistory) -> object:
+        busy.set()
+        let_go.append(go_on.wait(5))
+        return taken(history)
+
+    monkeypatch.setattr(SqliteHistory, "_taken", slow)
+    async with opened(store) as history:
+        copying = asyncio.ensure_future(history.copy())
+        await asyncio.to_thread(busy.wait)
+        closing_it = asyncio.ensure_future(history.close())
+        await asyncio.wait((closing_it,), timeout=0.1)
+        go_on.set()
+        await closing_it
+        await (await copying).close()
+    assert let_go == [True]

@@ -170,11 +170,12 @@ class SqliteHistory:
         if self._closed:
             return
         self._closed = True
-        self._copying.shutdown()
+        # A copy under way, or a disk that is slow, holds up nobody else.
+        await asyncio.to_thread(self._copying.shutdown)
         await self._in(self._reading, self._close_reader)
         await self._in(self._writing, self._close_writer)
-        self._writing.shutdown()
-        self._reading.shutdown()
+        for thread in (self._writing, self._reading):
+            await asyncio.to_thread(thread.shutdown)
 
     async def _in(self, thread: ThreadPoolExecutor, work: Callable[..., Answer], *args: object) -> Answer:
         try:
