@@ -22,7 +22,7 @@ from stoker.agent.fence import FileFence
 from stoker.agent.gpu_watch import GpuWatch
 from stoker.agent.launch import account_variables
 from stoker.agent.link_grpc import GrpcLink
-from stoker.agent.machine import describe, die_with_parent, host_name, node_name
+from stoker.agent.machine import describe, die_with_parent, give_memory_back, host_name, node_name
 from stoker.agent.ports import AgentPorts, Fence
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings
@@ -78,6 +78,7 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
     def changed(better: ProbeResult) -> None:
         daemon.amend(describe(settings, name, uid, better, __version__))
 
+    give_memory_back()
     looking = watch.until_settled(clock, settings.gpu.probe_again_s, changed)
     telemetry.event("agent_started", agent_id=name, pid=os.getpid(), gpus=len(found.gpus), version=__version__)
     with _library_logs(telemetry):
