@@ -93,16 +93,16 @@ def make_private(path: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Make durable what is in a file, whoever wrote it. Raises: OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    _sync(path, 0)
 
 
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable: a new or renamed file is only kept once its folder is."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path, os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(fd)
     finally:

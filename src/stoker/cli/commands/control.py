@@ -109,7 +109,7 @@ def promote(force: bool, data_dir: Path | None, form: str) -> None:
 
 
 def _addresses(data_dir: Path | None) -> list[str]:
-    """None where a folder is named."""
+    """Those that were named; empty where a folder is."""
     return [] if data_dir else servers_of(click.get_current_context()).split(",")
 
 
