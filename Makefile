@@ -59,7 +59,7 @@ coverage: setup-dev
 	@$(PY) -m pytest -q -n $(WORKERS) --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 ## make bench      measures what users wait for, each figure beside its floor (BENCHES="start_latency" for one)
-BENCHES ?= start_latency throughput submissions scale stalls idle_agents append decide
+BENCHES ?= commands start_latency throughput submissions scale stalls idle_agents append decide
 bench: setup-dev
 	@for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || exit 1; done
 

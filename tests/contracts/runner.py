@@ -110,6 +110,11 @@ class Listener:
     async def end(self, key: TaskKey) -> TaskEnd:
         return (await self.hear(TaskOver, lambda report: report.key == key)).end
 
+    async def known_end(self, key: TaskKey) -> TaskEnd:
+        """Of a task that may have ended before this agent came: in the inventory, or following it."""
+        ends = {over.key: over.end for over in (await self.inventory()).ends}
+        return ends.get(key) or await self.end(key)
+
     async def begun(self, node: RunnerNode, key: TaskKey) -> None:
         """It runs and does what its command says; a stubborn one ignores signals from here on."""
         await self.running(key)
@@ -266,8 +271,7 @@ class RunnerContract:
 
     async def _lost(self, agent: Listener, task: TaskKey, cause: EndCause = EndCause.RUNNER_LOST) -> None:
         """Its end is in the inventory, or follows when the sweep takes longer."""
-        ends = {over.key: over.end for over in (await agent.inventory()).ends}
-        end = ends.get(task) or await agent.end(task)
+        end = await agent.known_end(task)
         assert end.cause is cause
         assert end.error, "people are told why"
 

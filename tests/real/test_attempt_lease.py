@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.agent.ports import LeasesUnkept, RunnerGone, StartTask, TaskOver
+from stoker.agent.ports import LeasesUnkept, RunnerGone, StartTask
 from stoker.agent.runner.guard import LOOK_S, STUCK_S
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
@@ -165,7 +165,7 @@ async def test_a_runner_that_stays_stopped_past_the_lease_is_ended_by_its_guard_
         await soon([runner, away, *family_pids], LEASE_MS / 1_000 + STUCK_S + LOOK_S + 2)
         await agent.hear(RunnerGone)
     async with agent_on(node) as agent:
-        assert await _end_of(agent, key(1)) is EndCause.RUNNER_LOST
+        assert (await agent.known_end(key(1))).cause is EndCause.RUNNER_LOST
 
 
 async def test_the_guard_leaves_a_stopped_runner_alone_while_no_lease_is_over(node: RealNode) -> None:
@@ -189,8 +189,8 @@ async def test_when_runner_and_agent_are_killed_the_guard_ends_everything_at_onc
     os.kill(runner, signal.SIGKILL)
     await soon(pids, 2.0)
     async with agent_on(node) as agent:
-        assert await _end_of(agent, key(1)) is EndCause.RUNNER_LOST
-        assert await _end_of(agent, key(2)) is EndCause.RUNNER_LOST
+        assert (await agent.known_end(key(1))).cause is EndCause.RUNNER_LOST
+        assert (await agent.known_end(key(2))).cause is EndCause.RUNNER_LOST
         assert (await agent.inventory()).keeps_leases
 
 
@@ -233,18 +233,11 @@ async def test_when_guard_and_runner_are_killed_leaders_die_and_the_next_runner_
         os.kill(guard, signal.SIGKILL)
         await soon([leader], 2.0)
     async with agent_on(node) as agent:
-        assert await _end_of(agent, key(1)) is EndCause.RUNNER_LOST
+        assert (await agent.known_end(key(1))).cause is EndCause.RUNNER_LOST
         await soon(node.living(key(1)), 2.0)
     if not node.cgroups:
         os.kill(away, signal.SIGKILL)  # nothing says whose it is: no cgroup, no mark, another session
     await soon([away], 2.0)
-
-
-async def _end_of(agent: Listener, of: TaskKey) -> EndCause:
-    """In the inventory, or soon after it."""
-    ends: list[TaskOver] = [*(await agent.inventory()).ends, *agent.overs(of)]
-    found = next((over.end for over in ends if over.key == of), None)
-    return (found or await agent.end(of)).cause
 
 
 async def test_an_end_that_had_arrived_is_recalled_with_its_exit_code_also_by_a_later_runner(node: RealNode) -> None:

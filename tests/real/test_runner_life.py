@@ -95,7 +95,7 @@ async def test_one_whose_tasks_run_on_stays_without_an_agent(tmp_path: Path) -> 
             await asyncio.sleep(0.01)
         (node.folder / "go").touch()
         async with agent_on(node) as agent:
-            assert (await agent.end(key(1))).exit_code == 6
+            assert (await agent.known_end(key(1))).exit_code == 6
 
 
 async def test_whoever_is_cancelled_while_letting_go_of_its_runner_is_cancelled(node: RealNode) -> None:
@@ -119,8 +119,7 @@ async def test_a_task_whose_output_somebody_removed_is_not_taken_for_never_start
         node.kill_runner_and_guard()
         await agent.hear(RunnerGone)
     async with agent_on(node) as agent:
-        ends = [over.end for over in (await agent.inventory()).ends] or [await agent.end(key(1))]
-        assert ends[0].cause is EndCause.RUNNER_LOST
+        assert (await agent.known_end(key(1))).cause is EndCause.RUNNER_LOST
         assert not node.lives(key(1))
 
 

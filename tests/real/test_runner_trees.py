@@ -77,9 +77,8 @@ async def test_when_runner_and_guard_are_killed_the_next_runner_sweeps_children_
         await agent.hear(RunnerGone)
         assert lives(grandchild), "nothing but the next runner ends it"
     async with agent_on(node) as agent:
-        ends = {over.key: over.end.cause for over in (await agent.inventory()).ends}
         for task in (key(1), key(2)):
-            assert (ends.get(task) or (await agent.end(task)).cause) is EndCause.RUNNER_LOST
+            assert (await agent.known_end(task)).cause is EndCause.RUNNER_LOST
             assert not node.lives(task)
         assert not lives(grandchild)
 
@@ -98,8 +97,7 @@ async def test_a_sweep_ends_no_process_of_anybody_else(node: RealNode) -> None:
         wait_until(lambda: not lives(running.pid), "the leader is gone")
         _name_in_the_journal(node, running.pid, bystander)
         async with agent_on(node) as agent:
-            ends = {over.key: over.end.cause for over in (await agent.inventory()).ends}
-            assert (ends.get(key(1)) or (await agent.end(key(1))).cause) is EndCause.RUNNER_LOST
+            assert (await agent.known_end(key(1))).cause is EndCause.RUNNER_LOST
         assert lives(bystander)
     finally:
         os.kill(bystander, signal.SIGKILL)

@@ -320,8 +320,7 @@ async def test_when_runner_and_guard_are_killed_the_next_runner_ends_what_users_
         wait_until(lambda: not lives(leader), "the kernel ends the leader, though it is another account's")
         assert node.living(ONE), "its child is left"
     async with agent_on(node) as agent:
-        ends = {over.key: over.end for over in (await agent.inventory()).ends}
-        assert (ends.get(ONE) or await agent.end(ONE)).cause is EndCause.RUNNER_LOST
+        assert (await agent.known_end(ONE)).cause is EndCause.RUNNER_LOST
         assert node.living(ONE) == []
 
 
