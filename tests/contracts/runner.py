@@ -113,7 +113,9 @@ class Listener:
     async def known_end(self, key: TaskKey) -> TaskEnd:
         """Of a task that may have ended before this agent came: in the inventory, or following it."""
         ends = {over.key: over.end for over in (await self.inventory()).ends}
-        return ends.get(key) or await self.end(key)
+        end = ends.get(key) or await self.end(key)
+        assert end.cause is EndCause.EXITED or end.error, "people are told why"
+        return end
 
     async def begun(self, node: RunnerNode, key: TaskKey) -> None:
         """It runs and does what its command says; a stubborn one ignores signals from here on."""
@@ -265,15 +267,9 @@ class RunnerContract:
             await agent.hear(RunnerGone)
             assert isinstance(agent.heard[-1], RunnerGone), "nothing follows it"
         async with agent_on(node) as agent:
-            await self._lost(agent, key(1))
+            assert (await agent.known_end(key(1))).cause is EndCause.RUNNER_LOST
             assert not node.lives(key(1))
             assert node.starts(key(1)) == 1
-
-    async def _lost(self, agent: Listener, task: TaskKey, cause: EndCause = EndCause.RUNNER_LOST) -> None:
-        """Its end is in the inventory, or follows when the sweep takes longer."""
-        end = await agent.known_end(task)
-        assert end.cause is cause
-        assert end.error, "people are told why"
 
     async def test_ends_outlive_the_runner(self, node: RunnerNode) -> None:
         """R2."""
@@ -341,7 +337,7 @@ class RunnerContract:
             while node.lives(key(1)):
                 await asyncio.sleep(POLL_S)
         async with agent_on(node) as agent:
-            await self._lost(agent, key(1), EndCause.LEASE_ENDED)
+            assert (await agent.known_end(key(1))).cause is EndCause.LEASE_ENDED
             assert node.lives(key(2)), "it has no lease"
 
     async def test_a_task_lives_on_while_beats_are_answered(self, node: RunnerNode) -> None:
