@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.wire.servers import SERVERS_MAX, Servers, local_server, parsed_servers, shown
+from stoker.wire.servers import SERVERS_MAX, Servers, each_alone, local_server, parsed_servers, shown
 from stoker.wire.staleness import Stale, Waiting, stale_answer
 
 A, B, C = parsed_servers("http://a:1,http://b:1,https://c")
@@ -12,6 +12,7 @@ A, B, C = parsed_servers("http://a:1,http://b:1,https://c")
 def test_several_are_written_with_commas_and_each_is_meant_once() -> None:
     found = parsed_servers(" a:1 , http://A:1,https://a:1,[::1]:8080")
     assert [each.geturl() for each in found] == ["http://a:1", "https://a:1", "http://[::1]:8080"]
+    assert each_alone(" a:1 , http://A:1,https://a:1,[::1]:8080") == ["a:1", "https://a:1", "[::1]:8080"], "as typed"
 
 
 @pytest.mark.parametrize("text", ["a,,b", "a,", ",a", " ", "a b", ",".join("a" * (SERVERS_MAX + 1))])

@@ -70,11 +70,23 @@ class Servers:
 
 def parsed_servers(servers: str) -> list[SplitResult]:
     """`servers` has commas between several; each once. Raises: StokerError `bad_server`."""
-    texts = servers.split(",")
+    return list(_typed(servers))
+
+
+def each_alone(servers: str) -> list[str]:
+    """The same, each as it was typed. Raises: StokerError `bad_server`."""
+    return list(_typed(servers).values())
+
+
+def _typed(servers: str) -> dict[SplitResult, str]:
+    texts = [text.strip() for text in servers.split(",")]
     if len(texts) > SERVERS_MAX:
         message = f"{len(texts)} servers are named, and at most {SERVERS_MAX} are asked"
         raise StokerError(refuse("bad_server", message, "name the active one and its standbys", servers=len(texts)))
-    return list(dict.fromkeys(_parsed(text.strip()) for text in texts))
+    typed: dict[SplitResult, str] = {}
+    for text in texts:
+        typed.setdefault(_parsed(text), text)
+    return typed
 
 
 def shown(server: SplitResult) -> str:

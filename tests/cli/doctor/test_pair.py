@@ -71,6 +71,11 @@ def test_a_secret_that_is_not_as_it_was_is_doubtful() -> None:
     assert (said.level, said.what) == (Level.WARNING, "b (http://b:8080): the secret was removed")
 
 
+def test_settings_that_differ_from_the_active_ones_are_doubtful() -> None:
+    (said,) = told(half(ACTIVE), half(replace(STANDBY, unlike="failover.mode is async here and sync on a")))
+    assert (said.level, said.what) == (Level.WARNING, "b (http://b:8080): failover.mode is async here and sync on a")
+
+
 def test_one_server_alone_is_not_asked_whether_it_is_a_pair() -> None:
     assert pair.checks(Server("http://a:1")) == []
     assert [check.name for check in pair.checks(Server("http://a:1, http://b:1"))] == ["pair"]

@@ -109,8 +109,10 @@ def promote(force: bool, data_dir: Path | None, form: str) -> None:
 
 
 def _addresses(data_dir: Path | None) -> list[str]:
-    """Those that were named; empty where a folder is."""
-    return [] if data_dir else servers_of(click.get_current_context()).split(",")
+    """Those that were named; empty where a folder is. Raises: StokerError `bad_server`."""
+    from stoker.wire.servers import each_alone
+
+    return [] if data_dir else each_alone(servers_of(click.get_current_context()))
 
 
 _NO_FORCE: Final = "no force was needed. Nothing is lost in mode sync; in mode async no more than at any take-over"

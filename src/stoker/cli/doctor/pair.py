@@ -15,6 +15,7 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
 from stoker.cli.doctor.serving import BOUND_S, Server
 from stoker.wire.rest.control import ControlView
+from stoker.wire.servers import each_alone
 from stoker.wire.versions import API_PREFIX
 
 _NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
@@ -45,7 +46,7 @@ class Half(msgspec.Struct, kw_only=True):
 
 def checks(server: Server) -> list[Check]:
     """Nothing where one alone was named."""
-    addresses = [each.strip() for each in server.servers.split(",")]
+    addresses = each_alone(server.servers)
     if len(addresses) < 2:
         return []
     return [Check("pair", lambda: pair([_asked(server, each) for each in addresses]), BOUND_S * 2 * len(addresses))]
@@ -133,3 +134,5 @@ def _places(told: Sequence[Half]) -> Iterator[Said]:
             )
         if view is not None and view.secret:
             yield doubtful(f"{half.called}: {view.secret}", "docs/explanation/the-marker.md says what to do")
+        if view is not None and view.unlike:
+            yield doubtful(f"{half.called}: {view.unlike}", "let failover be the same in the settings of each")

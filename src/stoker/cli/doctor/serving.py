@@ -18,6 +18,7 @@ from stoker.cli.doctor.exposition import Meters, shown_s
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
 from stoker.cli.doctor.folder import FREE_MIN_BYTES, FREE_WANTED_BYTES
 from stoker.cli.pause import now_ms
+from stoker.wire.servers import each_alone
 from stoker.wire.staleness import stale_answer
 from stoker.wire.transport import Reply, Transport
 from stoker.wire.versions import API_PREFIX
@@ -152,7 +153,7 @@ def answers(server: Server) -> Iterator[Said]:
         yield wrong(f"what answers at {server.servers} is not a Stoker control plane", "check --server")
         return
     yield fine(f"version {health.version}, cluster {health.cluster_id}, epoch {health.epoch}")
-    stale = stale_answer(server.servers, reply.headers, server.servers.count(",") + 1)
+    stale = stale_answer(server.servers, reply.headers, len(each_alone(server.servers)))
     if stale is not None:
         fix = "name the active one too, `--server A,B`; if none is, `stoker control status` on each says why"
         yield doubtful(f"{stale}: nothing changes there, and nothing new is known of nodes", fix)
