@@ -90,7 +90,7 @@ def _options(told: argparse.Namespace, seed: int) -> Options:
 
 
 def _soak(minutes: float, first: int, options_of: Callable[[int], Options]) -> int:
-    gc.set_threshold(50_000, 20, 20)  # a run's world is one web of cycles: looking for dead ones took a fifth of the time
+    gc.set_threshold(50_000, 20, 20)  # a run's world is one web of cycles: looking for dead ones took a fifth of it
     began, cpu = time.monotonic(), time.process_time()
     seeds, events, simulated_s = 0, 0, 0.0
 
