@@ -36,3 +36,9 @@ def test_a_pair_is_looked_at_as_a_whole_and_a_half_that_is_gone_is_an_error(tmp_
         standby.kill()
         told = of_pair(pair)
         assert (told[0]["level"], standby.url in told[0]["what"]) == ("error", True), told
+        standby.write({**pair.settings_of(standby), "policy": {"retries_max": 7}, "quota": {"online_percent": 0.5}})
+        standby.start()
+        pair.until_whole()
+        (differ,) = (each for each in of_pair(pair) if each["level"] == "warning")
+        assert "policy.retries_max is 7 here and 100 in force" in differ["what"]
+        assert "quota is 50 % online, 50 % batch here and 70 % online, 30 % batch in" in differ["what"]

@@ -8,6 +8,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.live.control import ControlPlane
 from stoker.live.http.answers import caller_of, json_answer
 from stoker.live.http.contract import json_content, route
+from stoker.live.settings_in_force import not_in_force
 from stoker.wire.rest.control import ControlView
 from stoker.wire.versions import API_PREFIX
 
@@ -33,6 +34,11 @@ def routes(control: ControlPlane) -> APIRouter:
     return router
 
 
+def _unlike(control: ControlPlane) -> str:
+    """Empty for the active one: what it was told is in force."""
+    return "" if control.committer.following is None else not_in_force(control.settings, control.committer.state)
+
+
 def _view(control: ControlPlane) -> ControlView:
     state, durable = control.committer.state, control.committer.durable
     if control.pair is None:
@@ -53,5 +59,5 @@ def _view(control: ControlPlane) -> ControlView:
         lag_ms=view.lag_ms,
         why=view.why,
         secret=view.secret,
-        unlike=view.unlike,
+        unlike="; ".join(filter(None, (view.unlike, _unlike(control)))),
     )

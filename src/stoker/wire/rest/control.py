@@ -36,4 +36,5 @@ class ControlView(msgspec.Struct, frozen=True, kw_only=True):
     secret: str = ""
     """What is wrong with the secret by which control planes know each other. Empty = nothing, or they want none."""
     unlike: str = ""
-    """Settings that must be the same on all control planes, and that the active one has otherwise, with both values."""
+    """Settings that must be the same on all control planes, and that the active one has otherwise, with both values;
+    and those by which a take-over would change what is in force."""
