@@ -225,8 +225,9 @@ class Oracle:
     def ended(self, state: ClusterState, *controls: Notes) -> None:
         """O1, O6, O8, O9, O19."""
         for notes in controls:
-            found = notes.counts.get("ledger_violated", 0)
-            self.broken += [f"O19 the audit found {found} faults in the ledger of {notes.who}"] if found else []
+            self.broken += [f"O19 the audit found: {line}" for line in notes.lines if " ledger_violated " in line]
+            if notes.counts.get("ledger_violated", 0):
+                self.broken.append(f"O19 the audit of {notes.who} found faults in its ledger")
         self.broken += [f"O6 at the end: {violation}" for violation in violations(state)]
         self.broken += self.sharing.kept(state)
         for job_id in self.acknowledged:

@@ -8,8 +8,9 @@ Rules: A1  who holds what is compared in one step, over live attempts only: at m
        A2  job records are checked in slices, between which others run
        A3  all look-ups are compared at once, and only while there are at most `INDEXED_JOBS_MAX` jobs: about 25 ms
        A4  look-ups that have drifted are made anew from the records; a broken record is reported, never repaired
-       A5  a node that is heard, and whose beats say for a whole period that it has other tasks than it should, while
-           neither side changes, is made to open another stream: its inventory is compared then, which settles it
+       A5  a node that is heard, and whose beats say in two audits, and for at least half a period between them, that it
+           has other tasks than it should, while neither side changes, is made to open another stream: its inventory is
+           compared then, which settles it. What was said last before we stood still counts for nothing
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +22,7 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.report import sum_of
+from stoker.brain.domain.units import Mono
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import rebuild
 from stoker.brain.state.invariants import each_job_consistent, indexes_derived, no_gpu_twice, no_stray_beside_work
@@ -42,6 +44,7 @@ class Audit:
         self._sessions = sessions
         self._differing: dict[NodeName, tuple[int, int]] = {}
         self._clock = world.clock
+        self._looked_at = self._clock.mono()
         self._telemetry = world.telemetry
         self._period_s = period_s
 
@@ -68,12 +71,13 @@ class Audit:
     def _agents_drift(self, state: ClusterState) -> Iterator[str]:
         """A5"""
         before, self._differing = self._differing, {}
-        for name, theirs in self._sessions.task_sums().items():
+        said_since, self._looked_at = Mono(self._looked_at + self._period_s / 2), self._clock.mono()
+        for name, (theirs, said_at) in self._sessions.task_sums().items():
             ours = sum_of(_tasks_on(state, name))
             if ours == theirs or not state.nodes[name].reachable:
                 continue
             self._differing[name] = (ours, theirs)
-            if before.get(name) == (ours, theirs):
+            if before.get(name) == (ours, theirs) and said_at >= said_since:
                 self._sessions.compare_anew(name)
                 yield f"node {name} has other tasks than the records say"
 

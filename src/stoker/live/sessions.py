@@ -43,6 +43,7 @@ from stoker.brain.domain.report import (
     TaskPhase,
     TaskStatus,
 )
+from stoker.brain.domain.units import Mono
 from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.live.committer import Committer
@@ -84,8 +85,8 @@ class AgentStream:
         self._outgoing = Outgoing(instructions_max)
         self._line: Line | None = None
         self.attached = False
-        self.tasks_sum: int | None = None
-        """As the newest beat has it."""
+        self.tasks_said: tuple[int, Mono] | None = None
+        """The sum of the newest beat, and when that came."""
 
     async def receive(self, report: Report) -> None:
         """Take one report. Raises: StokerError when this stream must end."""
@@ -112,7 +113,7 @@ class AgentStream:
             case Beat():
                 if report.ending:
                     self._owner.ending(self.node, report)
-                self.tasks_sum = report.tasks_sum
+                self.tasks_said = None if report.tasks_sum is None else (report.tasks_sum, self._owner.mono())
                 self._outgoing.answer(report.sequence, self._owner.epoch)
             case _:
                 assert_never(report)
@@ -164,6 +165,7 @@ class Sessions:
         self.committer = committer
         self.outbox = outbox
         self.liveness = liveness
+        self.mono = world.clock.mono
         self._entropy = world.entropy
         self._telemetry = world.telemetry
         self._heartbeat_ms = heartbeat_ms
@@ -182,10 +184,10 @@ class Sessions:
         stream = self._by_node.get(node)
         return stream is not None and stream.attached
 
-    def task_sums(self) -> dict[NodeName, int]:
-        """What nodes say of the tasks that they have, as `sum_of`: each that says it, after its inventory was
-        compared."""
-        return {name: stream.tasks_sum for name, stream in self._by_node.items() if stream.tasks_sum is not None}
+    def task_sums(self) -> dict[NodeName, tuple[int, Mono]]:
+        """What nodes say of the tasks that they have, as `sum_of`, and when they said it last: each that says it, after
+        its inventory was compared."""
+        return {name: stream.tasks_said for name, stream in self._by_node.items() if stream.tasks_said is not None}
 
     def compare_anew(self, node: NodeName) -> None:
         """Let the agent open another stream, which begins with its inventory."""
