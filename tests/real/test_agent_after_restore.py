@@ -26,6 +26,8 @@ def test_an_end_that_came_after_the_backup_is_given_again_and_the_job_keeps_its_
         go.touch()
         assert until_state(old, jobs[0], "failed")["exit_code"] == 7
         until_state(old, jobs[1], "succeeded")
+        journal = agent.data_dir / "journal"
+        until(lambda: journal.read_bytes().count(b'"settled"') == 2, "the node knows that both ends were delivered")
         old.kill()
         if restarts:
             agent.kill()
