@@ -5,7 +5,6 @@ PY := .venv/bin/python
 WORKERS ?= 2
 MINUTES ?= 10
 TOOLS_PATHS := src tests tools benchmarks
-export PYTHONDONTWRITEBYTECODE ?= 1
 
 .PHONY: help demo test check fmt lint types proto coverage bench soak lock reference docs images setup setup-dev
 
@@ -24,6 +23,7 @@ demo: setup
 
 ## make test       every test (ARGS="-k words" narrows it down)
 test: setup-dev
+	@$(PY) -m compileall -q src  # hundreds of processes are started, also where Python may write no bytecode
 	@$(PY) -m pytest -q -n $(WORKERS) $(ARGS)
 
 ## make check      formatting, lint, types, import contracts, taste, generated files; writes nothing

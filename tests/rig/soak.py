@@ -5,7 +5,6 @@ Kinds of runs: `single` (one control plane), `pair` (two, each with a log of its
 """
 
 import argparse
-import gc
 import itertools
 import re
 import sys
@@ -90,7 +89,6 @@ def _options(told: argparse.Namespace, seed: int) -> Options:
 
 
 def _soak(minutes: float, first: int, options_of: Callable[[int], Options]) -> int:
-    gc.set_threshold(50_000, 20, 20)  # a run's world is one web of cycles: looking for dead ones took a fifth of it
     began, cpu = time.monotonic(), time.process_time()
     seeds, events, simulated_s = 0, 0, 0.0
 
