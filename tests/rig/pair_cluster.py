@@ -29,7 +29,7 @@ NAMES: Final = ("a", "b")
 PEACE_S: Final = 1_800.0
 LOOK_BACK: Final = (1_000_000, 1_000_000, 1_000_000, 40)
 REBUILD_EVERY: Final = 10
-"""Indexes are looked at event by event in runs of a single control plane; here it is about other things."""
+"""Indexes are looked at more often in runs of a single control plane; here it is about other things."""
 _ONCE: Final = (Requeue, SignalJob, CreateToken)
 """What would do something else the second time."""
 
