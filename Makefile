@@ -24,7 +24,7 @@ demo: setup
 ## make test       every test (ARGS="-k words" narrows it down)
 test: setup-dev
 	@$(PY) -m compileall -q src  # hundreds of processes are started, also where Python may write no bytecode
-	@$(PY) -m pytest -q -n $(WORKERS) $(ARGS)
+	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 ## make check      formatting, lint, types, import contracts, taste, generated files; writes nothing
 check: lint types
@@ -56,7 +56,7 @@ reference: setup-dev
 
 ## make coverage   every test, with the lines that none of them ran
 coverage: setup-dev
-	@$(PY) -m pytest -q -n $(WORKERS) --cov --cov-report=term-missing:skip-covered $(ARGS)
+	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 ## make bench      measures what users wait for, each figure beside its floor (BENCHES="start_latency" for one)
 BENCHES ?= commands start_latency throughput submissions scale stalls idle_agents append decide
