@@ -38,7 +38,7 @@ class Control:
         self.stop()
 
     def start(self, url: str | None = None) -> None:
-        words = [sys.executable, "-m", "stoker", "control", "-c", str(self._settings())]
+        words = [sys.executable, "-m", "stoker", "control", "-c", str(self.write_settings())]
         environ = {**os.environ, "STOKER__STORE__URL": self.url if url is None else url}
         with (self.folder.parent / "out").open("ab") as out:
             self._process = subprocess.Popen(words, env=environ, stdout=out, stderr=out)
@@ -51,7 +51,8 @@ class Control:
         with tokens_in(self.folder) as tokens:
             self._token = self._token or tokens.create_token(NewTokenBody(role=Role.ADMIN)).token
 
-    def _settings(self) -> Path:
+    def write_settings(self) -> Path:
+        """All but the URL, which may hold a password."""
         path = self.folder.parent / "control.yaml"
         lines = (
             f"data_dir: {self.folder}",

@@ -96,9 +96,6 @@ def test_the_folder_may_be_named_by_the_settings_of_the_control_plane(kept: Kept
     assert (tmp_path / "data" / "stoker.db").exists()
     both = stoker("restore", kept.file, "-c", settings, "--data-dir", tmp_path / "new")
     assert both.returncode == stoker("restore", kept.file).returncode == 2
-    settings.write_text(f"data_dir: {tmp_path / 'other'}\nstore: {{url: 'postgresql://db/stoker'}}\n")
-    assert refused(stoker("restore", kept.file, "-c", settings), 1) == "store_moved"
-    assert not (tmp_path / "other").exists()
 
 
 def test_an_empty_folder_keeps_its_owner_and_its_mode(kept: Kept, tmp_path: Path) -> None:

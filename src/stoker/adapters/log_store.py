@@ -46,6 +46,13 @@ def shared_log_at(data_dir: Path, url: str, clock: Clock, entropy: Entropy, tele
     return _Elsewhere(data_dir.absolute(), PostgresLog(url, clock, entropy, telemetry, shared=True))
 
 
+def mark_as_elsewhere(folder: Path) -> None:
+    """C2, C3: its log is in a database that isn't empty. Raises: OSError."""
+    mark = folder / ELSEWHERE_NAME
+    make_private(mark)
+    mark.write_text(_BEGUN)
+
+
 def was_begun_elsewhere(folder: Path) -> bool:
     """C3: was its log in a database that wasn't empty? Raises: OSError."""
     mark = folder / ELSEWHERE_NAME

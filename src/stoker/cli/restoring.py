@@ -3,6 +3,7 @@
 Rules: R1  the whole file is read and proved before anything is written, and once more while it is written
        R2  what a newer version wrote is refused: it may say what this one would overlook
        R3  what the cluster begins with is decided by the brain: `admit.leadership.restore`
+       R4  a log that is to be in a database is put there last, when nothing but giving the folder its name is left
 """
 
 import asyncio
@@ -18,11 +19,12 @@ from msgspec import UNSET
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder import make_private
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.restored_folder import Beginning, fill, history_in, new_folder, put_history_back
 from stoker.adapters.settings import load
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.access import OWNER
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.admit.dispatch import admit
@@ -43,27 +45,38 @@ class Restored(NamedTuple):
     state: ClusterState
 
 
-def restore_backup(file: Path, data_dir: Path, *, force: bool) -> Restored:
-    """Raises: StokerError `backup_foreign`, `backup_too_new`, `backup_damaged`, `data_dir_not_empty`,
-    `data_dir_held`, `data_dir_unusable`."""
+def restore_backup(file: Path, data_dir: Path, *, force: bool, store_url: str = "") -> Restored:
+    """`store_url`: of the database for the log; empty = it is in the folder too.
+
+    Raises: StokerError `backup_foreign`, `backup_too_new`, `backup_damaged`, `data_dir_not_empty`,
+    `data_dir_held`, `data_dir_unusable`; of a database `store_not_empty`, `store_unreachable`, `store_held`,
+    `store_too_new`."""
     head, state, chunks = _proved(file)
     beginning = _beginning(state, chunks)
     with new_folder(data_dir, replace=force) as folder:
         _copy_history(file, head, history_in(folder))
         asyncio.run(put_history_back(folder, beginning.mark))
-        fill(folder, beginning)
+        if store_url:
+            asyncio.run(_fill_database(folder, store_url, beginning))
+        else:
+            fill(folder, beginning)
     return Restored(head, state)
 
 
-def folder_of(config: Path) -> Path:
-    """The data folder that a control plane's settings name. Raises: StokerError `bad_settings`, `which_daemon` or
-    `store_moved`."""
+def place_of(config: Path) -> tuple[Path, str]:
+    """The data folder that a control plane's settings name, and the database. Raises: StokerError `bad_settings` or
+    `which_daemon`."""
     settings = load(ControlSettings, config, os.environ, {}, others=(AgentSettings,)).value
-    if settings.store.url:
-        message = f"store.url of {config} names a database, and a backup is restored into a folder"
-        hint = "restore the database from a backup of its own, or name a folder by --data-dir and leave store.url empty"
-        raise StokerError(refuse("store_moved", message, hint))
-    return settings.data_dir
+    return settings.data_dir, settings.store.url
+
+
+async def _fill_database(folder: Path, url: str, beginning: Beginning) -> None:
+    """R4"""
+    # Only who asks for it needs the driver.
+    from stoker.adapters.restored_database import fill_database
+
+    clock = SystemClock()
+    await fill_database(folder, url, beginning, clock, StructuredTelemetry(clock, level="error"))
 
 
 def _proved(file: Path) -> tuple[BackupHead, ClusterState, Sequence[bytes]]:

@@ -244,6 +244,7 @@ STATUSES: Final[dict[str, Status]] = {
     "store_held": _local("Another control plane writes to the database"),
     "store_unreachable": _local("The database can't be used"),
     "store_moved": _local("The log of the data folder is in another store"),
+    "store_not_empty": _local("The database has a cluster already", EXIT_REFUSED),
     "store_too_new": _local("A newer version wrote the store"),
     "marker_unusable": _local("The marker can't be kept in that folder"),
     "marker_damaged": _local("The marker can't be trusted"),

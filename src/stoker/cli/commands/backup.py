@@ -63,31 +63,31 @@ def backup(file: Path, data_dir: Path | None, force: bool, form: str) -> None:
     "-c",
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Settings file of a control plane, whose data_dir is meant.",
+    help="Settings file of a control plane: its data_dir is meant, and its store.url.",
 )
 @click.option("--force", is_flag=True, help="Move aside what is in the folder, and keep it.")
 @output_options
 def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool, form: str) -> None:
-    """Make a control plane's data folder from a backup, all or nothing.
+    """Make a control plane's data folder from a backup, all or nothing; with a store.url also what its database holds.
 
     Start a control plane on it then. What happened after the backup is not known to it: jobs that were submitted since
     are gone, what runs of them is stopped when agents come back, and what ended since may run again. Ids of jobs go on
-    a million higher, so that none is ever given twice.
+    a million higher, so that none is ever given twice. A database must be empty: what is in one is never replaced.
 
     \b
     Examples:
       stoker restore /backup/stoker-monday.tar --data-dir /var/lib/stoker
       stoker restore /backup/stoker-monday.tar -c /etc/stoker/control.yaml --force
     """
-    from stoker.cli.restoring import folder_of, restore_backup
+    from stoker.cli.restoring import place_of, restore_backup
 
     if (data_dir is None) == (config is None):
         raise click.UsageError("name the folder, by --data-dir or by -c, and not by both")
-    folder = data_dir or folder_of(config or Path())
-    restored = restore_backup(file, folder, force=force)
-    head, state = restored
+    folder, store_url = (data_dir, "") if data_dir else place_of(config or Path())
+    head, state = restore_backup(file, folder, force=force, store_url=store_url)
+    held_by = f"{folder} and the database of store.url hold" if store_url else f"{folder} holds"
     lines = [
-        f"{folder} holds the cluster as it was at position {head.position} ({_held(head)})",
+        f"{held_by} the cluster as it was at position {head.position} ({_held(head)})",
         f"the next job is {state.next_job_id}; what happened after the backup is not known here",
     ]
     show_lines(form, lines, head)
