@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--profiles", nargs="+", choices=tuple(TIMINGS), default=list(TIMINGS))
     parser.add_argument("--store", default="", help="URL of a database that both use; empty = a log for each")
     asked = parser.parse_args()
+    if asked.store and len(asked.profiles) > 1:
+        parser.error("name one of --profiles: each wants an empty database")
     where = "one PostgreSQL" if asked.store else "a log for each, mode sync"
     print(f"{machine()}; {fsyncs_per_second(Path(tempfile.gettempdir())):,.0f} fdatasync/s; {where}\n")
     print("| profile | kills | median s | shortest | longest | timers alone, at most | acknowledged meanwhile |")
