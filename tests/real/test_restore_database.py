@@ -7,7 +7,7 @@ import pytest
 
 from stoker.brain.state.admit.leadership import IDS_SKIPPED
 from tests.real.agent_process import AgentProcess, job, submit, until_state
-from tests.real.backups import backed_up, refused, stoker
+from tests.real.backups import backed_up, known_jobs, refused, stoker
 from tests.real.control_process import ControlProcess
 from tests.real.pair_process import Pair
 from tests.real.postgres import Server, programs, server
@@ -76,6 +76,27 @@ def test_a_queue_moves_from_a_folder_into_a_database_and_what_runs_runs_on(own: 
             new.start()
             assert new.known() == {int(runs), *map(int, waits), later}
             assert job(old, runs)["exit_code"] == 7
+
+
+def test_of_one_that_is_stopped_the_settings_file_names_all_that_is_backed_up(own: Server, tmp_path: Path) -> None:
+    with Control(tmp_path / "data", own.database("stopped")) as control:
+        control.start()
+        jobs = {control.submit() for _ in range(5)}
+        config, url = control.write_settings(), {"STOKER__STORE__URL": control.url}
+        running = stoker("backup", tmp_path / "running.tar", "-c", config, env=url)
+        assert running.returncode == 0, running.stderr
+        control.kill()
+        assert refused(stoker("backup", tmp_path / "b.tar", "-c", config), 1) == "store_moved"
+        wrong = {"STOKER__STORE__URL": own.database("wrong")}
+        assert refused(stoker("backup", tmp_path / "b.tar", "-c", config, env=wrong), 1) == "store_moved"
+        both = stoker("backup", tmp_path / "b.tar", "-c", config, "--data-dir", tmp_path / "data", env=url)
+        assert both.returncode == 2
+        assert not (tmp_path / "b.tar").exists()
+        stopped = stoker("backup", tmp_path / "b.tar", "-c", config, env=url)
+        assert stopped.returncode == 0, stopped.stderr
+    assert stoker("restore", tmp_path / "b.tar", "--data-dir", tmp_path / "new").returncode == 0
+    with ControlProcess(tmp_path / "new") as again:
+        assert known_jobs(again) == jobs
 
 
 def test_a_database_that_holds_something_is_refused_and_neither_it_nor_the_folder_is_changed(

@@ -18,7 +18,7 @@ from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder import sync_folder
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.log_store import log_at
+from stoker.adapters.log_store import ELSEWHERE_NAME, log_at
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.sqlite_journal import STORE_NAME
 from stoker.brain.domain.errors import StokerError, refuse
@@ -79,9 +79,11 @@ def backup_of(transport: Transport, out: BinaryIO) -> BackupHead:
         return read_backup(_Tee(answer, out), {})
 
 
-def backup_in(data_dir: Path, out: BinaryIO) -> BackupHead:
-    """U3. Raises: the same, and StokerError `data_dir_unusable`, `data_dir_held`, `store_moved`, `store_too_new`,
-    `log_damaged`."""
+def backup_in(data_dir: Path, out: BinaryIO, store_url: str = "") -> BackupHead:
+    """U3. `store_url`: of the database with its log; empty = that is in the folder, or not known.
+
+    Raises: the same, and StokerError `data_dir_unusable`, `data_dir_held`, `store_moved`, `store_too_new`,
+    `log_damaged`; of a database `store_unreachable` and `store_held`."""
     folder = data_dir.absolute()
     must_be_control(folder)
     for left in reversed(range(HELD_TRIES)):
@@ -89,7 +91,7 @@ def backup_in(data_dir: Path, out: BinaryIO) -> BackupHead:
             with closing(SocketTransport(folder / SOCKET_NAME)) as transport:
                 return backup_of(transport, out)
         try:
-            return _of_stopped(folder, out)
+            return _of_stopped(folder, out, store_url)
         except StokerError as fault:
             # It starts or ends: it holds the folder and has no socket yet, or no longer.
             if fault.refusal.code != "data_dir_held" or not left:
@@ -110,19 +112,20 @@ class _Tee:
         return piece
 
 
-def _of_stopped(folder: Path, out: BinaryIO) -> BackupHead:
-    must_have_its_log(folder)
-    if not (folder / STORE_NAME).exists():
+def _of_stopped(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
+    if not store_url:
+        must_have_its_log(folder)
+    if not (folder / (ELSEWHERE_NAME if store_url else STORE_NAME)).exists():
         message = f"{folder} holds no control plane's store"
         raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
     with as_owner(folder), as_refusals():
-        return asyncio.run(_taken(folder, out))
+        return asyncio.run(_taken(folder, out, store_url))
 
 
-async def _taken(folder: Path, out: BinaryIO) -> BackupHead:
+async def _taken(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
     clock = SystemClock()
     world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
-    log = log_at(folder, "", clock, world.entropy, world.telemetry)
+    log = log_at(folder, store_url, clock, world.entropy, world.telemetry)
     history = SqliteHistory(folder)
     try:
         await log.open()

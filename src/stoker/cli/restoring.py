@@ -21,8 +21,6 @@ from stoker.adapters.data_folder import make_private
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.restored_folder import Beginning, fill, history_in, new_folder, put_history_back
-from stoker.adapters.settings import load
-from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.access import OWNER
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import Position
@@ -33,7 +31,6 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.commands import RestoreCluster
 from stoker.live.failover.backup_receiver import proved
-from stoker.live.settings import ControlSettings
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Sink, damaged, foreign, read_backup, too_new
 from stoker.wire.versions import PRODUCT
 
@@ -61,13 +58,6 @@ def restore_backup(file: Path, data_dir: Path, *, force: bool, store_url: str = 
         else:
             fill(folder, beginning)
     return Restored(head, state)
-
-
-def place_of(config: Path) -> tuple[Path, str]:
-    """The data folder that a control plane's settings name, and the database. Raises: StokerError `bad_settings` or
-    `which_daemon`."""
-    settings = load(ControlSettings, config, os.environ, {}, others=(AgentSettings,)).value
-    return settings.data_dir, settings.store.url
 
 
 async def _fill_database(folder: Path, url: str, beginning: Beginning) -> None:

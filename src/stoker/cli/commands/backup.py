@@ -1,5 +1,6 @@
 """`stoker backup` and `stoker restore`: the whole cluster as one file."""
 
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,10 +25,16 @@ _STDOUT = "-"
     type=click.Path(path_type=Path, file_okay=False),
     help="Data folder of a control plane on this machine, running or not: it is asked there, and wants no token.",
 )
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Its settings file instead, which also names the database of one whose log is there.",
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @output_options
 @server_option
-def backup(file: Path, data_dir: Path | None, force: bool, form: str) -> None:
+def backup(file: Path, data_dir: Path | None, config: Path | None, force: bool, form: str) -> None:
     """Write all that the cluster is into FILE, while it goes on.
 
     Jobs, nodes, tenants, the digests of tokens, the history and the audit trail, as they are at one moment. FILE is
@@ -37,6 +44,7 @@ def backup(file: Path, data_dir: Path | None, force: bool, form: str) -> None:
     Examples:
       stoker backup /backup/stoker-monday.tar
       stoker backup --data-dir /var/lib/stoker /backup/stoker.tar --force
+      stoker backup -c /etc/stoker/control.yaml /backup/stoker.tar
       stoker backup - | gzip > stoker.tar.gz
     """
     from stoker.cli.backing_up import backup_in, backup_of, file_to_be
@@ -44,9 +52,12 @@ def backup(file: Path, data_dir: Path | None, force: bool, form: str) -> None:
     to_stdout = str(file) == _STDOUT
     if to_stdout and is_terminal():
         raise click.UsageError("a backup isn't for reading: name a file, or send standard output to one")
+    if data_dir is not None and config is not None:
+        raise click.UsageError("name the folder by --data-dir or by -c, and not by both")
+    folder, store_url = _named_by(config) if config else (data_dir, "")
     with ExitStack() as stack:
         out = sys.stdout.buffer if to_stdout else stack.enter_context(file_to_be(file, force=force))
-        head = backup_of(stack.enter_context(transport()), out) if data_dir is None else backup_in(data_dir, out)
+        head = backup_in(folder, out, store_url) if folder else backup_of(stack.enter_context(transport()), out)
         out.flush()
     if not to_stdout:
         show_lines(form, [f"backup of position {head.position} ({_held(head)}) is in {file}"], head)
@@ -79,11 +90,11 @@ def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool,
       stoker restore /backup/stoker-monday.tar --data-dir /var/lib/stoker
       stoker restore /backup/stoker-monday.tar -c /etc/stoker/control.yaml --force
     """
-    from stoker.cli.restoring import place_of, restore_backup
+    from stoker.cli.restoring import restore_backup
 
     if (data_dir is None) == (config is None):
         raise click.UsageError("name the folder, by --data-dir or by -c, and not by both")
-    folder, store_url = (data_dir, "") if data_dir else place_of(config or Path())
+    folder, store_url = _named_by(config) if config else (data_dir or Path(), "")
     head, state = restore_backup(file, folder, force=force, store_url=store_url)
     held_by = f"{folder} and the database of store.url hold" if store_url else f"{folder} holds"
     lines = [
@@ -91,6 +102,16 @@ def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool,
         f"the next job is {state.next_job_id}; what happened after the backup is not known here",
     ]
     show_lines(form, lines, head)
+
+
+def _named_by(config: Path) -> tuple[Path, str]:
+    """Data folder and store.url of a control plane. Raises: StokerError `bad_settings` or `which_daemon`."""
+    from stoker.adapters.settings import load
+    from stoker.agent.settings import AgentSettings
+    from stoker.live.settings import ControlSettings
+
+    settings = load(ControlSettings, config, os.environ, {}, others=(AgentSettings,)).value
+    return settings.data_dir, settings.store.url
 
 
 def _held(head: "BackupHead") -> str:
