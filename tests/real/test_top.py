@@ -145,7 +145,7 @@ def test_without_a_server_it_says_so_and_goes_on_when_one_comes(tmp_path: Path) 
             began_s = time.monotonic()
             terminal.type("q")
             assert terminal.end() == 0
-            assert time.monotonic() - began_s < 3, "no answer is waited for"
+            assert time.monotonic() - began_s < 4, "no answer is waited for: that would take five seconds"
             os.kill(control.pid, signal.SIGCONT)
 
 
