@@ -99,6 +99,58 @@ def test_of_one_that_is_stopped_the_settings_file_names_all_that_is_backed_up(ow
         assert known_jobs(again) == jobs
 
 
+def test_a_log_that_is_not_the_one_of_the_folders_history_is_not_backed_up_and_the_history_stays(
+    own: Server, backup: Path, tmp_path: Path
+) -> None:
+    """An older copy of its own log, and another cluster's: the history would be put back to it."""
+    with Control(tmp_path / "data", own.database("rightful")) as control:
+        control.start()
+        config = control.write_settings()
+        first = stoker("backup", tmp_path / "monday.tar", "-c", config)
+        assert first.returncode == 0, first.stderr
+        for _ in range(3):
+            assert control.ask("DELETE", f"/api/v1/jobs/{control.submit()}")[0] == 200
+        control.stop()
+        history = (tmp_path / "data" / "history.db").read_bytes()
+        for name, kept in (("older", tmp_path / "monday.tar"), ("anothers", backup)):
+            (tmp_path / name).mkdir()
+            path, _ = settings_in(tmp_path / name, own.database(name))
+            assert stoker("restore", kept, "-c", path).returncode == 0
+            wrong = {"STOKER__STORE__URL": own.url(name)}
+            done = stoker("backup", tmp_path / "b.tar", "-c", config, env=wrong)
+            assert refused(done, 1) == "store_moved"
+            assert not (tmp_path / "b.tar").exists()
+            assert (tmp_path / "data" / "history.db").read_bytes() == history
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_database_empty(
+    own: Server, backup: Path, tmp_path: Path
+) -> None:
+    path, folder = settings_in(tmp_path, own.database("in_vain"))
+    folder.write_text("no folder")
+    for words in ((), ("--force",)):
+        assert refused(stoker("restore", backup, "-c", path, *words), 1) == "data_dir_unusable"
+    folder.unlink()
+    assert stoker("restore", backup, "-c", path).returncode == 0
+
+
+def test_where_it_was_cut_off_before_the_database_kept_it_nothing_begins_anew(
+    own: Server, backup: Path, tmp_path: Path
+) -> None:
+    """The folder is in its place then, and the database empty."""
+    with Control(tmp_path / "new", own.database("cut_off")) as control:
+        config, url = control.write_settings(), {"STOKER__STORE__URL": control.url}
+        assert stoker("restore", backup, "-c", config, env=url).returncode == 0
+        own.sql("cut_off", "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        control.start()
+        assert control.returncode == 1
+        assert "store_moved" in control.said()
+        again = stoker("restore", backup, "-c", config, "--force", env=url)
+        assert again.returncode == 0, again.stderr
+        control.start()
+        assert control.known() == {1, 2, 3}
+
+
 def test_a_database_that_holds_something_is_refused_and_neither_it_nor_the_folder_is_changed(
     own: Server, backup: Path, tmp_path: Path
 ) -> None:

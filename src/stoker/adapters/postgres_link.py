@@ -295,10 +295,13 @@ class PostgresLink:
 def words_of(fault: Exception, url: str) -> str:
     """P6. Where the URL itself can't be read, what libpq says of it may be any part of it."""
     said = " ".join(str(fault).split())[:400]
+    unread = "that URL can't be read; in names and passwords a special character is written as %XX"
+    if url.partition("://")[2].partition("/")[0].count("@") > 1:
+        return unread
     try:
         password = str(conninfo_to_dict(url).get("password") or "")
     except psycopg.Error:
-        return "that URL can't be read; in names and passwords a special character is written as %XX"
+        return unread
     return said.replace(password, "***") if password else said
 
 

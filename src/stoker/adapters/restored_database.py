@@ -2,18 +2,18 @@
 
 Rules: B1  what is put there is one transaction, and only into a database that holds nothing: not even the marker of
            control planes that have worked there. What is there already is never removed, whoever asks for it
-       B2  the folder beside it says that its log is there, so that another empty database isn't taken for that one
+       B2  it is kept once the block is left without an exception: whatever may fail was done before. Cut off between
+           the two, the folder says that its log is in a database that isn't empty, so that nothing begins anew
 """
 
-from functools import partial
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Final
 
 import psycopg
 
 from stoker.adapters import postgres_snapshots as snapshots
-from stoker.adapters.log_store import mark_as_elsewhere
-from stoker.adapters.postgres_link import RECONNECT_S, Connection, PostgresLink
+from stoker.adapters.postgres_link import RECONNECT_S, SETTLE, Connection, PostgresLink
 from stoker.adapters.postgres_schema import migrate
 from stoker.adapters.record_check import checksum
 from stoker.adapters.restored_folder import Beginning
@@ -33,15 +33,23 @@ SELECT at, %s, crc, record FROM unnest(%s::bigint[], %s::bigint[], %s::bytea[]) 
 """
 
 
-async def fill_database(folder: Path, url: str, beginning: Beginning, clock: Clock, telemetry: Telemetry) -> None:
-    """Snapshot and log, for a control plane with that folder. Raises: OSError; StokerError `store_not_empty`,
-    `store_unreachable`, `store_held` or `store_too_new`."""
-    mark_as_elsewhere(folder)
+@asynccontextmanager
+async def filled_database(
+    url: str, beginning: Beginning, clock: Clock, telemetry: Telemetry, *, account: AbstractContextManager[None]
+) -> AsyncIterator[None]:
+    """Snapshot and log, kept on leaving (B2). `account`: as whom to connect.
+
+    Raises: StokerError `store_not_empty`, `store_unreachable`, `store_held` or `store_too_new`.
+    """
     link = PostgresLink(url, clock, telemetry, RECONNECT_S)
     try:
-        await link.open()
+        with account:
+            await link.open()
         await migrate(link.writer)
-        await link.write(partial(_begin, beginning=beginning))
+        async with link.writer.transaction():
+            await _begin(link.writer, beginning)
+            yield
+        await link.write(lambda db: db.execute(SETTLE))  # it waits for the synchronous replica, and says if it can't
     except (psycopg.Error, LogFailed) as fault:
         raise link.unreachable(fault) from fault
     finally:
@@ -53,15 +61,14 @@ async def _begin(db: Connection, beginning: Beginning) -> None:
     base, records = beginning.base[1], beginning.records
     at = range(base + 1, base + 1 + len(records))
     crcs = [checksum(each, beginning.epoch, record) for each, record in zip(at, records, strict=True)]
-    async with db.transaction():
-        done = await db.execute(_END, (beginning.epoch, base + len(records), _RESTORED))
-        if done.rowcount != 1:
-            raise StokerError(
-                refuse(
-                    "store_not_empty",
-                    "the database of store.url holds something already, and nothing there is ever replaced",
-                    "make another database, and let store.url name that one",
-                )
+    done = await db.execute(_END, (beginning.epoch, base + len(records), _RESTORED))
+    if done.rowcount != 1:
+        raise StokerError(
+            refuse(
+                "store_not_empty",
+                "the database of store.url holds something already, and nothing there is ever replaced",
+                "make another database, and let store.url name that one",
             )
-        await snapshots.save(db, base, beginning.chunks)
-        await db.execute(_RECORDS, (beginning.epoch, list(at), crcs, list(records)))
+        )
+    await snapshots.save(db, base, beginning.chunks)
+    await db.execute(_RECORDS, (beginning.epoch, list(at), crcs, list(records)))

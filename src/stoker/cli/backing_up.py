@@ -5,6 +5,7 @@ Rules: U1  written beside, readable by nobody else, synced and renamed: a file o
        U2  what comes is proved on its way, also where it goes to standard output
        U3  with a data folder the control plane is asked over its socket there; one that is stopped has its log and
            history opened under the lock that it would hold itself
+       U4  a log that isn't the one of that folder's history is refused: the history would be put back to where it ends
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from stoker.live.control import recover_control
 from stoker.live.main import as_refusals
 from stoker.live.settings import ControlSettings
 from stoker.live.world import World
+from stoker.ports import HistoryMark
 from stoker.wire.backup import BackupHead, Source, read_backup
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 from stoker.wire.transport import SocketTransport, Transport
@@ -113,9 +115,11 @@ class _Tee:
 
 
 def _of_stopped(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
-    if not store_url:
+    if store_url:
+        import stoker.adapters.log_postgres  # noqa: F401  # its libraries may be out of reach for the owner
+    else:
         must_have_its_log(folder)
-    if not (folder / (ELSEWHERE_NAME if store_url else STORE_NAME)).exists():
+    if not any((folder / name).exists() for name in (STORE_NAME, ELSEWHERE_NAME)):
         message = f"{folder} holds no control plane's store"
         raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
     with as_owner(folder), as_refusals():
@@ -128,8 +132,13 @@ async def _taken(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
     log = log_at(folder, store_url, clock, world.entropy, world.telemetry)
     history = SqliteHistory(folder)
     try:
-        await log.open()
-        backup = await Backups(await recover_control(ControlSettings(data_dir=folder), log, history, world)).take()
+        end, met = await log.open(), await _mark_in(folder)
+        if met.position > end:
+            raise _another_log(folder)
+        control = await recover_control(ControlSettings(data_dir=folder), log, history, world)
+        if met.cluster_id not in ("", control.committer.state.cluster_id):
+            raise _another_log(folder)
+        backup = await Backups(control).take()
         try:
             async for piece in backup.pieces():
                 out.write(piece)
@@ -139,3 +148,18 @@ async def _taken(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
     finally:
         await history.close()
         await log.close()
+
+
+async def _mark_in(folder: Path) -> HistoryMark:
+    """How far the history goes that lies there. Raises: HistoryFailed."""
+    history = SqliteHistory(folder)
+    try:
+        return await history.open()
+    finally:
+        await history.close()
+
+
+def _another_log(folder: Path) -> StokerError:
+    """U4"""
+    message = f"the log is not the one of the history in {folder}: it ends before that, or is another cluster's"
+    return StokerError(refuse("store_moved", message, "let store.url name the database that goes with this data_dir"))

@@ -3,14 +3,15 @@
 Rules: R1  the whole file is read and proved before anything is written, and once more while it is written
        R2  what a newer version wrote is refused: it may say what this one would overlook
        R3  what the cluster begins with is decided by the brain: `admit.leadership.restore`
-       R4  a log that is to be in a database is put there last, when nothing but giving the folder its name is left
+       R4  a log that is to be in a database is written there first, and kept once the folder is in its place: a cut
+           between the two leaves a folder that waits for that log, and the one that was there before beside it
 """
 
 import asyncio
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from msgspec import UNSET
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder import make_private
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.log_store import mark_as_elsewhere
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.restored_folder import Beginning, fill, history_in, new_folder, put_history_back
 from stoker.brain.domain.access import OWNER
@@ -30,6 +32,7 @@ from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.commands import RestoreCluster
+from stoker.cli.token_store import as_owner
 from stoker.live.failover.backup_receiver import proved
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Sink, damaged, foreign, read_backup, too_new
 from stoker.wire.versions import PRODUCT
@@ -50,23 +53,34 @@ def restore_backup(file: Path, data_dir: Path, *, force: bool, store_url: str = 
     `store_too_new`."""
     head, state, chunks = _proved(file)
     beginning = _beginning(state, chunks)
-    with new_folder(data_dir, replace=force) as folder:
-        _copy_history(file, head, history_in(folder))
-        asyncio.run(put_history_back(folder, beginning.mark))
-        if store_url:
-            asyncio.run(_fill_database(folder, store_url, beginning))
-        else:
-            fill(folder, beginning)
+    asyncio.run(_put_in_place(file, head, beginning, data_dir, force=force, store_url=store_url))
     return Restored(head, state)
 
 
-async def _fill_database(folder: Path, url: str, beginning: Beginning) -> None:
+async def _put_in_place(
+    file: Path, head: BackupHead, beginning: Beginning, data_dir: Path, *, force: bool, store_url: str
+) -> None:
     """R4"""
+    async with AsyncExitStack() as database:
+        with new_folder(data_dir, replace=force) as folder:
+            _copy_history(file, head, history_in(folder))
+            await put_history_back(folder, beginning.mark)
+            if store_url:
+                mark_as_elsewhere(folder)
+                await database.enter_async_context(_filled_database(store_url, beginning, data_dir))
+            else:
+                fill(folder, beginning)
+
+
+def _filled_database(url: str, beginning: Beginning, data_dir: Path) -> AbstractAsyncContextManager[None]:
+    """Its tables belong to whoever starts the control plane: the owner of the folder, if there is one."""
     # Only who asks for it needs the driver.
-    from stoker.adapters.restored_database import fill_database
+    from stoker.adapters.restored_database import filled_database
 
     clock = SystemClock()
-    await fill_database(folder, url, beginning, clock, StructuredTelemetry(clock, level="error"))
+    telemetry = StructuredTelemetry(clock, level="error")
+    account = as_owner(data_dir) if data_dir.is_dir() else nullcontext()
+    return filled_database(url, beginning, clock, telemetry, account=account)
 
 
 def _proved(file: Path) -> tuple[BackupHead, ClusterState, Sequence[bytes]]:

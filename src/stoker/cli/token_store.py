@@ -231,12 +231,15 @@ class StoppedTokens:
             await log.close()
 
 
+_OR_CONFIG: Final = "For a backup, name its settings file by -c instead, with store.url in it or in the environment"
+
+
 def must_have_its_log(folder: Path) -> None:
     """D7, where no socket is. Raises: StokerError `store_moved`; `data_dir_held` while it starts or ends."""
     if (folder / ELSEWHERE_NAME).exists():
         hold_folder(folder).release()
         message = f"the log of {folder} is in PostgreSQL, and its control plane doesn't run"
-        raise StokerError(refuse("store_moved", message, "start it, and ask again: it answers then, in that folder"))
+        raise StokerError(refuse("store_moved", message, f"start it, and ask again: it answers then. {_OR_CONFIG}"))
 
 
 def must_be_control(folder: Path) -> None:

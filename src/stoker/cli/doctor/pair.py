@@ -135,4 +135,4 @@ def _places(told: Sequence[Half]) -> Iterator[Said]:
         if view is not None and view.secret:
             yield doubtful(f"{half.called}: {view.secret}", "docs/explanation/the-marker.md says what to do")
         if view is not None and view.unlike:
-            yield doubtful(f"{half.called}: {view.unlike}", "let failover be the same in the settings of each")
+            yield doubtful(f"{half.called}: {view.unlike}", "let these settings be the same on each")
