@@ -212,7 +212,7 @@ class Oracle:
             for job_id in ids:
                 job = state.jobs[job_id]
                 progress = job.members.waiting if job.members else len(job.attempts)
-                array = state.jobs.get(job.array_of)
+                array = state.jobs.get(job.array_of or job_id)
                 if array is not None and _has_been_full(state, array):
                     continue  # a pass counts once its limit lets it go
                 since = self._waited.get((job_id, progress), loop.passes)
