@@ -26,7 +26,7 @@ from stoker.adapters import postgres_rows as rows
 from stoker.adapters import postgres_snapshots as snapshots
 from stoker.adapters.postgres_link import LOST, RECONNECT_S, SETTLE, PostgresLink, one, whole
 from stoker.adapters.postgres_schema import migrate
-from stoker.adapters.record_check import RecordDamaged, checksum
+from stoker.adapters.record_check import RecordDamaged
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import Clock, Entropy, LogConflict, LogDamaged, LogFailed, LogTrimmed, Snapshot, Stored, Telemetry
@@ -114,18 +114,8 @@ class PostgresLog:
 
     async def _append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         """P1"""
-        at = range(position + 1, position + 1 + len(records))
         mark = self._entropy.uid()
-        values = {
-            "epoch": epoch,
-            "position": position,
-            "end": position + len(records),
-            "append": mark,
-            "tell": self._shared,
-            "positions": list(at),
-            "crcs": [checksum(each, epoch, record) for each, record in zip(at, records, strict=True)],
-            "records": list(records),
-        }
+        values = rows.append_values(epoch, position, records, mark=mark, tell=self._shared)
         while True:
             try:
                 done = await self._link.write(lambda db: db.execute(rows.APPEND, values))

@@ -1,5 +1,6 @@
 """How are the records of the log kept in PostgreSQL, in statements?"""
 
+from collections.abc import Sequence
 from typing import Final
 
 from stoker.adapters.postgres_link import CHANNEL, Connection, one, whole
@@ -31,6 +32,23 @@ SELECT position, epoch, crc, record FROM (
     ) AS page
 ) AS summed WHERE before < %s ORDER BY position
 """
+
+
+def append_values(
+    epoch: Epoch, position: Position, records: Sequence[bytes], *, mark: str, tell: bool
+) -> dict[str, object]:
+    """What APPEND is given, for records behind that position."""
+    at = range(position + 1, position + 1 + len(records))
+    return {
+        "epoch": epoch,
+        "position": position,
+        "end": position + len(records),
+        "append": mark,
+        "tell": tell,
+        "positions": list(at),
+        "crcs": [checksum(each, epoch, record) for each, record in zip(at, records, strict=True)],
+        "records": list(records),
+    }
 
 
 async def end(db: Connection) -> Position:

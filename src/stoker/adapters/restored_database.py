@@ -12,10 +12,10 @@ from typing import Final
 
 import psycopg
 
+from stoker.adapters import postgres_rows as rows
 from stoker.adapters import postgres_snapshots as snapshots
 from stoker.adapters.postgres_link import RECONNECT_S, SETTLE, Connection, PostgresLink
 from stoker.adapters.postgres_schema import migrate
-from stoker.adapters.record_check import checksum
 from stoker.adapters.restored_folder import Beginning
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.ports import Clock, LogFailed, Telemetry
@@ -23,13 +23,9 @@ from stoker.ports import Clock, LogFailed, Telemetry
 _RESTORED: Final = "restored"
 """Stands where the mark of the newest append does."""
 _END: Final = """
-UPDATE stoker_end SET epoch = %s, position = %s, append = %s
+UPDATE stoker_end SET epoch = %s, position = %s
 WHERE position = 0 AND NOT EXISTS (SELECT FROM stoker_event) AND NOT EXISTS (SELECT FROM stoker_snapshot)
 AND EXISTS (SELECT FROM stoker_marker WHERE version = 0)
-"""
-_RECORDS: Final = """
-INSERT INTO stoker_event (position, epoch, crc, record)
-SELECT at, %s, crc, record FROM unnest(%s::bigint[], %s::bigint[], %s::bytea[]) AS row (at, crc, record)
 """
 
 
@@ -58,10 +54,8 @@ async def filled_database(
 
 async def _begin(db: Connection, beginning: Beginning) -> None:
     """B1"""
-    base, records = beginning.base[1], beginning.records
-    at = range(base + 1, base + 1 + len(records))
-    crcs = [checksum(each, beginning.epoch, record) for each, record in zip(at, records, strict=True)]
-    done = await db.execute(_END, (beginning.epoch, base + len(records), _RESTORED))
+    base = beginning.base[1]
+    done = await db.execute(_END, beginning.base)
     if done.rowcount != 1:
         raise StokerError(
             refuse(
@@ -71,4 +65,5 @@ async def _begin(db: Connection, beginning: Beginning) -> None:
             )
         )
     await snapshots.save(db, base, beginning.chunks)
-    await db.execute(_RECORDS, (beginning.epoch, list(at), crcs, list(records)))
+    behind = rows.append_values(beginning.epoch, base, beginning.records, mark=_RESTORED, tell=False)
+    await db.execute(rows.APPEND, behind)
