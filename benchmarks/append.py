@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.brain.domain.ids import Epoch, Position
 
 RECORD = b'{"t":"' + b"x" * 392 + b'"}'

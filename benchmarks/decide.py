@@ -46,7 +46,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobEvent, JobFinished, TaskEnded, TaskStarted
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.facade import ClusterView
+from stoker.brain.state.state_view import ClusterView
 
 _MODEL, _GPU_MEMORY_MB = "NVIDIA A100-SXM4-80GB", 81_920
 _GPUS_PER_NODE: Final = 8

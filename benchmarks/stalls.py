@@ -26,10 +26,10 @@ from benchmarks.cluster import fsyncs_per_second, machine
 from benchmarks.sharing import TEAM, alone_option, tree
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.metrics import Metrics
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
@@ -39,13 +39,13 @@ from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery
 from stoker.brain.state.commands import Cancel, PutTenant, Submit
-from stoker.live.control import ControlPlane, active, recover_control
-from stoker.live.http.listing import page_of, select
+from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_ports import World
+from stoker.control.queries.job_listing import page_of, select
+from stoker.control.queries.usage import usage_report
 from stoker.live.main import SWITCH_S, quiet_collector
-from stoker.live.settings import ControlSettings, SnapshotSettings
-from stoker.live.settings_policy import PolicySettings
-from stoker.live.usage import usage_report
-from stoker.live.world import World
+from stoker.live.settings.control import ControlSettings, SnapshotSettings
+from stoker.live.settings.policy import PolicySettings
 
 SHAPES = 1_000
 BULK = 1_000

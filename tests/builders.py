@@ -25,7 +25,7 @@ from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
-from stoker.brain.state.books import Books
+from stoker.brain.state.usage_ledger import Books
 from stoker.brain.state.view import Admitted, Alike, Bucket, GpuKinds
 
 A100: Final = "NVIDIA A100-SXM4-80GB"

@@ -15,7 +15,7 @@ from stoker.brain.domain.audit import AuditQuery, AuditRow
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
-from stoker.brain.domain.marker import Marker
+from stoker.brain.domain.lease_record import Marker
 from stoker.brain.domain.units import Instant, Mono
 from stoker.brain.domain.usage import Holding, Offer, Span, UsageQuery, UsageSum
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.lease_file import FileLease
-from stoker.adapters.marker_folder import MarkerFolder
-from stoker.brain.domain.marker import Marker
+from stoker.adapters.lease_folder.lease import FileLease
+from stoker.adapters.lease_folder.versions import MarkerFolder
+from stoker.brain.domain.lease_record import Marker
 from stoker.brain.domain.units import Instant, Mono
 from stoker.ports import LeaseUnreachable
 from tests.contracts.lease import marker

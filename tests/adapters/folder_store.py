@@ -4,10 +4,10 @@ import json
 import sqlite3
 from pathlib import Path
 
-from stoker.adapters.cut_tail import tails
-from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.incoming_folder import IncomingFolder
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.data_folder.incoming_folder import IncomingFolder
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.adapters.sqlite.truncated_records import tails
 from stoker.brain.domain.ids import Position
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters import history_audit, history_sql
-from stoker.adapters import history_statements as sql
-from stoker.adapters.history_sql import HISTORY_NAME, SqliteHistory
-from stoker.adapters.sqlite_schema import HISTORY_STEPS
+from stoker.adapters.sqlite import history as history_sql
+from stoker.adapters.sqlite import history_audit
+from stoker.adapters.sqlite import history_statements as sql
+from stoker.adapters.sqlite.history import HISTORY_NAME, SqliteHistory
+from stoker.adapters.sqlite.schema import HISTORY_STEPS
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.ids import JobId, Position
@@ -240,7 +241,7 @@ async def test_a_copy_that_finds_no_room_is_refused_and_leaves_nothing(
         def full(fd: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr("stoker.adapters.history_copy.os.fdatasync", full)
+        monkeypatch.setattr("stoker.adapters.sqlite.history_copy.os.fdatasync", full)
         with pytest.raises(HistoryFailed, match="can't be copied: No space left on device"):
             await history.copy()
         assert not (store.folder / f"{HISTORY_NAME}.copy").exists()

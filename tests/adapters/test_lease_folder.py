@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters import marker_folder
-from stoker.adapters.marker_folder import AGE_S, KEPT, PRUNE_MAX, unreachable
+from stoker.adapters.lease_folder import versions
+from stoker.adapters.lease_folder.versions import AGE_S, KEPT, PRUNE_MAX, unreachable
 from stoker.brain.domain.errors import StokerError
 from stoker.ports import LeaseUnreachable
 from tests.adapters.folder_place import FolderPlace, HandClock, between_calls, folder, newest, put
@@ -60,7 +60,7 @@ def test_a_put_removes_a_few_files_only_and_what_piled_up_goes_all_the_same(plac
 
 
 def test_beyond_a_bound_versions_go_whatever_their_age(place: FolderPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marker_folder, "FILES_MAX", 120)
+    monkeypatch.setattr(versions, "FILES_MAX", 120)
     for version in range(1, 301):
         assert folder(place).put(marker(version), HandClock().mono())
     assert len(place.versions) == 120

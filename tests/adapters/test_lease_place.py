@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.marker_place import MarkerPlace, check_folder
-from stoker.adapters.marker_secret import peer_secret
+from stoker.adapters.lease_folder.placement import MarkerPlace, check_folder
+from stoker.adapters.lease_folder.secret import peer_secret
 from stoker.brain.domain.errors import Refusal, StokerError
 
 

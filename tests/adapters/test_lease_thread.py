@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from stoker.adapters.lone_thread import LoneThread, TookTooLong
+from stoker.adapters.bounded_thread import LoneThread, TookTooLong
 
 
 class Rock:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters import snapshot_files, sqlite_journal
-from stoker.adapters.log_sqlite import SqliteLog
-from stoker.adapters.snapshot_files import SnapshotFiles
+from stoker.adapters.sqlite import journal as sqlite_journal
+from stoker.adapters.sqlite import snapshot_files
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.snapshot_files import SnapshotFiles
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import LogConflict, LogDamaged, LogFailed

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from stoker.adapters.data_folder.folder_swap import REPLACED_MAX
+from stoker.adapters.data_folder.replica_id import ID_NAME, replica_id
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.folder_swap import REPLACED_MAX
-from stoker.adapters.replica_id import ID_NAME, replica_id
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import HistoryMark
 from tests.adapters.folder_store import FolderStore

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters import sqlite_journal
-from stoker.adapters.cut_tail import tails
-from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.record_check import checksum
+from stoker.adapters.sqlite import journal
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.truncated_records import tails
 from stoker.brain.domain.ids import Position
 from stoker.ports import LogConflict, LogTrimmed
 from tests.adapters.folder_store import FolderStore
 from tests.contracts.event_log import ONE, TWO, everything, numbered, opened, records
 from tests.contracts.replica_log import extended, found, history_reaches, noted
 
-FIRST_STEP = Path(sqlite_journal.__file__).parent / "migrations" / "0001_event_log.sql"
+FIRST_STEP = Path(journal.__file__).parent / "migrations" / "0001_event_log.sql"
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.member_mark import MARK_NAME, mark_member, member_in, unmark_member
+from stoker.adapters.data_folder.member_mark import MARK_NAME, mark_member, member_in, unmark_member
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.token_store import tokens_in
+from stoker.cli.wiring.token_store import tokens_in
 from stoker.wire.rest.token import NewTokenBody
 
 ADMIN = NewTokenBody(role=Role.ADMIN)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.probe_scripted import ScriptedProbe, scripted_uuid
+from stoker.adapters.gpu_probe.scripted import ScriptedProbe, scripted_uuid
 from stoker.brain.domain.errors import StokerError
 from stoker.ports import ProbeResult
 

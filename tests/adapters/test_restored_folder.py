@@ -1,4 +1,4 @@
-"""How a data folder changes places with what a backup became: F1 and F2 of `adapters/restored_folder.py`."""
+"""A data folder changes places with the restored one: F1 and F2 of `adapters/data_folder/restored_folder.py`."""
 
 import errno
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import pytest
 
-from stoker.adapters import restored_folder
-from stoker.adapters.restored_folder import new_folder
+from stoker.adapters.data_folder import restored_folder
+from stoker.adapters.data_folder.restored_folder import new_folder
 
 
 class Killed(BaseException):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.adapters.settings import examine, load
+from stoker.adapters.settings.loader import examine, load
 from stoker.brain.domain.errors import Refusal, StokerError
 
 

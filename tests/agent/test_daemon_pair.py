@@ -10,8 +10,8 @@ from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import Beat, TaskInventory, TaskPhase, TaskStatus
 from tests.agent.twins import Node, TwinControl, TwinRunner, exited, key, on_virtual_time, registration, running, start
+from tests.rig.sim_ports import SimClock
 from tests.rig.virtual_loop import run_virtual
-from tests.rig.world import SimClock
 
 # --- which control plane is obeyed ------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from stoker.agent.gpu_watch import GpuWatch
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 from tests.agent.twins import on_virtual_time
-from tests.rig.world import Notes, SimClock
+from tests.rig.sim_ports import Notes, SimClock
 
 
 def found(*names: str, fault: str = "") -> ProbeResult:

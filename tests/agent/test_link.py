@@ -1,7 +1,7 @@
 """Rules B1 to B5 of `agent/link.py`."""
 
 from stoker.agent.link import QUICK_S, SOON_S, Backoff
-from tests.rig.world import SimEntropy
+from tests.rig.sim_ports import SimEntropy
 
 
 class Edge:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.settings import load
+from stoker.adapters.settings.loader import load
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.errors import StokerError
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from stoker.live.control import ControlPlane
+from stoker.control.control_plane import ControlPlane
 from tests.contracts import link as contract
 from tests.rig.assembly import ControlProcess
 from tests.rig.sim_link import SimLink
 from tests.rig.sim_log import SimDisk
 from tests.rig.sim_network import SimNetwork
+from tests.rig.sim_ports import SimClock, SimEntropy
 from tests.rig.virtual_loop import run_virtual
-from tests.rig.world import SimClock, SimEntropy
 
 
 @dataclass

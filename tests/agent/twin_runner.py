@@ -19,7 +19,7 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import TaskPhase, TaskStatus
 from stoker.brain.domain.units import Mono
-from tests.rig.world import SimClock
+from tests.rig.sim_ports import SimClock
 
 
 class TwinRunner:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from stoker.agent.daemon import Daemon
-from stoker.agent.launch import Folders, NoFolders
+from stoker.agent.node_environment import Folders, NoFolders
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
@@ -35,8 +35,8 @@ from stoker.brain.domain.report import (
 )
 from stoker.brain.domain.units import Instant
 from tests.agent.twin_runner import TwinRunner
+from tests.rig.sim_ports import Notes, SimClock
 from tests.rig.virtual_loop import run_virtual
-from tests.rig.world import Notes, SimClock
 
 T = TypeVar("T")
 

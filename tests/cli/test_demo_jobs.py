@@ -5,7 +5,7 @@ import pytest
 
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.reason import ReasonCode
-from stoker.cli.demo_jobs import (
+from stoker.cli.demo.jobs import (
     EXPECTED,
     GANG,
     HOTFIX,
@@ -17,7 +17,7 @@ from stoker.cli.demo_jobs import (
     overlaps,
     second_wave,
 )
-from stoker.cli.timeline import Lane, Span, make_timeline
+from stoker.cli.display.timeline import Lane, Span, make_timeline
 from stoker.wire.rest.job import JobView, WhyView
 from tests.cli.views import at, attempt, job, task
 

@@ -9,7 +9,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.cli.commands import logs
 from stoker.cli.commands.logs import UNREACHABLE_S_MAX, LogReader
-from stoker.wire.client import LogPart, LogQuery
+from stoker.wire.client.sync_client import LogPart, LogQuery
 from stoker.wire.rest.job import JobView
 from tests.cli.views import attempt, job
 
@@ -87,7 +87,7 @@ def test_bytes_that_were_not_kept_are_counted_also_where_none_came(tell: Tell) -
 
 @pytest.mark.parametrize("code", ["no_server", "no_answer", "bad_answer", "not_active", "stopping"])
 def test_what_its_client_has_not_waited_out_ends_it(tell: Tell, code: str) -> None:
-    """One policy for all: `wire.retry`."""
+    """One policy for all: `wire.client.retry`."""
     story = tell(part(b"one\n"), code)
     assert story.refused() == code
     assert story.now_s == 0

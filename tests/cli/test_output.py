@@ -7,11 +7,11 @@ import yaml
 from click.testing import CliRunner
 
 from stoker.cli.commands.why import why_lines
-from stoker.cli.job_columns import job_columns
-from stoker.cli.job_story import job_pairs
+from stoker.cli.display.job_columns import job_columns
+from stoker.cli.display.job_details import job_pairs
+from stoker.cli.display.output import pair_lines, show_lines, show_pairs, show_rows, show_value
+from stoker.cli.display.table import table_lines
 from stoker.cli.main import root
-from stoker.cli.output import pair_lines, show_lines, show_pairs, show_rows, show_value
-from stoker.cli.table import table_lines
 from tests.cli.test_help import command_at, every_command
 from tests.cli.views import attempt, job, task, why
 

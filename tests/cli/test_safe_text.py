@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.safe_text import cut, visible, width
+from stoker.cli.display.safe_text import cut, visible, width
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.safe_text import width
-from stoker.cli.timeline import (
+from stoker.cli.display.safe_text import width
+from stoker.cli.display.timeline import (
     BROKEN,
     FREE,
     WIDTH_MIN,

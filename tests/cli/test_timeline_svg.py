@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.timeline import Lane, Span, make_timeline
-from stoker.cli.timeline_svg import svg
+from stoker.cli.display.timeline import Lane, Span, make_timeline
+from stoker.cli.display.timeline_svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 LANES = [Lane(node=f"demo-{node}", index=index, uuid=f"{node}/{index}") for node in (1, 2) for index in range(2)]

@@ -10,14 +10,14 @@ from textual.pilot import Pilot
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState
-from stoker.cli.notices import Kept
+from stoker.cli.display.notices import Kept
 from stoker.cli.top.app import KEYS, TopApp
 from stoker.cli.top.rows import Rows
-from stoker.wire.async_client import JobListQuery, LogPart, LogQuery
+from stoker.wire.client.async_client import JobListQuery, LogPart, LogQuery
+from stoker.wire.client.staleness import Stale
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.job import JobListView, JobsToldView, JobView, WhyView
 from stoker.wire.rest.node import NodeView
-from stoker.wire.staleness import Stale
 from tests.cli.views import attempt, cluster, job, node, task, why
 
 

@@ -4,8 +4,8 @@ import click
 import pytest
 
 from stoker.brain.domain.lifecycle import JobState
-from stoker.cli.safe_text import width
-from stoker.cli.top.look import JobLook
+from stoker.cli.display.safe_text import width
+from stoker.cli.top.cluster_look import JobLook
 from stoker.cli.top.picture import (
     BAR_MAX,
     gpu_bar,

@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.yaml_text import yaml_text
+from stoker.cli.display.yaml_text import yaml_text
 
 # JSON texts hold no lone surrogates.
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]))

@@ -14,10 +14,10 @@ import pytest
 
 from stoker.adapters.record_check import checksum
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.state.snapshot_frame import framed, unframed
-from stoker.cli.restoring import restore_backup
+from stoker.brain.state.snapshot_format import framed, unframed
+from stoker.cli.wiring.restore import restore_backup
 from stoker.live.main import run_control
-from stoker.live.settings import ControlSettings, GrpcSettings, HttpSettings
+from stoker.live.settings.control import ControlSettings, GrpcSettings, HttpSettings
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Part, Writing, read_backup
 from stoker.wire.versions import PRODUCT
 from tests.compat.make_backup import HERE

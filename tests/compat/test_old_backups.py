@@ -10,11 +10,11 @@ import pytest
 from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.state.admit.leadership import EPOCHS_SKIPPED, IDS_SKIPPED
 from stoker.brain.state.invariants import violations
-from stoker.cli.restoring import restore_backup
+from stoker.cli.wiring.restore import restore_backup
 from stoker.wire.token import bearer
 from stoker.wire.versions import PRODUCT
+from tests.api.http.plane import Plane, plane_in
 from tests.compat.make_backup import HERE, JOBS, Expected, make, states
-from tests.live.http.plane import Plane, plane_in
 
 VERSIONS = sorted(path.name.removeprefix("backup-").removesuffix(".json") for path in HERE.glob("backup-*.json"))
 

@@ -13,7 +13,7 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from stoker.ports import Lease, LeaseUnreachable
 
 

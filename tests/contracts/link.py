@@ -22,8 +22,8 @@ from stoker.brain.domain.report import Beat, LogChunk, Registration, Started, Ta
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Cancel, SignalJob, Submit
 from stoker.brain.state.events.job import JobSubmitted
-from stoker.live.control import ControlPlane
-from stoker.live.log_tails import LogPlace
+from stoker.control.control_plane import ControlPlane
+from stoker.live.output_reader import LogPlace
 
 T = TypeVar("T")
 NODE: Final = NodeName("node-1")

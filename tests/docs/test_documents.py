@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.live.http.queue_reasons import WAITING
+from stoker.control.queries.queue_reasons import WAITING
 from tools import gen_reference
 from tools.reference import rest, settings
 from tools.reference.commands import every

@@ -5,7 +5,7 @@ from stoker.brain.domain.label import parse_taint
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.where import make_where
 from stoker.brain.state.commands import Command, DeletePartition, LabelNode, PutPartition, TaintNode
-from tests.live.stage import ANNA, Stage, stage, virtual
+from tests.control.stage import ANNA, Stage, stage, virtual
 
 N1 = NodeName("n1")
 

@@ -8,8 +8,8 @@ from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.codec import decode_fact
 from stoker.brain.state.events.node import NodeReachable, StraysFound
-from tests.live.stage import Player, Stage, running, stage, virtual
-from tests.rig.world import SimClock
+from tests.control.stage import Player, Stage, running, stage, virtual
+from tests.rig.sim_ports import SimClock
 
 N1 = NodeName("n1")
 

@@ -9,7 +9,7 @@ from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.report import Started, TaskEnd, TaskFinished
 from stoker.brain.domain.units import Instant
-from tests.live.stage import stage, virtual
+from tests.control.stage import stage, virtual
 
 
 @pytest.mark.parametrize("off_ms", [30_000, -30_000, 3_600_000, -3_600_000])

@@ -7,7 +7,7 @@ from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.job import EndCause, StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.report import TaskPhase, TaskStatus
-from tests.live.stage import Player, Stage, running, stage, virtual
+from tests.control.stage import Player, Stage, running, stage, virtual
 
 
 @virtual

@@ -12,8 +12,8 @@ from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.report import Beat, LogChunk, TaskInventory
 from stoker.brain.state.commands import Command, ForgetNode, ReportStarted
 from stoker.brain.state.events.union import Event
-from stoker.live.log_tails import LogPlace
-from tests.live.stage import ANNA, Stage, running, stage, virtual
+from stoker.live.output_reader import LogPlace
+from tests.control.stage import ANNA, Stage, running, stage, virtual
 
 
 @virtual

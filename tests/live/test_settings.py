@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.settings import load
+from stoker.adapters.settings.loader import load
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.policy import Policy
-from stoker.live.settings import ControlSettings
-from stoker.live.settings_policy import RANGES, PolicySettings, policy_key
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.policy import RANGES, PolicySettings, policy_key
 
 
 def refused(tmp_path: Path, text: str) -> str:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.settings import load
+from stoker.adapters.settings.loader import load
 from stoker.brain.domain.errors import StokerError
-from stoker.live.settings import ControlSettings
-from stoker.live.settings_agents import AgentsSettings
-from stoker.live.settings_failover import FailoverSettings
+from stoker.live.settings.agents import AgentsSettings
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.failover import FailoverSettings
 
 
 def loaded(folder: Path, text: str) -> ControlSettings:

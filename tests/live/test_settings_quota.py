@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.settings import examine, load
+from stoker.adapters.settings.loader import examine, load
 from stoker.brain.domain.quota import Pools
-from stoker.live.settings import ControlSettings
+from stoker.live.settings.control import ControlSettings
 
 
 def pools(tmp_path: Path, text: str = "{}") -> Pools:

@@ -17,7 +17,7 @@ from stoker.brain.domain.units import HOUR_MS, Instant
 from stoker.brain.domain.where import ANYWHERE, make_where
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.commands import LabelNode, PutPartition, Submit, TaintNode
-from stoker.brain.state.facade import ClusterView
+from stoker.brain.state.state_view import ClusterView
 from tests.brain.state.story import ANNA, Story, settle_all
 from tests.builders import Cluster
 

@@ -29,8 +29,8 @@ from stoker.brain.state import commands as ask
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobPlaced
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.facade import ClusterView
-from stoker.brain.state.walls import Spent, Walls
+from stoker.brain.state.quota_limits import Spent, Walls
+from stoker.brain.state.state_view import ClusterView
 from tests.brain.state.story import ANNA, Story, inventory, settle_all
 from tests.naive_quota import Room, books_faults, count, pass_faults, wall_faults
 

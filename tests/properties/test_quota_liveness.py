@@ -13,7 +13,7 @@ from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools, Quota
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.engine.keep import Keeper
+from stoker.brain.engine.guarantee_hold import Keeper
 from stoker.brain.state.commands import DrainNode, PutTenant, SetPools
 from tests.brain.state.story import ANNA, Story, spec
 

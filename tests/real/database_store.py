@@ -4,10 +4,10 @@ import itertools
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.lease_postgres import PostgresLease
-from stoker.adapters.log_postgres import Limits, PostgresLog
+from stoker.adapters.postgres.event_log import Limits, PostgresLog
+from stoker.adapters.postgres.lease import PostgresLease
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from tests.real.postgres import Server
 
 _names = itertools.count()

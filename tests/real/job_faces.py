@@ -10,15 +10,15 @@ from typing import Any, Final
 from fastapi import FastAPI
 from grpc import aio
 
+from stoker.api.http.app import create_app
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
-from stoker.live.http.app import create_app
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.gen.job_pb2_grpc import JobServiceStub
-from tests.live.http.plane import Reply, asgi_ask
+from tests.api.http.plane import Reply, asgi_ask
 from tests.real.rpc_stage import RpcStage, problem_of, rpc_stage, shows
 
 JOBS: Final = "/api/v1/jobs"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from stoker.brain.domain.access import Role
-from stoker.cli.token_store import tokens_in
+from stoker.cli.wiring.token_store import tokens_in
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import free_port
 

@@ -12,18 +12,18 @@ from grpc import aio
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.log_sqlite import SqliteLog
 from stoker.adapters.logs import StructuredTelemetry
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.access import LOCAL, Role, Token
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.tenant import NO_TENANT, Tenant
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.commands import CreateToken, PutTenant, RevokeToken
-from stoker.live.control import ControlPlane, active, recover_control
+from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_ports import World
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings import ControlSettings, GrpcSettings
-from stoker.live.world import World
+from stoker.live.settings.control import ControlSettings, GrpcSettings
 from stoker.wire.token import bearer, digest_of, fresh_token, id_of
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.agent.ports import StartTask
-from stoker.agent.runner import procfs
-from stoker.agent.runner.cgroup import Cgroups
+from stoker.agent.runner.process import procfs
+from stoker.agent.runner.process.cgroup import Cgroups
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Start, TaskKey

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.live.main import run_control
-from stoker.live.settings import ControlSettings, GrpcSettings, HttpSettings, LogSettings
-from stoker.wire.client import Client, JobBody
+from stoker.live.settings.control import ControlSettings, GrpcSettings, HttpSettings, LogSettings
+from stoker.wire.client.sync_client import Client, JobBody
 from tests.real.tokens import tokens_of
 
 

@@ -12,16 +12,16 @@ from grpc import aio
 from stoker.adapters.clock import SystemClock
 from stoker.agent.link_grpc import _REFUSALS, GrpcLink
 from stoker.agent.ports import LinkDown
-from stoker.live.control import ControlPlane, active, recover_control
+from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_ports import World
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings import ControlSettings, GrpcSettings
-from stoker.live.world import World
+from stoker.live.settings.control import ControlSettings, GrpcSettings
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import agent_pb2_grpc
 from tests.contracts import link as contract
 from tests.rig.sim_history import SimHistory
 from tests.rig.sim_log import SimDisk, SimLog
-from tests.rig.world import Notes, SimClock, SimEntropy
+from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 
 
 @dataclass

@@ -21,7 +21,7 @@ from stoker.brain.domain.report import Beat, LogRequest, Report, Started
 from tests.agent.twins import TwinControl, TwinSession, key, registration
 from tests.contracts.runner import Listener, agent_on
 from tests.real.runner_node import PATH, RealNode, node_in
-from tests.rig.world import Notes, SimClock
+from tests.rig.sim_ports import Notes, SimClock
 
 MIB = 1 << 20
 HEAD_BYTES = 2 * MIB

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.api.listen import bind, why_not
 from stoker.brain.domain.errors import StokerError
-from stoker.live.listen import bind, why_not
 from tests.real.control_process import ControlProcess, ask_on
 
 JOB = {"command": "true", "gpu_count": 1}

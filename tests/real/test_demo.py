@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stoker.cli.safe_text import width
+from stoker.cli.display.safe_text import width
 from tests.real.up_process import environment, left_behind, stoker, until
 
 pytestmark = pytest.mark.timeout(180)

@@ -9,8 +9,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from stoker.api.rpc import jobs as live_jobs
 from stoker.brain.domain.access import Role
-from stoker.live.rpc import jobs as live_jobs
 from stoker.wire.gen import job_pb2 as pb
 from tests.real.job_faces import JOBS, faces, problem_from
 from tests.real.rpc_stage import rpc_stage, shows

@@ -16,10 +16,10 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.lease_postgres import PostgresLease
-from stoker.adapters.log_postgres import PostgresLog
+from stoker.adapters.postgres.event_log import PostgresLog
+from stoker.adapters.postgres.lease import PostgresLease
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker
+from stoker.brain.domain.lease_record import Marker
 from stoker.brain.domain.units import Mono
 from stoker.ports import Lease, LeaseUnreachable, LogConflict
 from tests.contracts.event_log import records

@@ -17,8 +17,8 @@ from typing import IO
 import pytest
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.lease_file import FileLease
-from stoker.adapters.marker_folder import MarkerFolder
+from stoker.adapters.lease_folder.lease import FileLease
+from stoker.adapters.lease_folder.versions import MarkerFolder
 from stoker.ports import LeaseUnreachable
 from tests.adapters.folder_place import MANY, FolderPlace, calls_of_a_put, folder, newest, put
 from tests.contracts.lease import marker

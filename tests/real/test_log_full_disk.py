@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
 from stoker.ports import HistoryMark, Incoming, LogFailed

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.adapters.log_postgres import POLL_S
+from stoker.adapters.postgres.event_log import POLL_S
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
 from stoker.ports import LogConflict, LogFailed

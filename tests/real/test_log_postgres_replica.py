@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stoker.adapters.log_postgres import PostgresLog
+from stoker.adapters.postgres.event_log import PostgresLog
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import LogConflict, LogFailed
 from tests.contracts.event_log import ONE, everything, numbered, opened, records

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
 

@@ -8,8 +8,8 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.history_sql import SqliteHistory, cluster_in
 from stoker.adapters.log_store import ELSEWHERE_NAME, log_at, shared_log_at
+from stoker.adapters.sqlite.history import SqliteHistory, cluster_in
 from stoker.brain.domain.access import OWNER
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.marker_record import unsealed
+from stoker.adapters.lease_folder.record import unsealed
 from tests.real.failing_over import Submitter, begin, kill_and_measure, post, reckon
 from tests.real.pair_process import Pair, until
 from tests.real.postgres import programs, server

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.probe_auto import AutoProbe
-from stoker.adapters.probe_smi import SmiProbe
+from stoker.adapters.gpu_probe.auto import AutoProbe
+from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
 from stoker.ports import ProbeResult
 
 V100 = (

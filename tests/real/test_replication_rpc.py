@@ -13,25 +13,25 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import PeerState, Role
 from stoker.brain.failover.timing import FAST
+from stoker.control.control_ports import World
 from stoker.live.failover.follower import Follower, ReceivedBackup
 from stoker.live.failover.links import FORMAT, Following, Offer, PeerDown, PeerRefused, Records, Welcome
 from stoker.live.failover.replication import Replication
 from stoker.live.rpc.peer_link import GrpcPeerLink
 from stoker.live.rpc.replication import SECRET_KEY, PeerDoor
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings import GrpcSettings
-from stoker.live.world import World
+from stoker.live.settings.control import GrpcSettings
 from stoker.ports import Stored
 from stoker.wire.gen import replication_pb2 as pb
 from stoker.wire.gen.replication_pb2_grpc import ReplicationServiceStub
 from tests.live.failover.pair import CLUSTER, A, B, FakeBackups, records
 from tests.real.rpc_stage import code_of, rpc_stage
-from tests.rig.world import Notes, SimClock
+from tests.rig.sim_ports import Notes, SimClock
 
 SECRET = "s3cret-of-the-pair"
 PATIENCE_S = 10.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.restoring import restore_backup
+from stoker.cli.wiring.restore import restore_backup
 from stoker.wire.backup import HEAD
 from tests.real.agent_process import submit
 from tests.real.backups import at_most, backed_up, known_jobs, refused, stoker

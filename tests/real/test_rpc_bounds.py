@@ -12,16 +12,16 @@ import pytest
 from grpc import aio
 
 from stoker.adapters.entropy import SystemEntropy
+from stoker.api.peer_credentials import GONE
+from stoker.api.rpc import callers as live_callers
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.units import Instant
-from stoker.live import rates as live_rates
-from stoker.live.audit_rows import Asked
-from stoker.live.audit_trail import AuditTrail
-from stoker.live.peer import GONE
-from stoker.live.rpc import callers as live_callers
-from stoker.live.settings import ControlSettings, HttpSettings
+from stoker.control import rate_limit as live_rates
+from stoker.control.audit_actions import Asked
+from stoker.control.audit_trail import AuditTrail
+from stoker.live.settings.control import ControlSettings, HttpSettings
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import job_pb2
 from stoker.wire.gen.agent_pb2_grpc import SchedulerServiceStub

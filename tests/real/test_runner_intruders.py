@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.agent.runner import procfs
+from stoker.agent.runner.process import procfs
 from stoker.agent.runner.protocol import SOCKET_NAME
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.agent.ports import RunnerGone
-from stoker.agent.runner.cgroup import Cgroups
+from stoker.agent.runner.process.cgroup import Cgroups
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import TaskPhase

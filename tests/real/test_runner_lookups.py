@@ -1,4 +1,4 @@
-"""A directory of accounts that hangs or breaks (rules U1 and U2 of `agent/runner/account.py`), under a real runner."""
+"""A directory of accounts that hangs or breaks (U1 and U2 of `runner/process/account.py`), under a real runner."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A job of a runner that is root runs as its own user and nobody else (rules U1 to U5 of `agent/runner/account.py`)."""
+"""A job of a runner that is root runs as its own user and nobody else (U1 to U5 of `runner/process/account.py`)."""
 
 import ctypes
 import os
@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from stoker.agent.ports import RunnerGone, StartTask
-from stoker.agent.runner import account
-from stoker.agent.runner.account import Actor, CannotBecome, actor, last_words
+from stoker.agent.runner.process import account
+from stoker.agent.runner.process.account import Actor, CannotBecome, actor, last_words
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from tests.contracts.runner import Listener, agent_on, key

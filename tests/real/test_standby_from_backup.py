@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.clock import SystemClock
+from stoker.adapters.data_folder.incoming_folder import IncomingFolder
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.incoming_folder import IncomingFolder
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.failover.timing import FAST
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
-from stoker.live.backup import Backups
-from stoker.live.control import ControlPlane, active, recover_control
+from stoker.control.backup import Backups
+from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_ports import World
+from stoker.control.replicas import Replicas
 from stoker.live.failover.backup_receiver import receive_backup
 from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
 from stoker.live.failover.links import PeerRefused
 from stoker.live.failover.replication import Replication
-from stoker.live.replicas import Replicas
-from stoker.live.settings import ControlSettings
-from stoker.live.world import World
+from stoker.live.settings.control import ControlSettings
+from tests.control.stage import ANNA, spec
 from tests.live.failover.pair import A, B, Cable
-from tests.live.stage import ANNA, spec
-from tests.rig.world import Notes, SimClock
+from tests.rig.sim_ports import Notes, SimClock
 
 LOOK_BACK = 5
 

@@ -14,16 +14,16 @@ from typing import Final
 
 import pytest
 
-from stoker.adapters.data_folder import hold_folder
+from stoker.adapters.data_folder.ownership import hold_folder
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import ELSEWHERE_NAME
-from stoker.adapters.sqlite_journal import STORE_NAME
+from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import Refusal
-from stoker.cli import token_store
-from stoker.cli.token_store import tokens_in
-from stoker.live.rates import WRONG_MAX
-from stoker.wire.client import Client, StokerError
+from stoker.cli.wiring import token_store
+from stoker.cli.wiring.token_store import tokens_in
+from stoker.control.rate_limit import WRONG_MAX
+from stoker.wire.client.sync_client import Client, StokerError
 from stoker.wire.local_socket import SOCKET_NAME
 from stoker.wire.rest.token import NewTokenBody
 from stoker.wire.token import bearer, fresh_token, id_of, is_token

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.access import Role
-from stoker.cli.token_store import tokens_in
+from stoker.cli.wiring.token_store import tokens_in
 from stoker.wire.rest.token import NewTokenBody
 
 _KEPT: Final = {"admin": Role.ADMIN, "agent": Role.AGENT}

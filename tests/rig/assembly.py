@@ -11,18 +11,18 @@ from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
 from stoker.brain.state.cluster import ClusterState
-from stoker.live.control import ControlPlane, active, recover_control
-from stoker.live.settings import ControlSettings
-from stoker.live.settings_policy import PolicySettings
-from stoker.live.world import World
+from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_ports import World
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.policy import PolicySettings
 from tests.rig.gate import Gate, GatedClock
 from tests.rig.sim_history import SimHistory
 from tests.rig.sim_link import SimLink
 from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.sim_machine import Machine
 from tests.rig.sim_network import CONTROL, Served, SimNetwork
+from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 from tests.rig.sim_runner import SimRunner
-from tests.rig.world import Notes, SimClock, SimEntropy
 
 SETTINGS = ControlSettings(policy=PolicySettings(stop_grace_s=2, port_min=20_000, port_max=20_015))
 """Few ports, so that they run out and collide; all else as shipped."""

@@ -18,7 +18,7 @@ from tests.rig.assembly import AgentProcess
 from tests.rig.oracle import Oracle
 from tests.rig.sim_machine import Machine
 from tests.rig.sim_network import CONTROL, SimNetwork
-from tests.rig.world import SimClock, SimEntropy
+from tests.rig.sim_ports import SimClock, SimEntropy
 
 GPUS: Final = 4
 

@@ -10,12 +10,12 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.union import Event
-from stoker.live.committer import Committer
+from stoker.control.committer import Committer
 from tests.rig.assembly import ControlProcess
 from tests.rig.cast import Cast
 from tests.rig.recorded import unlike, untold
 from tests.rig.sim_log import SimDisk
-from tests.rig.world import SimClock
+from tests.rig.sim_ports import SimClock
 
 PEACE_S: Final = 3_600.0
 """Of virtual time, in which everything must have ended once the faults have."""

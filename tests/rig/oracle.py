@@ -45,12 +45,12 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, decode_fact, load_snapshot, snapshot_chunks
 from stoker.brain.state.events.job import AttemptStopping, DependenciesMet, JobPlaced, TaskEnded
 from stoker.brain.state.invariants import violations
-from stoker.live.loop import Loop
+from stoker.control.loop import Loop
 from tests.rig.quick_check import QuickCheck
 from tests.rig.sharing_oracle import SharingOracle
 from tests.rig.sim_log import SimDisk
 from tests.rig.sim_machine import Machine, Process
-from tests.rig.world import Notes
+from tests.rig.sim_ports import Notes
 
 _NEVER_RAN = (EndCause.GONE, EndCause.START_FAILED, EndCause.NEVER_STARTED)
 """Ends that an agent gives for a task of which its runner has no record."""

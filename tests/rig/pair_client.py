@@ -1,4 +1,4 @@
-"""People who ask several control planes: the rules of `wire.retry`, without HTTP.
+"""People who ask several control planes: the rules of `wire.client.retry`, without HTTP.
 
 Rules: a control plane that refuses with `not_active` did nothing, and the other is asked; a request whose answer got
 lost is asked again only if it may come twice; the last one that answered as the active is asked first.
@@ -12,7 +12,7 @@ from typing import Any, Final
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.union import Event
-from stoker.live.control import ControlPlane
+from stoker.control.control_plane import ControlPlane
 from tests.rig.pair_control import PairControl
 from tests.rig.process import within
 from tests.rig.sim_network import SimNetwork

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.marker import Marker
+from stoker.brain.domain.lease_record import Marker
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command, CreateToken, Requeue, SignalJob, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.union import Event
-from stoker.live.committer import Committer
+from stoker.control.committer import Committer
 from tests.rig.cast import Cast
 from tests.rig.pair_client import PairClient
 from tests.rig.pair_control import DRIFT, Common, PairControl

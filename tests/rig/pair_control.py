@@ -1,6 +1,7 @@
 """One of several control planes: its machine with a disk and a clock, and the process that runs there, when one does.
 
-The process is real but for what lies behind its ports: `live.lives`, its driver, machine, replication and follower.
+The process is real but for what lies behind its ports: `live.failover.tenure`, its driver, machine, replication
+and follower.
 """
 
 import asyncio
@@ -10,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stoker.brain.failover.machine import Machine
-from stoker.live.control import ControlPlane
+from stoker.control.control_plane import ControlPlane
+from stoker.control.control_ports import World
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
-from stoker.live.lives import Lives, OneLog, OwnLogs, Surroundings
-from stoker.live.settings import ControlSettings
-from stoker.live.settings_agents import AgentsSettings
-from stoker.live.settings_failover import FailoverSettings
-from stoker.live.settings_policy import PolicySettings
-from stoker.live.world import World
+from stoker.live.failover.tenure import Lives, OneLog, OwnLogs, Surroundings
+from stoker.live.settings.agents import AgentsSettings
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.failover import FailoverSettings
+from stoker.live.settings.policy import PolicySettings
 from stoker.ports import Clock, Entropy, ReplicaLog, SharedLog
 from tests.rig.process import SimProcess
 from tests.rig.sim_disk import SimDisk
@@ -27,8 +28,8 @@ from tests.rig.sim_lease import SharedPlace, SimLease
 from tests.rig.sim_log import SimIncoming, SimLog
 from tests.rig.sim_network import Served, SimNetwork
 from tests.rig.sim_peers import Host, SimPeerLink, SimPeers
+from tests.rig.sim_ports import Notes, SimClock
 from tests.rig.sim_shared_log import SimSharedLog
-from tests.rig.world import Notes, SimClock
 
 CALL_PART: Final = 0.4
 """Of the lease, as in `main_pair`."""

@@ -13,17 +13,17 @@ import pytest
 from stoker.agent.daemon import Daemon
 from stoker.agent.ports import LinkSession
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker
+from stoker.brain.domain.lease_record import Marker
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover import machine, obstacle
+from stoker.brain.failover import machine, takeover_eligibility
 from stoker.brain.failover.inputs import LogState, MarkerPut, Role
+from stoker.brain.failover.lease_record_client import MarkerClient, Outcome
 from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.marker_client import MarkerClient, Outcome
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import Peers
 from stoker.brain.failover.timing import Timing
 from stoker.brain.state import leases
-from stoker.live.committer import Committer
+from stoker.control.committer import Committer
 from stoker.live.failover import sender
 from stoker.live.failover.backend import LeaseOnly
 from stoker.live.failover.follower import Follower
@@ -118,7 +118,7 @@ def logs_are_compared_by_their_length_and_not_by_epochs(patch: Patch) -> None:
 
 
 def whoever_is_outside_the_set_takes_over_too(patch: Patch) -> None:
-    real = obstacle.obstacle
+    real = takeover_eligibility.obstacle
 
     def lenient(us: Membership, client: MarkerClient, log: LogState | None, peers: Peers, now: Mono) -> str:
         found = real(us, client, log, peers, now)
@@ -151,7 +151,7 @@ def a_lease_counts_from_the_answer(patch: Patch) -> None:
 
 
 def an_epoch_is_led_twice(patch: Patch) -> None:
-    real = obstacle.newest_epoch
+    real = takeover_eligibility.newest_epoch
 
     def newest(marker: Marker | None, log: LogState) -> Epoch:
         return Epoch(max(0, real(marker, log) - 1))

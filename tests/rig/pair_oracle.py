@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.instruction import Instruction
 from stoker.brain.state.codec import snapshot_chunks
-from stoker.live.committer import Committer
-from stoker.live.feed import Entry
+from stoker.control.committer import Committer
+from stoker.control.feed import Entry
 from stoker.live.streams import Message
 from tests.rig.sim_disk import NO_EPOCH, SimDisk
 from tests.rig.sim_network import Served

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from stoker.agent.orders import Orders
+from stoker.agent.instructions import Orders
 from stoker.brain import cycle
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.instruction import Instruction
@@ -17,8 +17,8 @@ from stoker.brain.state.apply import dispatch
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.view import View
-from stoker.live import committer
-from stoker.live.committer import Committer
+from stoker.control import committer
+from stoker.control.committer import Committer
 from tests.rig.cast import Cast
 from tests.rig.pair_cluster import PairCluster
 from tests.rig.pair_faults import one_fault

@@ -17,7 +17,7 @@ from stoker.brain.state.apply import dispatch
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.view import View
-from stoker.live import committer
+from stoker.control import committer
 from tests.rig.cluster import Cluster
 from tests.rig.faults import one_fault
 from tests.rig.people import act, forget_any, no_wish_unmet, resume_all

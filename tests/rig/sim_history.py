@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from stoker.adapters.history_statements import unborn
+from stoker.adapters.sqlite.history_statements import unborn
 from stoker.brain.domain.audit import OK, AuditQuery, AuditRow
 from stoker.brain.domain.ids import JobId, NodeName, Position
 from stoker.brain.domain.job import Attempt, Job

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.marker import Marker
+from stoker.brain.domain.lease_record import Marker
 from stoker.ports import Clock, Entropy, LeaseUnreachable
 
 KEPT_MAX: Final = 64

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
+from stoker.agent.addresses import Addresses, first_of
 from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
-from stoker.agent.tries import Addresses, first_of
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction

@@ -8,7 +8,7 @@ from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.job import EndCause, Job, JobSpec
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.state.cluster import ClusterState
-from stoker.live.supervise import DutyEnded
+from stoker.control.supervisor import DutyEnded
 from stoker.ports import LogFailed
 from tests.rig.cluster import Cluster
 from tests.rig.faults import disk_full

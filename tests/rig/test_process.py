@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests.rig.process import SimProcess, within
+from tests.rig.sim_ports import SimClock
 from tests.rig.virtual_loop import Deadlock, on_virtual_time, run_virtual
-from tests.rig.world import SimClock
 
 
 @on_virtual_time

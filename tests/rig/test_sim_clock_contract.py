@@ -4,8 +4,8 @@ import pytest
 
 from tests.contracts.clock import ClockContract
 from tests.rig.gate import Gate, GatedClock
+from tests.rig.sim_ports import SimClock
 from tests.rig.virtual_loop import on_virtual_time
-from tests.rig.world import SimClock
 
 
 @on_virtual_time

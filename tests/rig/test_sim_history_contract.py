@@ -6,8 +6,8 @@ from tests.contracts.history import HistoryContract
 from tests.contracts.history_audit import AuditContract
 from tests.contracts.history_copy import CopyContract
 from tests.rig.sim_history import SimArchive, SimHistory, archive_in
+from tests.rig.sim_ports import SimClock
 from tests.rig.virtual_loop import on_virtual_time
-from tests.rig.world import SimClock
 
 
 class ArchiveStore:

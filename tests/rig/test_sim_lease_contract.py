@@ -8,8 +8,8 @@ from stoker.ports import LeaseUnreachable
 from tests.contracts.lease import LeaseContract, marker
 from tests.rig.process import SimProcess
 from tests.rig.sim_lease import TIMEOUT_S, SharedPlace, SimLease
+from tests.rig.sim_ports import SimClock, SimEntropy
 from tests.rig.virtual_loop import on_virtual_time
-from tests.rig.world import SimClock, SimEntropy
 
 
 class Shared:

@@ -12,9 +12,9 @@ from tests.contracts.shared_log import SharedLogContract
 from tests.rig.sim_disk import CommitPoint, SimDisk, Trap
 from tests.rig.sim_history import SimHistory
 from tests.rig.sim_log import SimIncoming, SimLog
+from tests.rig.sim_ports import SimClock, SimEntropy
 from tests.rig.sim_shared_log import SimSharedLog
 from tests.rig.virtual_loop import on_virtual_time, run_virtual
-from tests.rig.world import SimClock, SimEntropy
 
 
 class DiskStore:

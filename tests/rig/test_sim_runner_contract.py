@@ -11,9 +11,9 @@ from stoker.brain.domain.report import TaskPhase
 from stoker.brain.domain.units import Mono
 from tests.contracts.runner import LONG_S, RunnerContract, agent_on, key
 from tests.rig.sim_machine import Machine
+from tests.rig.sim_ports import SimClock, SimEntropy
 from tests.rig.sim_runner import SimRunner
 from tests.rig.virtual_loop import on_virtual_time
-from tests.rig.world import SimClock, SimEntropy
 
 _TAKEN_PORT = 20_000
 

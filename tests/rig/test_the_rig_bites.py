@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.agent.delivery import Delivery
+from stoker.agent.instructions import Orders
 from stoker.agent.observed import Observed
-from stoker.agent.orders import Orders
 from stoker.agent.ports import LinkDown, LinkSession, StartTask, TaskOver, TaskRunning
 from stoker.brain import cycle
 from stoker.brain.domain.allocation import TaskPlacement
@@ -26,20 +26,20 @@ from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.report import TaskFinished, TaskInventory
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.brain.state import dependencies, indexes, makes
+from stoker.brain.state import dependencies, indexes, node_classes
 from stoker.brain.state.admit import job as admit_job
-from stoker.brain.state.admit import orders
+from stoker.brain.state.admit import job_operations
+from stoker.brain.state.admit import node_liveness as admit_silence
 from stoker.brain.state.admit import plan as admit_plan
-from stoker.brain.state.admit import silence as admit_silence
 from stoker.brain.state.arrays import Tallies
+from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Cancel, NodeSilent, ReportEnding
-from stoker.brain.state.ending import end_tasks
 from stoker.brain.state.events.job import JobEvent, MembersCancelled
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.ordered import Agenda
+from stoker.brain.state.sorted_index import Agenda
+from stoker.control.committer import Committer
 from stoker.live import outbox
-from stoker.live.committer import Committer
 from stoker.live.outbox import Line, Outbox, Push
 from stoker.live.sessions import AgentStream, Sessions
 from tests.rig.run import simulate
@@ -221,7 +221,7 @@ def an_array_ends_with_its_first_member(patch: Patch) -> None:
 
 def a_cancelled_array_goes_on(patch: Patch) -> None:
     """Fault 137."""
-    real = orders.cancel
+    real = job_operations.cancel
 
     def forgetful(state: ClusterState, command: Cancel) -> tuple[JobEvent, ...] | Refusal:
         answer = real(state, command)
@@ -229,7 +229,7 @@ def a_cancelled_array_goes_on(patch: Patch) -> None:
             return answer
         return tuple(event for event in answer if not isinstance(event, MembersCancelled))
 
-    patch.setattr(orders, "cancel", forgetful)
+    patch.setattr(job_operations, "cancel", forgetful)
 
 
 def a_job_begins_when_it_likes(patch: Patch) -> None:
@@ -238,7 +238,7 @@ def a_job_begins_when_it_likes(patch: Patch) -> None:
 
 def any_node_will_do(patch: Patch) -> None:
     patch.setattr(admit_plan, "selects", lambda where, node: True)
-    patch.setattr(makes, "admits", lambda where, name, labels, taints: True)
+    patch.setattr(node_classes, "admits", lambda where, name, labels, taints: True)
 
 
 MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (

@@ -10,14 +10,14 @@ from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import EndCause, Job
 from stoker.brain.domain.quota import Amount, Quota
-from stoker.brain.engine.keep import Keeper
-from stoker.brain.engine.pool import Pool
-from stoker.brain.engine.turns import FIRST, Turns
-from stoker.brain.state import walls
-from stoker.brain.state.books import Books
+from stoker.brain.engine.candidate_nodes import Pool
+from stoker.brain.engine.guarantee_hold import Keeper
+from stoker.brain.engine.quota_order import FIRST, Turns
+from stoker.brain.state import quota_limits
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import Indexes
-from stoker.brain.state.walls import Wall, Walls
+from stoker.brain.state.quota_limits import Wall, Walls
+from stoker.brain.state.usage_ledger import Books
 from tests.rig.run import simulate
 
 SEEDS_MAX: Final = 60
@@ -75,7 +75,7 @@ def only_the_limits_of_the_jobs_own_tenant_count(patch: Patch) -> None:
     real = Walls._walls
 
     def own(walls: Walls, shape: Shape) -> list[Wall]:
-        return [wall for wall in real(walls, shape) if wall.tenant == shape.tenant]
+        return [wall for wall in real(quota_limits, shape) if wall.tenant == shape.tenant]
 
     patch.setattr(Walls, "_walls", own)
 
@@ -86,7 +86,7 @@ def the_guarantee_of_who_may_not_borrow_is_no_limit(patch: Patch) -> None:
         all_ = (limits.gpus, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)
         return ((at, limit) for at, limit in enumerate(all_) if limit is not None)
 
-    patch.setattr(walls, "walls_of", walls_of)
+    patch.setattr(quota_limits, "walls_of", walls_of)
 
 
 def strict_pools_are_none(patch: Patch) -> None:

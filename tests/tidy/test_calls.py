@@ -26,7 +26,7 @@ from tools.tidy_rules.calls import banned_names_stay_at_home, no_shell_in_subpro
     ],
 )
 def test_a_banned_name_is_caught_with_its_replacement(text: str, named: str, instead: str) -> None:
-    (fault,) = caught(banned_names_stay_at_home, "src/stoker/live/loop.py", text)
+    (fault,) = caught(banned_names_stay_at_home, "src/stoker/control/loop.py", text)
     assert named in fault
     assert instead in fault
 
@@ -42,7 +42,7 @@ def test_a_clock_handed_on_as_a_default_is_caught_too() -> None:
         ("src/stoker/adapters/clock.py", "import time\ntime.monotonic()"),
         ("src/stoker/agent/runner/clock.py", "import time\ntime.clock_gettime(7)"),
         ("src/stoker/adapters/entropy.py", "import uuid_utils\nuuid_utils.uuid7()"),
-        ("src/stoker/adapters/log_sqlite.py", "import threading\nthreading.Thread()"),
+        ("src/stoker/adapters/sqlite/event_log.py", "import threading\nthreading.Thread()"),
         ("src/stoker/cli/main.py", "print('hello')"),
         ("benchmarks/submit.py", "import time\ntime.perf_counter()"),
     ],
@@ -62,20 +62,20 @@ def test_each_ban_has_a_home(path: str, text: str) -> None:
     ],
 )
 def test_what_only_looks_like_a_banned_name_passes(text: str) -> None:
-    assert caught(banned_names_stay_at_home, "src/stoker/live/loop.py", text) == []
+    assert caught(banned_names_stay_at_home, "src/stoker/control/loop.py", text) == []
 
 
 def test_pickle_has_no_home_at_all() -> None:
     text = "import pickle\npickle.dumps(1)"
     assert len(caught(banned_names_stay_at_home, "src/stoker/adapters/clock.py", text)) == 1
-    assert len(caught(banned_names_stay_at_home, "tests/live/test_loop.py", text)) == 1
+    assert len(caught(banned_names_stay_at_home, "tests/control/test_loop.py", text)) == 1
 
 
 def test_a_shell_under_a_subprocess_is_caught() -> None:
     text = "import subprocess\nsubprocess.run('ls', shell=True)"
-    assert len(caught(no_shell_in_subprocesses, "src/stoker/agent/launch.py", text)) == 1
+    assert len(caught(no_shell_in_subprocesses, "src/stoker/agent/node_environment.py", text)) == 1
 
 
 def test_an_argv_list_and_a_field_called_shell_pass() -> None:
     text = "import subprocess\nsubprocess.run(['ls'], shell=False)\nCommand(shell='a && b')"
-    assert caught(no_shell_in_subprocesses, "src/stoker/agent/launch.py", text) == []
+    assert caught(no_shell_in_subprocesses, "src/stoker/agent/node_environment.py", text) == []

@@ -12,14 +12,14 @@ LINT = Path(sys.executable).with_name("lint-imports")
 OFFENCES = {
     "Rooms of the house": ("utils/__init__.py", "x = 1"),
     "Inside the brain": ("brain/domain/gpu.py", "from stoker.brain.engine import decide"),
-    "The brain has no clock": ("brain/engine/order.py", "import random"),
+    "The brain has no clock": ("brain/engine/queue_order.py", "import random"),
     "The engine reads a View": ("brain/engine/decide.py", "from stoker.brain.state.cluster import ClusterState"),
-    "Only a composition root": ("live/loop.py", "from stoker.adapters.clock import SystemClock"),
+    "Only a composition root": ("control/loop.py", "from stoker.adapters.clock import SystemClock"),
     "How one noun's facts": ("brain/state/apply/node.py", "import stoker.brain.state.apply.job"),
     "What one noun may be asked": ("brain/state/admit/node.py", "import stoker.brain.state.admit.job"),
     "Ports speak in nouns": ("ports.py", "from stoker.brain.state.view import View"),
     "The wire knows nouns": ("wire/text.py", "from stoker.brain.state.admit.dispatch import admit"),
-    "The runner imports nothing": ("agent/runner/tree.py", "import stoker.brain.domain.ids"),
+    "The runner imports nothing": ("agent/runner/process/tree.py", "import stoker.brain.domain.ids"),
     "Each third-party library": ("live/outbox.py", "import yaml"),
 }
 

@@ -36,11 +36,11 @@ def test_paths_that_are_the_same_everywhere_pass(text: str) -> None:
     "call", ['refuse("job_gone", "x", "y")', 'Refusal("job_gone")', 'errors.refuse(code="job_gone", message="x")']
 )
 def test_a_refusal_whose_code_has_no_row_is_caught(call: str) -> None:
-    assert caught_in(every_code_is_in_the_table, {STATUS: TABLE, "src/stoker/live/http/jobs.py": call}) == [
+    assert caught_in(every_code_is_in_the_table, {STATUS: TABLE, "src/stoker/api/http/jobs.py": call}) == [
         f"1: 'job_gone' has no row in {STATUS}: add one"
     ]
 
 
 @pytest.mark.parametrize("call", ['refuse("job_not_found", "x", "y")', "refuse(code, message, hint)"])
 def test_a_refusal_with_a_row_and_one_passed_on_pass(call: str) -> None:
-    assert caught_in(every_code_is_in_the_table, {STATUS: TABLE, "src/stoker/live/http/jobs.py": call}) == []
+    assert caught_in(every_code_is_in_the_table, {STATUS: TABLE, "src/stoker/api/http/jobs.py": call}) == []

@@ -10,7 +10,7 @@ from tools.tidy_rules.purity import (
     the_runner_stands_alone,
 )
 
-BRAIN = "src/stoker/brain/engine/order.py"
+BRAIN = "src/stoker/brain/engine/queue_order.py"
 
 
 def test_a_third_party_import_in_the_brain_is_caught() -> None:
@@ -76,7 +76,7 @@ def test_a_set_that_no_order_is_taken_from_passes(text: str) -> None:
 
 
 def test_sets_outside_the_brain_are_nobodys_business() -> None:
-    assert caught(no_decision_hangs_on_the_order_of_a_set, "src/stoker/live/loop.py", "for x in {1, 2}: f(x)") == []
+    assert caught(no_decision_hangs_on_the_order_of_a_set, "src/stoker/control/loop.py", "for x in {1, 2}: f(x)") == []
 
 
 def test_a_match_over_types_that_ends_without_assert_never_is_caught() -> None:

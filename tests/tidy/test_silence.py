@@ -10,7 +10,7 @@ from tools.tidy_rules.silence import (
     silenced_checks_say_why,
 )
 
-HERE = "src/stoker/live/loop.py"
+HERE = "src/stoker/control/loop.py"
 
 
 @pytest.mark.parametrize(

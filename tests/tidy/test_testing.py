@@ -5,7 +5,7 @@ import pytest
 from tests.tidy.caught import caught
 from tools.tidy_rules import testing
 
-HERE = "tests/live/test_loop.py"
+HERE = "tests/control/test_loop.py"
 
 
 @pytest.mark.parametrize("text", ["def test_loop(): ...", "class TestLoop:\n    async def test_it_works(self): ..."])

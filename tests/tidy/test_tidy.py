@@ -26,7 +26,7 @@ def _answer(rule: object) -> object:
 
 
 def test_a_file_that_is_not_python_any_more_is_one_fault() -> None:
-    (fault,) = tidy.faults([Source("src/stoker/live/loop.py", "def (:")])
+    (fault,) = tidy.faults([Source("src/stoker/control/loop.py", "def (:")])
     assert fault.rule == "syntax"
 
 

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from stoker.wire.async_client import AsyncClient
-from stoker.wire.client import Client
+from stoker.wire.client.async_client import AsyncClient
+from stoker.wire.client.sync_client import Client
 
 
 def methods(kind: type) -> dict[str, object]:

@@ -6,17 +6,17 @@ import pytest
 
 from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.wire import asks
-from stoker.wire.asks import Order
-from stoker.wire.async_transport import AsyncTransport
-from stoker.wire.exchange import AnswerLost, Reply, Request, Unreachable, checked_token, headers_of
+from stoker.wire.client import endpoints
+from stoker.wire.client.async_transport import AsyncTransport
+from stoker.wire.client.endpoints import Order
+from stoker.wire.client.http_message import AnswerLost, Reply, Request, Unreachable, checked_token, headers_of
+from stoker.wire.client.retry import PAUSE_FIRST_S, PAUSE_MAX_S, Tries, Wait
+from stoker.wire.client.servers import Servers, parsed_servers
+from stoker.wire.client.transport import Transport
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 from stoker.wire.rest.submit import JobBody
-from stoker.wire.retry import PAUSE_FIRST_S, PAUSE_MAX_S, Tries, Wait
-from stoker.wire.servers import Servers, parsed_servers
 from stoker.wire.token import fresh_token
-from stoker.wire.transport import Transport
 
 TOKEN = fresh_token(SystemEntropy())
 (SERVER,) = parsed_servers("http://127.0.0.1:1")
@@ -142,39 +142,54 @@ def test_the_time_that_a_server_asks_for_is_waited() -> None:
 
 
 def test_a_repeat_that_finds_its_work_done_is_an_answer_and_a_first_try_is_not() -> None:
-    request = asks.order("cancel", "7").request
+    request = endpoints.order("cancel", "7").request
     first, repeat = tries(request), tries(request)
     assert raised(lambda: first.accepts(SERVER, said("job_ended", 409))).code == "job_ended"
     repeat.lost(SERVER, BROKEN)
     assert repeat.accepts(SERVER, said("job_ended", 409))
-    assert asks.order("cancel", "7").read(said("job_ended", 409)) is None
+    assert endpoints.order("cancel", "7").read(said("job_ended", 409)) is None
 
 
 @pytest.mark.parametrize("word", ["cancel", "hold", "release", "requeue", "signal"])
 def test_orders_that_would_be_felt_twice_are_not_repeatable(word: Order) -> None:
-    assert asks.order(word, "7").request.repeatable == (word not in ("requeue", "signal"))
+    assert endpoints.order(word, "7").request.repeatable == (word not in ("requeue", "signal"))
 
 
 def test_what_a_second_one_would_refuse_or_undo_is_not_repeatable_and_the_rest_is() -> None:
-    once = (asks.forget("n", force=True), asks.create_partition(NewPartitionBody(name="p")), asks.delete_partition("p"))
+    once = (
+        endpoints.forget("n", force=True),
+        endpoints.create_partition(NewPartitionBody(name="p")),
+        endpoints.delete_partition("p"),
+    )
     assert not any(each.request.repeatable for each in once)
     often = (
-        *(asks.job("1"), asks.jobs(None), asks.logs("1", None), asks.nodes(), asks.cluster(), asks.why("1")),
-        *(asks.drain("n", ""), asks.resume("n"), asks.label("n", {}, ()), asks.taint("n", (), ())),
-        *(asks.put_partition("p", PartitionBody()), asks.submit(JobBody(), ""), asks.submit_many([], "")),
+        *(
+            endpoints.job("1"),
+            endpoints.jobs(None),
+            endpoints.logs("1", None),
+            endpoints.nodes(),
+            endpoints.cluster(),
+            endpoints.why("1"),
+        ),
+        *(endpoints.drain("n", ""), endpoints.resume("n"), endpoints.label("n", {}, ()), endpoints.taint("n", (), ())),
+        *(
+            endpoints.put_partition("p", PartitionBody()),
+            endpoints.submit(JobBody(), ""),
+            endpoints.submit_many([], ""),
+        ),
     )
     assert all(each.request.repeatable for each in often)
 
 
 def test_every_submit_draws_a_key_of_its_own_unless_it_is_given_one() -> None:
-    keys = [asks.submit(JobBody(), "").request.headers["Idempotency-Key"] for _ in range(100)]
+    keys = [endpoints.submit(JobBody(), "").request.headers["Idempotency-Key"] for _ in range(100)]
     assert len(set(keys)) == 100
-    assert asks.submit(JobBody(), "mine").request.headers["Idempotency-Key"] == "mine"
+    assert endpoints.submit(JobBody(), "mine").request.headers["Idempotency-Key"] == "mine"
 
 
 @pytest.mark.parametrize("path", ["a/b c", "7_[0-4,9]", "?x=1", "#", "..", "ü", "a\r\nHost: x"])
 def test_a_word_of_a_path_stays_one_word(path: str) -> None:
-    target = asks.node(path).request.target
+    target = endpoints.node(path).request.target
     assert target.isascii()
     assert target.count("/") == 4
     assert not set("?# \r\n") & set(target)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from stoker.brain.domain.errors import Refusal, StokerError
-from stoker.wire.exchange import ANSWER_S, CONNECT_S, AnswerLate, AnswerLost, Reply, Request, Unreachable
-from stoker.wire.retry import (
+from stoker.wire.client.http_message import ANSWER_S, CONNECT_S, AnswerLate, AnswerLost, Reply, Request, Unreachable
+from stoker.wire.client.retry import (
     FRESH_S,
     LEADERLESS_S,
     PATIENCE_S,
@@ -23,8 +23,8 @@ from stoker.wire.retry import (
     Wait,
     wants_look,
 )
-from stoker.wire.servers import Servers, local_server, parsed_servers
-from stoker.wire.staleness import Notice, Stale, Waiting
+from stoker.wire.client.servers import Servers, local_server, parsed_servers
+from stoker.wire.client.staleness import Notice, Stale, Waiting
 from tests.wire.test_retry import ONCE, READ, SUBMIT, said
 
 A, B = PAIR = parsed_servers("http://a:1,http://b:1")

@@ -3,8 +3,8 @@
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.wire.servers import SERVERS_MAX, Servers, each_alone, local_server, parsed_servers, shown
-from stoker.wire.staleness import Stale, Waiting, stale_answer
+from stoker.wire.client.servers import SERVERS_MAX, Servers, each_alone, local_server, parsed_servers, shown
+from stoker.wire.client.staleness import Stale, Waiting, stale_answer
 
 A, B, C = parsed_servers("http://a:1,http://b:1,https://c")
 

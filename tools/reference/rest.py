@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import msgspec
 
 import stoker.wire.rest as shapes
-from stoker.live.control import ControlPlane
-from stoker.live.http.app import create_app
+from stoker.api.http.app import create_app
+from stoker.control.control_plane import ControlPlane
 from tools.reference.markdown import code, page, table
 from tools.reference.settings import written
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.policy import Policy
-from stoker.live.settings import ControlSettings
-from stoker.live.settings_policy import RANGES, PolicySettings, policy_field
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.policy import RANGES, PolicySettings, policy_field
 from tools.reference.markdown import code, page, table
 
 HEAD = ("key", "type", "default", "meaning")

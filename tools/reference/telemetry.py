@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.adapters.metrics import HELP, known_as
-from stoker.live.announce import COUNTED_ELSEWHERE, LOUD
-from stoker.live.http.meters import METERS
+from stoker.api.http.state_metrics import METERS
+from stoker.control.log_lines import COUNTED_ELSEWHERE, LOUD
 from tools.reference.markdown import code, page, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _KINDS: Final = {"event": "info", "warn": "warning", "count": "counter", "gauge": "gauge", "observe": "histogram"}
 _LINES: Final = ("info", "warning")
-_ANNOUNCER: Final = "live/announce.py"
-_METERS: Final = "live/http/meters.py"
+_ANNOUNCER: Final = "control/log_lines.py"
+_METERS: Final = "api/http/state_metrics.py"
 _NO_DATA: Final = (
     "GPU utilisation, temperature and power (`stoker_gpu_utilization`, and `DCGM_FI_DEV_*` as dcgm-exporter names "
     "them) aren't here, because agents don't measure them yet; run dcgm-exporter beside the agent. Neither are "

@@ -28,27 +28,27 @@ BANS: Final = (
         # The runner reads its own clock, and a command or a client that polls a server waits in one place; what a
         # person types is meant by the person's wall clock.
         (
-            *("src/stoker/adapters/clock.py", RUNNER, "src/stoker/cli/pause.py", "src/stoker/cli/local_zone.py"),
-            "src/stoker/wire/pause.py",
+            *("src/stoker/adapters/clock.py", RUNNER, "src/stoker/cli/polling.py", "src/stoker/cli/local_zone.py"),
+            "src/stoker/wire/client/backoff.py",
         ),
     ),
     Ban(
         ("asyncio.sleep",),
         "the Clock port: await clock.sleep(s)",
-        ("src/stoker/adapters/clock.py", "src/stoker/wire/pause.py"),
+        ("src/stoker/adapters/clock.py", "src/stoker/wire/client/backoff.py"),
     ),
     Ban(
         ("random", "secrets", "uuid.uuid1", "uuid.uuid4", "uuid_utils", "os.urandom", "os.getrandom"),
         "the Entropy port: entropy.uid(), entropy.seed(), entropy.jitter(a, b)",
         # The runner may import nothing of ours, so it names its own life; and a submit draws one key, for which the
         # adapter would cost it a fifth of its time.
-        ("src/stoker/adapters/entropy.py", RUNNER, "src/stoker/wire/pause.py"),
+        ("src/stoker/adapters/entropy.py", RUNNER, "src/stoker/wire/client/backoff.py"),
     ),
     Ban(
         ("threading", "_thread", "concurrent.futures", "multiprocessing"),
         "an asyncio task; what blocks stands behind a port, in adapters",
         # A rank of the demo is a job: a process of its own, with nothing of ours in it.
-        ("src/stoker/adapters", "src/stoker/cli/demo_rank.py"),
+        ("src/stoker/adapters", "src/stoker/cli/demo/rank.py"),
     ),
     Ban(
         ("asyncio.to_thread",),

@@ -17,8 +17,8 @@ _CODED: Final = re.compile(r"^:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*\s+#\s*\S+")
 _OPEN_END: Final = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\s*\(#\d+\))")
 
 SUPERVISORS: Final[dict[str, str]] = {
-    "src/stoker/live/loop.py::Loop.run": "one bad pass is counted and told; the next one may be good",
-    "src/stoker/live/rpc/jobs.py::JobService._answered": "one broken call is counted and told; the library would tell "
+    "src/stoker/control/loop.py::Loop.run": "one bad pass is counted and told; the next one may be good",
+    "src/stoker/api/rpc/jobs.py::JobService._answered": "one broken call is counted and told; the library would tell "
     "its caller the exception's words",
 }
 """`PATH::FUNCTION` -> why this function may catch everything."""

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.data_folder import HeldFolder, hold_folder, make_private, unusable
-from stoker.adapters.log_sqlite import SqliteLog
-from stoker.adapters.sqlite_journal import STORE_NAME
+from stoker.adapters.data_folder.ownership import HeldFolder, hold_folder, make_private, unusable
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import Clock, Entropy, EventLog, ReplicaLog, SharedLog, Snapshot, Telemetry
@@ -27,7 +27,7 @@ def log_at(data_dir: Path, url: str, clock: Clock, entropy: Entropy, telemetry: 
     """The log of this folder. `url` empty = SQLite in it. Raises: StokerError `store_moved`."""
     if url:
         # Only who asks for it needs the driver.
-        from stoker.adapters.log_postgres import PostgresLog
+        from stoker.adapters.postgres.event_log import PostgresLog
 
         return _Elsewhere(data_dir.absolute(), PostgresLog(url, clock, entropy, telemetry))
     return replica_log_at(data_dir, entropy, telemetry)
@@ -41,7 +41,7 @@ def replica_log_at(data_dir: Path, entropy: Entropy, telemetry: Telemetry) -> Re
 
 def shared_log_at(data_dir: Path, url: str, clock: Clock, entropy: Entropy, telemetry: Telemetry) -> SharedLog:
     """The log of several control planes, of which one has this folder."""
-    from stoker.adapters.log_postgres import PostgresLog
+    from stoker.adapters.postgres.event_log import PostgresLog
 
     return _Elsewhere(data_dir.absolute(), PostgresLog(url, clock, entropy, telemetry, shared=True))
 

@@ -23,12 +23,13 @@ from typing import Final, assert_never
 
 import msgspec
 
-from stoker.agent.answers import Answers
+from stoker.agent.answered_beats import Answers
 from stoker.agent.delivery import Delivery
+from stoker.agent.instructions import Orders, ignored, which
 from stoker.agent.link import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.logs import LogReads
 from stoker.agent.observed import Observed
-from stoker.agent.orders import Orders, ignored, which
+from stoker.agent.outgoing import Stream, closing, first_failure
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
@@ -46,7 +47,6 @@ from stoker.agent.ports import (
     TaskOver,
     TaskRunning,
 )
-from stoker.agent.stream import Stream, closing, first_failure
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration

@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from stoker.agent.launch import Folders
 from stoker.agent.link import Backoff
+from stoker.agent.node_environment import Folders
 from stoker.agent.observed import Observed
 from stoker.agent.ports import LinkDown, LinkSession, Runner
 from stoker.brain.domain.ids import NodeName

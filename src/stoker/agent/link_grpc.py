@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 import grpc
 from grpc import aio
 
+from stoker.agent.addresses import Addresses, first_of
 from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
-from stoker.agent.tries import Addresses, first_of
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction

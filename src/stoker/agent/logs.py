@@ -14,8 +14,8 @@ Limits: `WAITS_MAX` reads wait on a stream, each for `WAIT_MS_MAX` at most; one 
 import asyncio
 from typing import Final, NamedTuple
 
+from stoker.agent.outgoing import closing, first_failure
 from stoker.agent.ports import LinkDown, LinkSession, Runner
-from stoker.agent.stream import closing, first_failure
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import LogChunk, LogRequest
 from stoker.ports import Clock

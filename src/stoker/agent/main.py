@@ -11,18 +11,18 @@ from typing import Any, Final
 from stoker import __version__
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder import hold_folder, sync_folder, unusable
+from stoker.adapters.data_folder.ownership import hold_folder, sync_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.gpu_probe.auto import AutoProbe
+from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
+from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
-from stoker.adapters.probe_auto import AutoProbe
-from stoker.adapters.probe_scripted import ScriptedProbe
-from stoker.adapters.probe_smi import SmiProbe
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.gpu_watch import GpuWatch
-from stoker.agent.launch import account_variables
 from stoker.agent.link_grpc import GrpcLink
 from stoker.agent.machine import describe, die_with_parent, give_memory_back, host_name, node_name
+from stoker.agent.node_environment import account_variables
 from stoker.agent.ports import AgentPorts, Fence
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings

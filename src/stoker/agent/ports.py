@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from stoker.agent.launch import Folders, NoFolders
+from stoker.agent.node_environment import Folders, NoFolders
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd

@@ -27,8 +27,8 @@ from stoker.agent.ports import (
     TaskOver,
     TaskRunning,
 )
-from stoker.agent.runner import spool
 from stoker.agent.runner.clock import boot_s
+from stoker.agent.runner.output import spool
 from stoker.agent.runner.protocol import (
     LOG_NAME,
     SOCKET_NAME,

@@ -1,4 +1,5 @@
-"""The command line: the face for people at a terminal.
+"""The command line, for people at a terminal.
 
-Thin over `wire.client`; bodies are imported inside the commands that start them, so that `stoker list` stays quick.
+It is thin over `wire.client`. Daemons are imported inside the commands that start them, so that `stoker list` stays
+quick. Nothing imports this package.
 """

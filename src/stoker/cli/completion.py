@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stoker.cli.problem import refused
-from stoker.cli.safe_text import visible
+from stoker.cli.display.problem import refused
+from stoker.cli.display.safe_text import visible
 from stoker.cli.server import client_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from stoker.wire.client import Client
+    from stoker.wire.client.sync_client import Client
 
 WAIT_S: Final = 1.0
 OFFERED_MAX: Final = 200
@@ -75,7 +75,7 @@ def _signal(name: str) -> "CompletionItem[str]":
 
 
 def _jobs(client: "Client", state: str) -> _Offers:
-    from stoker.wire.client import JobListQuery
+    from stoker.wire.client.sync_client import JobListQuery
 
     page = client.jobs(JobListQuery(state=state, limit=OFFERED_MAX))
     return [(job.id, visible(f"{job.state.value} {job.name}")) for job in page.jobs]

@@ -33,6 +33,6 @@ def now() -> datetime:
 
 def moment(text: str) -> str:
     """What to send for a moment that somebody looks back to. Raises: StokerError `bad_moment`."""
-    from stoker.wire.moment import moment_text
+    from stoker.wire.timestamp import moment_text
 
     return moment_text(text, LocalZone())

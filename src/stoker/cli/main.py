@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import click
 
 from stoker import __version__
-from stoker.cli.problem import refused, show_problem
+from stoker.cli.display.problem import refused, show_problem
 from stoker.cli.server import server_option
 
 EXIT_INTERRUPTED: Final = 130
@@ -36,7 +36,7 @@ _SECTIONS: Final = {
         "events": "events:events",
         "wait": "wait:wait",
     },
-    "Orders to jobs": {name: f"orders:{name}" for name in ("cancel", "hold", "release", "requeue", "signal")},
+    "Orders to jobs": {name: f"job_operations:{name}" for name in ("cancel", "hold", "release", "requeue", "signal")},
     "Nodes": {"node": "node:node", "gpu": "gpu:gpu", "partition": "partition:partition"},
     "Sharing": {"tenant": "tenant:tenant", "quota": "quota:quota"},
     "Operation": {

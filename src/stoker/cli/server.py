@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from stoker.cli.credentials import remember_file, remember_token, server_in_file, token_for
 from stoker.cli.quick_msgspec import quick_msgspec
-from stoker.cli.who import remember_file, remember_token, server_in_file, token_for
 
 if TYPE_CHECKING:
-    from stoker.wire.client import Client
-    from stoker.wire.staleness import Notice
-    from stoker.wire.transport import Transport
+    from stoker.wire.client.staleness import Notice
+    from stoker.wire.client.sync_client import Client
+    from stoker.wire.client.transport import Transport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -94,8 +94,8 @@ def connect(patience_s: float = PATIENCE_S, notify: "Callable[[Notice], object] 
 @contextmanager
 def transport() -> "Iterator[Transport]":
     """A way to the chosen servers for what has an answer too long to be held. Raises: StokerError `bad_server`."""
-    from stoker.cli.notices import Said
-    from stoker.wire.transport import Transport
+    from stoker.cli.display.notices import Said
+    from stoker.wire.client.transport import Transport
 
     ctx = click.get_current_context()
     made = Transport(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=Said())
@@ -107,7 +107,7 @@ def transport() -> "Iterator[Transport]":
 
 def servers_of(ctx: click.Context) -> str:
     """The addresses that were chosen, with commas between them. Raises: StokerError `bad_settings`."""
-    from stoker.wire.servers import DEFAULT_SERVER
+    from stoker.wire.client.servers import DEFAULT_SERVER
 
     chosen: str | None = ctx.meta.get(_KEY)
     return chosen if chosen is not None else server_in_file(ctx) or DEFAULT_SERVER
@@ -121,7 +121,7 @@ def token_of(ctx: click.Context) -> str:
 def client_of(ctx: click.Context, notify: "Callable[[Notice], object] | None" = None) -> "Client":
     """The same for whoever closes it."""
     quick_msgspec()
-    from stoker.cli.notices import Said
-    from stoker.wire.client import Client
+    from stoker.cli.display.notices import Said
+    from stoker.wire.client.sync_client import Client
 
     return Client(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=notify or Said())

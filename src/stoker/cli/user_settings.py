@@ -6,7 +6,7 @@ Read only where there is such a file: most who type a command have none, and it 
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.adapters.settings import load
+from stoker.adapters.settings.loader import load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

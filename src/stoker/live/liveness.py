@@ -21,8 +21,8 @@ from stoker.brain.domain.ids import CONTROL, NodeName, node_principal
 from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.state.commands import LoseSilent, NodeHeard, NodeSilent
 from stoker.brain.state.leases import overdue
-from stoker.live.committer import Committer
-from stoker.live.world import World
+from stoker.control.committer import Committer
+from stoker.control.control_ports import World
 
 CHECKS_PER_LIMIT: Final = 15
 LATENESS_S: Final = 0.25

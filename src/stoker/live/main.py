@@ -20,24 +20,24 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder import hold_folder, unusable
+from stoker.adapters.data_folder.member_mark import MARK_NAME, mark_member, member_in, unmark_member
+from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.history_sql import SqliteHistory
 from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
-from stoker.adapters.member_mark import MARK_NAME, mark_member, member_in, unmark_member
 from stoker.adapters.metrics import Metrics
+from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.api.http.app import create_app
+from stoker.api.http.server import serve_http
+from stoker.api.listen import bind, local_socket
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.live.control import ControlPlane, active, recover_control
-from stoker.live.http.app import create_app
-from stoker.live.http.server import serve_http
-from stoker.live.listen import bind, local_socket
-from stoker.live.replay import LogTooNew
+from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_ports import World
+from stoker.control.replay import LogTooNew
+from stoker.control.supervisor import DutyEnded
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings import ControlSettings, is_loopback
-from stoker.live.supervise import DutyEnded
-from stoker.live.world import World
+from stoker.live.settings.control import ControlSettings, is_loopback
 from stoker.ports import HistoryTooNew, LogConflict, LogDamaged, LogFailed
 from stoker.wire.versions import PRODUCT
 

@@ -15,30 +15,30 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.incoming_folder import IncomingFolder
-from stoker.adapters.lease_file import FileLease
+from stoker.adapters.data_folder.incoming_folder import IncomingFolder
+from stoker.adapters.data_folder.replica_id import replica_id
+from stoker.adapters.lease_folder.lease import FileLease
 from stoker.adapters.log_store import replica_log_at
-from stoker.adapters.replica_id import replica_id
+from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.api.http.app import create_app
+from stoker.api.http.responses import problem_answer
+from stoker.api.http.server import serve_http
+from stoker.api.http.unavailable_app import Between
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.live.control import ControlPlane
+from stoker.control.control_plane import ControlPlane
+from stoker.control.control_ports import World
+from stoker.control.supervisor import Duties, first_of
 from stoker.live.failover.alone import leave_the_others
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.links import Offer
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.sender import Sender
-from stoker.live.http.answers import problem_answer
-from stoker.live.http.app import create_app
-from stoker.live.http.between import Between
-from stoker.live.http.server import serve_http
-from stoker.live.lives import Lives, OneLog, OwnLogs, Surroundings
+from stoker.live.failover.tenure import Lives, OneLog, OwnLogs, Surroundings
 from stoker.live.rpc.peer_link import GrpcPeerLink
 from stoker.live.rpc.replication import PeerDoor
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings import ControlSettings
-from stoker.live.supervise import Duties, first_of
-from stoker.live.world import World
+from stoker.live.settings.control import ControlSettings
 from stoker.ports import Entropy, LeaseUnreachable, Telemetry
 from stoker.wire.versions import PRODUCT
 
@@ -108,8 +108,8 @@ async def _surroundings(
     call_s = CALL_PART * failover.timing.lease_s
     if settings.store.url:
         # Only who asks for it needs the driver.
-        from stoker.adapters.lease_postgres import PostgresLease
         from stoker.adapters.log_store import shared_log_at
+        from stoker.adapters.postgres.lease import PostgresLease
 
         shared = PostgresLease(settings.store.url, clock, timeout_s=call_s)
         undo.push_async_callback(shared.close)

@@ -24,8 +24,8 @@ from stoker.brain.domain.output import must_append, output_path
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.events.job import JobSignalled, TaskEnded
 from stoker.brain.state.events.node import StraysFound
-from stoker.live.committer import Committer, job_to_instruct
-from stoker.live.feed import Entry
+from stoker.control.committer import Committer, job_to_instruct
+from stoker.control.feed import Entry
 
 Push = Callable[[Instruction], None]
 

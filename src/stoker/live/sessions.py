@@ -46,13 +46,13 @@ from stoker.brain.domain.report import (
 from stoker.brain.domain.units import Mono
 from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
-from stoker.live.committer import Committer
-from stoker.live.feed import Entry
+from stoker.control.committer import Committer
+from stoker.control.control_ports import World
+from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
-from stoker.live.log_tails import LogPlace, LogTails
 from stoker.live.outbox import Line, Outbox
+from stoker.live.output_reader import LogPlace, LogTails
 from stoker.live.streams import INSTRUCTIONS_MAX, LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
-from stoker.live.world import World
 
 LOG_TIMEOUT_S: Final = 10.0
 """An agent reads output from a local file: far longer than that takes, shorter than a person's patience."""

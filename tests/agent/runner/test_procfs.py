@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from stoker.agent.runner import procfs
-from stoker.agent.runner.procfs import Proc
+from stoker.agent.runner.process import procfs
+from stoker.agent.runner.process.procfs import Proc
 
 ME = os.getpid()
 

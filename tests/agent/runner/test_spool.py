@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.agent.runner import spool
-from stoker.agent.runner.spool import Spool
+from stoker.agent.runner.output import spool
+from stoker.agent.runner.output.spool import Spool
 
 HEAD, TAIL = 10, 8
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from stoker.agent.runner.output.retention import Shelf
+from stoker.agent.runner.output.trash import Trash, open_up
 from stoker.agent.runner.protocol import SPOOL_NAME
-from stoker.agent.runner.shelf import Shelf
-from stoker.agent.runner.trash import Trash, open_up
 
 DEEPER_THAN_PYTHON_RECURSES = 1_500
 TURNS_MAX = 10_000

@@ -2,8 +2,8 @@
 
 from stoker.brain.domain.fit import tasks_ever
 from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.engine.demand_cache import Judged, judge
 from stoker.brain.engine.fit import CANDIDATES_MAX
-from stoker.brain.engine.lane import Judged, judge
 from tests.builders import A100, H100, V100, cluster, job, node, running_on, where
 
 

@@ -8,9 +8,9 @@ from stoker.brain.domain.ids import NodeName, PartitionName
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
+from stoker.brain.engine.candidate_nodes import NO_SUCH_GPU, ByFree, Pool
+from stoker.brain.engine.demand_cache import Lane
 from stoker.brain.engine.draft import Draft
-from stoker.brain.engine.lane import Lane
-from stoker.brain.engine.pool import NO_SUCH_GPU, ByFree, Pool
 from tests.builders import A100, H100, V100, Cluster, cluster, job, node, placement, running_on, where
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import effects, inputs
 from stoker.brain.failover.effects import Effect

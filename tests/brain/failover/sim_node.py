@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import effects, inputs
 from stoker.brain.failover.effects import Effect, LookAtMarker, PutMarker

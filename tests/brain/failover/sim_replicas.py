@@ -6,7 +6,7 @@ It does literally what the effects say, and changes its mind about followers mor
 from typing import TYPE_CHECKING
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import CaughtUp, FellBehind
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover import inputs
 from tests.brain.failover.sim_node import Node
 from tests.brain.failover.sim_world import STORE, Setting, World

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from stoker.brain.failover.timing import DEFAULT, Timing
 
 if TYPE_CHECKING:

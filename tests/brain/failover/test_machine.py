@@ -1,14 +1,14 @@
 """What the stories don't say: bounds, answers that come too late, and what others may ask."""
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import inputs
 from stoker.brain.failover.effects import Effect, InSyncChanged, Lead, LookAtMarker, Ping, PutMarker, StepDown
 from stoker.brain.failover.in_sync import MEMBERS_MAX
 from stoker.brain.failover.inputs import Input, Role
+from stoker.brain.failover.lease_record_client import NEVER
 from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.marker_client import NEVER
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import PEERS_MAX, Peers
 from stoker.brain.failover.timing import DEFAULT

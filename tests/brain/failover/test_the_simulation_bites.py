@@ -11,15 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import machine as machine_file
-from stoker.brain.failover import obstacle as obstacle_file
+from stoker.brain.failover import takeover_eligibility as obstacle_file
 from stoker.brain.failover.effects import InSyncChanged
 from stoker.brain.failover.in_sync import InSync
 from stoker.brain.failover.inputs import Input, MarkerFailed, MarkerPut, MarkerSeen, Role
+from stoker.brain.failover.lease_record_client import NEVER, MarkerClient, Outcome
 from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.marker_client import NEVER, MarkerClient, Outcome
 from stoker.brain.failover.phase import GivingBack, Phase
 from stoker.brain.failover.timing import DEFAULT
 from tests.brain.failover.sim_run import simulate

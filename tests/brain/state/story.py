@@ -33,8 +33,8 @@ from stoker.brain.state.commands import (
     Submit,
 )
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.facade import ClusterView
 from stoker.brain.state.invariants import violations
+from stoker.brain.state.state_view import ClusterView
 
 ANNA = Principal("user:anna")
 

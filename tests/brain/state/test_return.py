@@ -12,8 +12,8 @@ from stoker.brain.state.admit.plan import admit_place
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
 from stoker.brain.state.commands import BeginEpoch, DrainNode, ForgetNode, NodeSilent
 from stoker.brain.state.events.node import NodeReachable, NodeReturned, StraysFound
-from stoker.brain.state.facade import ClusterView
 from stoker.brain.state.invariants import violations
+from stoker.brain.state.state_view import ClusterView
 from tests.brain.state.story import ANNA, Story
 
 N1, N2 = NodeName("n1"), NodeName("n2")

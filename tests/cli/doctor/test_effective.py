@@ -7,7 +7,7 @@ import pytest
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.doctor.effective import judged, kind_of, one_line, read, rows
 from stoker.cli.doctor.finding import Level
-from stoker.live.settings import ControlSettings, StoreSettings
+from stoker.live.settings.control import ControlSettings, StoreSettings
 
 
 def file(folder: Path, text: str, name: str = "stoker.yaml") -> Path:

@@ -3,7 +3,7 @@
 import asyncio
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.live.failover.links import Offer, Records, Welcome
 from tests.live.failover.pair import CLUSTER, A, Active, B, disk_of, until
 

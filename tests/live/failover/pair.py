@@ -7,17 +7,17 @@ from typing import Any
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import PeerState
 from stoker.brain.failover.timing import DEFAULT, Timing
+from stoker.control.control_ports import World
 from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.sender import Sender
-from stoker.live.world import World
 from stoker.ports import Stored
 from tests.rig.sim_log import SimDisk, SimLog
-from tests.rig.world import Notes, SimClock, SimEntropy
+from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 
 CLUSTER = "cluster-1"
 A, B, C = Member("a", "uid-a"), Member("b", "uid-b"), Member("c", "uid-c")

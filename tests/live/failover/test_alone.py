@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from stoker.live.failover.alone import leave_the_others
 from tests.rig.sim_lease import SharedPlace, SimLease
+from tests.rig.sim_ports import SimClock, SimEntropy
 from tests.rig.virtual_loop import run_virtual
-from tests.rig.world import SimClock, SimEntropy
 
 A, B = Member("a", "uid-a"), Member("b", "uid-b")
 LAST = Marker(version=1, epoch=Epoch(3), holder=A, in_sync=(A, B), position=Position(9), mark="a.7")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.history_sql import SqliteHistory
-from stoker.adapters.incoming_folder import IncomingFolder
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.data_folder.incoming_folder import IncomingFolder
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.invariants import violations
+from stoker.control.snapshots import state_of
 from stoker.live.failover.backup_receiver import receive_backup
-from stoker.live.snapshots import state_of
 from tests.compat.make_backup import HERE
 from tests.contracts.event_log import ONE, records
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import PeerState, Role
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.live.rpc import replication_codec as codec

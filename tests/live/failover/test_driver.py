@@ -3,20 +3,20 @@
 import asyncio
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover import effects
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.timing import DEFAULT
+from stoker.control.control_ports import World
 from stoker.live.failover.backend import SharedBackend
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.links import PeerLink
-from stoker.live.world import World
-from tests.live.stage import virtual
+from tests.control.stage import virtual
 from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_lease import SharedPlace, SimLease
+from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 from tests.rig.sim_shared_log import SimSharedLog
-from tests.rig.world import Notes, SimClock, SimEntropy
 
 
 class SlowLog(SharedBackend):

@@ -12,10 +12,10 @@ from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.follower import SIGNS_MAX, StartOver
 from stoker.live.failover.links import BackupPiece, Following, Frame, Offer, PeerDown, PeerRefused, Records, Welcome
 from stoker.ports import LogFailed, Stored
+from tests.control.stage import virtual
 from tests.live.failover.pair import CLUSTER, A, Active, B, Cable, Standby, disk_of, ended, records, until
-from tests.live.stage import virtual
 from tests.rig.sim_disk import SimDisk
-from tests.rig.world import SimClock
+from tests.rig.sim_ports import SimClock
 
 
 def welcome(epoch: int = 2, position: int = 10, *, backup_follows: bool = False) -> Welcome:

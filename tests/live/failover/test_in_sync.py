@@ -4,9 +4,9 @@ import asyncio
 
 from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.replication import NEAR_RECORDS, REST
+from tests.control.stage import virtual
 from tests.live.failover.hand import Hand, a_member, leading, marker_says
 from tests.live.failover.pair import B, Cable, Standby, disk_of, until
-from tests.live.stage import virtual
 
 PATIENCE_S = DEFAULT.standby_timeout_s
 TICK_S = DEFAULT.look_s

@@ -3,7 +3,7 @@
 import asyncio
 
 from stoker.live.failover.named_tasks import NamedTasks
-from tests.live.stage import virtual
+from tests.control.stage import virtual
 
 
 class Broken:

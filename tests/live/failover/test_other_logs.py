@@ -10,8 +10,8 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.live.failover.follower import ReceivedBackup, StartOver
 from stoker.live.failover.links import PeerRefused
+from tests.control.stage import virtual
 from tests.live.failover.pair import CLUSTER, Active, B, Cable, Standby, disk_of, ended, records, until
-from tests.live.stage import virtual
 from tests.rig.sim_disk import Content
 from tests.rig.sim_history import SimArchive
 from tests.rig.sim_log import INCOMING

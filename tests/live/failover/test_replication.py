@@ -8,16 +8,16 @@ import pytest
 from stoker.brain.domain.access import OWNER
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.events.leadership import EpochBegan
+from stoker.control.replicas import NotActive
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.replication import FOLLOWERS_MAX
-from stoker.live.replicas import NotActive
+from tests.control.stage import virtual
 from tests.live.failover.hand import Hand, a_member, leading, marker_says
 from tests.live.failover.pair import CLUSTER, A, Active, B, C, disk_of, until
-from tests.live.stage import virtual
 
 # --- waiting (C1) ---------------------------------------------------------------------------------------------------
 

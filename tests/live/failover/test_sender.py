@@ -12,8 +12,8 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.live.failover.sender import FRAME_BYTES, FRAME_RECORDS, PIECE_BYTES, Sender, alike_up_to
 from stoker.ports import HistoryFailed
+from tests.control.stage import virtual
 from tests.live.failover.pair import CLUSTER, A, Active, B, FakeBackups, disk_of, records
-from tests.live.stage import virtual
 
 
 def ends(*pairs: tuple[int, int]) -> tuple[tuple[Epoch, Position], ...]:

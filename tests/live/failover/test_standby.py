@@ -6,8 +6,8 @@ from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.links import Offer
 from stoker.live.failover.sender import Sender
 from stoker.live.failover.standby import OWED_MAX, Standby
+from tests.control.stage import virtual
 from tests.live.failover.pair import CLUSTER, Active, B
-from tests.live.stage import virtual
 
 TIMEOUT_S = DEFAULT.standby_timeout_s
 

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from stoker.brain.state.commands import Submit
-from stoker.live.control import ControlPlane
+from stoker.control.control_plane import ControlPlane
+from stoker.control.control_ports import World
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
-from stoker.live.lives import Lives, OwnLogs, Surroundings
-from stoker.live.settings import ControlSettings
-from stoker.live.settings_failover import FailoverSettings
-from stoker.live.world import World
-from tests.live.stage import ANNA, spec
+from stoker.live.failover.tenure import Lives, OwnLogs, Surroundings
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.failover import FailoverSettings
+from tests.control.stage import ANNA, spec
 from tests.rig.process import SimProcess
 from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_history import SimHistory
@@ -21,8 +21,8 @@ from tests.rig.sim_lease import SharedPlace, SimLease
 from tests.rig.sim_log import SimIncoming, SimLog
 from tests.rig.sim_network import SimNetwork
 from tests.rig.sim_peers import Host, SimPeerLink, SimPeers
+from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 from tests.rig.virtual_loop import run_virtual
-from tests.rig.world import Notes, SimClock, SimEntropy
 
 
 class One:

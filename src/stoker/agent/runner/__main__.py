@@ -11,10 +11,10 @@ import os
 import sys
 
 from stoker.agent.runner.guard import guarded
-from stoker.agent.runner.inherited import forget_inherited_signals, raise_file_limit
-from stoker.agent.runner.kernel import become_subreaper, forbid_new_privileges
+from stoker.agent.runner.log import complain
+from stoker.agent.runner.process.inherited import forget_inherited_signals, raise_file_limit
+from stoker.agent.runner.process.kernel import become_subreaper, forbid_new_privileges
 from stoker.agent.runner.settings import parse_arguments
-from stoker.agent.runner.words import complain
 
 
 def main(arguments: list[str]) -> int:

@@ -29,8 +29,9 @@ import signal
 import struct
 from contextlib import suppress
 
-from stoker.agent.runner import clock, procfs
-from stoker.agent.runner.kernel import become_subreaper, ignore_signals, name_process
+from stoker.agent.runner import clock
+from stoker.agent.runner.process import procfs
+from stoker.agent.runner.process.kernel import become_subreaper, ignore_signals, name_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,10 +18,12 @@ import select
 import signal
 from contextlib import suppress
 
-from stoker.agent.runner import clock, procfs
+from stoker.agent.runner import clock
 from stoker.agent.runner.channel import Channel
 from stoker.agent.runner.journal import Journal
-from stoker.agent.runner.kernel import give_back_memory
+from stoker.agent.runner.log import complain
+from stoker.agent.runner.process import procfs
+from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.protocol import (
     INVENTORY_PART_MAX,
     KEPT_PART_MAX,
@@ -31,8 +33,7 @@ from stoker.agent.runner.protocol import (
     read_number,
     read_start,
 )
-from stoker.agent.runner.roster import Roster
-from stoker.agent.runner.words import complain
+from stoker.agent.runner.supervisor import Roster
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import gc
 import os
 
 from stoker.agent.runner.journal import JournalDamaged
-from stoker.agent.runner.kernel import give_back_memory
+from stoker.agent.runner.log import complain
 from stoker.agent.runner.loop import Loop
+from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.protocol import LOCK_NAME
-from stoker.agent.runner.words import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 
 from stoker.agent.runner import clock
-from stoker.agent.runner.tree import Tree
+from stoker.agent.runner.process.tree import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-    from stoker.agent.runner.cgroup import Group
-    from stoker.agent.runner.copier import Copier
     from stoker.agent.runner.journal import StartRecord
+    from stoker.agent.runner.output.copier import Copier
+    from stoker.agent.runner.output.spool import Spool
+    from stoker.agent.runner.process.cgroup import Group
     from stoker.agent.runner.protocol import EndFields, StartOrder
-    from stoker.agent.runner.spool import Spool
 
 STARTING: Final = "starting"
 RUNNING: Final = "running"

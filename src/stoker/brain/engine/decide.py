@@ -30,16 +30,16 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
+from stoker.brain.engine.candidate_nodes import Pool
+from stoker.brain.engine.demand_cache import Lane, mixing_helps
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search, Seat
-from stoker.brain.engine.fleet import Census
 from stoker.brain.engine.gang import number_ranks, seat_gang
-from stoker.brain.engine.keep import KEPT_MAX, Keeper
-from stoker.brain.engine.lane import Lane, mixing_helps
-from stoker.brain.engine.order import Candidate, in_order
-from stoker.brain.engine.pool import Pool
-from stoker.brain.engine.ports import choose_port, needs_rendezvous
-from stoker.brain.engine.turns import FIRST, Turns
+from stoker.brain.engine.guarantee_hold import KEPT_MAX, Keeper
+from stoker.brain.engine.queue_order import Candidate, in_order
+from stoker.brain.engine.quota_order import FIRST, Turns
+from stoker.brain.engine.rendezvous import choose_port, needs_rendezvous
+from stoker.brain.engine.satisfiability import Census
 from stoker.brain.state.view import Admitted, Bucket, View
 
 _NODES_PER_SHAPE: Final = 8

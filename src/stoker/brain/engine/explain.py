@@ -16,9 +16,9 @@ from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.where import where_text
-from stoker.brain.engine.fleet import Census, Fleet
-from stoker.brain.engine.lane import Lane
-from stoker.brain.engine.room import GpuRoom, Room
+from stoker.brain.engine.capacity import GpuRoom, Room
+from stoker.brain.engine.demand_cache import Lane
+from stoker.brain.engine.satisfiability import Census, Fleet
 from stoker.brain.state.view import View
 
 _ASKED_MAX: Final = 400

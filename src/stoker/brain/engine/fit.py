@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import tasks_that_fit
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.engine.lane import Lane
+from stoker.brain.engine.demand_cache import Lane
 from stoker.brain.state.view import GpuKinds
 
 CANDIDATES_MAX: Final = 32

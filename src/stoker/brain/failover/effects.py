@@ -7,7 +7,7 @@ Effects are carried out in order. Each has an answer among `inputs`, but for `Pi
 import msgspec
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 
 
 class LookAtMarker(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ Rules: S1  acknowledgements wait for all that any marker of ours may name: a mem
 
 from typing import Final
 
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 
 MEMBERS_MAX: Final = 32
 """Of more, the marker names none: nobody asks in so many."""

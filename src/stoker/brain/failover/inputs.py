@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from stoker.brain.domain.units import Mono
 
 

@@ -10,8 +10,9 @@ Rules: M1  whoever leads holds a marker of its own that it won, and only until `
 from typing import assert_never
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from stoker.brain.domain.units import Mono
+from stoker.brain.failover.data_loss import FORCED_EPOCHS, Reached, found, may_lack, still_lossy
 from stoker.brain.failover.effects import Effect, Follow, InSyncChanged, Lead, Ping, Promise, StepDown
 from stoker.brain.failover.in_sync import InSync
 from stoker.brain.failover.inputs import (
@@ -29,13 +30,12 @@ from stoker.brain.failover.inputs import (
     Role,
     Tick,
 )
-from stoker.brain.failover.loss import FORCED_EPOCHS, Reached, found, may_lack, still_lossy
-from stoker.brain.failover.marker_client import NEVER, MarkerClient, Outcome
+from stoker.brain.failover.lease_record_client import NEVER, MarkerClient, Outcome
 from stoker.brain.failover.membership import Membership
-from stoker.brain.failover.obstacle import forced_obstacle, newest_epoch, obstacle
 from stoker.brain.failover.peers import Peers
 from stoker.brain.failover.phase import MOVES, TAKING_OVER, WITH_LEASE, GivingBack, Phase
 from stoker.brain.failover.promotion_request import PromotionRequest
+from stoker.brain.failover.takeover_eligibility import forced_obstacle, newest_epoch, obstacle
 from stoker.brain.failover.timing import Timing
 
 

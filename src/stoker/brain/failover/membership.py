@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 
 
 class Membership(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.inputs import PeerState, Role
 from stoker.brain.failover.timing import Timing

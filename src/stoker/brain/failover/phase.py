@@ -3,7 +3,7 @@
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 
 
 class Phase(Enum):

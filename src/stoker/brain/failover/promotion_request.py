@@ -1,6 +1,6 @@
 """Does a person still want this standby to take over, whatever is lost by it?"""
 
-from stoker.brain.domain.marker import Marker
+from stoker.brain.domain.lease_record import Marker
 from stoker.brain.domain.units import Mono
 
 

@@ -19,7 +19,7 @@ from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import THE_DEFAULT, Standing, Tenant, standing_of
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
-from stoker.brain.state.walls import Walls
+from stoker.brain.state.quota_limits import Walls
 
 
 class ClusterState:

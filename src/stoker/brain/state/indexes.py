@@ -18,10 +18,10 @@ from stoker.brain.domain.quota import NOTHING, held
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
-from stoker.brain.state.books import Books
 from stoker.brain.state.dependencies import Dependents
-from stoker.brain.state.makes import Makes, kinds_of
-from stoker.brain.state.ordered import Agenda, SortedIds
+from stoker.brain.state.node_classes import Makes, kinds_of
+from stoker.brain.state.sorted_index import Agenda, SortedIds
+from stoker.brain.state.usage_ledger import Books
 from stoker.brain.state.view import GpuKinds
 
 TaskId = tuple[JobId, int, int]

@@ -16,7 +16,7 @@ from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.where import Where
-from stoker.brain.state.books import Books
+from stoker.brain.state.usage_ledger import Books
 
 GpuKinds = tuple[tuple[str, int], ...]
 """The distinct (model, memory_mb) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""

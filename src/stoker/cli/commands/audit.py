@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.output import output_options, show_rows
+from stoker.cli.display.output import output_options, show_rows
+from stoker.cli.display.table import Column
 from stoker.cli.server import connect, server_option
-from stoker.cli.table import Column
 
 if TYPE_CHECKING:
-    from stoker.wire.client import Client
+    from stoker.wire.client.sync_client import Client
     from stoker.wire.rest.audit import AuditListView, AuditRowView
 
 LIMIT = 100

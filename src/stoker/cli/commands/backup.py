@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.output import output_options, show_lines
+from stoker.cli.display.output import output_options, show_lines
+from stoker.cli.display.terminal import is_terminal
 from stoker.cli.server import server_option, transport
-from stoker.cli.terminal import is_terminal
 
 if TYPE_CHECKING:
     from stoker.wire.backup import BackupHead
@@ -47,7 +47,7 @@ def backup(file: Path, data_dir: Path | None, config: Path | None, force: bool, 
       stoker backup -c /etc/stoker/control.yaml /backup/stoker.tar
       stoker backup - | gzip > stoker.tar.gz
     """
-    from stoker.cli.backing_up import backup_in, backup_of, file_to_be
+    from stoker.cli.wiring.backup import backup_in, backup_of, file_to_be
 
     to_stdout = str(file) == _STDOUT
     if to_stdout and is_terminal():
@@ -90,7 +90,7 @@ def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool,
       stoker restore /backup/stoker-monday.tar --data-dir /var/lib/stoker
       stoker restore /backup/stoker-monday.tar -c /etc/stoker/control.yaml --force
     """
-    from stoker.cli.restoring import restore_backup
+    from stoker.cli.wiring.restore import restore_backup
 
     if (data_dir is None) == (config is None):
         raise click.UsageError("name the folder, by --data-dir or by -c, and not by both")
@@ -106,9 +106,9 @@ def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool,
 
 def _named_by(config: Path) -> tuple[Path, str]:
     """Data folder and store.url of a control plane. Raises: StokerError `bad_settings` or `which_daemon`."""
-    from stoker.adapters.settings import load
+    from stoker.adapters.settings.loader import load
     from stoker.agent.settings import AgentSettings
-    from stoker.live.settings import ControlSettings
+    from stoker.live.settings.control import ControlSettings
 
     settings = load(ControlSettings, config, os.environ, {}, others=(AgentSettings,)).value
     return settings.data_dir, settings.store.url

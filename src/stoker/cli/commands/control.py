@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from stoker.cli.commands.daemon import CONFIG_OPTION
-from stoker.cli.output import for_people, output_options, show_pairs, show_value
+from stoker.cli.display.output import for_people, output_options, show_pairs, show_value
 from stoker.cli.server import server_option, servers_of, token_of, transport
 from stoker.cli.setting_flags import set_option
 
@@ -38,11 +38,11 @@ def control(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> 
     """
     if ctx.invoked_subcommand is not None:
         return
-    from stoker.adapters.settings import load
+    from stoker.adapters.settings.loader import load
     from stoker.agent.settings import AgentSettings
     from stoker.cli.quiet_grpc import quiet_grpc
     from stoker.cli.until_signal import run_until_signal
-    from stoker.live.settings import ControlSettings
+    from stoker.live.settings.control import ControlSettings
 
     quiet_grpc()
     from stoker.live.main import run_control
@@ -110,7 +110,7 @@ def promote(force: bool, data_dir: Path | None, form: str) -> None:
 
 def _addresses(data_dir: Path | None) -> list[str]:
     """Those that were named; empty where a folder is. Raises: StokerError `bad_server`."""
-    from stoker.wire.servers import each_alone
+    from stoker.wire.client.servers import each_alone
 
     return [] if data_dir else each_alone(servers_of(click.get_current_context()))
 
@@ -122,9 +122,9 @@ def _ask(data_dir: Path | None, method: str, path: str) -> "ControlView":
     """Of that very one: nobody else is asked in its place."""
     import msgspec
 
+    from stoker.wire.client.transport import Request, SocketTransport
     from stoker.wire.local_socket import SOCKET_NAME
     from stoker.wire.rest.control import ControlView
-    from stoker.wire.transport import Request, SocketTransport
     from stoker.wire.versions import API_PREFIX
 
     request = Request(method, API_PREFIX + path)
@@ -166,8 +166,8 @@ def _ask_at(address: str) -> "ControlView":
     """One of several, and no other in its place."""
     import msgspec
 
+    from stoker.wire.client.transport import Transport
     from stoker.wire.rest.control import ControlView
-    from stoker.wire.transport import Transport
     from stoker.wire.versions import API_PREFIX
 
     server = Transport(address, token=token_of(click.get_current_context()))

@@ -32,11 +32,11 @@ def agent(path: Path | None, flags: dict[str, object]) -> None:
       stoker agent -c agent.yaml
     """
     quiet_grpc()
-    from stoker.adapters.settings import load
+    from stoker.adapters.settings.loader import load
     from stoker.agent.main import run_agent
     from stoker.agent.settings import AgentSettings
     from stoker.cli.until_signal import run_until_signal
-    from stoker.live.settings import ControlSettings
+    from stoker.live.settings.control import ControlSettings
 
     settings = load(AgentSettings, path, os.environ, flags, others=(ControlSettings,)).value
     run_until_signal(lambda stop: run_agent(settings, stop=stop))

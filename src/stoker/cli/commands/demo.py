@@ -26,6 +26,6 @@ def demo(ctx: click.Context, out: Path) -> None:
       stoker demo
       stoker demo --out /tmp
     """
-    from stoker.cli.demo_run import run_demo
+    from stoker.cli.demo.run import run_demo
 
     ctx.exit(run_demo(out))

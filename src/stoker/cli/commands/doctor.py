@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stoker.cli.output import for_people, output_options, show_rows, show_value
-from stoker.cli.safe_text import visible
+from stoker.cli.display.output import for_people, output_options, show_rows, show_value
+from stoker.cli.display.safe_text import visible
+from stoker.cli.display.table import Column
+from stoker.cli.display.terminal import paints
 from stoker.cli.server import server_option, server_was_spoken, servers_of, token_of
 from stoker.cli.setting_flags import set_option
-from stoker.cli.table import Column
-from stoker.cli.terminal import paints
 
 if TYPE_CHECKING:
     from stoker.cli.doctor.effective import Effective
@@ -75,7 +75,7 @@ def doctor(path: Path | None, kind: str | None, show_settings: bool, flags: dict
 
 
 def _findings(path: Path | None, daemon: str, flags: dict[str, object], *, local: bool) -> "Iterator[Finding]":
-    from stoker.cli.doctor.bounded import run_check
+    from stoker.cli.doctor.bounded_check import run_check
     from stoker.cli.doctor.examination import of_file, of_server
     from stoker.cli.doctor.serving import Server
 
@@ -100,7 +100,7 @@ def _shown(form: str, findings: "Iterable[Finding]") -> "Iterator[Finding]":
 
 def _print_settings(form: str, path: Path | None, daemon: str, flags: dict[str, object]) -> None:
     """Raises: StokerError `bad_settings`."""
-    from stoker.adapters.settings import told
+    from stoker.adapters.settings.loader import told
     from stoker.cli.doctor.effective import one_line, read, rows
 
     seen = told(read(daemon, path, os.environ, flags))

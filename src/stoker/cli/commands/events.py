@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.display.output import output_options, show_rows
+from stoker.cli.display.table import Column
 from stoker.cli.id_types import ANY_JOB
-from stoker.cli.output import output_options, show_rows
 from stoker.cli.server import connect, server_option
-from stoker.cli.table import Column
 
 if TYPE_CHECKING:
-    from stoker.wire.client import Client
+    from stoker.wire.client.sync_client import Client
     from stoker.wire.rest.job_event import JobEventsView, JobEventView
 
 

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.output import output_options, show_rows
+from stoker.cli.display.output import output_options, show_rows
+from stoker.cli.display.table import Column
 from stoker.cli.server import connect, server_option
-from stoker.cli.table import Column
 
 if TYPE_CHECKING:
     from stoker.wire.rest.gpu import GpuView

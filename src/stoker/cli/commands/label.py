@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli.completion import nodes
-from stoker.cli.output import output_options, show_lines
-from stoker.cli.safe_text import visible
+from stoker.cli.display.output import output_options, show_lines
+from stoker.cli.display.safe_text import visible
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.job_columns import job_columns
-from stoker.cli.notices import Kept
-from stoker.cli.output import Form, for_people, output_options, show_rows, value_text
+from stoker.cli.display.job_columns import job_columns
+from stoker.cli.display.notices import Kept
+from stoker.cli.display.output import Form, for_people, output_options, show_rows, value_text
+from stoker.cli.display.table import table_lines
+from stoker.cli.display.terminal import is_terminal, paints, size
 from stoker.cli.paging import gather
 from stoker.cli.server import LOOK_PATIENCE_S, connect, server_option
-from stoker.cli.table import table_lines
-from stoker.cli.terminal import is_terminal, paints, size
 from stoker.cli.watch import WATCH_MAX_S, WATCH_MIN_S, WATCH_S, watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stoker.wire.client import Client
+    from stoker.wire.client.sync_client import Client
     from stoker.wire.rest.job import JobListView
 
 LIMIT: Final = 50
@@ -120,6 +120,6 @@ def _now_ms(form: str) -> int:
     """Only tables measure spans, and only they pay for a clock."""
     if not for_people(form):
         return 0
-    from stoker.cli.pause import now_ms
+    from stoker.cli.polling import now_ms
 
     return now_ms()

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from stoker.cli.display.problem import refused
+from stoker.cli.display.safe_text import visible
 from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_end import EXIT_OF_STATE, goes_on
-from stoker.cli.pause import mono_s, pause
-from stoker.cli.problem import refused
-from stoker.cli.safe_text import visible
+from stoker.cli.polling import mono_s, pause
 from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stoker.brain.domain.errors import StokerError
-    from stoker.wire.client import Client, LogPart, LogQuery
+    from stoker.wire.client.sync_client import Client, LogPart, LogQuery
     from stoker.wire.rest.job import JobView
 
 PART_BYTES: Final = 256 * 1024
@@ -190,7 +190,7 @@ class LogReader:
     def _query(
         self, attempt: int, *, offset: int = 0, limit: int = PART_BYTES, tail: int = 0, wait_s: int = 0
     ) -> "LogQuery":
-        from stoker.wire.client import LogQuery
+        from stoker.wire.client.sync_client import LogQuery
 
         return LogQuery(rank=self._rank, attempt=attempt, offset=offset, limit=limit, tail=tail, wait_s=wait_s)
 

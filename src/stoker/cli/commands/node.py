@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli.commands.label import label, taint
+from stoker.cli.display.node_details import node_columns, node_pairs
+from stoker.cli.display.output import output_options, show_lines, show_pairs, show_rows
 from stoker.cli.id_types import NODE
-from stoker.cli.node_story import node_columns, node_pairs
-from stoker.cli.output import output_options, show_lines, show_pairs, show_rows
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from stoker.cli.completion import partitions
-from stoker.cli.output import output_options, show_lines, show_pairs, show_rows
+from stoker.cli.display.formatting import duration
+from stoker.cli.display.output import output_options, show_lines, show_pairs, show_rows
+from stoker.cli.display.table import Column
 from stoker.cli.server import connect, server_option
-from stoker.cli.table import Column
-from stoker.cli.words import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.output import for_people, output_options, show_pairs, show_rows, show_value
+from stoker.cli.display.output import for_people, output_options, show_pairs, show_rows, show_value
+from stoker.cli.display.table import Column
 from stoker.cli.server import connect, server_option
-from stoker.cli.table import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.display.job_details import job_pairs
+from stoker.cli.display.output import Form, output_options, show_pairs
 from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_end import EXIT_OF_STATE
-from stoker.cli.job_story import job_pairs
-from stoker.cli.output import Form, output_options, show_pairs
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def status(job_id: str | None, form: str) -> None:
       stoker status 7
       stoker status 7 -o yaml
     """
-    from stoker.cli.pause import now_ms
+    from stoker.cli.polling import now_ms
 
     if job_id is None:
         cluster = connect().status()

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from stoker.cli.completion import tenants
+from stoker.cli.display.output import for_people, output_options, show_value
 from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
-from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stoker.wire.client import JobBody
+    from stoker.wire.client.sync_client import JobBody
     from stoker.wire.rest.job import JobView
 
 LOOK: Final = "nvidia-smi"
@@ -166,7 +166,7 @@ def _here() -> str:
 
 def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Callable[[], str]) -> "JobBody":
     """The request that a command line means. `here` answers the working directory, if it is needed."""
-    from stoker.wire.client import JobBody
+    from stoker.wire.client.sync_client import JobBody
     from stoker.wire.text import parse_memory_mb
 
     body: dict[str, Any] = {

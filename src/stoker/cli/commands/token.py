@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.output import output_options, show_lines, show_rows
+from stoker.cli.display.output import output_options, show_lines, show_rows
+from stoker.cli.display.table import Column
 from stoker.cli.server import connect, server_option
-from stoker.cli.table import Column
 
 if TYPE_CHECKING:
-    from stoker.cli.token_store import Tokens
+    from stoker.cli.wiring.token_store import Tokens
     from stoker.wire.rest.token import TokenView
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -34,7 +34,7 @@ def _tokens(data_dir: Path | None) -> "Iterator[Tokens]":
     if data_dir is None:
         yield connect()
         return
-    from stoker.cli.token_store import act_as_owner, tokens_in
+    from stoker.cli.wiring.token_store import act_as_owner, tokens_in
 
     act_as_owner(data_dir)
     with tokens_in(data_dir) as tokens:

@@ -4,8 +4,8 @@ import sys
 
 import click
 
+from stoker.cli.display.terminal import is_dumb
 from stoker.cli.server import server_option, servers_of, token_of
-from stoker.cli.terminal import is_dumb
 
 
 @click.command()

@@ -53,7 +53,7 @@ def up(
       stoker up --nodes 4 --gpus-per-node 8 --data-dir ./cluster
     """
     quiet_grpc()
-    from stoker.cli.foreground import run_up
+    from stoker.cli.wiring.up import run_up
 
     asked = nodes is not None or gpus_per_node is not None or gpu_model is not None
     simulated = {

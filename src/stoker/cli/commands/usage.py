@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.output import for_people, output_options, show_pairs, show_rows, show_value
+from stoker.cli.display.output import for_people, output_options, show_pairs, show_rows, show_value
+from stoker.cli.display.table import Column
 from stoker.cli.server import connect, server_option
-from stoker.cli.table import Column
 
 if TYPE_CHECKING:
     from stoker.wire.rest.usage import UsageLineView, UsageView

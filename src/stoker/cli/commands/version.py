@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker import __version__
-from stoker.cli.output import output_options, show_pairs
-from stoker.cli.problem import refused
+from stoker.cli.display.output import output_options, show_pairs
+from stoker.cli.display.problem import refused
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 import click
 
+from stoker.cli.display.output import for_people, output_options, show_value
 from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_end import exit_of, wait_for
-from stoker.cli.output import for_people, output_options, show_value
 from stoker.cli.server import server_option
 
 

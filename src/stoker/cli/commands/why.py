@@ -2,10 +2,10 @@
 
 import click
 
+from stoker.cli.display.output import Form, output_options, show_lines
+from stoker.cli.display.why_text import why_lines
 from stoker.cli.id_types import ANY_JOB
-from stoker.cli.output import Form, output_options, show_lines
 from stoker.cli.server import connect, server_option
-from stoker.cli.why_text import why_lines
 
 
 @click.command()

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from stoker.adapters.settings import Examined, examine
-from stoker.adapters.yaml_lines import Entries, YamlFault, read_yaml
+from stoker.adapters.settings.loader import Examined, examine
+from stoker.adapters.settings.yaml_lines import Entries, YamlFault, read_yaml
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.doctor.finding import Check, Said, fine, wrong
-from stoker.live.settings import ControlSettings
+from stoker.live.settings.control import ControlSettings
 
 Settings = ControlSettings | AgentSettings
 KINDS: Final[Mapping[str, type[ControlSettings] | type[AgentSettings]]] = {

@@ -7,7 +7,7 @@ from stoker.agent.machine import local_address
 from stoker.agent.settings import AgentSettings
 from stoker.cli.doctor import effective, folder, machine, network, node, pair, serving, store, users
 from stoker.cli.doctor.finding import Check, Finding, Level
-from stoker.live.settings import ControlSettings
+from stoker.live.settings.control import ControlSettings
 
 Run = Callable[[Check], Sequence[Finding]]
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stoker.adapters.data_folder import LOCK_NAME
+from stoker.adapters.data_folder.ownership import LOCK_NAME
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
 from stoker.cli.doctor.processes import account, words_of
-from stoker.cli.pause import mono_s
+from stoker.cli.polling import mono_s
 
 FREE_MIN_BYTES: Final = 64 << 20
 """Less, and the next snapshot may not fit."""

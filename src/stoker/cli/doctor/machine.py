@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
-from stoker.cli.pause import now_ms
+from stoker.cli.polling import now_ms
 
 PYTHON_MIN: Final = (3, 11)
 WRITTEN_MS: Final = 1_750_000_000_000

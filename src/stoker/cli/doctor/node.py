@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stoker.adapters.probe_auto import AutoProbe
-from stoker.adapters.probe_scripted import ScriptedProbe
-from stoker.adapters.probe_smi import SmiMissing, SmiProbe
+from stoker.adapters.gpu_probe.auto import AutoProbe
+from stoker.adapters.gpu_probe.nvidia_smi import SmiMissing, SmiProbe
+from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.agent.machine import host_name, node_name
 from stoker.agent.settings import AgentSettings
 from stoker.agent.token_file import TokenFile

@@ -14,8 +14,8 @@ import msgspec
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
 from stoker.cli.doctor.serving import BOUND_S, Server
+from stoker.wire.client.servers import each_alone
 from stoker.wire.rest.control import ControlView
-from stoker.wire.servers import each_alone
 from stoker.wire.versions import API_PREFIX
 
 _NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")

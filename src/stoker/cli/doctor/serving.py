@@ -17,10 +17,10 @@ from stoker.brain.domain.reason import ReasonCode
 from stoker.cli.doctor.exposition import Meters, shown_s
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
 from stoker.cli.doctor.folder import FREE_MIN_BYTES, FREE_WANTED_BYTES
-from stoker.cli.pause import now_ms
-from stoker.wire.servers import each_alone
-from stoker.wire.staleness import stale_answer
-from stoker.wire.transport import Reply, Transport
+from stoker.cli.polling import now_ms
+from stoker.wire.client.servers import each_alone
+from stoker.wire.client.staleness import stale_answer
+from stoker.wire.client.transport import Reply, Transport
 from stoker.wire.versions import API_PREFIX
 
 ANSWER_S: Final = 5.0

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stoker.adapters.history_sql import HISTORY_NAME, cluster_in
 from stoker.adapters.log_store import ELSEWHERE_NAME, was_begun_elsewhere
-from stoker.adapters.sqlite_journal import STORE_NAME
-from stoker.adapters.sqlite_schema import HISTORY_STEPS, LOG_STEPS, newer_schema
+from stoker.adapters.sqlite.history import HISTORY_NAME, cluster_in
+from stoker.adapters.sqlite.journal import STORE_NAME
+from stoker.adapters.sqlite.schema import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
 from stoker.cli.doctor.processes import account
 
 if TYPE_CHECKING:
-    from stoker.adapters.postgres_look import Look
+    from stoker.adapters.postgres.inspection import Look
 
 SERVER_MIN: Final = 150_000
 _FILES: Final = {STORE_NAME: LOG_STEPS, HISTORY_NAME: HISTORY_STEPS}
@@ -67,7 +67,7 @@ def database(url: str, folder: Path) -> Iterator[Said]:
         fix = f"leave store.url empty; if the queue there is to be given up, move {folder / STORE_NAME} away"
         yield wrong(f"{folder} has a log of its own, and store.url names a database", fix)
     # Only who asks for it needs the driver.
-    from stoker.adapters.postgres_look import look
+    from stoker.adapters.postgres.inspection import look
 
     try:
         seen = asyncio.run(look(url))

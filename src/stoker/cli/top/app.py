@@ -18,12 +18,13 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.notices import Kept
-from stoker.cli.pause import clock_text, now_ms
-from stoker.cli.safe_text import visible
+from stoker.cli.display.notices import Kept
+from stoker.cli.display.safe_text import visible
+from stoker.cli.display.why_text import why_lines
+from stoker.cli.polling import clock_text, now_ms
 from stoker.cli.server import LOOK_PATIENCE_S
+from stoker.cli.top.cluster_look import Look, look_at_job, take_look
 from stoker.cli.top.details import Page, Question, Words
-from stoker.cli.top.look import Look, look_at_job, take_look
 from stoker.cli.top.picture import (
     job_page,
     job_sheet,
@@ -35,8 +36,7 @@ from stoker.cli.top.picture import (
     summary_line,
 )
 from stoker.cli.top.rows import Line, Rows
-from stoker.cli.why_text import why_lines
-from stoker.wire.async_client import AsyncClient
+from stoker.wire.client.async_client import AsyncClient
 from stoker.wire.rest.job import JobView
 
 Answer = TypeVar("Answer")

@@ -11,15 +11,15 @@ from typing import Final, NamedTuple
 
 import click
 
-from stoker.cli.job_columns import nodes_of, short_name
-from stoker.cli.job_story import job_pairs
-from stoker.cli.node_story import models_of, node_pairs, note_of
-from stoker.cli.output import pair_lines
-from stoker.cli.safe_text import visible, width
-from stoker.cli.table import Column, Row, painted, table_lines
-from stoker.cli.top.look import JobLook
-from stoker.cli.why_text import why_lines
-from stoker.cli.words import note_line, ran, user_of, waited
+from stoker.cli.display.formatting import note_line, ran, user_of, waited
+from stoker.cli.display.job_columns import nodes_of, short_name
+from stoker.cli.display.job_details import job_pairs
+from stoker.cli.display.node_details import models_of, node_pairs, note_of
+from stoker.cli.display.output import pair_lines
+from stoker.cli.display.safe_text import visible, width
+from stoker.cli.display.table import Column, Row, painted, table_lines
+from stoker.cli.display.why_text import why_lines
+from stoker.cli.top.cluster_look import JobLook
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.gpu import GpuView
 from stoker.wire.rest.job import JobView

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.brain.domain.marker import Marker, Member
+from stoker.brain.domain.lease_record import Marker, Member
 from stoker.ports import Lease, LeaseUnreachable
 
 

@@ -13,17 +13,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, Protocol
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import CaughtUp, FellBehind, Input
 from stoker.brain.failover.timing import Timing
-from stoker.live.backup import Backups
-from stoker.live.control import ControlPlane
+from stoker.control.backup import Backups
+from stoker.control.control_plane import ControlPlane
+from stoker.control.control_ports import World
+from stoker.control.replicas import NotActive, Replicas
 from stoker.live.failover.backup_receiver import receive_backup
 from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
-from stoker.live.replicas import NotActive, Replicas
-from stoker.live.world import World
 from stoker.ports import Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
 
 ROOM_BYTES: Final = 16 << 20

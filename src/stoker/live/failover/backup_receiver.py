@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot
-from stoker.brain.state.snapshot_frame import SnapshotDamaged, unframed
+from stoker.brain.state.snapshot_format import SnapshotDamaged, unframed
 from stoker.live.failover.follower import ReceivedBackup
 from stoker.ports import HistoryMark, Incoming
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, PassingBackup, damaged

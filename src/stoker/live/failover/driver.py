@@ -20,23 +20,23 @@ from typing import Final, assert_never
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL, Principal
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover import effects, inputs
+from stoker.brain.failover.config_drift import unlike
 from stoker.brain.failover.effects import Effect
 from stoker.brain.failover.inputs import Input, PeerState, Role
 from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.obstacle import name_taken
-from stoker.brain.failover.unlike import unlike
-from stoker.live.control import ControlPlane, active, following
+from stoker.brain.failover.takeover_eligibility import name_taken
+from stoker.control.control_plane import ControlPlane, active, following
+from stoker.control.control_ports import World
+from stoker.control.replicas import NotActive, Replicas
+from stoker.control.standing import PairView, not_promoted, view_of
+from stoker.control.supervisor import Duties, DutyEnded, first_of
 from stoker.live.failover.backend import Backend
 from stoker.live.failover.complaints import Complaints
 from stoker.live.failover.follower import StartOver
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.named_tasks import NamedTasks
-from stoker.live.failover.standing import PairView, not_promoted, view_of
-from stoker.live.replicas import NotActive, Replicas
-from stoker.live.supervise import Duties, DutyEnded, first_of
-from stoker.live.world import World
 from stoker.ports import Lease, LeaseUnreachable, LogFailed
 
 INBOX_MAX: Final = 10_000

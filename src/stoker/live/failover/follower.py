@@ -22,9 +22,10 @@ from typing import Final, NamedTuple, NoReturn
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import PeerState, Role
 from stoker.brain.failover.timing import DEFAULT
+from stoker.control.control_ports import World
 from stoker.live.failover.links import (
     BackupPiece,
     Following,
@@ -36,7 +37,6 @@ from stoker.live.failover.links import (
     Records,
     Welcome,
 )
-from stoker.live.world import World
 from stoker.ports import LogConflict, LogTrimmed, ReplicaLog, Stored
 
 INBOX_BYTES: Final = 8 << 20

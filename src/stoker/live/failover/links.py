@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import PeerState
 from stoker.brain.state import codec
 

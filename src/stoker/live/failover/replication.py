@@ -23,15 +23,15 @@ from typing import Final
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.timing import Timing
+from stoker.control.control_ports import World
+from stoker.control.replicas import NotActive
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.ring import Ring
 from stoker.live.failover.sender import BackupSource, Sender
 from stoker.live.failover.standby import Lag, Stage, Standby
-from stoker.live.replicas import NotActive
-from stoker.live.world import World
 from stoker.ports import ReplicaLog
 
 FOLLOWERS_MAX: Final = 16

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.live.failover.ring import Ring
@@ -38,7 +38,7 @@ class BackupTaken(Protocol):
 
 
 class BackupSource(Protocol):
-    """`live.backup.Backups`."""
+    """`control.backup.Backups`."""
 
     async def take(self) -> BackupTaken: ...
 

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.ids import Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.timing import Timing
 from stoker.live.failover.sender import Sender

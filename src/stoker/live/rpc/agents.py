@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
+from stoker.api.rpc.callers import Callers, Context
+from stoker.api.rpc.status import abort
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
-from stoker.live.access import Access, token_unknown
-from stoker.live.control import ControlPlane
-from stoker.live.rpc.callers import Callers, Context
-from stoker.live.rpc.status import abort
+from stoker.control.access import Access, token_unknown
+from stoker.control.control_plane import ControlPlane
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
 from stoker.wire import agent_codec as codec

@@ -18,12 +18,12 @@ from typing import Final, TypeVar
 import grpc
 from grpc import aio
 
+from stoker.api.rpc.status import CODE_KEY
 from stoker.brain.domain.ids import Position
 from stoker.brain.failover.inputs import PeerState
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
 from stoker.live.rpc import replication_codec as codec
 from stoker.live.rpc.replication import FRAME_BYTES_MAX, SECRET_KEY
-from stoker.live.rpc.status import CODE_KEY
 from stoker.wire.agent_codec import Malformed
 from stoker.wire.gen import replication_pb2 as pb
 from stoker.wire.gen import replication_pb2_grpc

@@ -13,13 +13,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from stoker.api.rpc.callers import Context
+from stoker.api.rpc.status import abort
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.failover.inputs import PeerState
 from stoker.live.failover.links import Offer
 from stoker.live.failover.sender import Sender
 from stoker.live.rpc import replication_codec as codec
-from stoker.live.rpc.callers import Context
-from stoker.live.rpc.status import abort
 from stoker.wire.agent_codec import Malformed
 from stoker.wire.gen import replication_pb2 as pb
 from stoker.wire.gen.replication_pb2_grpc import ReplicationServiceServicer

@@ -10,7 +10,7 @@ Rules: R1  what was encoded decodes to the same value
 from typing import Final, assert_never
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.marker import Member
+from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import PeerState, Role
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.ports import EPOCHS_MAX

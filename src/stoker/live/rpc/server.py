@@ -14,13 +14,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from stoker.live.control import ControlPlane
-from stoker.live.listen import why_not
+from stoker.api.listen import why_not
+from stoker.api.rpc.callers import Callers, Gate
+from stoker.api.rpc.jobs import JobService
+from stoker.control.control_plane import ControlPlane
 from stoker.live.rpc.agents import AgentService
-from stoker.live.rpc.callers import Callers, Gate
-from stoker.live.rpc.jobs import JobService
 from stoker.live.rpc.replication import FRAME_BYTES_MAX, PeerDoor, ReplicationService
-from stoker.live.settings import GrpcSettings
+from stoker.live.settings.control import GrpcSettings
 from stoker.wire.gen import (
     agent_pb2,
     agent_pb2_grpc,

@@ -22,7 +22,7 @@ from stoker.brain.domain.job import Command, JobSpec, Visible
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
-from stoker.wire.after import parse_after
+from stoker.wire.dependency_text import parse_after
 from stoker.wire.rest.decode import Count, bad_value
 from stoker.wire.text import parse_begin, parse_duration, parse_lost_after, parse_priority
 

@@ -8,7 +8,18 @@ from typing import assert_never
 
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.units import Instant
-from stoker.brain.state.admit import access, deadlines, job, label, leadership, node, orders, partition, silence, tenant
+from stoker.brain.state.admit import (
+    access,
+    deadlines,
+    job,
+    job_operations,
+    label,
+    leadership,
+    node,
+    node_liveness,
+    partition,
+    tenant,
+)
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import (
     BeginEpoch,
@@ -55,15 +66,15 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
         case Submit():
             return job.submit(state, command, now, ids)
         case Cancel():
-            return orders.cancel(state, command)
+            return job_operations.cancel(state, command)
         case Hold():
-            return orders.hold(state, command)
+            return job_operations.hold(state, command)
         case Release():
-            return orders.release(state, command)
+            return job_operations.release(state, command)
         case Requeue():
-            return orders.requeue(state, command)
+            return job_operations.requeue(state, command)
         case SignalJob():
-            return orders.signal(state, command)
+            return job_operations.signal(state, command)
         case ReportStarted():
             return job.report_started(state, command)
         case ReportEnding():
@@ -75,11 +86,11 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
         case CompareInventory():
             return node.compare(state, command, now)
         case NodeSilent():
-            return silence.silent(state, command, now)
+            return node_liveness.silent(state, command, now)
         case LoseSilent():
-            return silence.lose(state, command, now)
+            return node_liveness.lose(state, command, now)
         case NodeHeard():
-            return silence.heard(state, command)
+            return node_liveness.heard(state, command)
         case DrainNode():
             return node.drain(state, command)
         case ResumeNode():

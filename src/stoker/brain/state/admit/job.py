@@ -12,9 +12,9 @@ from stoker.brain.domain.node import Stray
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.admit.dependency import never_was, resolve
 from stoker.brain.state.admit.spec import admit_specs
+from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import ReportEnding, ReportFinished, ReportStarted, Submit
-from stoker.brain.state.ending import end_tasks
 from stoker.brain.state.events.job import AttemptStopping, JobSubmitted, SubmitKeyed, TaskStarted
 from stoker.brain.state.events.node import StraysFound
 from stoker.brain.state.events.union import Event

@@ -8,10 +8,11 @@ from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, Job, Task, TaskEnd
 from stoker.brain.domain.label import check_label, parse_taint
-from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.node import Inventory, Node, Stray
 from stoker.brain.domain.report import TaskPhase, TaskStatus
+from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import (
     CompareInventory,
@@ -20,7 +21,6 @@ from stoker.brain.state.commands import (
     Register,
     ResumeNode,
 )
-from stoker.brain.state.ending import end_tasks
 from stoker.brain.state.events.job import TaskStarted
 from stoker.brain.state.events.node import (
     NodeDrained,

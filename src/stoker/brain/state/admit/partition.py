@@ -9,9 +9,9 @@ Rules: Q1  a name is that of a label's value, and not empty
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JobId, PartitionName
 from stoker.brain.domain.label import value_fault
-from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.units import human_duration
 from stoker.brain.state.admit.text import comment_fault
 from stoker.brain.state.admit.where import excluded_fault, terms_fault

@@ -27,7 +27,7 @@ from stoker.brain.domain.units import human_duration
 from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.admit.where import time_default
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.walls import WHAT, alone
+from stoker.brain.state.quota_limits import WHAT, alone
 
 DEMANDS_MAX: Final = 4_096
 """Of different tenants and demands whose answers are remembered; beyond it all are forgotten."""

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.label import value_fault
-from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools
+from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.tenant import Tenant, path_of
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.admit.text import text_fault

@@ -17,10 +17,10 @@ from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NodeName, PartitionName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import labels_of
-from stoker.brain.domain.nearest import did_you_mean
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition, selection
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.units import human_duration
 from stoker.brain.domain.where import Toleration, Where, where_text, why_not
 from stoker.brain.state.cluster import ClusterState

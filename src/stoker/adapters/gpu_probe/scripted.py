@@ -1,0 +1,172 @@
+"""Which GPUs does a script pretend that this node has?
+
+Shape: gpus:  [{count, model, memory_mb, uuid?}]   count is 1 unless told; a uuid names a single GPU
+       links: [{a, b, kind, gbps}]                  a and b are indexes; checked, and used once placement knows topology
+       cpus, memory_mb                              what the node offers; 4 CPUs and 32 GiB per GPU unless told
+Rules: P1  UUIDs follow from the node's name and the index alone, so a restarted agent has the same GPUs
+       P2  the result says that it is simulated
+       P3  a file with a fault is refused whole, with every fault's file and line
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from stoker.adapters.settings.types import Unreadable, from_node
+from stoker.adapters.settings.yaml_lines import Entries, Node, Parts, Text, YamlFault, read_yaml
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import GpuUuid
+from stoker.ports import ProbedGpu, ProbeResult
+
+GPUS_MAX: Final = 256
+MEMORY_MB_MAX: Final = 16 * 1024 * 1024
+CPUS_PER_GPU: Final = 4
+MEMORY_MB_PER_GPU: Final = 32 * 1024
+
+_GPU_KEYS: Final = {"count": int, "model": str, "memory_mb": int, "uuid": str}
+_LINK_KEYS: Final = {"a": int, "b": int, "kind": str, "gbps": float}
+_TOP_KEYS: Final = {"cpus": int, "memory_mb": int}
+
+
+class ScriptedProbe:
+    """The `GpuProbe` port on a YAML file, read once."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        """Raises: StokerError `bad_settings`."""
+        reading = _Script(path, node)
+        result = reading.read()
+        if reading.faults:
+            hint = "a script is `gpus: [{count: 4, model: NAME, memory_mb: N}]`, with `links`, `cpus` and `memory_mb`"
+            raise StokerError(refuse("bad_settings", "\n  ".join(reading.faults), hint, faults=len(reading.faults)))
+        self._result = result
+
+    def probe(self) -> ProbeResult:
+        return self._result
+
+
+def scripted_uuid(node: str, index: int) -> GpuUuid:
+    """The UUID of a simulated GPU, in the form of a real one."""
+    digits = sha256(f"{node}/{index}".encode()).hexdigest()
+    return GpuUuid(f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}")
+
+
+class _Script:
+    """One reading of one file, gathering faults."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        self.faults: list[str] = []
+        self._path = path
+        self._node = node
+        self._gpus: list[ProbedGpu] = []
+
+    def read(self) -> ProbeResult:
+        try:
+            root = read_yaml(self._path)
+        except YamlFault as fault:
+            self.faults.append(str(fault))
+            return ProbeResult(gpus=())
+        if not isinstance(root, Entries):
+            self._fault(root.line if root is not None else 1, "a script is a group of keys, `gpus` first")
+            return ProbeResult(gpus=())
+        lists = self._take_lists(root)
+        top = self._values(root, _TOP_KEYS, passed=("gpus", "links"))
+        for part in lists.get("gpus", ()):
+            self._add_gpus(part)
+        self._check_uuids()
+        for part in lists.get("links", ()):
+            self._check_link(part)
+        count = len(self._gpus)
+        return ProbeResult(
+            gpus=tuple(self._gpus),
+            simulated=True,
+            cpus=self._amount(root.line, top, "cpus", CPUS_PER_GPU * count, 4_096),
+            memory_mb=self._amount(root.line, top, "memory_mb", MEMORY_MB_PER_GPU * count, MEMORY_MB_MAX),
+        )
+
+    def _take_lists(self, root: Entries) -> dict[str, tuple[Node, ...]]:
+        lists: dict[str, tuple[Node, ...]] = {}
+        for key, node in root.entries:
+            if key.text not in ("gpus", "links"):
+                continue
+            if isinstance(node, Parts):
+                lists[key.text] = node.parts
+            elif not (isinstance(node, Text) and node.null):
+                self._fault(node.line, f"{key.text} is a list")
+        return lists
+
+    def _add_gpus(self, part: Node) -> None:
+        line, values = part.line, self._values(part, _GPU_KEYS)
+        if values is None:
+            return
+        model, uuid = str(values.get("model", "")), values.get("uuid")
+        count = self._amount(line, values, "count", 1, GPUS_MAX)
+        memory_mb = self._amount(line, values, "memory_mb", 0, MEMORY_MB_MAX)
+        if not model.strip():
+            self._fault(line, "a GPU needs a model")
+        if "memory_mb" not in values:
+            self._fault(line, "a GPU needs memory_mb")
+        if uuid is not None and count != 1:
+            self._fault(line, f"uuid {uuid} can't name {count} GPUs")
+        if len(self._gpus) + count > GPUS_MAX:
+            self._fault(line, f"more than {GPUS_MAX} GPUs on one node")
+            return
+        for index in range(len(self._gpus), len(self._gpus) + count):
+            own = GpuUuid(str(uuid)) if uuid is not None else scripted_uuid(self._node, index)
+            self._gpus.append(ProbedGpu(uuid=own, index=index, model=model, memory_mb=memory_mb))
+
+    def _check_uuids(self) -> None:
+        seen: set[str] = set()
+        for gpu in self._gpus:
+            if gpu.uuid in seen:
+                self._fault(1, f"two GPUs have the uuid {gpu.uuid}")
+            seen.add(gpu.uuid)
+
+    def _check_link(self, part: Node) -> None:
+        values = self._values(part, _LINK_KEYS)
+        if values is None:
+            return
+        for end in ("a", "b"):
+            index = values.get(end)
+            if not isinstance(index, int) or not 0 <= index < len(self._gpus):
+                self._fault(part.line, f"a link needs {end}, the index of one of the {len(self._gpus)} GPUs")
+        if "a" in values and values.get("a") == values.get("b"):
+            self._fault(part.line, "a link joins two different GPUs")
+
+    def _values(self, node: Node, keys: Mapping[str, Any], passed: tuple[str, ...] = ()) -> dict[str, object] | None:
+        """The entry's values by key; what can't be read or isn't known is a fault and left out."""
+        if not isinstance(node, Entries):
+            self._fault(node.line, f"this is a group of the keys {', '.join(keys)}")
+            return None
+        values: dict[str, object] = {}
+        seen: set[str] = set()
+        for key, value in node.entries:
+            if key.text in seen:
+                self._fault(key.line, f"{key.text} was already given")
+            elif key.text in keys:
+                self._read_value(key, value, keys[key.text], values)
+            elif key.text not in passed:
+                near = get_close_matches(key.text, [*keys, *passed], n=1)
+                self._fault(key.line, f"{key.text} isn't a key here" + (f" (nearest: {near[0]})" if near else ""))
+            seen.add(key.text)
+        return values
+
+    def _read_value(self, key: Text, value: Node, wanted: object, values: dict[str, object]) -> None:
+        try:
+            values[key.text] = from_node(wanted, value)
+        except Unreadable as fault:
+            self._fault(key.line, f"{key.text}: {fault}")
+            values[key.text] = None
+
+    def _amount(self, line: int, values: Mapping[str, object] | None, key: str, default: int, most: int) -> int:
+        value = (values or {}).get(key)
+        if not isinstance(value, int):
+            return default  # not given, or unreadable and noted as that
+        if not 1 <= value <= most:
+            self._fault(line, f"{key}: {value} isn't between 1 and {most}")
+            return default
+        return value
+
+    def _fault(self, line: int, words: str) -> None:
+        self.faults.append(f"{self._path}:{line}: {words}")

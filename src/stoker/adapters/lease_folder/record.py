@@ -1,0 +1,71 @@
+"""How is one version of the marker written down?
+
+One line of JSON: `{"v":1,"sha256":"...","marker":{...}}`. The digest is of the marker's own bytes, fields in declared
+order, so that a version that was cut off, altered or renamed is noticed. A person reads it with any JSON tool.
+"""
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.lease_record import Marker
+
+FORMAT: Final = 1
+BYTES_MAX: Final = 64 * 1024
+"""What can't be a marker isn't read to its end."""
+
+
+class MarkerDamaged(Exception):
+    """Not what was written. The message says how that shows."""
+
+
+class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
+    v: int
+    sha256: str
+    marker: msgspec.Raw
+
+
+class _Head(msgspec.Struct, frozen=True):
+    v: int
+
+
+def sealed(marker: Marker) -> bytes:
+    """The bytes to keep."""
+    body = msgspec.json.encode(marker)
+    digest = hashlib.sha256(body).hexdigest()
+    return msgspec.json.encode(_Sealed(v=FORMAT, sha256=digest, marker=msgspec.Raw(body))) + b"\n"
+
+
+def unsealed(kept: bytes, version: int) -> Marker:
+    """The marker of that version. Raises: MarkerDamaged, StokerError `store_too_new`."""
+    if len(kept) > BYTES_MAX:
+        raise MarkerDamaged(f"it has more than {BYTES_MAX} bytes")
+    try:
+        if (format_ := msgspec.json.decode(kept, type=_Head).v) > FORMAT:
+            raise _too_new(version, format_)
+        outer = msgspec.json.decode(kept, type=_Sealed)
+        if hashlib.sha256(outer.marker).hexdigest() != outer.sha256:
+            raise MarkerDamaged("its checksum doesn't agree with its content")
+        marker = msgspec.json.decode(outer.marker, type=Marker)
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        raise MarkerDamaged(f"it isn't a marker: {fault}" if kept else "it is empty") from fault
+    if marker.version != version:
+        raise MarkerDamaged(f"it says that it is version {marker.version}")
+    return marker
+
+
+def damaged(where: str, fault: MarkerDamaged, hint: str) -> StokerError:
+    """The refusal for whoever wants to know who is active."""
+    return StokerError(refuse("marker_damaged", f"{where} can't be trusted: {fault}", hint))
+
+
+def _too_new(version: int, format_: int) -> StokerError:
+    return StokerError(
+        refuse(
+            "store_too_new",
+            f"version {version} of the marker has format {format_}; this Stoker knows formats up to {FORMAT}",
+            "start the version of Stoker that wrote it, or a newer one",
+        )
+    )

@@ -1,0 +1,109 @@
+"""What does the database of a store look like to somebody who only looks?
+
+Nothing is made, locked or written, and a control plane that runs there isn't held up.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import psycopg
+from psycopg import AsyncConnection
+
+from stoker.adapters.postgres.connection import OPTIONS, Connection, one, whole, words_of
+from stoker.adapters.postgres.schema import NEWEST, lacking
+from stoker.brain.domain.errors import StokerError, refuse
+
+CONNECT_S: Final = 3
+"""For each host."""
+ANSWER_S: Final = 8.0
+"""For all of it."""
+_UNREAD: Final = "mend it: postgresql://ACCOUNT@HOST/DATABASE"
+_UNREACHED: Final = (
+    "see that the server runs, that account, password and database are right, and ask as the daemon's account"
+)
+_ABOUT: Final = """
+SELECT current_user::text, current_database()::text, current_setting('fsync') = 'on',
+       current_setting('transaction_read_only') = 'on', to_regclass('stoker_schema') IS NOT NULL
+"""
+_BEGINNING: Final = """
+SELECT coalesce((SELECT chunk FROM stoker_snapshot_chunk WHERE number = 0 ORDER BY position DESC LIMIT 1),
+                (SELECT record FROM stoker_event ORDER BY position LIMIT 1), '')
+"""
+
+
+class Look(NamedTuple):
+    """What was seen."""
+
+    server: int
+    """As libpq counts: 150004 is 15.4."""
+    account: str
+    database: str
+    fsync: bool
+    read_only: bool
+    schema: int = 0
+    """0 = there are no tables of ours yet."""
+    newest: int = NEWEST
+    """The newest schema that this version knows."""
+    lacks: tuple[str, ...] = ()
+    """Rights that the account doesn't have, such as `UPDATE on stoker_end`."""
+    end: int = 0
+    """Of the log."""
+    cluster_id: str = ""
+    """Empty = not known, or none has begun."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Without rights nobody knows."""
+        return not self.end and self.schema <= self.newest and not self.lacks
+
+
+class _Created(msgspec.Struct):
+    cluster_id: str = ""
+
+
+class _Beginning(msgspec.Struct):
+    """Of a snapshot, or of the log's first record."""
+
+    cluster_id: str = ""
+    event: _Created = msgspec.field(default_factory=_Created)
+
+
+async def look(url: str) -> Look:
+    """Raises: StokerError `store_unreachable`."""
+    options: dict[str, Any] = {**OPTIONS, "connect_timeout": CONNECT_S}
+    try:
+        async with asyncio.timeout(ANSWER_S), await AsyncConnection.connect(url, **options) as db:
+            return await _seen(db)
+    except TimeoutError as fault:
+        raise _unseen(f"no answer within {ANSWER_S:g} s", _UNREACHED) from fault
+    except psycopg.Error as fault:
+        unread = isinstance(fault, psycopg.ProgrammingError) and not fault.sqlstate
+        raise _unseen(words_of(fault, url), _UNREAD if unread else _UNREACHED) from fault
+
+
+def _unseen(why: str, hint: str) -> StokerError:
+    return StokerError(refuse("store_unreachable", f"the database of store.url can't be looked at: {why}", hint))
+
+
+async def _seen(db: Connection) -> Look:
+    account, database, fsync, read_only, ours = await one(db, _ABOUT)
+    lacks = tuple(await lacking(db))
+    seen = Look(db.info.server_version, str(account), str(database), bool(fsync), bool(read_only), lacks=lacks)
+    if not ours or any(right.startswith("SELECT") for right in lacks):
+        return seen
+    (schema,) = await one(db, "SELECT coalesce(max(version), 0) FROM stoker_schema")
+    seen = seen._replace(schema=whole(schema))
+    if not 0 < seen.schema <= NEWEST:
+        return seen
+    (end,), (beginning,) = await one(db, "SELECT position FROM stoker_end"), await one(db, _BEGINNING)
+    return seen._replace(end=whole(end), cluster_id=_cluster_of(beginning))
+
+
+def _cluster_of(beginning: object) -> str:
+    with suppress(msgspec.MsgspecError):
+        if isinstance(beginning, bytes) and beginning:
+            found = msgspec.json.decode(beginning, type=_Beginning)
+            return found.cluster_id or found.event.cluster_id
+    return ""

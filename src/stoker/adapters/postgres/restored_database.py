@@ -1,0 +1,69 @@
+"""How does a database come to hold the log of a backup, all or nothing?
+
+Rules: B1  what is put there is one transaction, and only into a database that holds nothing: not even the marker of
+           control planes that have worked there. What is there already is never removed, whoever asks for it
+       B2  it is kept once the block is left without an exception: whatever may fail was done before. Cut off between
+           the two, the folder says that its log is in a database that isn't empty, so that nothing begins anew
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Final
+
+import psycopg
+
+from stoker.adapters.data_folder.restored_folder import Beginning
+from stoker.adapters.postgres import log_statements as rows
+from stoker.adapters.postgres import snapshots as snapshots
+from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, Connection, PostgresLink
+from stoker.adapters.postgres.schema import migrate
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.ports import Clock, LogFailed, Telemetry
+
+_RESTORED: Final = "restored"
+"""Stands where the mark of the newest append does."""
+_END: Final = """
+UPDATE stoker_end SET epoch = %s, position = %s
+WHERE position = 0 AND NOT EXISTS (SELECT FROM stoker_event) AND NOT EXISTS (SELECT FROM stoker_snapshot)
+AND EXISTS (SELECT FROM stoker_marker WHERE version = 0)
+"""
+
+
+@asynccontextmanager
+async def filled_database(
+    url: str, beginning: Beginning, clock: Clock, telemetry: Telemetry, *, account: AbstractContextManager[None]
+) -> AsyncIterator[None]:
+    """Snapshot and log, kept on leaving (B2). `account`: as whom to connect.
+
+    Raises: StokerError `store_not_empty`, `store_unreachable`, `store_held` or `store_too_new`.
+    """
+    link = PostgresLink(url, clock, telemetry, RECONNECT_S)
+    try:
+        with account:
+            await link.open()
+        await migrate(link.writer)
+        async with link.writer.transaction():
+            await _begin(link.writer, beginning)
+            yield
+        await link.write(lambda db: db.execute(SETTLE))  # it waits for the synchronous replica, and says if it can't
+    except (psycopg.Error, LogFailed) as fault:
+        raise link.unreachable(fault) from fault
+    finally:
+        await link.close()
+
+
+async def _begin(db: Connection, beginning: Beginning) -> None:
+    """B1"""
+    base = beginning.base[1]
+    done = await db.execute(_END, beginning.base)
+    if done.rowcount != 1:
+        raise StokerError(
+            refuse(
+                "store_not_empty",
+                "the database of store.url holds something already, and nothing there is ever replaced",
+                "make another database, and let store.url name that one",
+            )
+        )
+    await snapshots.save(db, base, beginning.chunks)
+    behind = rows.append_values(beginning.epoch, base, beginning.records, mark=_RESTORED, tell=False)
+    await db.execute(rows.APPEND, behind)

@@ -1,0 +1,74 @@
+"""How is the schema of a PostgreSQL store brought up to date?
+
+Rules: S1  steps are numbered files of SQL in one folder; all that are missing are one transaction, with their numbers
+       S2  a store of a newer Stoker is left as it is
+       S3  of several processes that find steps missing one runs them, while the others wait
+       S4  an account that may read and not write is told at once which rights it lacks, and not at the first append
+"""
+
+from pathlib import Path
+from typing import Final
+
+from psycopg import AsyncConnection
+
+from stoker.brain.domain.errors import StokerError, refuse
+
+_STEPS: Final = {
+    int(step.name[:4]): step
+    for step in sorted((Path(__file__).parent / "migrations").glob("[0-9][0-9][0-9][0-9]_*.sql"))
+}
+NEWEST: Final = max(_STEPS)
+_LOCK: Final = 0x53544B53
+"""Of the advisory lock under which steps are run: 'STKS'. The writer's own may be held by another control plane."""
+
+
+_RIGHTS: Final = {
+    "stoker_schema": "SELECT",
+    "stoker_end": "SELECT, UPDATE",
+    "stoker_event": "SELECT, INSERT, DELETE",
+    "stoker_snapshot": "SELECT, INSERT, DELETE",
+    "stoker_snapshot_chunk": "SELECT, INSERT",
+    "stoker_marker": "SELECT, UPDATE",
+}
+
+
+async def migrate(db: AsyncConnection[tuple[object, ...]]) -> None:
+    """Run the steps that are missing. Raises: StokerError `store_too_new`, `store_unreachable` (S4); psycopg.Error."""
+    async with db.transaction():
+        await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        await db.execute("CREATE TABLE IF NOT EXISTS stoker_schema (version integer NOT NULL)")
+        row = await (await db.execute("SELECT coalesce(max(version), 0) FROM stoker_schema")).fetchone()
+        have = int(str(row[0])) if row else 0
+        if have > NEWEST:
+            raise StokerError(
+                refuse(
+                    "store_too_new",
+                    f"the database of store.url has schema {have}; this Stoker knows schemas up to {NEWEST}",
+                    "start the version of Stoker that wrote it, or a newer one",
+                )
+            )
+        for number, step in _STEPS.items():
+            if number > have:
+                await db.execute(step.read_bytes())
+                await db.execute("INSERT INTO stoker_schema VALUES (%s)", (number,))
+    if lacks := await lacking(db):
+        raise StokerError(
+            refuse(
+                "store_unreachable",
+                f"the account of store.url lacks rights in its database: {', '.join(lacks)}",
+                "let it own its database and the tables in it whose names begin with stoker_",
+            )
+        )
+
+
+async def lacking(db: AsyncConnection[tuple[object, ...]]) -> list[str]:
+    """S4: such as `UPDATE on stoker_end`. Raises: psycopg.Error."""
+    wanted = [(table, right) for table, rights in _RIGHTS.items() for right in rights.split(", ")]
+    cursor = await db.execute(
+        "SELECT 'CREATE on schema ' || coalesce(current_schema()::text, 'of search_path') "
+        "WHERE NOT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) UNION ALL "
+        "SELECT privilege || ' on ' || name FROM unnest(%s::text[], %s::text[]) AS wanted (name, privilege) "
+        "WHERE NOT has_table_privilege(to_regclass(name), privilege)",
+        ([table for table, _ in wanted], [right for _, right in wanted]),
+    )
+    return [str(lack) for (lack,) in await cursor.fetchall()]

@@ -1,0 +1,240 @@
+"""How does SQLite keep the event log, seen from the one thread that owns the connection?
+
+Rules: J1  WAL with synchronous=FULL: a commit returns after the log's own fsync; and what opening finds is made durable
+           before it is told to anybody, whatever became of the fsync of the process before
+       J2  positions are the primary key, so a second writer's row makes our insert fail instead of hiding
+       J3  every row read is checked: its place, its epoch's order, its checksum
+       J4  schema changes are the numbered files in `migrations/`, each one transaction together with its number
+       J5  what stands before the oldest row is kept beside it: trimming, cutting and beginning behind a snapshot move
+           both in one transaction
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from stoker.adapters.data_folder.ownership import make_private, sync_file, sync_folder
+from stoker.adapters.record_check import RecordDamaged, checksum
+from stoker.adapters.sqlite.reader import checked
+from stoker.adapters.sqlite.schema import LOG_STEPS, ForeignStore, migrate
+from stoker.adapters.sqlite.store import SqliteStore, is_damage, words
+from stoker.brain.domain.ids import Epoch, Position
+from stoker.ports import EPOCHS_MAX, LogConflict, LogFailed, Stored
+
+STORE_NAME: Final = "stoker.db"
+BUSY_TIMEOUT_S: Final = 30.0
+"""How long an append waits for a person's own SQLite shell before it gives up."""
+CHECKPOINT_PAGES: Final = 8_000
+"""Where the writer itself moves the WAL into the store (32 MiB). Usually the side thread has done it long before."""
+
+_APPLICATION_ID: Final = 0x53544B52
+
+
+class Journal:
+    """The writer's side. Every method belongs to the thread that made it; what it knows may be read by others."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or make the store and bring its schema up to date.
+
+        Raises: StokerError `store_too_new`, RecordDamaged (position 0: the file itself), sqlite3.Error, OSError.
+        """
+        self.path = folder / STORE_NAME
+        self.store = SqliteStore(self.path, BUSY_TIMEOUT_S)
+        self._db = _connect(self.store)
+        try:
+            _migrate(self._db, self.path)
+            promised, self._base, self.history_to = self._standing()
+            self.promised: Epoch = promised
+            self.first, self.end, self.ends = self._check()
+            self._settle()
+        except BaseException:
+            self._db.close()
+            raise
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the record at the end; 0 = unknown, or there is none."""
+        return self.ends[0][0] if self.ends else Epoch(0)
+
+    def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        if position != self.end:
+            raise LogConflict(f"the log ends at {self.end}, not at {position}: another writer was here")
+        if epoch < self.epoch:
+            raise LogConflict(f"the log has epoch {self.epoch}; epoch {epoch} is over")
+        if epoch < self.promised:
+            raise LogConflict(f"the log was promised to epoch {self.promised}; epoch {epoch} is over")
+        rows = [
+            (at, epoch, checksum(at, epoch, record), record) for at, record in enumerate(records, start=position + 1)
+        ]
+        if not rows:
+            return
+        try:
+            with self._transaction(f"append to {self.path}"):
+                self._db.executemany("INSERT INTO event (position, epoch, crc, record) VALUES (?, ?, ?, ?)", rows)
+        except sqlite3.IntegrityError as fault:
+            raise LogConflict(f"another writer has added records after {position}") from fault
+        self.end = Position(position + len(rows))
+        self.ends = _extended(self.ends, epoch, self.end)
+
+    def promise(self, epoch: Epoch) -> None:
+        """Raises: LogFailed; then the old promise holds."""
+        with self._transaction(f"write to {self.path}"):
+            self._db.execute("UPDATE standing SET promised = ?", (epoch,))
+        self.promised = epoch
+
+    def trim(self, through: int, rows_max: int) -> int:
+        """Remove at most `rows_max` of the oldest rows up to `through`, never the last row; answer how many."""
+        through = min(through, self.end - 1, self.first - 1 + rows_max)
+        if through < self.first:
+            return 0
+        with self._transaction(f"trim {self.path}"):
+            epoch = self._epoch_at(through)
+            self._db.execute("DELETE FROM event WHERE position <= ?", (through,))
+            self._db.execute("UPDATE standing SET epoch = ?, position = ?", (epoch, through))
+        removed = through - self.first + 1
+        self._base = (epoch, Position(through))
+        self.first = Position(through + 1)
+        self.ends = tuple(end for end in self.ends if end[1] >= through)
+        return removed
+
+    def can_end_at(self, position: Position) -> bool:
+        """Is the record there, or known to have been the one before the oldest?"""
+        return position >= self.first or position in (0, self._base[1])
+
+    def tail(self, position: Position) -> Iterator[Stored]:
+        """The records after `position`. Raises: RecordDamaged, sqlite3.Error."""
+        return checked(self._db, position)
+
+    def cut(self, position: Position) -> None:
+        """Forget what came after `position`, at which it `can_end`; and note that the history has to. Raises:
+        LogFailed."""
+        back_to = position if self.history_to is None else min(self.history_to, position)
+        with self._transaction(f"cut {self.path}"):
+            epoch = self._epoch_at(position)
+            self._db.execute("DELETE FROM event WHERE position > ?", (position,))
+            self._db.execute("UPDATE standing SET history_to = ?", (back_to,))
+        self.history_to = back_to
+        self.end = position
+        older = tuple(end for end in self.ends if end[1] < position)
+        self.ends = ((epoch, position), *older) if epoch else older
+
+    def history_is_back(self) -> None:
+        """Raises: LogFailed; then it will be put back once more."""
+        with self._transaction(f"write to {self.path}"):
+            self._db.execute("UPDATE standing SET history_to = NULL")
+        self.history_to = None
+
+    def begin(self, epoch: Epoch, position: Position) -> None:
+        """Go on behind `position`, where a snapshot was taken. Raises: LogFailed."""
+        assert self.end == 0, f"{self.path} holds a log already"
+        with self._transaction(f"write to {self.path}"):
+            self._db.execute("UPDATE standing SET epoch = ?, position = ?", (epoch, position))
+        self._base = (epoch, position)
+        self.first, self.end, self.ends = Position(position + 1), position, ((epoch, position),)
+
+    def close(self) -> None:
+        # What can't be moved into the store now stays in the WAL and is moved by the next process.
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self, what: str) -> Iterator[None]:
+        """All of it or nothing. Raises: LogFailed, sqlite3.IntegrityError."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.IntegrityError:
+            self._roll_back()
+            raise
+        except sqlite3.Error as fault:
+            self._roll_back()
+            raise LogFailed(f"can't {what}: {words(fault)}") from fault
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            with suppress(sqlite3.Error):  # the first fault is the one to tell
+                self._db.execute("ROLLBACK")
+
+    def _epoch_at(self, position: int) -> Epoch:
+        row = self._db.execute("SELECT epoch FROM event WHERE position = ?", (position,)).fetchone()
+        if row is not None:
+            return Epoch(row[0])
+        return self._base[0] if position == self._base[1] else Epoch(0)
+
+    def _standing(self) -> tuple[Epoch, tuple[Epoch, Position], Position | None]:
+        promised, epoch, position, history_to = self._db.execute(
+            "SELECT promised, epoch, position, history_to FROM standing"
+        ).fetchone()
+        return Epoch(promised), (Epoch(epoch), Position(position)), history_to
+
+    def _check(self) -> tuple[Position, Position, tuple[tuple[Epoch, Position], ...]]:
+        """Read every kept row once: a damaged one is refused at start, not found when it is needed."""
+        epoch, base = self._base
+        ends = {epoch: base} if epoch else {}
+        first = last = 0
+        for position, row_epoch, _ in checked(self._db, 0):
+            if not first and position != base + 1:
+                # Trimmed by a version that didn't keep what stands before, or by hand.
+                self._base, ends, epoch = (Epoch(0), Position(0)), {}, Epoch(0)
+            if row_epoch < epoch:
+                raise RecordDamaged(position, f"its epoch is {row_epoch} although {epoch} came before")
+            first, last, epoch = first or position, position, row_epoch
+            ends[epoch] = position
+        end = Position(last or self._base[1])
+        return Position(first or end + 1), end, tuple(reversed(ends.items()))[:EPOCHS_MAX]
+
+    def _settle(self) -> None:
+        """J1. The process before may have died between a write and its fsync, or was told that its fsync failed, after
+        which another one says nothing; what is written once more can be trusted."""
+        with suppress(sqlite3.Error):  # no room, or somebody reads: then what was written is synced where it is
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        for path in (self.path, self.path.with_name(f"{STORE_NAME}-wal")):
+            with suppress(FileNotFoundError):
+                sync_file(path)
+        sync_folder(self.path.parent)
+
+
+def begin_behind(folder: Path, base: tuple[Epoch, Position], epoch: Epoch, records: Sequence[bytes]) -> None:
+    """Make the store of a log that goes on behind `base`, where a snapshot was taken, with these records.
+
+    Raises: LogFailed.
+    """
+    try:
+        journal = Journal(folder)
+    except sqlite3.Error as fault:
+        raise LogFailed(f"can't make {folder / STORE_NAME}: {words(fault)}") from fault
+    try:
+        journal.begin(*base)
+        journal.append(epoch, base[1], records)
+    finally:
+        journal.close()
+
+
+def _extended(
+    ends: tuple[tuple[Epoch, Position], ...], epoch: Epoch, position: Position
+) -> tuple[tuple[Epoch, Position], ...]:
+    older = ends[1:] if ends and ends[0][0] == epoch else ends
+    return ((epoch, position), *older)[:EPOCHS_MAX]
+
+
+def _connect(store: SqliteStore) -> sqlite3.Connection:
+    make_private(store.path)  # SQLite gives its other files the same mode
+    try:
+        db = store.writer()
+        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    except sqlite3.Error as fault:
+        if is_damage(fault):
+            raise RecordDamaged(0, str(fault)) from fault
+        raise
+    return db
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    try:
+        migrate(db, path, LOG_STEPS, _APPLICATION_ID)
+    except ForeignStore as fault:
+        raise RecordDamaged(0, str(fault)) from fault

@@ -1,0 +1,130 @@
+"""How is a snapshot kept in a file so that it is there whole or not at all?
+
+Shape: that of `brain.state.snapshot_format`.
+Rules: N1  written beside, synced, renamed, folder synced: a crash leaves the old files and perhaps a `.tmp`
+       N2  the newest KEPT files stay; the older one is what recovery falls back to when the newest is damaged
+       N3  a file is answered only when head, lengths, tail and checksum agree
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from stoker.adapters.data_folder.ownership import make_private, sync_folder
+from stoker.brain.domain.ids import Position
+from stoker.brain.state.snapshot_format import SnapshotDamaged, framed, unframed
+
+KEPT: Final = 2
+SYNC_EVERY_BYTES: Final = 256 * 1024
+"""One big sync at the end would make every fsync of the log wait for it; small ones let the log pass between: 16 ms
+with 2 MiB at a time, 2 ms with this."""
+FREE_EVERY_BYTES: Final = 8 * 1024 * 1024
+"""The same of a file that goes: 100 MiB freed at once held up the log for 20 ms, freed bit by bit for 5."""
+
+_NAME: Final = re.compile(r"snapshot-([0-9]{1,19})\.jsonl")
+_CUT: Final = ".cut"
+_DAMAGED_NAME: Final = "snapshot.damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """The `Snapshot` port, read from a file."""
+
+    position: Position
+    chunks: tuple[bytes, ...]
+
+
+class SnapshotFiles:
+    """The snapshots in one data folder. Used by one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def positions(self) -> list[Position]:
+        """The snapshots that are there, newest first, whole or not."""
+        names = (_NAME.fullmatch(entry.name) for entry in self._folder.iterdir())
+        return sorted((Position(int(name[1])) for name in names if name is not None), reverse=True)
+
+    def path(self, position: Position) -> Path:
+        return self._folder / f"snapshot-{position:016d}.jsonl"
+
+    def sweep(self) -> None:
+        """Remove what a crash left half written."""
+        for leftover in self._folder.glob("snapshot-*.tmp"):
+            leftover.unlink()
+
+    def save(self, position: Position, chunks: Sequence[bytes]) -> None:
+        """Write one and drop all but the newest KEPT. Raises OSError; then the older files are untouched."""
+        path = self.path(position)
+        beside = path.with_suffix(".tmp")
+        try:
+            make_private(beside)
+            with beside.open("wb", buffering=0) as file:
+                _write(file, framed(position, chunks))
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_folder(self._folder)
+        for old in self.positions()[KEPT:]:
+            self._drop(self.path(old))
+
+    def _drop(self, path: Path) -> None:
+        """No longer a snapshot by its name before it is no longer whole (N1)."""
+        going = path.with_suffix(".tmp")
+        path.replace(going)
+        with going.open("r+b", buffering=0) as file:
+            left = file.seek(0, os.SEEK_END)
+            while left > 0:
+                left = file.seek(max(0, left - FREE_EVERY_BYTES))
+                file.truncate()
+                os.fsync(file.fileno())
+        going.unlink()
+
+    def load(self, position: Position) -> StoredSnapshot:
+        """Raises: SnapshotDamaged, also when the file can't be read."""
+        try:
+            data = self.path(position).read_bytes()
+        except OSError as fault:
+            raise SnapshotDamaged(fault.strerror or str(fault)) from fault
+        return StoredSnapshot(position, unframed(position, data))
+
+    def set_aside_after(self, position: Position) -> None:
+        """Those of facts that are about to be cut off are no snapshots any more. The newest KEPT are kept aside; doing
+        it again is harmless. Raises: OSError."""
+        for later in self.positions():
+            if later > position:
+                path = self.path(later)
+                path.replace(path.with_suffix(_CUT))
+        sync_folder(self._folder)
+        for old in sorted(self._folder.glob(f"snapshot-*{_CUT}"))[:-KEPT]:
+            self._drop(old)
+
+    def set_aside(self, position: Position) -> Path:
+        """Rename a damaged file, so that it is neither counted nor lost. One such file is kept."""
+        aside = self._folder / _DAMAGED_NAME
+        self.path(position).replace(aside)
+        sync_folder(self._folder)
+        return aside
+
+
+def _write(file: BinaryIO, lines: Iterator[bytes]) -> None:
+    gathered: list[bytes] = []
+    size = 0
+    for line in lines:
+        gathered.append(line)
+        size += len(line)
+        if size >= SYNC_EVERY_BYTES:
+            _put(file, b"".join(gathered))
+            gathered, size = [], 0
+    _put(file, b"".join(gathered))
+
+
+def _put(file: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view[:SYNC_EVERY_BYTES]) :]
+        os.fsync(file.fileno())

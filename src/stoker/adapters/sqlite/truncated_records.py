@@ -1,0 +1,83 @@
+"""Where does what a log loses by a cut go?
+
+Shape: a file for each cut, of lines of JSON: `position`, `epoch` and `record`, or `base64` where a record isn't JSON.
+Rules: C1  a file is there whole or not at all, and durable before the log forgets what is in it
+       C2  the newest TAILS_MAX stay
+       C3  nobody reads them but people
+"""
+
+import base64
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from stoker.adapters.data_folder.ownership import make_private, sync_folder
+from stoker.ports import Stored
+
+TAILS_MAX: Final = 20
+_HALF: Final = "tail.tmp"
+_NAME: Final = re.compile(r"tail-[0-9]{1,19}-[0-9]{1,19}-[0-9]{1,19}\.jsonl")
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    position: int
+    epoch: int
+    record: msgspec.Raw = msgspec.Raw()
+    base64: str = ""
+
+
+def keep_tail(folder: Path, rows: Iterator[Stored]) -> Path:
+    """Set these records aside; there is at least one. Raises: OSError; whatever reading them raises."""
+    beside = folder / _HALF
+    beside.unlink(missing_ok=True)
+    first = last = next(rows)
+    make_private(beside)
+    try:
+        with beside.open("wb") as file:
+            file.write(_line(first))
+            for last in rows:
+                file.write(_line(last))
+            file.flush()
+            os.fsync(file.fileno())
+        path = folder / f"tail-{first.epoch}-{first.position}-{last.position}.jsonl"
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    for old in tails(folder)[:-TAILS_MAX]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def tails(folder: Path) -> list[Path]:
+    """Those that are kept, the oldest first."""
+    return sorted((entry for entry in folder.iterdir() if _NAME.fullmatch(entry.name)), key=_order)
+
+
+def _order(path: Path) -> tuple[int, ...]:
+    """By epoch, then by position."""
+    return tuple(map(int, re.findall("[0-9]+", path.name)))
+
+
+def sweep_tails(folder: Path) -> None:
+    """Remove what a crash left half written. Raises: OSError."""
+    (folder / _HALF).unlink(missing_ok=True)
+
+
+def _line(row: Stored) -> bytes:
+    return msgspec.json.encode(_as_text(row)) + b"\n"
+
+
+def _as_text(row: Stored) -> _Line:
+    try:
+        msgspec.json.decode(row.record)
+        if b"\n" not in row.record:
+            return _Line(position=row.position, epoch=row.epoch, record=msgspec.Raw(row.record))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    return _Line(position=row.position, epoch=row.epoch, base64=base64.b64encode(row.record).decode())

@@ -1,0 +1,183 @@
+"""What does an agent do with an instruction?
+
+It is called by the daemon with instructions of the present stream only, in order.
+
+Rules: A3  an instruction of an older epoch than the stream's is ignored and counted
+       A4  a start whose key is known is answered from what is known, never acted on
+       A5  a start whose GPUs aren't free here ends `never_started` and says who holds them: the node's fault, so the
+           job is requeued
+       A6  a stop of a task that this node has no trace of is answered with an end `gone`
+       A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
+           would be noted here and unknown there, and its GPUs held for ever
+       A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was wished
+       A12 an agent that isn't root runs every job as its own account, and says so of the first that names another
+       A13 an end that the control plane had before, and asks for as if it lacked it, is offered again
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol, assert_never
+
+from stoker.agent.delivery import Delivery
+from stoker.agent.node_environment import complete_environment
+from stoker.agent.observed import Observed
+from stoker.agent.ports import AgentPorts, StartTask, TaskOver
+from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
+from stoker.brain.domain.job import EndCause, TaskEnd
+from stoker.brain.domain.node import Inventory
+from stoker.ports import Telemetry
+
+
+class Voice(Protocol):
+    """How an answer gets onto the present stream."""
+
+    @property
+    def node(self) -> Inventory:
+        """As it is registered."""
+        ...
+
+    def say_started(self, key: TaskKey) -> None: ...
+
+    def say_beat(self) -> None: ...
+
+
+class Orders:
+    """One agent's."""
+
+    def __init__(
+        self, ports: AgentPorts, observed: Observed, delivery: Delivery, voice: Voice, node_env: Mapping[str, str]
+    ) -> None:
+        self._ports = ports
+        self._observed = observed
+        self._delivery = delivery
+        self._voice = voice
+        self._node_env = dict(node_env)
+        self._said_as_whom = False
+        self._calls: dict[asyncio.Future[None], None] = {}
+
+    async def settled(self) -> None:
+        """Every call to the runner is over (A9)."""
+        if self._calls:
+            await asyncio.wait(self._calls)
+
+    def drop(self) -> None:
+        """The agent stops."""
+        for call in self._calls:
+            call.cancel()
+
+    async def carry_out(self, instruction: Instruction, epoch: Epoch) -> None:
+        """`epoch`: the stream's. Raises: OSError when the runner died under the call."""
+        if instruction.epoch < epoch:  # A3
+            self._ignored(instruction, epoch)
+            return
+        match instruction:
+            case Start():
+                await self._start(instruction)
+            case Stop():
+                await self._stop(instruction)
+            case Signal():
+                await self._signal(instruction)
+            case _:
+                assert_never(instruction)
+
+    async def _start(self, start: Start) -> None:
+        if self._observed.knows(start.key):
+            await self._answer_known(start.key)
+            return
+        obstacle = self._obstacle(start)
+        if obstacle:
+            self._end_unstarted(start.key, EndCause.NEVER_STARTED, obstacle)
+            return
+        try:
+            folder = await self._ports.folders.claim(start.key.job)
+        except OSError as error:
+            self._end_unstarted(start.key, EndCause.NEVER_STARTED, f"no folder for checkpoints: {error}")
+            return
+        self._say_as_whom(start)
+        self._observed.starting(start)
+        env = complete_environment(start.env, self._node_env, folder)
+        await self._to_runner(self._ports.runner.start(StartTask(start=start, env=env, folder=folder)))
+
+    async def _stop(self, stop: Stop) -> None:
+        if stop.key in self._observed.open:
+            await self._to_runner(self._ports.runner.stop(stop.key, stop.grace_ms))
+        elif self._observed.knows(stop.key):
+            await self._answer_known(stop.key)
+        else:  # A6: the runner searched records, trees, cgroups and marks before it gave its inventory
+            self._end_unstarted(stop.key, EndCause.GONE, "this node has no record, process or mark of it")
+
+    async def _signal(self, signal: Signal) -> None:
+        if signal.key in self._observed.open:  # A10
+            self._ports.telemetry.event("task_signalled", **which(signal.key), signal=signal.signal)
+            await self._to_runner(self._ports.runner.signal(signal.key, signal.signal))
+
+    async def _to_runner(self, deed: Coroutine[Any, Any, None]) -> None:
+        """A9."""
+        call = asyncio.ensure_future(deed)
+        self._calls[call] = None
+        call.add_done_callback(self._called)
+        await asyncio.shield(call)
+
+    def _called(self, call: "asyncio.Future[None]") -> None:
+        del self._calls[call]
+        if not call.cancelled() and call.exception() is not None and not isinstance(call.exception(), OSError):
+            self._ports.telemetry.warn("runner_call_broke", error=repr(call.exception()))
+
+    async def _answer_known(self, key: TaskKey) -> None:
+        """A4. What is open is reported as it stands; an end is offered, again if need be."""
+        if key in self._observed.open:
+            self._voice.say_started(key)
+            self._voice.say_beat()
+        elif key in self._observed.offered or self._observed.reoffer(key):
+            self._delivery.offer(key)
+        else:  # A13: its end comes as a report
+            await self._to_runner(self._ports.runner.recall(key))
+
+    def forgotten(self, key: TaskKey) -> None:
+        """The runner had nothing to recall."""
+        if key not in self._observed.open and key not in self._observed.offered:
+            self._observed.forgotten(key)
+            self._end_unstarted(key, EndCause.GONE, "it ended here before; the record of its end is no longer kept")
+
+    def _obstacle(self, start: Start) -> str:
+        """A5. Empty when nothing is in the way."""
+        here = {gpu.uuid for gpu in self._voice.node.gpus}
+        missing = [uuid for uuid in start.gpus if uuid not in here]
+        if missing:
+            return f"GPU {missing[0]} isn't on this node ({len(missing)} of {len(start.gpus)} are missing)"
+        for uuid, key in self._observed.holders(start.gpus).items():
+            return f"GPU {uuid} isn't free here: {_name(key)} still holds it"
+        return ""
+
+    def _say_as_whom(self, start: Start) -> None:
+        """A12."""
+        account = self._voice.node.account
+        if not self._said_as_whom and start.user and account not in ("", "root", start.user):
+            self._said_as_whom = True
+            self._ports.telemetry.warn("user_not_taken_on", **which(start.key), user=start.user, account=account)
+
+    def _end_unstarted(self, key: TaskKey, cause: EndCause, error: str) -> None:
+        end = TaskEnd(cause=cause, at=self._ports.clock.now(), error=error)
+        self._observed.refused(TaskOver(key=key, end=end))
+        self._delivery.offer(key)
+        self._ports.telemetry.warn("task_not_started", **which(key), cause=cause, error=error)
+
+    def _ignored(self, instruction: Instruction, newest: Epoch) -> None:
+        ignored(self._ports.telemetry, _name(instruction.key), instruction.epoch, newest)
+
+
+def ignored(telemetry: Telemetry, what: str, epoch: Epoch, newest: Epoch) -> None:
+    """Say that somebody spoke who has been replaced."""
+    telemetry.count("stale_instructions_total")
+    telemetry.warn("stale_epoch_ignored", what=what, epoch=epoch, newest=newest)
+
+
+def _name(key: TaskKey) -> str:
+    """A task for people: job 17, attempt 2, rank 0."""
+    return f"job {key.job}, attempt {key.attempt}, rank {key.rank}"
+
+
+def which(key: TaskKey) -> dict[str, object]:
+    """A task in a log line; `task_id` is the job's, as everywhere people search for it."""
+    return {"task_id": str(key.job), "attempt": key.attempt, "rank": key.rank}

@@ -1,0 +1,232 @@
+"""As whom does a job run, and how does a child of the runner become that user?
+
+A runner that is root starts each job as the account that its order names; any other starts all of them as itself. The
+name is looked up by the child, never by the runner: a directory of accounts (LDAP, SSSD) that hangs then holds up one
+start and nobody else, and that start fails after `LOOKUP_S`.
+
+Rules: U1  root is refused, by whatever name, unless the node allows it; so is a job that names nobody
+       U2  a name that this node doesn't know is a failure to start, never another account
+       U3  nothing of the runner's is left to the job: ids, groups, capabilities, keys. That is checked, not assumed
+       U4  no program that a job runs gives it more (no_new_privs): not one that is setuid, not one with capabilities
+       U5  HOME, USER, LOGNAME and SHELL are the account's, as after a login, whatever the order says
+
+Source: credentials(7), capabilities(7), session-keyring(7), PR_SET_NO_NEW_PRIVS in prctl(2).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import stat
+from contextlib import suppress
+
+from stoker.agent.runner.process.kernel import close_to_tracers, drop_capabilities, leave_keyring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final
+
+LOOKUP_S: Final = 10.0
+"""Above what SSSD takes to give up on a server that is down. The kernel ends the child then, whatever it waits for."""
+VOID: Final = b"\0"
+"""Says that what was said before it no longer holds."""
+NOBODY: Final = -1
+"""Instead of a uid."""
+
+
+class CannotBecome(Exception):
+    """The message says whom and why."""
+
+
+class Actor:
+    """As whom a child of the runner acts, and what is made that account's on the way."""
+
+    __slots__ = ("_allow_root", "_folders", "_node", "_streams", "name")
+
+    def __init__(self, name: str, node: str, *, allow_root: bool) -> None:
+        """`name` empty = as the runner itself."""
+        self.name = name
+        self._node = node
+        self._allow_root = allow_root
+        self._folders: list[str] = []
+        self._streams: tuple[int, ...] = ()
+
+    def owns(self, folder: str) -> None:
+        """Make the folder where it is missing, and this account's, closed to all others."""
+        if self.name:
+            self._folders.append(folder)
+
+    def writes_to(self, *streams: int) -> None:
+        """Its own descriptors that it may also open by name: `> /dev/stderr` opens the pipe anew."""
+        self._streams = streams
+
+    @property
+    def words(self) -> str:
+        """To be put behind what it can't do."""
+        return f" as user {self.name!r}" if self.name else ""
+
+    # --- in the child -------------------------------------------------------------------------------------------
+
+    def take_on(self, say: Callable[[bytes], object]) -> dict[bytes, bytes]:
+        """Be that account for ever; answers the variables that it sets. `say` is told what to believe if this process
+        is never heard of again. Raises CannotBecome."""
+        if not self.name:
+            if os.geteuid() != 0:
+                drop_capabilities()
+            return {}
+        say(self._lost_words())
+        signal.setitimer(signal.ITIMER_REAL, LOOKUP_S)
+        account = self._looked_up()
+        try:
+            groups = os.getgrouplist(account.pw_name, account.pw_gid)
+        except OSError as error:
+            raise CannotBecome(f"the groups of user {self.name!r} can't be read on {self._node}: {error}") from error
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        say(b"%b%d%b" % (VOID, account.pw_uid, VOID))
+        for folder in self._folders:
+            _hand_over(folder, account)
+        for stream in self._streams:
+            _hand_over_pipe(stream, account)
+        try:
+            _become(account, groups)
+        except OSError as error:
+            raise CannotBecome(self._refused(f"uid {account.pw_uid}: {error.strerror}")) from error
+        if not _is(account, groups):
+            raise CannotBecome(self._refused(f"the kernel left it {os.getresuid()}, {os.getresgid()}"))
+        return _variables(account)
+
+    def _looked_up(self) -> pwd.struct_passwd:
+        """U1, U2."""
+        try:
+            account = pwd.getpwnam(self.name)
+        except (KeyError, ValueError) as error:
+            raise CannotBecome(
+                f"there is no user {self.name!r} on node {self._node}: `getent passwd {self.name}` finds none there; "
+                f"add the account, or keep the job away with --exclude {self._node}"
+            ) from error
+        if account.pw_uid == 0 and not self._allow_root:
+            raise CannotBecome(_no_root(f"user {self.name!r} is root (uid 0)", self._node))
+        return account
+
+    def _lost_words(self) -> bytes:
+        return (
+            f"user {self.name!r} could not be looked up on node {self._node} within {LOOKUP_S:.0f} s; is its directory "
+            f"of accounts reachable? `getent passwd {self.name}` there should answer at once"
+        ).encode("utf-8", "replace")
+
+    def _refused(self, why: str) -> str:
+        return (
+            f"can't become user {self.name!r} on node {self._node}, {why}; the agent there must be root, with "
+            "CAP_SETUID and CAP_SETGID"
+        )
+
+
+def actor(user: str, node: str, *, allow_root: bool) -> Actor:
+    """Whoever runs a job of this user here. Raises CannotBecome."""
+    if os.geteuid() != 0:
+        return Actor("", node, allow_root=False)
+    if not user and not allow_root:
+        raise CannotBecome(_no_root("the job names no user, and the agent is root", node))
+    return Actor(user, node, allow_root=allow_root)
+
+
+def plain(words: bytes) -> bytes:
+    """Such that nothing in them is taken for VOID."""
+    return words.replace(VOID, b"\\0")
+
+
+def last_words(said: bytes) -> str:
+    """What still holds of what a child said."""
+    return said.rpartition(VOID)[2].decode("utf-8", "replace")
+
+
+def uid_said(said: bytes) -> int:
+    """As whom a child acts. NOBODY = it never got so far."""
+    uid = said.rpartition(VOID)[0].rpartition(VOID)[2]
+    return int(uid) if uid.isdigit() else NOBODY
+
+
+def is_of(folder: str, uid: int) -> bool:
+    """Is it a real folder of that account? Raises OSError."""
+    seen = os.lstat(folder)
+    return stat.S_ISDIR(seen.st_mode) and seen.st_uid == uid
+
+
+def _no_root(what: str, node: str) -> str:
+    return (
+        f"{what}: node {node} runs no job as root; submit with a token that names a user (`stoker token create --user "
+        "NAME`), or set executor.allow_root in that node's agent.yaml"
+    )
+
+
+def _hand_over(folder: str, account: pwd.struct_passwd) -> None:
+    """Only what belongs to the runner is given away, and no link is followed. Raises CannotBecome."""
+    try:
+        _make(folder)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:
+        return  # on some network storage root is nobody: the account tries for itself
+    except OSError as error:
+        raise CannotBecome(f"the folder {folder} can't be made: {error.strerror}") from error
+    try:
+        owner = os.fstat(opened).st_uid
+        if owner == os.geteuid() != account.pw_uid:
+            with suppress(PermissionError):
+                os.fchown(opened, account.pw_uid, account.pw_gid)
+        elif owner != account.pw_uid:
+            raise CannotBecome(f"the folder {folder} belongs to another account (uid {owner})")
+    finally:
+        os.close(opened)
+
+
+def _hand_over_pipe(stream: int, account: pwd.struct_passwd) -> None:
+    """Never a device: that is everybody's."""
+    with suppress(OSError):
+        if stat.S_ISFIFO(os.fstat(stream).st_mode):
+            os.fchown(stream, account.pw_uid, account.pw_gid)
+
+
+def _make(folder: str) -> None:
+    """Raises OSError."""
+    with suppress(FileExistsError):
+        try:
+            os.mkdir(folder, 0o700)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(folder), 0o711, exist_ok=True)
+            os.mkdir(folder, 0o700)
+
+
+def _become(account: pwd.struct_passwd, groups: list[int]) -> None:
+    """U3. Raises OSError."""
+    uid, gid = account.pw_uid, account.pw_gid
+    leave_keyring()
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if uid != 0:
+        drop_capabilities()
+    # This process still holds the runner's memory, with what other jobs were given.
+    close_to_tracers()
+
+
+def _is(account: pwd.struct_passwd, groups: list[int]) -> bool:
+    """U3. An id of -1 means `as it was` to the kernel; and who can become root again has not left it."""
+    uid, gid = account.pw_uid, account.pw_gid
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid) or set(os.getgroups()) != set(groups):
+        return False
+    if uid == 0:
+        return True
+    try:
+        os.setresuid(0, 0, 0)
+    except PermissionError:
+        return True
+    return False
+
+
+def _variables(account: pwd.struct_passwd) -> dict[bytes, bytes]:
+    """U5."""
+    name = os.fsencode(account.pw_name)
+    home, shell = os.fsencode(account.pw_dir), os.fsencode(account.pw_shell)
+    return {b"HOME": home or b"/", b"USER": name, b"LOGNAME": name, b"SHELL": shell or b"/bin/sh"}

@@ -1,0 +1,323 @@
+"""How are the processes of a task held together, so that not even a child that called setsid escapes?
+
+Each task gets a folder of its own. A child is born in it, or enters it by itself before it becomes the job's
+program, so nothing of a job ever runs outside. An empty folder can be removed and a populated one can't: that is the
+proof that a tree is gone, and the cleaning up, in one system call.
+
+Version 2 is tried first (`cgroup.kill`), then version 1 (freezer, or pids). Memory limits need the memory controller
+of either. Folders lie below the runner's own cgroup, so that a limit set around the agent also holds for its jobs, or
+below the root where version 2 hands the memory controller down only there. Under systemd the agent's unit wants
+`Delegate=yes` and `KillMode=process`. Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst.
+
+Measured (kernel 6.18, two cores): make 24 us, remove 22 us; memory 50 us, enter 90 us, remove 40 us.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+from stoker.agent.runner.process.kernel import fork_into
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+_PREFIX: Final = "stoker-"
+_MIB: Final = 1024 * 1024
+_REMOVE_TRIES_MAX: Final = 50
+
+
+class Hierarchy:
+    """A mounted cgroup hierarchy in which we may make folders."""
+
+    __slots__ = ("parent", "prefix", "version")
+
+    def __init__(self, version: int, parent: str, prefix: str) -> None:
+        self.version = version
+        self.parent = parent
+        self.prefix = prefix
+
+    def folder(self, name: str) -> str:
+        return f"{self.parent}/{self.prefix}{name}"
+
+    def folders(self) -> list[str]:
+        """Those of ours that are there now."""
+        with os.scandir(self.parent) as entries:
+            return [entry.path for entry in entries if entry.name.startswith(self.prefix)]
+
+
+class Cgroups:
+    """What this node can do. `tree` or `memory` is None where it can't."""
+
+    __slots__ = ("memory", "notes", "tree")
+
+    def __init__(self, data_dir: str, mode: str) -> None:
+        """`mode` as in `RunnerSettings.tree`. What can't be had is said in `notes`. The folder's own number names our
+        cgroups, so that two runners on one machine never meet."""
+        self.notes: list[str] = []
+        folder = os.stat(data_dir)
+        prefix = f"{_PREFIX}{folder.st_dev:x}-{folder.st_ino:x}-"
+        self.tree = None if mode == "scan" else self._find_tree(prefix, mode)
+        self.memory = None if mode == "scan" else self._find_memory(prefix)
+        if self.tree is None:
+            self.notes.append("no cgroup can be made here: processes are followed by descent, session and mark")
+        if self.memory is None:
+            self.notes.append("no memory controller can be used here: memory limits aren't enforced")
+
+    def planned(self, name: str, memory_mb: int) -> list[str]:
+        """The folders that `Group` will make for this task."""
+        wanted = (self.tree, self.memory if memory_mb else None)
+        folders = [hierarchy.folder(name) for hierarchy in wanted if hierarchy is not None]
+        return list(dict.fromkeys(folders))
+
+    def leftovers(self) -> list[str]:
+        """Task folders that are there now."""
+        hierarchies = [hierarchy for hierarchy in (self.tree, self.memory) if hierarchy is not None]
+        return list(dict.fromkeys(folder for hierarchy in hierarchies for folder in hierarchy.folders()))
+
+    def sweep(self, known: set[str]) -> None:
+        """End what is in task folders that no record knows: of tasks that ended just before their runner did."""
+        for folder in self.leftovers():
+            if folder not in known:
+                group = Group([folder])
+                group.kill()
+                group.remove()
+
+    def _find_tree(self, prefix: str, mode: str) -> Hierarchy | None:
+        candidates = {"v2": ("",), "v1": ("freezer", "pids")}.get(mode, ("", "freezer", "pids"))
+        for controller in candidates:
+            places = [Hierarchy(1 if controller else 2, parent, prefix) for parent in _parents(controller)]
+            usable = [place for place in places if _usable(place, "" if controller else "cgroup.kill")]
+            if usable:
+                return next(filter(_delegates_memory, usable), usable[0])
+        return None
+
+    def _find_memory(self, prefix: str) -> Hierarchy | None:
+        if self.tree is not None and _delegates_memory(self.tree):
+            return self.tree
+        places = [Hierarchy(1, parent, prefix) for parent in _parents("memory")]
+        return next((place for place in places if _usable(place, "memory.limit_in_bytes")), None)
+
+
+class Doors:
+    """How a child gets into a group."""
+
+    __slots__ = ("_files", "born_in")
+
+    def __init__(self, born_in: str = "", files: list[str] | None = None) -> None:
+        self.born_in = born_in
+        """Version 2: the folder for `fork_into`. Empty = there is none."""
+        self._files = files or []
+
+    def enter(self, born_inside: bool) -> None:
+        """In the child, which has one thread, so it may use version 1's `tasks`, which costs less. Raises OSError."""
+        for file in self._files:
+            _write_or_raise(file, "0")
+        if self.born_in and not born_inside:
+            _write_or_raise(f"{self.born_in}/cgroup.procs", "0")
+
+
+class Group:
+    """The folders of one task."""
+
+    __slots__ = ("_folders", "_tries", "memory_mb")
+
+    def __init__(self, folders: list[str], memory_mb: int = 0) -> None:
+        """`folders`: the one that holds the tree first, then the one with the memory limit, if that is another."""
+        self._folders = folders
+        self._tries = 0
+        self.memory_mb = memory_mb
+
+    def make(self) -> None:
+        """Raises OSError."""
+        for folder in self._folders:
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+        if self.memory_mb:
+            self._limit_memory(self._folders[-1])
+
+    def doors(self) -> Doors:
+        """How a child gets in."""
+        newer = [folder for folder in self._folders if not os.path.exists(f"{folder}/tasks")]
+        return Doors(newer[0] if newer else "", [f"{f}/tasks" for f in self._folders if f not in newer])
+
+    def pids(self) -> list[int]:
+        found: dict[int, None] = {}
+        for folder in self._folders:
+            for inner in _nested(folder):
+                found.update(dict.fromkeys(_pids_in(inner)))
+        return [pid for pid in found if pid != os.getpid()]
+
+    def kill(self) -> None:
+        """SIGKILL to all that is in it now. What forks meanwhile is met by version 2's kill or version 1's freezer."""
+        for folder in self._folders:
+            if os.path.exists(f"{folder}/cgroup.kill") and os.getpid() not in _pids_in(folder):
+                _write(f"{folder}/cgroup.kill", "1")
+                continue
+            _write(f"{folder}/freezer.state", "FROZEN")
+            for inner in _nested(folder):
+                for pid in _pids_in(inner):
+                    _kill(pid)
+            _write(f"{folder}/freezer.state", "THAWED")
+
+    def remove(self) -> bool:
+        """True when every process has left it. Folders that a job made inside go with it.
+
+        A folder that is empty and still can't be removed is given up after some tries; the next runner tries again.
+        """
+        if all(_remove(folder) for folder in self._folders):
+            return True
+        self._tries += 1
+        return self._tries > _REMOVE_TRIES_MAX and not self.pids()
+
+    def memory(self) -> tuple[bool, int]:
+        """Did the limit kill anything, and the peak in MiB. To be read before `remove`."""
+        if not self.memory_mb:
+            return False, 0
+        folder = self._folders[-1]
+        kills = _field(f"{folder}/memory.oom_control", "oom_kill") or _field(f"{folder}/memory.events", "oom_kill")
+        peak = _number(f"{folder}/memory.max_usage_in_bytes") or _number(f"{folder}/memory.peak")
+        return kills > 0, -(-peak // _MIB)
+
+    def _limit_memory(self, folder: str) -> None:
+        limit = str(self.memory_mb * _MIB)
+        if os.path.exists(f"{folder}/memory.max"):
+            _write_or_raise(f"{folder}/memory.max", limit)
+            _write(f"{folder}/memory.swap.max", "0")
+        else:
+            _write_or_raise(f"{folder}/memory.limit_in_bytes", limit)
+            _write(f"{folder}/memory.memsw.limit_in_bytes", limit)  # there only where swap is accounted
+
+
+def _parents(controller: str) -> list[str]:
+    """Folders of a hierarchy below which ours may be made: our own cgroup, else its root. Empty = not mounted."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounts = [line.split() for line in file]
+    kind = "cgroup" if controller else "cgroup2"
+    points = [
+        m[4] for m in mounts if m[m.index("-") + 1] == kind and (not controller or controller in m[-1].split(","))
+    ]
+    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        own = [line.rstrip("\n").split(":", 2) for line in file]
+    paths = [path for _, names, path in own if (controller in names.split(",") if controller else not names)]
+    found = [f"{point}{path}".rstrip("/") for point in points for path in paths]
+    return list(dict.fromkeys(folder for folder in found + points if os.path.isdir(folder)))
+
+
+def _usable(place: Hierarchy, wanted: str) -> bool:
+    """Can we make a folder there, may a child enter it, and has it the file we need?"""
+    trial = place.folder(f"trial.{os.getpid()}")
+    group = Group([trial])
+    try:
+        group.make()
+        return os.path.exists(f"{trial}/{wanted}") and _child_enters(group)
+    except OSError:
+        return False
+    finally:
+        group.remove()
+
+
+def _child_enters(group: Group) -> bool:
+    doors = group.doors()
+    pid, born_inside = fork_into(doors.born_in)
+    if pid == 0:
+        status = 1
+        try:
+            doors.enter(born_inside)
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _delegates_memory(place: Hierarchy) -> bool:
+    """Version 2: is the memory controller handed down to our folders? It can't be where processes sit in between."""
+    if place.version == 1:
+        return False
+    try:
+        _write_or_raise(f"{place.parent}/cgroup.subtree_control", "+memory")
+    except OSError:
+        return False
+    return True
+
+
+def _nested(folder: str) -> list[str]:
+    """A folder and all below it, each after those inside it. Without recursion: a job may have nested them deeply."""
+    found, at = [folder], 0
+    while at < len(found):
+        with suppress(FileNotFoundError), os.scandir(found[at]) as entries:
+            found += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        at += 1
+    return found[::-1]
+
+
+def _remove(folder: str) -> bool:
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return _remove_nested(folder)
+    return True
+
+
+def _remove_nested(folder: str) -> bool:
+    """Slower: the job may have made folders inside its own."""
+    for inner in _nested(folder):
+        try:
+            os.rmdir(inner)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+    return True
+
+
+def _pids_in(folder: str) -> list[int]:
+    try:
+        with open(f"{folder}/cgroup.procs", encoding="ascii") as file:
+            return [int(line) for line in file]
+    except OSError:
+        return []
+
+
+def _kill(pid: int) -> None:
+    if pid == os.getpid():
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _write_or_raise(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _write(path: str, text: str) -> None:
+    """Where the file is missing there is nothing to be said to it."""
+    try:
+        _write_or_raise(path, text)
+    except OSError:
+        return
+
+
+def _number(path: str) -> int:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def _field(path: str, name: str) -> int:
+    """`name N` in a file of such lines; 0 when there is none."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.split()[0] == name), 0)
+    except OSError:
+        return 0

@@ -1,0 +1,204 @@
+"""How does a job's first process come to be?
+
+A fork of the runner: the child makes its session, enters its cgroup, becomes the job's user, takes its folder and
+output, and becomes the program. Why not posix_spawn, which is 0.4 ms cheaper: the parent would stand still until the
+exec is done, and one hung network file system would stop every cancel on the node; the runner itself would have to
+visit the job's folder and cgroup; and no other user could be taken on.
+
+The child answers on a pipe that the exec closes: nothing = it runs, else why not. No Python starts per job.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import socket
+
+from stoker.agent.runner.process.account import CannotBecome, is_of, last_words, plain
+from stoker.agent.runner.process.cgroup import Doors
+from stoker.agent.runner.process.inherited import FILES_AT_START
+from stoker.agent.runner.process.kernel import default_signals, die_with, fork_into
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from stoker.agent.runner.process.account import Actor
+    from stoker.agent.runner.protocol import StartOrder
+
+_DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+"""Searched when the job's environment has no PATH."""
+_REASON_BYTES_MAX: Final = 4096
+_SIGNALS_OF_OURS: Final = tuple(
+    int(number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+)
+"""The runner's handlers would swallow a signal between fork and exec; Python ignores the last two."""
+
+
+class CannotStart(Exception):
+    """The message says why, with names."""
+
+    def __init__(self, message: str, cause: str = "start_failed") -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Launch:
+    """All that the child needs, made before the fork so that it only has to make system calls."""
+
+    __slots__ = ("actor", "argv", "doors", "env", "folder", "paths", "workdir")
+
+    def __init__(self, order: StartOrder, mark: tuple[str, str], workdir: str, actor: Actor) -> None:
+        """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
+        env = {mark[0]: mark[1], **order["env"]}
+        env[mark[0]] = mark[1]
+        words = ["/bin/sh", "-c", order["shell"]] if order["shell"] else order["argv"]
+        if not words or not words[0]:
+            raise CannotStart("the command is empty")
+        self.argv = [_bytes(word, "an argument") for word in words]
+        self.env = {_name(name): _bytes(value, f"the variable {name}") for name, value in env.items()}
+        self.workdir = workdir
+        self.actor = actor
+        actor.writes_to(1, 2)
+        self.folder = order["folder"]
+        if self.folder:
+            actor.owns(self.folder)
+        self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
+        self.doors = Doors()
+
+    def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
+        """(pid, answer pipe). `streams` become the child's standard ones. Raises OSError."""
+        answer, reply = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        runner = os.getpid()
+        try:
+            pid, born_inside = fork_into(self.doors.born_in)
+        except OSError:
+            os.close(answer)
+            os.close(reply)
+            raise
+        if pid == 0:
+            self._become(streams, reply, runner, born_inside=born_inside)
+        os.close(reply)
+        return pid, answer
+
+    def _become(self, streams: tuple[int, int, int], reply: int, runner: int, *, born_inside: bool) -> None:
+        """In the child. Never returns."""
+        reason = "the runner's child failed before it could become the program"
+        try:
+            default_signals(_SIGNALS_OF_OURS)
+            resource.setrlimit(resource.RLIMIT_NOFILE, FILES_AT_START)
+            os.setsid()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            reason = self._enter(born_inside, reply)
+            if not reason:
+                die_with(runner)
+                reason = self._exec()
+        finally:
+            os.write(reply, plain(reason.encode("utf-8", "surrogateescape"))[:_REASON_BYTES_MAX])
+            os._exit(127)
+
+    def _enter(self, born_inside: bool, reply: int) -> str:
+        """Into cgroup, account and folders. Answers why not."""
+        try:
+            self.doors.enter(born_inside)
+        except OSError as error:
+            return f"cannot enter its cgroup: {_said(error)}"
+        try:
+            self.env.update(self.actor.take_on(lambda words: os.write(reply, words)))
+        except CannotBecome as error:
+            return str(error)
+        return self._make_folder() or self._change_folder()
+
+    def _make_folder(self) -> str:
+        if not self.folder:
+            return ""
+        try:
+            os.makedirs(self.folder, 0o700, exist_ok=True)
+            if self.actor.name and not is_of(self.folder, os.getuid()):
+                return f"the folder for checkpoints, {self.folder}, isn't a folder of user {self.actor.name!r}"
+        except OSError as error:
+            return f"no folder for checkpoints, {self.folder}{self.actor.words}: {_said(error)}"
+        return ""
+
+    def _change_folder(self) -> str:
+        try:
+            os.chdir(self.workdir)
+        except OSError as error:
+            closed = "; that user must be able to enter each folder on the way" if self._is_closed(error) else ""
+            return f"cannot use the working directory {self.workdir}{self.actor.words}: {_said(error)}{closed}"
+        return ""
+
+    def _is_closed(self, error: OSError) -> bool:
+        return bool(self.actor.name) and error.errno == errno.EACCES
+
+    def _exec(self) -> str:
+        """Answers why none of the candidates could be run; the most telling of the reasons."""
+        denied = ""
+        for path in self.paths:
+            # A failed execve costs Python 20 us, a look 2 us, and a PATH has a dozen folders.
+            if len(self.paths) > 1 and not os.access(path, os.F_OK):
+                continue
+            try:
+                os.execve(path, self.argv, self.env)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                    return f"cannot run {path}{self.actor.words}: {_said(error)}"
+                if error.errno == errno.EACCES:
+                    denied = denied or f"cannot run {path}{self.actor.words}: {_said(error)}"
+        word = self.argv[0].decode("utf-8", "replace")
+        if denied:
+            return denied
+        where = f"in the job's PATH ({len(self.paths)} folders)" if "/" not in word else f"from {self.workdir}"
+        return f"cannot run {word}: No such file or directory {where}; or its interpreter is missing"
+
+
+def answer_of(pipe: int, said: bytearray) -> str | None:
+    """What the child said in all, once it says no more: empty = it runs. None = not yet. `said` keeps the parts."""
+    try:
+        while part := os.read(pipe, _REASON_BYTES_MAX):
+            said += part
+    except BlockingIOError:
+        return None
+    return last_words(bytes(said))
+
+
+def port_obstacle(port: int) -> str:
+    """Why nobody could listen on this TCP port now. Empty = one could. Old connections don't count, listeners do."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError as error:
+            return f"TCP port {port} can't be bound: {_said(error)}"
+    return ""
+
+
+def _candidates(word: str, path: str) -> list[str]:
+    """Where execvp(3) would look. An empty entry is the working directory."""
+    if "/" in word:
+        return [word]
+    return [f"{folder or '.'}/{word}" for folder in path.split(":")]
+
+
+def _name(name: str) -> bytes:
+    if not name or "=" in name:
+        raise CannotStart(f"{name[:80]!r} can't be the name of an environment variable")
+    return _bytes(name, "the name of a variable")
+
+
+def _bytes(text: str, what: str) -> bytes:
+    """UTF-8; bytes that weren't UTF-8 on their way in come out as they were."""
+    if "\0" in text:
+        raise CannotStart(f"{what[:80]} holds a NUL character, which Linux can't pass to a program")
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise CannotStart(f"{what[:80]} holds a character that can't be encoded: {error.reason}") from error
+
+
+def _said(error: OSError) -> str:
+    return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"

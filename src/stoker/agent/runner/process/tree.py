@@ -1,0 +1,254 @@
+"""Which processes belong to a task, and are they gone?
+
+While the runner lives it is the subreaper: whatever a task leaves behind becomes its child. So once the leader is
+reaped, a task's tree is gone when its cgroup is empty and none of our children is an orphan of that task. Where no
+cgroup can be made, orphans are all there is to go by; they are attributed once, when first seen, by mark, session,
+cgroup or output pipe.
+
+A task that an earlier runner left has no leader here: its processes are searched by cgroup, mark, pid and birth,
+session, and descent from any of these.
+
+Rules: K1  a signal goes only to a process whose pid and birth are those that were seen (`procfs.send`)
+       K2  an orphan that can't be attributed (own session, scrubbed environment, other output) belongs to the last
+           task to end of those that lived at its birth and may act as its account: no job outlives its end behind
+           another user's, or holds that one up
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from stoker.agent.runner.process import procfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from stoker.agent.runner.process.cgroup import Group
+    from stoker.agent.runner.process.procfs import Proc
+
+_KILL_ROUNDS_MAX: Final = 8
+"""Rounds of search and kill in one go, against trees that fork meanwhile; the next check goes on."""
+_SPARING: Final = (signal.SIGUSR1, signal.SIGUSR2)
+"""Mean only what a program takes them for; one that doesn't know them dies."""
+_ROOT: Final = 0
+_ORPHANS_MAX: Final = 65_536
+"""Attributions kept; at the bound all are found anew."""
+
+
+class Tree:
+    """The processes of one task."""
+
+    __slots__ = ("birth", "born_s", "group", "inherited", "key", "leading", "mark", "pid", "pipe", "uid")
+
+    def __init__(self, key: str, mark: str, group: Group | None) -> None:
+        self.key = key
+        self.mark = mark
+        self.group = group
+        self.pid = 0
+        """The leader, also the session. 0 = it isn't known."""
+        self.birth = 0
+        self.born_s = 0.0
+        """Seconds since boot, at or before the leader's birth."""
+        self.pipe = 0
+        """Inode of the output pipe."""
+        self.leading = False
+        """The leader is our child and not reaped."""
+        self.inherited = False
+        """Started by an earlier runner."""
+        self.uid: int | None = None
+        """As whom its processes act; -1 = none of them is a program yet, which could leave any. None = it can't be
+        told."""
+
+    def may_act_as(self, uid: int | None) -> bool:
+        """Root may become whom it wants; whoever isn't stays what he is (U3 and U4 of `account`)."""
+        return self.uid in (None, _ROOT, uid)
+
+
+class Trees:
+    """All trees that aren't proved gone."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, Tree] = {}
+        self._leaders: dict[int, Tree | None] = {}
+        """Our children that aren't orphans; None = it serves us, and belongs to no tree."""
+        self._owners: dict[tuple[int, int], str] = {}
+        self._scanned: dict[int, Proc] | None = None
+        self._marks: dict[int, str] = {}
+
+    def look_again(self) -> None:
+        """What was seen of /proc is old now. Once per turn of the loop, so that many ends share one scan."""
+        self._scanned = None
+        self._marks.clear()
+
+    def add(self, tree: Tree) -> None:
+        self._trees[tree.key] = tree
+
+    def led(self, tree: Tree, pid: int) -> None:
+        """The leader exists."""
+        tree.pid, tree.leading = pid, True
+        proc = procfs.read_proc(pid)
+        tree.birth = proc.birth if proc else 0
+        self._leaders[pid] = tree
+
+    def helped(self, pid: int) -> None:
+        """A child that serves us, whatever becomes of the task that it works for."""
+        self._leaders[pid] = None
+
+    def reaped(self, pid: int) -> Tree | None:
+        """The tree whose leader that was. None = an orphan, or one that served us."""
+        tree = self._leaders.pop(pid, None)
+        if tree is not None:
+            tree.leading = False
+        return tree
+
+    def drop(self, tree: Tree) -> None:
+        """It is gone."""
+        self._trees.pop(tree.key, None)
+
+    def gone(self, tree: Tree) -> bool:
+        """Is nothing of it left? Removes its cgroup when so."""
+        if tree.leading:
+            return False
+        if tree.group is not None and not tree.group.remove():
+            return False
+        return not (self._searched(tree) if tree.inherited else self._orphans(tree))
+
+    def members(self, tree: Tree) -> list[Proc]:
+        """All living processes of it. Costs a scan of /proc unless its cgroup holds everything."""
+        roots = {orphan.pid for orphan in self._orphans(tree)}
+        if tree.group is not None:
+            grouped = set(tree.group.pids())
+            if not tree.inherited and roots <= grouped and (grouped or not tree.leading):
+                return [proc for proc in map(procfs.read_proc, grouped) if proc is not None]
+            roots |= grouped
+        procs = self._scan()
+        if tree.leading:
+            roots.add(tree.pid)
+            roots.update(_in_session(tree, procs))
+        if tree.inherited:
+            roots.update(proc.pid for proc in self._searched(tree))
+        return procfs.with_descendants(roots, procs)
+
+    def signal(self, tree: Tree, *numbers: int) -> None:
+        """These signals to every process of it, in this order."""
+        for proc in self.members(tree):
+            for number in numbers:
+                procfs.send(proc, number)
+
+    def forward(self, tree: Tree, number: int) -> None:
+        """A person's signal to every process of it, but for shells that would only die of it."""
+        for proc in self.members(tree):
+            spared = number in _SPARING and procfs.is_shell(proc.pid) and not procfs.catches(proc.pid, number)
+            if not spared:
+                procfs.send(proc, number)
+
+    def kill(self, tree: Tree) -> None:
+        """SIGKILL until nothing new turns up. Of inherited trees there may be thousands: they share the turn's scan."""
+        if tree.group is not None:
+            tree.group.kill()
+        seen: set[tuple[int, int]] = set()
+        for _ in range(1 if tree.inherited else _KILL_ROUNDS_MAX):
+            fresh = [proc for proc in self.members(tree) if (proc.pid, proc.birth) not in seen]
+            if not fresh:
+                return
+            for proc in fresh:
+                seen.add((proc.pid, proc.birth))
+                procfs.send(proc, signal.SIGKILL)
+            self._scanned = None
+
+    def kill_together(self, trees: list[Tree]) -> None:
+        """SIGKILL to all that is surely theirs, with a few looks at /proc for all of them: hundreds of leases end at
+        once, and one by one they would take longer than they may."""
+        if not trees:
+            return
+        for tree in trees:
+            if tree.group is not None:
+                tree.group.kill()
+        leading = {tree.pid: tree for tree in trees if tree.leading}
+        keys, seen = {tree.key for tree in trees}, set[tuple[int, int]]()
+        for _ in range(_KILL_ROUNDS_MAX):
+            self.look_again()
+            procs = self._scan()
+            roots = {proc.pid for proc in procs.values() if _leads(leading.get(proc.session), proc)}
+            roots |= {orphan.pid for orphan in procfs.living_children(but=self._leaders) if self._owner(orphan) in keys}
+            found = procfs.with_descendants(roots | leading.keys(), procs)
+            fresh = [proc for proc in found if (proc.pid, proc.birth) not in seen]
+            if not fresh:
+                return
+            for proc in fresh:
+                seen.add((proc.pid, proc.birth))
+                procfs.send(proc, signal.SIGKILL)
+
+    # --- search -------------------------------------------------------------------------------------------------
+
+    def _orphans(self, tree: Tree) -> list[Proc]:
+        """Our children that a task left behind and that are counted to this one."""
+        procs = procfs.living_children(but=self._leaders)
+        return [proc for proc in procs if self._owner(proc) == tree.key or self._falls_to(tree, proc)]
+
+    def _owner(self, proc: Proc) -> str:
+        """The key of the task that the orphan belongs to. Empty = it can't be told."""
+        known = self._owners.get((proc.pid, proc.birth))
+        if known is None:
+            if len(self._owners) >= _ORPHANS_MAX:
+                self._owners.clear()
+            known = self._owners[proc.pid, proc.birth] = self._attribute(proc)
+        return known
+
+    def _attribute(self, proc: Proc) -> str:
+        trees = self._trees.values()
+        mark = procfs.mark_of(proc.pid)
+        for tree in trees:
+            if mark == tree.mark:
+                return tree.key
+        for tree in trees:
+            if tree.pid == proc.session or procfs.writes_to_pipe(proc.pid, tree.pipe):
+                return tree.key
+        return next((tree.key for tree in trees if tree.group and proc.pid in tree.group.pids()), "")
+
+    def _falls_to(self, tree: Tree, proc: Proc) -> bool:
+        """K2."""
+        if self._owner(proc) in self._trees or proc.birth_s < tree.born_s - 1:
+            return False
+        uid = procfs.uid_of(proc.pid)
+        if not tree.may_act_as(uid):
+            return False
+        others = (other for other in self._trees.values() if other is not tree and not other.inherited)
+        return not any(other.born_s <= proc.birth_s and other.may_act_as(uid) for other in others)
+
+    def _searched(self, tree: Tree) -> list[Proc]:
+        """Processes of an inherited tree that can be told by themselves."""
+        procs = self._scan()
+        leader = procs.get(tree.pid)
+        found = [leader] if leader is not None and tree.birth and leader.birth == tree.birth else []
+        sessions = set(_in_session(tree, procs))
+        return found + [proc for proc in procs.values() if proc.pid in sessions or self._mark(proc) == tree.mark]
+
+    def _scan(self) -> dict[int, Proc]:
+        """All processes but this one, as seen this turn."""
+        if self._scanned is None:
+            self._scanned = procfs.every_proc()
+            self._scanned.pop(os.getpid(), None)
+        return self._scanned
+
+    def _mark(self, proc: Proc) -> str:
+        mark = self._marks.get(proc.pid)
+        if mark is None:
+            mark = self._marks[proc.pid] = procfs.mark_of(proc.pid)
+        return mark
+
+
+def _leads(tree: Tree | None, proc: Proc) -> bool:
+    """Is the process in the session of this tree's leader?"""
+    return tree is not None and proc.birth >= tree.birth
+
+
+def _in_session(tree: Tree, procs: dict[int, Proc]) -> list[int]:
+    """Pids in the session that the leader made. Its number isn't given to another process while one of them lives: when
+    the pid belongs to somebody born at another time, the session is over."""
+    holder = procs.get(tree.pid)
+    if not tree.birth or (holder is not None and holder.birth != tree.birth):
+        return []
+    return [proc.pid for proc in procs.values() if proc.session == tree.pid and proc.birth >= tree.birth]

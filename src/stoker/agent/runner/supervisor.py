@@ -1,0 +1,367 @@
+"""Which tasks are open here, and what happens to each?
+
+The runner's own logic, between the loop, which owns the descriptors and the order of things on disk, and the parts
+that touch processes. A task passes through `start` -> (journal durable) -> `launch` -> its child's answer -> its
+leader's end -> `advance` until its tree is gone -> `over` -> (journal durable) -> reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from stoker.agent.runner import clock, termination
+from stoker.agent.runner.leases import Leases
+from stoker.agent.runner.output import spool
+from stoker.agent.runner.output.collector import Outputs
+from stoker.agent.runner.output.copier import Pipes
+from stoker.agent.runner.output.copies import Copies
+from stoker.agent.runner.output.retention import Shelf
+from stoker.agent.runner.output.spool import Spool
+from stoker.agent.runner.process import procfs
+from stoker.agent.runner.process.account import NOBODY, CannotBecome, actor, uid_said
+from stoker.agent.runner.process.cgroup import Cgroups, Group
+from stoker.agent.runner.process.launch import CannotStart, Launch, answer_of, port_obstacle
+from stoker.agent.runner.process.tree import Trees
+from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Final
+
+    from stoker.agent.runner.journal import Journal, StartRecord
+    from stoker.agent.runner.protocol import OverFields, StartOrder, TaskFields
+    from stoker.agent.runner.settings import RunnerSettings
+
+    Watch = Callable[[int, Task], None]
+
+_SIGNALS: Final = range(1, 65)
+
+
+class Roster:
+    """Every task from its start record to its end record."""
+
+    def __init__(
+        self, settings: RunnerSettings, journal: Journal, watch: Watch, unwatch: Callable[[int], None]
+    ) -> None:
+        """`watch` and `unwatch` tell the loop which descriptors to wait for. Raises OSError."""
+        self._settings = settings
+        self._journal = journal
+        self._watch = watch
+        self._unwatch = unwatch
+        self.cgroups = Cgroups(settings.data_dir, settings.tree)
+        self.shelf = Shelf(settings.data_dir, settings.spool_bytes_max)
+        self._trees = Trees()
+        self._boot_id = procfs.boot_id()
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self.tasks: dict[str, Task] = {}
+        self.leases = Leases()
+        self.recorded: list[Task] = []
+        """Starts whose record isn't durable yet."""
+        self.ready: deque[Task] = deque()
+        """Starts whose record is."""
+        self._copies = Copies(self._trees, watch, unwatch, self.ready.append)
+        self._outputs = Outputs(self.shelf, unwatch)
+        self._ending: dict[str, Task] = {}
+        self.overs: list[OverFields] = []
+        """Ends whose record isn't durable yet."""
+        self.news: list[dict[str, object]] = []
+        """For the agent, in order."""
+
+    def look_again(self) -> None:
+        """A new turn: what was seen of processes is old."""
+        self._trees.look_again()
+
+    # --- told by the agent --------------------------------------------------------------------------------------
+
+    def start(self, order: StartOrder) -> None:
+        key = order["key"]
+        if self._journal.knows(key):
+            self._answer_known(key)
+            return
+        mark = f"{key}.{os.urandom(8).hex()}"
+        folders = self.cgroups.planned(key, order["memory_mb"])
+        group = Group(folders, order["memory_mb"] if self.cgroups.memory else 0) if folders else None
+        task = self.tasks[key] = Task(key, mark, order["gpus"], group)
+        task.order = order
+        self.leases.add(key, order["lease_ms"])
+        self._journal.start(task.start_record(self._boot_id, folders))
+        obstacle = self._bound_reached()
+        if obstacle:
+            self._fail(task, "never_started", obstacle)
+        else:
+            self.recorded.append(task)
+
+    def stop(self, key: str, grace_ms: int) -> None:
+        task = self.tasks.get(key)
+        if task is None:
+            return
+        if task.order is not None:
+            self._fail(task, "stopped", "stopped before its process was started")
+            return
+        if task.answer >= 0:
+            self.hear_answer(task)
+        # Still no answer: nothing of the job has run that could use a grace.
+        grace_s = 0.0 if task.answer >= 0 else grace_ms / 1000
+        termination.stop(task, grace_s, self._trees, clock.boot_s())
+        self._ending[key] = task
+
+    def signal(self, key: str, number: int) -> None:
+        """To every process of an open task. One that isn't a program yet can't know what the signal means."""
+        task = self.tasks.get(key)
+        if task is None or task.order is not None or number not in _SIGNALS:
+            return
+        if task.answer >= 0:
+            self.hear_answer(task)
+        if task.answer < 0:
+            self._trees.forward(task.tree, number)
+
+    def settle(self, key: str) -> None:
+        self._journal.settle(key)
+
+    def recall(self, key: str) -> None:
+        """Say its end again, if it has one. What isn't known (any more) is said to be forgotten."""
+        if not self._journal.knows(key):
+            self.news.append({"say": "forgotten", "key": key})
+        elif key not in self.tasks:
+            self._answer_known(key)
+
+    def _answer_known(self, key: str) -> None:
+        """What the record knows; never a second start."""
+        task = self.tasks.get(key)
+        if task is None:
+            over = self._journal.end_of(key)
+            if over is not None and all(over["key"] != waiting["key"] for waiting in self.overs):
+                self.news.append({"say": "over", **over})
+            return
+        if task.phase != STARTING and task.started_at:
+            self._say_running(task)
+        if task.phase == ENDING:
+            self.news.append({"say": "ending", "key": key})
+
+    def _bound_reached(self) -> str:
+        if len(self.tasks) > self._settings.tasks_max:
+            return f"this node's runner already holds {self._settings.tasks_max} tasks, the most it takes"
+        if len(self._journal.offered) >= self._settings.ends_max:
+            return f"{self._settings.ends_max} ends of earlier tasks wait for the control plane to take them"
+        return ""
+
+    # --- launching ----------------------------------------------------------------------------------------------
+
+    def records_are_durable(self) -> None:
+        self.ready += self.recorded
+        self.recorded.clear()
+
+    def records_failed(self, error: str) -> None:
+        """The disk took no record, so nothing may start."""
+        for task in self.recorded:
+            if task.key in self.tasks:
+                self._fail(task, "never_started", f"the runner's journal can't be written: {error}")
+        self.recorded.clear()
+
+    def launch(self, at_most: int) -> None:
+        """Start processes for tasks that are ready."""
+        while self.ready and at_most > 0:
+            task = self.ready.popleft()
+            if task.order is None:
+                continue  # stopped meanwhile
+            at_most -= 1
+            try:
+                self._launch(task, task.order)
+            except CannotStart as error:
+                self._fail(task, error.cause, str(error))
+            except CannotBecome as error:
+                self._fail(task, "start_failed", str(error))
+            except OSError as error:
+                self._fail(task, "never_started", f"this node can't start it: {error}")
+
+    def _launch(self, task: Task, order: StartOrder) -> None:
+        """Raises CannotStart, CannotBecome, OSError."""
+        whoever = actor(order["user"], self._settings.node, allow_root=order["allow_root"])
+        if order["workdir"] and not order["workdir"].startswith("/"):
+            raise CannotStart(f"the working directory {order['workdir'][:200]!r} isn't an absolute path")
+        obstacle = port_obstacle(order["probe_port"]) if order["probe_port"] else ""
+        if obstacle:
+            raise CannotStart(obstacle, "port_taken")
+        workdir = order["workdir"] or self.shelf.workdir(task.key)
+        if not order["workdir"]:
+            whoever.owns(workdir)
+        if not self._copies.opened(task, order, workdir, whoever):
+            return  # it comes again
+        launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir, whoever)
+        # A later runner takes a task without this file for never started: it is made before the process is.
+        limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
+        task.spool = Spool(self.shelf.output(task.key), *limits)
+        if task.tree.group is not None:
+            task.tree.group.make()
+            launch.doors = task.tree.group.doors()
+        self._fork(task, launch)
+
+    def _fork(self, task: Task, launch: Launch) -> None:
+        pipes = task.copier.pipes if task.copier else Pipes()
+        task.tree.born_s = clock.boot_s()
+        task.tree.pipe = os.fstat(pipes.output).st_ino
+        task.tree.uid = NOBODY if launch.actor.name else None
+        try:
+            pid, task.answer = launch.fork((self._null, pipes.output, pipes.error))
+        except OSError:
+            pipes.close()
+            raise
+        pipes.close_task_ends()
+        task.order, task.output = None, pipes.take()
+        self._trees.add(task.tree)
+        self._trees.led(task.tree, pid)
+        self._journal.ran(task.key, pid, task.tree.birth)
+        self._watch(task.output, task)
+        self._watch(task.answer, task)
+
+    def hear(self, descriptor: int, task: Task) -> None:
+        """One of the task's descriptors is readable."""
+        if descriptor == task.answer:
+            self.hear_answer(task)
+        elif descriptor == task.output:
+            self._outputs.take(task)
+        elif task.copier is not None and descriptor == task.copier.line.fileno():
+            self._copies.hear(task)
+
+    def hear_answer(self, task: Task) -> None:
+        reason = answer_of(task.answer, task.said)
+        if reason is None:
+            return
+        self._unwatch(task.answer)
+        os.close(task.answer)
+        task.answer = -1
+        if task.tree.uid is not None:
+            task.tree.uid = uid_said(bytes(task.said))
+        if reason and task.cause == "exited":
+            task.cause, task.error = "start_failed", reason
+        elif task.phase == STARTING:
+            task.phase, task.started_at = RUNNING, clock.wall_ms()
+            self._say_running(task)
+
+    def _say_running(self, task: Task) -> None:
+        self.news.append({"say": "running", "key": task.key, "pid": task.tree.pid, "at": task.started_at})
+
+    # --- ending -------------------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Take leave of every child that has ended: leaders, and orphans that became ours."""
+        now_s, any_reaped = clock.boot_s(), False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid = 0
+            if pid == 0:
+                break
+            any_reaped = True
+            self._copies.reaped(pid)
+            tree = self._trees.reaped(pid)
+            if tree is not None:
+                self._leader_ended(self.tasks[tree.key], status, now_s)
+        if any_reaped:
+            for task in self._ending.values():
+                task.check_s = now_s
+
+    def _leader_ended(self, task: Task, status: int, now_s: float) -> None:
+        if task.answer >= 0:
+            self.hear_answer(task)
+        termination.leader_ended(task, status, now_s)
+        self._ending[task.key] = task
+
+    def advance(self) -> None:
+        """Look after the tasks that are ending and due."""
+        now_s = clock.boot_s()
+        for task in [task for task in self._ending.values() if task.check_s <= now_s]:
+            if task.tree.group is not None and not task.tree.leading:
+                killed, peak_mb = task.tree.group.memory()
+                task.oom, task.peak_memory_mb = task.oom or killed, max(task.peak_memory_mb, peak_mb)
+            if termination.advance(task, self._trees, now_s) and self._copies.finished(task, now_s):
+                self._over(task)
+            elif not task.said_ending:
+                task.said_ending = True
+                self.news.append({"say": "ending", "key": task.key})
+
+    def end_leases(self) -> None:
+        """Kill what has outlived its lease; a start that waits for the disk never comes to be."""
+        now_s = clock.boot_s()
+        over = [(self.tasks[key], words) for key, words in self.leases.over(now_s)]
+        for task, words in over:
+            if task.order is not None:
+                self._fail(task, "lease_ended", words)
+            else:
+                termination.lapse(task, words, now_s)
+                self._ending[task.key] = task
+        self._trees.kill_together([task.tree for task, _ in over if task.key in self._ending])
+
+    def next_check_s(self) -> float:
+        """When `advance` is due, in seconds since boot. Infinity = not before something happens."""
+        return min((task.check_s for task in self._ending.values()), default=float("inf"))
+
+    def _fail(self, task: Task, cause: str, error: str) -> None:
+        """It ends without ever having had a process."""
+        task.order, task.cause, task.error = None, cause, error
+        if task.tree.group is not None:
+            task.tree.group.remove()
+        self._over(task)
+
+    def _over(self, task: Task) -> None:
+        """Its tree is gone. Reported once its end record is durable."""
+        self._outputs.drain(task)
+        if task.answer >= 0:
+            self._unwatch(task.answer)
+            os.close(task.answer)
+        self._copies.drop(task)
+        self._trees.drop(task.tree)
+        self._ending.pop(task.key, None)
+        self.leases.drop(task.key)
+        del self.tasks[task.key]
+        end = task.end_fields(clock.wall_ms())
+        self._outputs.seal(task)
+        over: OverFields = {"key": task.key, "gpus": task.gpus, "started_at": task.started_at, "end": end}
+        self._journal.end(over)
+        self.overs.append(over)
+        self.shelf.ended(task.key, self.tasks)
+
+    # --- what an earlier runner left ----------------------------------------------------------------------------
+
+    def inherit(self) -> None:
+        """Answer for every open record: end what it has, then say what became of it."""
+        known = [*self._journal.open, *self._journal.offered, *self._journal.settled]
+        self.shelf.recount(known)
+        records = list(self._journal.open.values())
+        self.cgroups.sweep({folder for record in records for folder in record["groups"]})
+        for record in records:
+            task = Task(record["key"], record["mark"], record["gpus"], None)
+            self.tasks[task.key] = task
+            if record["boot"] != self._boot_id:
+                self._fail(task, "node_rebooted", "the node was rebooted while it ran")
+            elif not record["pid"] and not spool.exists(self.shelf.output(task.key)):
+                self._fail(task, "never_started", "the runner was killed before it started its process")
+            else:
+                self._sweep(task, record)
+
+    def _sweep(self, task: Task, record: StartRecord) -> None:
+        task.cause = "runner_lost"
+        task.error = "the node's runner was killed while it ran; what was left of it was ended"
+        task.started_at = record["at"]
+        task.tree.pid, task.tree.birth, task.tree.inherited = record["pid"], record["birth"], True
+        task.tree.group = Group(record["groups"]) if record["groups"] else None
+        self._trees.add(task.tree)
+        termination.inherit(task, self._trees, clock.boot_s())
+        self._ending[task.key] = task
+
+    # --- all at once --------------------------------------------------------------------------------------------
+
+    def stop_all(self) -> None:
+        """Kill every task."""
+        for key in list(self.tasks):
+            self.stop(key, 0)
+
+    def inventory(self) -> Iterator[TaskFields]:
+        """Every open task; one whose end isn't durable yet counts as ending."""
+        for task in self.tasks.values():
+            yield {"key": task.key, "phase": task.phase, "gpus": task.gpus, "started_at": task.started_at}
+        for over in self.overs:
+            yield {"key": over["key"], "phase": ENDING, "gpus": over["gpus"], "started_at": over["started_at"]}

@@ -1,0 +1,70 @@
+"""REST for the whole cluster: the numbers on one page."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.contract import json_content, route
+from stoker.api.http.gpus import count_gpus, known_nodes
+from stoker.api.http.responses import json_answer, query_of
+from stoker.brain.domain.lifecycle import JOB_STATES, JobState, NodeState
+from stoker.brain.state.cluster import ClusterState
+from stoker.control.control_plane import ControlPlane
+from stoker.wire.rest.cluster import ClusterView
+from stoker.wire.rest.query import NoQuery
+from stoker.wire.versions import API_PREFIX, PRODUCT
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["cluster"])
+
+    @router.get("/cluster/status", **route(json_content(ClusterView), query=NoQuery))
+    async def cluster_status(request: Request) -> Response:
+        """Show the cluster in numbers."""
+        query_of(request, NoQuery)
+        return json_answer(cluster_view(control))
+
+    return router
+
+
+def cluster_view(control: ControlPlane) -> ClusterView:
+    state = control.committer.state
+    gpus, nodes, jobs = count_gpus(state), list(known_nodes(state)), count_jobs(state)
+    words = {name: row.mvp for name, row in JOB_STATES.items()}
+    return ClusterView(
+        total_gpus=gpus.total,
+        available_gpus=gpus.idle,
+        busy_gpus=gpus.busy,
+        offline_gpus=gpus.offline,
+        quarantined_gpus=gpus.quarantined,
+        total_nodes=len(nodes),
+        online_nodes=sum(node.reachable for node in nodes),
+        total_jobs=len(state.jobs),
+        # Members of arrays are counted one by one, and their arrays not beside them.
+        pending_jobs=state.indexes.pending_count + jobs[JobState.STARTING],
+        running_jobs=sum(jobs[name] for name, word in words.items() if word == "running") - _running_arrays(state),
+        jobs=jobs,
+        nodes=count_nodes(state),
+        simulated=any(node.inventory.simulated for node in nodes),
+        cluster_id=state.cluster_id,
+        epoch=state.epoch,
+        position=control.committer.durable,
+        version=PRODUCT,
+        last_pass_age_s=round(control.loop.last_pass_age_s(), 3),
+    )
+
+
+def count_jobs(state: ClusterState) -> dict[str, int]:
+    """Jobs by state, those without any too."""
+    return {name.value: len(state.indexes.by_state[name]) for name in JOB_STATES}
+
+
+def _running_arrays(state: ClusterState) -> int:
+    return sum(1 for array, tally in state.indexes.arrays.items() if tally.live and array in state.jobs)
+
+
+def count_nodes(state: ClusterState) -> dict[str, int]:
+    counts = {name.value: 0 for name in NodeState}
+    for name in state.nodes:
+        counts[state.node_state(name).value] += 1
+    return counts

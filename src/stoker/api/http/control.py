@@ -1,0 +1,63 @@
+"""REST for a control plane among several: which one is it, and make it the active one by force."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.contract import json_content, route
+from stoker.api.http.responses import caller_of, json_answer
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.control.control_plane import ControlPlane
+from stoker.control.settings_in_force import not_in_force
+from stoker.wire.rest.control import ControlView
+from stoker.wire.versions import API_PREFIX
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=f"{API_PREFIX}/control", tags=["control"])
+
+    @router.get("", **route(json_content(ControlView)))
+    async def show(request: Request) -> Response:
+        """Show what this control plane is among those of its cluster."""
+        return json_answer(_view(control))
+
+    @router.post("/promote", **route(json_content(ControlView), refusals=("promotion_refused",)))
+    async def promote(request: Request) -> Response:
+        """Make this one active, although it may lack what was acknowledged. 1,000,000 job ids are left out, so that
+        none is given away twice."""
+        if control.pair is None:
+            hint = "failover.enabled is false: there is only this one, and it is active"
+            raise StokerError(refuse("promotion_refused", "this control plane is not one of several", hint))
+        await control.pair.promote(caller_of(request).principal)
+        return json_answer(_view(control))
+
+    return router
+
+
+def _unlike(control: ControlPlane) -> str:
+    """Empty for the active one: what it was told is in force."""
+    return "" if control.committer.following is None else not_in_force(control.settings, control.committer.state)
+
+
+def _view(control: ControlPlane) -> ControlView:
+    state, durable = control.committer.state, control.committer.durable
+    if control.pair is None:
+        return ControlView(role="active", epoch=state.epoch, log_epoch=state.epoch, position=durable)
+    view = control.pair.view()
+    return ControlView(
+        name=view.name,
+        role=view.role.value,
+        epoch=view.epoch,
+        log_epoch=state.epoch,
+        marker_reached=view.marker_reached,
+        unchanged_ms=round(view.unchanged_s * 1_000),
+        silent=view.silent,
+        active=view.active,
+        active_http=view.active_http,
+        in_sync=view.in_sync,
+        position=view.position,
+        lag_ms=view.lag_ms,
+        why=view.why,
+        secret=view.secret,
+        unlike="; ".join(filter(None, (view.unlike, _unlike(control)))),
+    )

@@ -1,0 +1,197 @@
+"""Who may ask, and which methods does every path know?
+
+Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a page that rebinds its own name to
+           127.0.0.1 is refused
+       G2  an `Origin`, where there is one, must be the very host and port that is asked: no other page may ask, but
+           those of `http.cors_origins` where tokens are wanted. Where none is wanted, `Sec-Fetch-Site` mustn't name
+           another site either: images, scripts and frames come without an `Origin`, and whether they load tells a page
+           which jobs there are. Whoever follows a link may still arrive
+       G3  HEAD is GET without the body
+       G4  a request's token says who asks; what his role doesn't allow is refused before anything is looked up
+       G6  a standby answers reads and says so; what only the active can do, or tell, it refuses, and so it does any
+           request that wants no stale answer
+       G5  what comes over the socket in the data folder is the owner's; over TCP, where no token is wanted, another
+           account of this machine is refused
+
+Source: the W3C's Fetch Metadata Request Headers, which browsers send to the loopback without TLS too.
+"""
+
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stoker.api.http.audit_actions import asked_by
+from stoker.api.http.connections import came_by_socket, check_peer
+from stoker.api.http.cors import answer_preflight, is_preflight, naming
+from stoker.api.http.responses import CALLER, problem_answer
+from stoker.api.http.roles import NOBODY, OPEN, check_role
+from stoker.api.http.standby import marked, must_be_active
+from stoker.brain.domain.access import OWNER, Caller
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.control.control_plane import ControlPlane
+from stoker.control.standing import not_active
+from stoker.live.settings.control import is_loopback as is_loopback_address
+
+_HEAD: Final = "stoker.head"
+_ELSEWHERE: Final = ("cross-site", "same-site")
+"""What `Sec-Fetch-Site` may be beside `same-origin` and `none`, which is a person who typed the address."""
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def is_head(request: Request) -> bool:
+    """Was only the head asked for? A handler whose body has no end must know."""
+    return _HEAD in request.scope
+
+
+class _Said(NamedTuple):
+    """What of a request's head the guard reads. Empty = not sent."""
+
+    host: str
+    origin: str
+    authorization: str
+    site: str
+    """Whose page a browser says that asks; of one who follows a link nothing."""
+
+
+class Guard:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, control: ControlPlane) -> None:
+        self._app = app
+        self._control = control
+        self._access = control.access
+        self._rates = control.rates
+        http = control.settings.http
+        self._names_loopback = control.access.open_to_owner and is_loopback_address(http.host)
+        # Where no token is wanted, a page that may ask could do whatever the owner can.
+        self._origins = frozenset(() if control.access.open_to_owner else http.cors_origins)
+        self._pair = control.pair
+        self._open = OPEN | {"/metrics"} if http.metrics_public else OPEN
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        said = _said(scope)
+        if said.origin in self._origins:
+            if is_preflight(scope):
+                await answer_preflight(send, said.origin)
+                return
+            send = naming(said.origin, send)
+        standby = self._pair.view() if self._pair is not None and self._pair.follows else None
+        if self._pair is not None:
+            send = marked(send, standby)
+        try:
+            scope[CALLER] = self._admitted(scope, said)
+        except StokerError as fault:
+            self._note(scope, said, fault.refusal)
+            await problem_answer(fault.refusal)(scope, receive, send)
+            return
+        if standby is not None and must_be_active(scope):
+            await problem_answer(not_active(standby))(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+            await self._app({**scope, "method": "GET", _HEAD: True}, receive, _without_body(send))
+        else:
+            await self._app(scope, receive, send)
+
+    def _admitted(self, scope: Scope, said: _Said) -> Caller:
+        """Who asks, once it is known that he may. Raises: StokerError."""
+        check_peer(scope)
+        if came_by_socket(scope):
+            return OWNER
+        refusal = self._foreign(said)
+        if refusal is not None:
+            raise StokerError(refusal)
+        method, path = scope["method"], scope["path"]
+        if path in self._open or method == "OPTIONS":  # OPTIONS only says which methods there are
+            return NOBODY
+        caller = self._access.caller(said.authorization)
+        self._rates.take(caller.principal)
+        check_role(caller, method, path)
+        return caller
+
+    def _note(self, scope: Scope, said: _Said, refusal: Refusal) -> None:
+        """Whoever is refused for his role or his pace has shown a good token."""
+        known = refusal.code in ("not_allowed", "rate_limited")
+        caller = self._access.caller(said.authorization) if known else NOBODY
+        self._control.audit_trail.refused(
+            caller.principal, asked_by(scope["method"], scope["path"]), refusal, self._control.committer.now()
+        )
+
+    def _foreign(self, said: _Said) -> Refusal | None:
+        if self._names_loopback and not is_loopback(said.host):
+            return _refused("Host", said.host, _HOST_HINT)
+        if said.origin and not self._is_let_in(said):
+            return _refused("Origin", said.origin, _ORIGIN_HINT)
+        if self._access.open_to_owner and said.site in _ELSEWHERE:
+            return _refused("Sec-Fetch-Site", said.site, _ORIGIN_HINT)
+        return None
+
+    def _is_let_in(self, said: _Said) -> bool:
+        return said.origin in self._origins or _is_same(said.origin, said.host, proxied=not self._names_loopback)
+
+
+def _said(scope: Scope) -> _Said:
+    host = origin = authorization = site = ""
+    follows_link = False
+    for name, value in scope["headers"]:
+        if name == b"host":
+            host = value.decode("latin-1")
+        elif name == b"origin":
+            origin = value.decode("latin-1") or "null"
+        elif name == b"authorization":
+            # Two of them make none that anybody could have meant.
+            authorization = f"{authorization}, {value!r}" if authorization else value.decode("latin-1")
+        elif name == b"sec-fetch-site":
+            site = value.decode("latin-1")
+        elif name == b"sec-fetch-dest":
+            follows_link = value == b"document"
+    return _Said(host, origin, authorization, "" if follows_link else site)
+
+
+def is_loopback(host: str) -> bool:
+    """Does a `Host` header name the loopback, with whatever port?"""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_same(origin: str, host: str, *, proxied: bool) -> bool:
+    """Is that page of ours? `proxied`: a proxy with TLS may stand before us, so `Host` without a port may mean 443."""
+    try:
+        parts, asked = urlsplit(origin), urlsplit(f"//{host}")
+        default = _PORTS.get(parts.scheme)
+        asked_port = asked.port or (default if proxied else _PORTS["http"])
+        return default is not None and (parts.hostname, parts.port or default) == (asked.hostname, asked_port)
+    except ValueError:
+        return False
+
+
+_HOST_HINT: Final = "ask it as 127.0.0.1 or localhost: other names are refused while it wants no token"
+_ORIGIN_HINT: Final = "only pages that it serves itself may ask; `http.cors_origins` lets others in"
+
+
+def _refused(header: str, value: str, hint: str) -> Refusal:
+    shown = value[:80]
+    message = f"`{header}: {shown}` is not this control plane's own address"
+    return refuse("foreign_origin", message, hint, header=header, value=shown)
+
+
+def _without_body(send: Send) -> Send:
+    async def forward(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return forward

@@ -1,0 +1,163 @@
+"""REST for what is told to jobs: cancel, hold, release, requeue, signal.
+
+An order about one job, one member or a whole array is answered with it; one about several members with those. What is
+shown is how the order left them, taken at that very instant: a moment later some may have moved on.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.contract import BODY, CHANGE, JOB, Content, json_content, one_of, route
+from stoker.api.http.responses import body_of, caller_of, json_answer, raw_json
+from stoker.api.http.row_cache import drawn
+from stoker.brain.domain.access import Caller
+from stoker.brain.domain.array import JobRef, count_of, member_id, parse_job_ref
+from stoker.brain.domain.ids import JobId, Principal
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob
+from stoker.brain.state.events.job import (
+    AttemptStopping,
+    JobFinished,
+    JobHeld,
+    JobReleased,
+    JobReturned,
+    JobSignalled,
+    MemberMade,
+    MembersCancelled,
+)
+from stoker.brain.state.events.union import Event
+from stoker.control.access import Sight, check_change
+from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.job_details import Seen, members_named, seen, shown
+from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.job import JobsToldView, JobView, Shown, SignalBody, job_view
+from stoker.wire.rest.query import NoBody
+from stoker.wire.signals import parse_signal
+from stoker.wire.versions import API_PREFIX
+
+Order = Cancel | Hold | Release | Requeue | SignalJob
+_REQUEUE: Final = (
+    *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
+    *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full"),
+    *("over_tenant_limit", "demand_unstated", "priority_above_tier", "time_limit_too_long"),
+)
+_CHANGES = (AttemptStopping, JobFinished, JobHeld, JobReleased, JobReturned, JobSignalled)
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
+    shapes = one_of(JobView, JobsToldView)
+
+    async def answered(request: Request, order: Callable[[Principal, JobRef], Order]) -> Response:
+        caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
+        told = await tell(control, caller, order(caller.principal, target))
+        if isinstance(told, Shown):
+            return json_answer(job_view(told))
+        content = b",".join(await drawn(control, told.seen, Sight(control.committer.state, caller)))
+        return raw_json(b'{"jobs":[%b],"total":%d,"changed":%d}' % (content, told.total, told.changed))
+
+    @router.delete("/jobs/{job_id}", **route(shapes, path="job_id", refusals=(*JOB, "job_ended", *CHANGE)))
+    async def cancel(request: Request) -> Response:
+        """Cancel a job, an array or members of one. A job is final once its processes are proved gone."""
+        return await answered(request, lambda by, target: Cancel(by=by, target=target))
+
+    @router.post("/jobs/{job_id}/hold", **_order(shapes, "job_ended", "job_live", "too_many_jobs"))
+    async def hold(request: Request) -> Response:
+        """Keep what waits from starting, until it is released."""
+        await _no_body(request)
+        return await answered(request, lambda by, target: Hold(by=by, target=target))
+
+    @router.post("/jobs/{job_id}/release", **_order(shapes, "not_held", "too_many_jobs"))
+    async def release(request: Request) -> Response:
+        """Let what is held wait for its turn again."""
+        await _no_body(request)
+        return await answered(request, lambda by, target: Release(by=by, target=target))
+
+    @router.post("/jobs/{job_id}/requeue", **_order(shapes, *_REQUEUE))
+    async def requeue(request: Request) -> Response:
+        """Run it once more: what is live is stopped first. Of a whole array the members that failed."""
+        await _no_body(request)
+        return await answered(request, lambda by, target: Requeue(by=by, target=target))
+
+    @router.post(
+        "/jobs/{job_id}/signal",
+        **route(
+            shapes,
+            path="job_id",
+            body=json_content(SignalBody),
+            refusals=(*JOB, *BODY, "bad_signal", "not_running", "node_unreachable", *CHANGE),
+        ),
+    )
+    async def signal(request: Request) -> Response:
+        """Send a signal to the processes of what runs, once."""
+        number = parse_signal(decode_body(SignalBody, await body_of(request)).signal)
+        return await answered(request, lambda by, target: SignalJob(by=by, target=target, signal=number))
+
+    return router
+
+
+def _order(answer: Content, *refusals: str) -> dict[str, Any]:
+    """The route of an order that takes no body."""
+    return route(answer, path="job_id", refusals=(*JOB, *BODY, *refusals, *CHANGE))
+
+
+async def _no_body(request: Request) -> None:
+    """A body that says nothing is taken, one that says something is not: it would be meant."""
+    data = await body_of(request)
+    if data:
+        decode_body(NoBody, data)
+
+
+class ToldMany(NamedTuple):
+    """Several members, as an order left them."""
+
+    seen: Seen
+    total: int
+    changed: int
+
+
+async def tell(control: ControlPlane, caller: Caller, order: Order) -> Shown | ToldMany:
+    """Carry an order out, durably.
+
+    Raises: StokerError `token_unknown` or `not_allowed`, or as the brain refuses.
+    """
+    committer, ref = control.committer, order.target
+    control.access.check(caller)
+    job = committer.state.jobs.get(committer.state.locate(ref.job).job)
+    if job is not None:  # else there is nothing that could be anyone's
+        check_change(committer.state, caller, job)
+    committer.check_room()
+    events = committer.tell(order)
+    # Looked at before the wait for the disk, while it is exactly as the order left it.
+    answer = _after(control, ref, events)
+    await committer.settled()
+    return answer
+
+
+def _after(control: ControlPlane, ref: JobRef, events: Sequence[Event]) -> Shown | ToldMany:
+    state = control.committer.state
+    total = 1 if ref.members is None else count_of(ref.members)
+    if total > 1:
+        return ToldMany(seen(control, members_named(state, ref)), total, _changed(state, events))
+    job = state.find(ref)
+    assert job is not None, f"{ref} took an order and is gone"
+    return shown(control, job)
+
+
+def _changed(state: ClusterState, events: Sequence[Event]) -> int:
+    """How many members these events are about."""
+    lazy = 0
+    records: dict[JobId, None] = {}
+    for event in events:
+        if isinstance(event, MembersCancelled):
+            lazy += count_of(event.indexes)
+        elif isinstance(event, MemberMade):
+            spec, _ = state.jobs[event.array].as_array
+            records[member_id(event.array, spec, event.index)] = None
+        elif isinstance(event, _CHANGES) and state.jobs[event.job].members is None:
+            records[event.job] = None
+    return lazy + len(records)

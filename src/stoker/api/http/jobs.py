@@ -1,0 +1,135 @@
+"""REST for jobs: submit, list, show. What is told to them is in `orders`."""
+
+from typing import Final
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.contract import BODY, CHANGE, KEYED, LIST, RECALLED, SUBMIT, json_content, keyed, one_of, route
+from stoker.api.http.responses import body_of, caller_of, json_answer, names_several, query_of, raw_json
+from stoker.api.http.row_cache import Rows, drawn
+from stoker.api.http.submit import Submitted, key_of, of_index, spec_for, submitted
+from stoker.brain.domain.access import Caller
+from stoker.brain.domain.array import count_of, parse_job_ref
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.job import JobSpec
+from stoker.control.access import Sight, may_read
+from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.job_details import members_named, seen, shown, shown_to
+from stoker.control.queries.job_listing import filter_of, page_of, select
+from stoker.control.queries.job_lookup import job_recalled
+from stoker.wire.rest.decode import decode_body, decode_list, decode_members, unknown_name
+from stoker.wire.rest.job import (
+    ForgottenJobView,
+    JobListQuery,
+    JobListView,
+    JobsSubmittedView,
+    JobsView,
+    JobView,
+    job_view,
+)
+from stoker.wire.rest.reduced import reduced
+from stoker.wire.rest.submit import JobBody, JobsBody
+from stoker.wire.versions import API_PREFIX
+
+BODIES_PER_TURN: Final = 256
+"""Jobs read before others get a turn: about a millisecond."""
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
+    rows = Rows(control)
+
+    @router.post(
+        "/jobs",
+        **keyed(
+            route(
+                one_of(JobView, JobsSubmittedView, ForgottenJobView),
+                status=201,
+                body=one_of(JobBody, JobsBody),
+                refusals=(*BODY, *SUBMIT, *KEYED, *CHANGE),
+            )
+        ),
+    )
+    async def submit(request: Request) -> Response:
+        """Submit one job, or all or none of `{"jobs": [...]}`."""
+        caller, data = caller_of(request), await body_of(request)
+        key = key_of(request, data, "jobs")
+        # Most bodies are one job; only where the word stands in it, or may be written otherwise, they are looked into.
+        members = decode_members(data) if b'"jobs"' in data or b"\\u" in data else {}
+        if "jobs" in members:
+            specs = await _specs(control, caller, members)
+            return await _many(control, caller, await submitted(control, caller, specs, key))
+        spec = spec_for(control, caller, decode_body(JobBody, data), control.committer.now())
+        return _one(control, caller, await submitted(control, caller, (spec,), key))
+
+    @router.get(
+        "/jobs",
+        **route(json_content(JobListView), query=JobListQuery, refusals=LIST),
+    )
+    async def list_jobs(request: Request) -> Response:
+        """List jobs, newest first."""
+        return await _page(control, rows, caller_of(request), query_of(request, JobListQuery))
+
+    @router.get("/jobs/{job_id}", **route(one_of(JobView, JobsView), path="job_id", refusals=RECALLED))
+    async def show(request: Request) -> Response:
+        """Show one job, or several members of an array."""
+        ref = parse_job_ref(request.path_params["job_id"])
+        if not names_several(ref):
+            job = await job_recalled(request, control)
+            return json_answer(job_view(shown_to(control, caller_of(request), job)))
+        members = seen(control, members_named(control.committer.state, ref))
+        content = b",".join(await drawn(control, members, Sight(control.committer.state, caller_of(request))))
+        return raw_json(b'{"jobs":[%b],"total":%d}' % (content, count_of(ref.members or ())))
+
+    return router
+
+
+def _one(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
+    if answer.forgotten:
+        job_id = str(answer.forgotten[0])
+        said = f"job {job_id} was submitted under this key, and ended so long ago that its record is gone"
+        return json_answer(ForgottenJobView(id=job_id, job_id=job_id, message=said), 201, answer.headers)
+    (job,) = answer.seen.jobs
+    now = answer.seen.arrays.get(job.id) or shown(control, job)
+    # A repeat may show what was submitted with another token of the same user.
+    now = now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
+    return json_answer(job_view(now, submitted=True), 201, answer.headers)
+
+
+async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
+    sees = Sight(control.committer.state, caller)
+    content = b",".join(await drawn(control, answer.seen, sees, submitted=True))
+    total = len(answer.seen.jobs) + len(answer.forgotten)
+    gone = b',"forgotten":[%b]' % b",".join(b'"%d"' % job for job in answer.forgotten) if answer.forgotten else b""
+    return raw_json(b'{"jobs":[%b],"total":%d%b}' % (content, total, gone), 201, answer.headers)
+
+
+async def _page(control: ControlPlane, rows: Rows, caller: Caller, query: JobListQuery) -> Response:
+    sees = Sight(control.committer.state, caller)
+    wanted = filter_of(query, control.committer.now(), sees)
+    page = await page_of(control, query.limit, query.offset, query.after)
+    found = await select(control, wanted, page)
+    content = b",".join(await rows.of(seen(control, found.jobs), sees))
+    following = b"null" if found.last is None else b'"%d"' % found.last
+    members = (content, found.total, page.limit, following)
+    return raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
+
+
+async def _specs(control: ControlPlane, caller: Caller, members: dict[str, msgspec.Raw]) -> list[JobSpec]:
+    for name in members:
+        if name != "jobs":
+            raise unknown_name(name, JobsBody, "", "field")
+    specs: list[JobSpec] = []
+    now = control.committer.now()
+    for index, element in enumerate(decode_list(members["jobs"], "jobs")):
+        at = f"jobs[{index}]"
+        try:
+            specs.append(spec_for(control, caller, decode_body(JobBody, element, at), now, at))
+        except StokerError as fault:
+            raise of_index(fault, index) from fault
+        if len(specs) % BODIES_PER_TURN == 0:
+            await control.clock.sleep(0)
+    return specs

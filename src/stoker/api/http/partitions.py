@@ -1,0 +1,177 @@
+"""REST for partitions: list, show, make, replace, delete."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.contract import BODY, CHANGE, PARTITION, json_content, route
+from stoker.api.http.gpus import known_nodes
+from stoker.api.http.responses import body_of, caller_of, carry_out, json_answer, query_of
+from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.ids import PartitionName
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.label import labels_of, taints_of
+from stoker.brain.domain.lifecycle import LIVE
+from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.where import admits, selector_text, toleration_text
+from stoker.brain.state.admit.partition import find_partition
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import DeletePartition, PutPartition
+from stoker.control.control_plane import ControlPlane
+from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.partition import (
+    NewPartitionBody,
+    PartitionBody,
+    PartitionListView,
+    PartitionView,
+    partition_of,
+)
+from stoker.wire.rest.query import NoQuery
+from stoker.wire.versions import API_PREFIX
+
+SLICE: Final = 1_000
+"""Jobs, or nodes held against partitions, looked at before others get a turn: about a millisecond."""
+_SAID: Final = (
+    *("bad_selector", "bad_toleration", "bad_time", "bad_partition_name", "time_limit_too_long", "text_too_long"),
+    *("too_many_terms", "unknown_node", "too_many_partitions", *BODY, *CHANGE),
+)
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["partitions"])
+    shown = json_content(PartitionView)
+
+    async def answer(partition: Partition, status: int = 200) -> Response:
+        return json_answer((await _views(control, [partition]))[0], status)
+
+    @router.get("/partitions", **route(json_content(PartitionListView), query=NoQuery))
+    async def list_partitions(request: Request) -> Response:
+        """List every partition, by name."""
+        query_of(request, NoQuery)
+        found = control.committer.state.partitions
+        views = await _views(control, [found[name] for name in sorted(found)])
+        return json_answer(PartitionListView(partitions=views, total=len(views)))
+
+    @router.post(
+        "/partitions",
+        **route(shown, status=201, body=json_content(NewPartitionBody), refusals=("partition_exists", *_SAID)),
+    )
+    async def create_partition(request: Request) -> Response:
+        """Make a partition."""
+        body = decode_body(NewPartitionBody, await body_of(request))
+        partition = partition_of(body.name, body)
+        await _put(control, request, partition, create=True)
+        return await answer(partition, 201)
+
+    @router.get("/partitions/{name}", **route(shown, path="name", refusals=PARTITION))
+    async def show_partition(request: Request) -> Response:
+        """Show one partition."""
+        return await answer(_partition_at(request, control.committer.state))
+
+    @router.put("/partitions/{name}", **route(shown, path="name", body=json_content(PartitionBody), refusals=_SAID))
+    async def put_partition(request: Request) -> Response:
+        """Replace a partition whole, or make it. Jobs that are in already keep their time limits."""
+        body = decode_body(PartitionBody, await body_of(request))
+        partition = partition_of(request.path_params["name"], body)
+        await _put(control, request, partition, create=False)
+        return await answer(partition)
+
+    @router.delete(
+        "/partitions/{name}", **route(shown, path="name", refusals=(*PARTITION, "partition_in_use", *CHANGE))
+    )
+    async def delete_partition(request: Request) -> Response:
+        """Delete a partition that no job names which hasn't ended. The answer shows what it was."""
+        partition = _partition_at(request, control.committer.state)
+        await carry_out(control, request, DeletePartition(by=caller_of(request).principal, name=partition.name))
+        return await answer(partition)
+
+    return router
+
+
+async def _put(control: ControlPlane, request: Request, partition: Partition, *, create: bool) -> None:
+    command = PutPartition(by=caller_of(request).principal, partition=partition, create=create)
+    await carry_out(control, request, command)
+
+
+def _partition_at(request: Request, state: ClusterState) -> Partition:
+    """The partition that the path names. Raises: StokerError `partition_unknown`."""
+    found = find_partition(state, PartitionName(request.path_params["name"]))
+    if isinstance(found, Refusal):
+        raise StokerError(found)
+    return found
+
+
+class _Jobs(NamedTuple):
+    pending: int = 0
+    running: int = 0
+
+
+class _Nodes(NamedTuple):
+    all: int = 0
+    ready: int = 0
+    gpus: int = 0
+    free_gpus: int = 0
+
+
+async def _views(control: ControlPlane, partitions: Sequence[Partition]) -> list[PartitionView]:
+    jobs = await _jobs(control)
+    nodes = await _nodes(control, partitions)
+    return [_view(each, jobs.get(each.name, _Jobs()), nodes[each.name]) for each in partitions]
+
+
+async def _jobs(control: ControlPlane) -> dict[PartitionName, _Jobs]:
+    found: dict[PartitionName, _Jobs] = {}
+    for looked, job in enumerate(list(control.committer.state.jobs.values()), start=1):
+        if looked % SLICE == 0:
+            await control.clock.sleep(0)
+        if job.spec.partition and not job.is_final:
+            so_far = found.get(job.spec.partition, _Jobs())
+            found[job.spec.partition] = _Jobs(so_far.pending + _waiting(job), so_far.running + (job.state in LIVE))
+    return found
+
+
+def _waiting(job: Job) -> int:
+    """An array counts as its members that wait."""
+    if job.members is not None:
+        return job.members.waiting
+    return int(job.state not in LIVE)
+
+
+async def _nodes(control: ControlPlane, partitions: Sequence[Partition]) -> dict[PartitionName, _Nodes]:
+    found = {partition.name: _Nodes() for partition in partitions}
+    looked, state = 0, control.committer.state
+    for node in list(known_nodes(state)):
+        labels, taints, free = labels_of(node), taints_of(node), state.indexes.free.get(node.name)
+        gpus, free_gpus = len(node.inventory.gpus), len(free.gpus) if free else 0
+        for partition in partitions:
+            looked += 1
+            if looked % SLICE == 0:
+                await control.clock.sleep(0)
+            if admits(partition.where, node.name, labels, taints):
+                so_far = found[partition.name]
+                found[partition.name] = _Nodes(
+                    so_far.all + 1, so_far.ready + (free is not None), so_far.gpus + gpus, so_far.free_gpus + free_gpus
+                )
+    return found
+
+
+def _view(partition: Partition, jobs: _Jobs, nodes: _Nodes) -> PartitionView:
+    where = partition.where
+    return PartitionView(
+        name=partition.name,
+        where=selector_text(where.require),
+        exclude=where.exclude,
+        tolerate=tuple(map(toleration_text, where.tolerate)),
+        time_default_ms=partition.time_default_ms,
+        time_max_ms=partition.time_max_ms,
+        comment=partition.comment,
+        nodes=nodes.all,
+        ready_nodes=nodes.ready,
+        total_gpus=nodes.gpus,
+        free_gpus=nodes.free_gpus,
+        pending_jobs=jobs.pending,
+        running_jobs=jobs.running,
+    )

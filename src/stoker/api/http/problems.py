@@ -1,0 +1,97 @@
+"""How does whatever goes wrong in a request become a problem?
+
+Refusals pass through as they are; what the framework says (no such path, no such method) is said in the same form.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stoker.api.http.audit_actions import asked_by
+from stoker.api.http.responses import caller_of, problem_answer
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.control.control_plane import ControlPlane
+from stoker.ports import Telemetry
+from stoker.wire.status import retry_after_s
+
+
+def add_problems(app: FastAPI, control: ControlPlane) -> None:
+    # All of them are coroutines: the framework would run plain functions in a thread each.
+    app.add_exception_handler(StokerError, _refused(control))
+    app.add_exception_handler(HTTPException, _framework_refused)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(Exception, _defect(control.telemetry))
+
+
+def _refused(control: ControlPlane) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, fault: Exception) -> Response:
+        assert isinstance(fault, StokerError), f"registered for StokerError, got {fault!r}"
+        by, asked = caller_of(request).principal, asked_by(request.method, request.scope["path"])
+        control.audit_trail.refused(by, asked, fault.refusal, control.committer.now())
+        told = problem_answer(fault.refusal)
+        after_s = retry_after_s(fault.refusal)
+        if after_s:
+            told.headers["Retry-After"] = str(after_s)
+        return told
+
+    return answer
+
+
+async def _framework_refused(request: Request, fault: Exception) -> Response:
+    assert isinstance(fault, HTTPException), f"registered for HTTPException, got {fault!r}"
+    path, methods = request.url.path[:200], allowed_methods(request.app.routes, request.url.path)
+    if not methods:
+        hint = "GET /openapi.json lists every path"
+        return problem_answer(refuse("not_found", f"nothing lives at {path}", hint, path=path))
+    allow = ", ".join(methods)
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers={"Allow": allow})
+    answer = problem_answer(
+        refuse(
+            "method_not_allowed",
+            f"{path} has no {request.method[:20]}",
+            f"it has {allow}",
+            method=request.method[:20],
+            allow=allow,
+        )
+    )
+    answer.headers["Allow"] = allow
+    return answer
+
+
+def allowed_methods(routes: Iterable[BaseRoute], path: str) -> list[str]:
+    """Every method of a path, over all its routes; empty when nothing lives there."""
+    found = {
+        method
+        for route in routes
+        if isinstance(route, Route) and route.path_regex.match(path)
+        for method in route.methods or ()
+    }
+    if "GET" in found:
+        found.add("HEAD")
+    return sorted(found | {"OPTIONS"}) if found else []
+
+
+async def _gone(request: Request, fault: Exception) -> Response:
+    """Nobody is there to read it."""
+    return Response(status_code=400)
+
+
+def _defect(telemetry: Telemetry) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, fault: Exception) -> Response:
+        # The server logs the traceback: the framework raises the exception again after this answer.
+        telemetry.count("requests_broken")
+        return problem_answer(
+            refuse(
+                "internal_error",
+                f"Stoker broke while it answered {request.method} {request.url.path[:200]}",
+                "this is a defect of ours: the control plane's log holds the traceback; please report it",
+                error=type(fault).__name__,
+            )
+        )
+
+    return answer

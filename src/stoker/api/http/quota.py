@@ -1,0 +1,39 @@
+"""REST for the class pools: how online and batch jobs share the GPUs."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.contract import BODY, CHANGE, json_content, route
+from stoker.api.http.responses import body_of, caller_of, carry_out, json_answer, query_of
+from stoker.brain.state.commands import SetPools
+from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.quota import quota_now
+from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.query import NoQuery
+from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of
+from stoker.wire.versions import API_PREFIX
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["quota"])
+    shown = json_content(QuotaView)
+
+    @router.get("/quota", **route(shown, query=NoQuery))
+    async def show_quota(request: Request) -> Response:
+        """Show how online and batch jobs share the GPUs."""
+        query_of(request, NoQuery)
+        return json_answer(quota_now(control.committer.state))
+
+    @router.put(
+        "/quota",
+        **route(shown, body=json_content(QuotaBody), refusals=("bad_share", "share_below_use", *BODY, *CHANGE)),
+    )
+    async def set_quota(request: Request) -> Response:
+        """Share the GPUs anew, at once. What runs goes on."""
+        body = decode_body(QuotaBody, await body_of(request))
+        pools = pools_of(body, control.committer.state.pools)
+        await carry_out(control, request, SetPools(by=caller_of(request).principal, pools=pools, force=body.force))
+        return json_answer(quota_now(control.committer.state))
+
+    return router

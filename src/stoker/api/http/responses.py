@@ -1,0 +1,181 @@
+"""How does a handler read a request and write its answer?
+
+Bodies and answers pass as bytes: msgspec reads and writes them, FastAPI only routes.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.brain.domain.access import Caller
+from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.node import Node
+from stoker.brain.state.admit.job import find_job
+from stoker.brain.state.admit.node import find_node
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import Command
+from stoker.brain.state.events.union import Event
+from stoker.control.access import check_read
+from stoker.control.control_plane import ControlPlane
+from stoker.wire.rest.decode import decode_query
+from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
+
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A longer body is refused with `body_too_large` before it is read. There is room for as many jobs as one request may
+hold, of 800 bytes each."""
+
+BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all bodies together that are still on their way; what goes beyond it is refused with `overloaded`."""
+_MIB: Final = 1024 * 1024
+
+CALLER: Final = "stoker.caller"
+"""Where in a request's scope the guard says who asks."""
+
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
+"""RFC 9110, section 15.5.2: a 401 says how to prove who asks."""
+
+Query = TypeVar("Query", bound=msgspec.Struct)
+_encode = msgspec.json.Encoder().encode
+
+
+def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return raw_json(_encode(value), status, headers)
+
+
+def raw_json(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(content, status_code=status, headers=headers, media_type="application/json")
+
+
+def problem_answer(refusal: Refusal) -> Response:
+    problem = problem_of(refusal)
+    answer = Response(_encode(problem), status_code=problem.status, media_type=MEDIA_TYPE)
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        answer.headers.update(_CHALLENGE)
+    if "retry_after_s" in refusal.facts:
+        answer.headers["Retry-After"] = str(refusal.facts["retry_after_s"])
+    return answer
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks."""
+    caller = request.scope[CALLER]
+    assert isinstance(caller, Caller), f"{CALLER} is {caller!r}"
+    return caller
+
+
+async def carry_out(control: ControlPlane, request: Request, command: Command) -> tuple[Event, ...]:
+    """As `Committer.ask`, for one whose token is still good: his body may have taken long to come.
+
+    Raises: StokerError `token_unknown`, or as the brain refuses.
+    """
+    control.access.check(caller_of(request))
+    return await control.committer.ask(command)
+
+
+def query_of(request: Request, shape: type[Query]) -> Query:
+    """Raises: StokerError `bad_parameter` or `unknown_parameter`."""
+    if not request.scope["query_string"]:
+        return shape()
+    return decode_query(shape, request.query_params.multi_items())
+
+
+class Bodies:
+    """How much of bodies the process holds that aren't whole yet: whoever sends slowly holds it for long."""
+
+    def __init__(self, bytes_max: int = BODIES_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Raises: StokerError `overloaded`."""
+        if self.held + size > self.bytes_max:
+            raise StokerError(
+                refuse(
+                    "overloaded",
+                    f"{self.held // _MIB} MiB of requests are on their way, of at most {self.bytes_max // _MIB} MiB",
+                    "try again in a second, or send less at once",
+                    bytes_max=self.bytes_max,
+                )
+            )
+        self.held += size
+
+
+async def body_of(request: Request) -> bytes:
+    """The whole body. Raises: StokerError `body_too_large` or `overloaded`."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
+        raise too_large()
+    bodies: Bodies = request.app.state.bodies
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            if size + len(chunk) > BODY_BYTES_MAX:
+                raise too_large()
+            bodies.take(len(chunk))
+            size += len(chunk)
+            chunks.append(chunk)
+    finally:
+        bodies.held -= size
+    return b"".join(chunks)
+
+
+def too_large() -> StokerError:
+    """What a longer body is refused with."""
+    limit_mib = BODY_BYTES_MAX // _MIB
+    return StokerError(
+        refuse(
+            "body_too_large",
+            f"the body is longer than {limit_mib} MiB",
+            "submit fewer jobs at once, and hand large inputs over as files",
+            limit_bytes=BODY_BYTES_MAX,
+        )
+    )
+
+
+def job_at(request: Request, state: ClusterState) -> Job:
+    """The one job, or member of an array, that the path names; a member that is no record as its array has it.
+
+    Raises: StokerError `bad_job_id`, `bad_array`, `several_jobs`, `not_an_array`, `job_unknown`, `member_unknown` or
+    `job_forgotten`.
+    """
+    return job_named(request.path_params["job_id"], state)
+
+
+def job_named(text: str, state: ClusterState) -> Job:
+    """The one that an id names, as above."""
+    ref = parse_job_ref(text)
+    if names_several(ref):
+        hint = f"name one of them, such as `{ref.job}_{ref.members[0][0] if ref.members else 0}`"
+        raise StokerError(refuse("several_jobs", f"{str(ref)[:80]} names several members, and one is wanted", hint))
+    found = find_job(state, ref)
+    if isinstance(found, Refusal):
+        raise StokerError(found)
+    return found
+
+
+def own_job_at(request: Request, control: ControlPlane) -> Job:
+    """The same, for one who may see it in full. Raises: the same, and `not_allowed`."""
+    state = control.committer.state
+    job = job_at(request, state)
+    check_read(state, caller_of(request), job)
+    return job
+
+
+def names_several(ref: JobRef) -> bool:
+    return ref.members is not None and count_of(ref.members) > 1
+
+
+def node_at(request: Request, state: ClusterState) -> Node:
+    """The node that the path names. Raises: StokerError `node_unknown`."""
+    found = find_node(state, NodeName(request.path_params["name"]))
+    if isinstance(found, Refusal):
+        raise StokerError(found)
+    return found

@@ -1,0 +1,64 @@
+"""Where do people and programs reach this control plane?
+
+One uvicorn server on the process's own event loop, on sockets that are bound already.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from stoker.api.http.connections import KEEP_ALIVE_S, Connection, Connections, connections_max
+from stoker.api.peer_credentials import foreign_peer, peer_uid
+from stoker.brain.domain.errors import Refusal
+from stoker.control.supervisor import Duties
+
+STOP_GRACE_S: Final = 1
+"""For answers under way. Event streams end by themselves before."""
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to whoever started the control plane: uvicorn would raise them again after it served, and so skip
+    all that closes after it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serve_http(
+    app: ASGIApp, listeners: Sequence[socket.socket], duties: Duties, *, for_owner_alone: bool = False
+) -> AsyncIterator[None]:
+    """Serve from entry to exit. Over a Unix socket nobody but our own account and root may ask; `for_owner_alone`
+    says the same of the others, as far as the kernel tells who asks."""
+
+    def admit(connection: socket.socket) -> Refusal | None:
+        asked = for_owner_alone or connection.family == socket.AF_UNIX
+        return foreign_peer(peer_uid(connection)) if asked else None
+
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http=partial(Connection, Connections(connections_max(), admit)),  # type: ignore[arg-type]  # called as a class
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_GRACE_S,
+        )
+    )
+    serving = duties.begin("http", server.serve(sockets=list(listeners)))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        with suppress(asyncio.CancelledError):
+            await serving

@@ -1,0 +1,124 @@
+"""REST for tasks: the same jobs in the dgpu dialect."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.contract import BODY, CHANGE, JOB, KEYED, LISTED, RECALLED, SUBMIT, json_content, keyed, route
+from stoker.api.http.job_operations import ToldMany, tell
+from stoker.api.http.responses import body_of, caller_of, json_answer, query_of
+from stoker.api.http.submit import key_of, submitted
+from stoker.brain.domain.access import Caller
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.array import JobRef, parse_job_ref
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.job_filter import JobFilter
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state.commands import Cancel
+from stoker.control.access import owned
+from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.job_details import shown, shown_to
+from stoker.control.queries.job_listing import page_of, select, states_of
+from stoker.control.queries.job_lookup import job_recalled
+from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.gpu import gpu_id
+from stoker.wire.rest.job import Shown
+from stoker.wire.rest.task import (
+    CLASS_OF,
+    MessageView,
+    TaskBody,
+    TaskListQuery,
+    TaskListView,
+    TaskSubmittedView,
+    TaskView,
+    task_forgotten_view,
+    task_spec,
+    task_states_named,
+    task_submitted_view,
+    task_view,
+)
+from stoker.wire.versions import API_PREFIX
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["tasks"])
+
+    @router.post(
+        "/tasks",
+        **keyed(
+            route(
+                json_content(TaskSubmittedView),
+                status=201,
+                body=json_content(TaskBody),
+                refusals=(*BODY, *SUBMIT, *KEYED, *CHANGE),
+            )
+        ),
+    )
+    async def submit_task(request: Request) -> Response:
+        """Submit a job in the dgpu dialect."""
+        data = await body_of(request)
+        body = decode_body(TaskBody, data)
+        caller = caller_of(request)
+        spec = owned(control.committer.state, caller, task_spec(body, home=caller.home))
+        answer = await submitted(control, caller, (spec,), key_of(request, data, "tasks"))
+        if answer.forgotten:
+            return json_answer(task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, answer.headers)
+        return json_answer(task_submitted_view(shown(control, answer.seen.jobs[0])), 201, answer.headers)
+
+    @router.get(
+        "/tasks",
+        **route(json_content(TaskListView), query=TaskListQuery, refusals=LISTED),
+    )
+    async def list_tasks(request: Request) -> Response:
+        """List tasks, newest first."""
+        caller, query = caller_of(request), query_of(request, TaskListQuery)
+        found = await select(control, _wanted(query), await page_of(control, query.limit))
+        return json_answer(TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total))
+
+    @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=RECALLED))
+    async def show_task(request: Request) -> Response:
+        """Show one task."""
+        return json_answer(_shown(control, caller_of(request), await job_recalled(request, control)))
+
+    @router.delete(
+        "/tasks/{job_id}", **route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))
+    )
+    async def cancel_task(request: Request) -> Response:
+        """Cancel a task, waiting or running."""
+        caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
+        told = await tell(control, caller, Cancel(by=caller.principal, target=target))
+        return json_answer(MessageView(_said(told, target)))
+
+    return router
+
+
+def _said(told: Shown | ToldMany, target: JobRef) -> str:
+    if isinstance(told, ToldMany):
+        return f"{told.changed} of the {told.total} tasks {target} are cancelled or being stopped"
+    stopping = "is being stopped; its GPUs are free once its processes are gone"
+    return f"task {told.job.label} {'is cancelled' if told.job.is_final else stopping}"
+
+
+def _wanted(query: TaskListQuery) -> JobFilter:
+    return JobFilter(
+        states=states_of(query.status, task_states_named),
+        job_class=CLASS_OF[query.priority] if query.priority else None,
+    )
+
+
+def _shown(control: ControlPlane, caller: Caller, job: Job) -> TaskView:
+    now = shown_to(control, caller, job)
+    return task_view(now, _assigned(control, now.job))
+
+
+def _assigned(control: ControlPlane, job: Job) -> list[str]:
+    """Ids of the GPUs that the newest attempt holds or held; a GPU that its node no longer has, by UUID."""
+    return [
+        gpu for task in (job.attempts[-1].tasks if job.attempts else ()) for gpu in _gpus_of(control, task.placement)
+    ]
+
+
+def _gpus_of(control: ControlPlane, placement: TaskPlacement) -> list[str]:
+    node = control.committer.state.nodes.get(placement.node)
+    index_of = {gpu.uuid: gpu.index for gpu in node.inventory.gpus} if node else {}
+    return [gpu_id(placement.node, index_of[uuid]) if uuid in index_of else uuid for uuid in placement.gpus]

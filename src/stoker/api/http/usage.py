@@ -1,0 +1,124 @@
+"""REST for usage: who used how much of the cluster."""
+
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.contract import json_content, route
+from stoker.api.http.responses import caller_of, json_answer, query_of
+from stoker.brain.domain.access import Caller, Role
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Position, TenantName
+from stoker.brain.domain.tenant import NO_TENANT, is_within
+from stoker.brain.domain.units import Instant
+from stoker.brain.domain.usage import UsageBy, UsageQuery, as_tree
+from stoker.brain.state.cluster import ClusterState
+from stoker.control.access import Sight, may_read, not_allowed
+from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.job_listing import check_tenant
+from stoker.control.queries.usage import LINES_MAX, UsageReport, usage_report
+from stoker.ports import HistoryFailed
+from stoker.wire.rest.decode import bad_value
+from stoker.wire.rest.instant import iso
+from stoker.wire.rest.usage import (
+    UsageAsked,
+    UsageLineView,
+    UsageView,
+    cluster_usage_view,
+    line_view,
+    tree_line_view,
+)
+from stoker.wire.timestamp import parse_moment
+from stoker.wire.versions import API_PREFIX
+
+_REFUSALS: Final = ("bad_moment", "unknown_tenant", "history_unavailable")
+TREE_LINES_MAX: Final = 10_000
+"""As many as there may be tenants: a tree without its leaves would have wrong sums."""
+
+
+def routes(control: ControlPlane) -> APIRouter:
+    router = APIRouter(prefix=API_PREFIX, tags=["usage"])
+
+    @router.get(
+        "/usage",
+        **route(json_content(UsageView), query=UsageAsked, refusals=_REFUSALS),
+    )
+    async def usage(request: Request) -> Response:
+        """Sum up what was used, by tenant, user, job or node. A token that is bound to a tenant sees that tenant's use
+        and that of those beneath it."""
+        return json_answer(await _report(control, caller_of(request), query_of(request, UsageAsked)))
+
+    return router
+
+
+async def _report(control: ControlPlane, caller: Caller, asked: UsageAsked) -> UsageView:
+    state, now = control.committer.state, control.committer.now()
+    query = _query(asked, now, _among(state, caller, asked))
+    try:
+        report = await usage_report(control, query, now, lines_max=TREE_LINES_MAX if asked.tree else LINES_MAX)
+    except HistoryFailed as fault:
+        hint = "scheduling goes on; see `history_failed` in the control plane's log"
+        raise StokerError(refuse("history_unavailable", f"usage can't be summed up now: {fault}", hint)) from fault
+    if asked.tenant and not report.lines:
+        check_tenant(state, asked.tenant)
+    return UsageView(
+        since=iso(query.since),
+        to=iso(query.until),
+        by=asked.what,
+        tenant=asked.tenant,
+        user=asked.user,
+        tree=asked.tree,
+        lines=_lines(report, state, _top(caller, asked)) if asked.tree else [line_view(line) for line in report.lines],
+        more=report.more,
+        total=line_view(report.total),
+        cluster=cluster_usage_view(report.capacity_gpu_ms, report.allocated_gpu_ms),
+    )
+
+
+def _lines(report: UsageReport, state: ClusterState, top: TenantName) -> list[UsageLineView]:
+    return [tree_line_view(line) for line in as_tree(report.lines, state.tenants, top)]
+
+
+def _top(caller: Caller, asked: UsageAsked) -> TenantName:
+    """The highest tenant of which all is summed up. Empty = there is none."""
+    return TenantName(asked.tenant) or (NO_TENANT if caller.role is Role.ADMIN else caller.tenant)
+
+
+def _among(state: ClusterState, caller: Caller, asked: UsageAsked) -> frozenset[TenantName] | None:
+    """The tenants whose use may be shown, and is asked for. None = of all. Raises: StokerError `not_allowed`."""
+    wanted = TenantName(asked.tenant)
+    if wanted and not may_read(state, caller, wanted):
+        raise not_allowed(
+            f"the use of tenant {wanted[:80]} was asked for, and your token is for {caller.home} and those beneath it",
+            "leave `tenant` out, or ask an admin",
+        )
+    if wanted and asked.tree:
+        return frozenset(name for name in state.tenants if is_within(state.tenants, name, wanted)) | {wanted}
+    return Sight(state, caller).tenants()
+
+
+def _query(asked: UsageAsked, now: Instant, among: frozenset[TenantName] | None) -> UsageQuery:
+    if asked.tree and asked.what is not UsageBy.TENANT:
+        wanted = "left out, or `by` must be tenant: only tenants form a tree"
+        raise bad_value("tree", wanted=wanted, got=f"true beside by={asked.by}", kind="parameter")
+    since, until = parse_moment(asked.since, now), min(parse_moment(asked.to, now), now)
+    if since >= until:
+        raise StokerError(
+            refuse(
+                "bad_moment",
+                f"the span from {asked.since[:80]!r} to {asked.to[:80]!r} is empty: {iso(Instant(since))} isn't before "
+                f"{iso(Instant(until))}",
+                "let `from` be before `to` and in the past",
+            )
+        )
+    return UsageQuery(
+        since=Instant(since),
+        until=Instant(until),
+        by=asked.what,
+        tenant="" if asked.tree else asked.tenant,
+        user=asked.user,
+        among=among,
+        through=Position(0),
+    )

@@ -1,0 +1,126 @@
+"""Who calls, and may he?
+
+Rules: C1  a call of one of our services without a token that is good is refused before its message is read; the
+           standard health and reflection services are open, and peers show another secret (see `replication`)
+       C2  only an agent's token joins nodes, and it does nothing else; where no token is wanted, whoever sends none may
+       C3  where no token is wanted, a peer of another account of this machine is refused, as far as the kernel tells
+       C4  who is refused for what he shows or may not do is told to the audit trail, as by REST
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+from grpc import aio
+
+from stoker.api.peer_credentials import foreign_peer, tcp_owner
+from stoker.api.rpc.status import abort
+from stoker.brain.domain.access import Caller, Role
+from stoker.brain.domain.audit import NOBODY
+from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.ids import Principal
+from stoker.control.access import not_allowed
+from stoker.control.audit_actions import Asked
+from stoker.control.control_plane import ControlPlane
+from stoker.live.settings.control import GrpcSettings, is_loopback
+from stoker.wire.token import HEADER
+
+Context = aio.ServicerContext[Any, Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_Find: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
+
+_KEY: Final = HEADER.lower()
+_OURS: Final = "/stoker."
+_PEERS: Final = "/stoker.v1.ReplicationService/"
+_JOIN: Final = Asked("node_join")
+_LOOPBACK: Final = {"ipv4": "127.0.0.1", "ipv6": "::1"}
+
+
+def authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
+    """The one value of that key; several make none that anybody could have meant."""
+    found = [value for key, value in metadata if key == _KEY]
+    texts = [value if isinstance(value, str) else value.decode("ascii", "replace") for value in found]
+    return ", ".join(texts) if texts else None
+
+
+class Callers:
+    """Everyone who calls one listener."""
+
+    def __init__(self, settings: GrpcSettings, control: ControlPlane) -> None:
+        self._access = control.access
+        self._audit_trail = control.audit_trail
+        self._now = control.committer.now
+        self._host = settings.host
+        self._for_owner_alone = control.access.open_to_owner and is_loopback(settings.host)
+        self.port = settings.port
+        """Known once it is listened on."""
+
+    def check(self, metadata: Iterable[tuple[str, str | bytes]], method: str) -> None:
+        """C1. Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`."""
+        try:
+            self._access.caller(authorization(metadata))
+        except StokerError as fault:
+            self.note(NOBODY, Asked("ask", method), fault.refusal)
+            raise
+
+    def of(self, context: Context) -> Caller:
+        """Raises: StokerError as `check`, and `foreign_user` (C3)."""
+        if self._for_owner_alone:
+            refusal = self._foreign(context.peer())
+            if refusal is not None:
+                self.note(NOBODY, _JOIN, refusal)
+                raise StokerError(refusal)
+        return self._access.caller(authorization(context.invocation_metadata() or ()))
+
+    def agent_of(self, context: Context) -> Caller:
+        """C2. Raises: StokerError as `of`, and `not_allowed`."""
+        caller = self.of(context)
+        if caller.token and caller.role is not Role.AGENT:
+            fault = not_allowed(
+                f"only agents join nodes, and this token has the role {caller.role}",
+                "make one for them: `stoker token create --role agent`",
+            )
+            self.note(caller.principal, _JOIN, fault.refusal)
+            raise fault
+        return caller
+
+    def note(self, by: Principal, asked: Asked, refusal: Refusal) -> None:
+        """C4"""
+        self._audit_trail.refused(by, asked, refusal, self._now())
+
+    def _foreign(self, peer: str) -> Refusal | None:
+        """`peer` is as gRPC names it: `ipv4:127.0.0.1:50123`, `ipv6:%5B::1%5D:50123`."""
+        family, _, rest = peer.partition(":")
+        host, _, port = unquote(rest).rpartition(":")
+        if family not in _LOOPBACK or not port.isdigit():
+            return None
+        here = _LOOPBACK[family] if self._host == "localhost" else self._host
+        return foreign_peer(tcp_owner((host.strip("[]"), int(port)), (here, self.port)))
+
+
+class Gate(aio.ServerInterceptor):
+    """C1. It stands before every service of the listener."""
+
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
+
+    async def intercept_service(
+        self, continuation: "_Find", handler_call_details: grpc.HandlerCallDetails
+    ) -> "_Handler | None":
+        method = handler_call_details.method
+        if method.startswith(_OURS) and not method.startswith(_PEERS):
+            try:
+                self._callers.check(handler_call_details.invocation_metadata or (), method)
+            except StokerError as fault:
+                return _refusing(fault)
+        return await continuation(handler_call_details)
+
+
+def _refusing(fault: StokerError) -> "_Handler":
+    """A method of streams is called before any message came; on the wire it looks like any other."""
+
+    async def refuse_call(requests: object, context: Context) -> None:
+        await abort(context, fault.refusal)
+
+    return grpc.stream_stream_rpc_method_handler(refuse_call)

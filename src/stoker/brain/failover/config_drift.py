@@ -1,0 +1,36 @@
+"""What must be the same on all control planes of a cluster, and isn't?
+
+The marker says what the active one has, whichever store the log is in. Each difference is safe: acknowledgements are
+the active one's mode, and a standby reckons with the longer lease of both. What a take-over costs depends on it.
+"""
+
+from collections.abc import Iterator
+
+from stoker.brain.domain.lease_record import Marker
+from stoker.brain.failover.membership import Membership
+from stoker.brain.failover.timing import DEFAULT, FAST, Timing
+
+
+def unlike(us: Membership, timing: Timing, marker: Marker | None) -> str:
+    """Each such setting with both values, for people; empty = none is known."""
+    holder = marker.holder if marker is not None else None
+    if marker is None or holder is None or holder == us.me:
+        return ""
+    named = f"on {holder.name}, which is active"
+    return "; ".join(f"{key} is {ours} here and {theirs} {named}" for key, ours, theirs in _each(us, timing, marker))
+
+
+def _each(us: Membership, timing: Timing, marker: Marker) -> Iterator[tuple[str, str, str]]:
+    if marker.sync != us.sync and not us.shared_log:
+        yield "failover.mode", _mode(us.sync), _mode(marker.sync)
+    if marker.lease_s and marker.lease_s != timing.lease_s:
+        yield "failover.profile", _profile(timing.lease_s), _profile(marker.lease_s)
+
+
+def _mode(sync: bool) -> str:
+    return "sync" if sync else "async"
+
+
+def _profile(lease_s: float) -> str:
+    known = {DEFAULT.lease_s: "default", FAST.lease_s: "fast"}
+    return known.get(lease_s, f"one with a lease of {lease_s:g} s")

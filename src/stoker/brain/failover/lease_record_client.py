@@ -1,0 +1,196 @@
+"""What is known of the marker, and what is under way with it?
+
+Rules: T1  one look or put at a time
+       T2  a put of unknown outcome is asked about by a look, and put again as it was, until it is known what became of
+           it; nothing else is put before
+       T3  what a put wins counts from when it was handed out first, however often that was
+       T4  versions never go back: a marker that does is as good as none
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.units import Mono
+from stoker.brain.failover.effects import LookAtMarker, PutMarker
+from stoker.brain.failover.inputs import MarkerPut, MarkerSeen
+from stoker.brain.failover.timing import Timing
+
+NEVER: Final = Mono(float("inf"))
+"""No tick is needed."""
+_LONG_AGO: Final = Mono(float("-inf"))
+
+
+class Outcome(Enum):
+    """What became of a put."""
+
+    WON = auto()
+    LOST = auto()
+
+
+class _Busy(Enum):
+    LOOK = auto()
+    PUT = auto()
+
+
+class MarkerClient:
+    """Our reads and writes of the marker, one at a time. It says what to ask for, and is told the answers."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self.newest: Marker | None = None
+        """The newest version that was ever seen or won."""
+        self.first_seen_at = Mono(0.0)
+        """When it was first seen. Whoever put it began before that."""
+        self.asked_at = _LONG_AGO
+        """Before the newest look that showed it."""
+        self.fresh = False
+        """Has the last look or put come back with what `newest` says?"""
+        self.error = ""
+        """Why the last one hasn't."""
+        self._unwritten = ""
+        """Why the last try of `put` came to nothing. A marker that can't be written may well be read meanwhile."""
+        self.put: Marker | None = None
+        """Handed out, and nobody knows yet what became of it."""
+        self.put_at = Mono(0.0)
+        """T3"""
+        self._put_again_at = _LONG_AGO
+        self._in_doubt = False
+        self._floor = 0
+        self._busy: _Busy | None = None
+        self._looked_at = _LONG_AGO
+
+    @property
+    def busy(self) -> bool:
+        return self._busy is not None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way, and what became of the last put is known."""
+        return self._busy is None and self.put is None
+
+    @property
+    def trouble(self) -> str:
+        """For people; empty = nothing is known to be in the way."""
+        if self.error and self.error != self._unwritten:
+            return f"the marker can't be reached: {self.error}"
+        return f"the marker can't be written: {self._unwritten}" if self._unwritten else ""
+
+    @property
+    def next_version(self) -> int:
+        return self.newest.version + 1 if self.newest else 1
+
+    @property
+    def lease_expired(self) -> bool:
+        """Is the lease of whoever put `newest` surely over, and nobody has renewed it?"""
+        return self.fresh and self.asked_at >= self.first_seen_at + self._expiry_s
+
+    @property
+    def _expiry_s(self) -> float:
+        """Whoever put `newest` may have another profile than we."""
+        if self.newest is None or self.newest.lease_s <= self._timing.lease_s:
+            return self._timing.expiry_s
+        return self._timing.expiry_of(self.newest.lease_s)
+
+    @property
+    def look_due(self) -> Mono:
+        """A look begins every so often, and at once when the version has been there for long enough."""
+        again, over = self._looked_at + self._timing.look_s, self.first_seen_at + self._expiry_s
+        soon = self.newest is not None and self._looked_at < over
+        return Mono(min(again, over) if soon else again)
+
+    @property
+    def resolve_due(self) -> Mono:
+        """When to ask, or to put again, because it isn't known what became of `put`."""
+        if self.busy or self.put is None:
+            return NEVER
+        return self.look_due if self._in_doubt else self._put_again_at
+
+    def look(self, now: Mono) -> LookAtMarker:
+        assert not self.busy, "one at a time"
+        self._busy, self._looked_at = _Busy.LOOK, now
+        return LookAtMarker()
+
+    def write(self, marker: Marker, now: Mono) -> PutMarker:
+        assert self.put is None, "what became of the last put isn't known"
+        assert marker.version == self.next_version
+        self.put, self.put_at = marker, now
+        return self._hand_out(marker, now)
+
+    def resolve(self, now: Mono) -> LookAtMarker | PutMarker:
+        """T2"""
+        assert self.put is not None
+        return self.look(now) if self._in_doubt else self._hand_out(self.put, now)
+
+    def _hand_out(self, marker: Marker, now: Mono) -> PutMarker:
+        assert not self.busy, "one at a time"
+        self._busy, self._in_doubt = _Busy.PUT, False
+        self._put_again_at = Mono(now + self._timing.look_s)
+        return PutMarker(marker)
+
+    # --- answers ------------------------------------------------------------------------------------------------
+
+    def failed(self, error: str) -> None:
+        """A look or a put has come to nothing, as far as is known."""
+        if self._busy is None:
+            return  # an answer that nobody waits for any more
+        if self._busy is _Busy.PUT:
+            self._in_doubt, self._looked_at, self._unwritten = True, _LONG_AGO, error
+        self._busy = None
+        self._out_of_reach(error)
+
+    def seen(self, told: MarkerSeen, now: Mono) -> Outcome | None:
+        """A look has come back. The outcome is that of `put`, where the look tells it."""
+        if self._busy is not _Busy.LOOK:
+            return None  # an answer that nobody waits for any more
+        self._busy = None
+        gone_back = self._gone_back(told.marker)
+        if gone_back:
+            self._out_of_reach(gone_back)
+            return None
+        self.error, self.fresh = "", True
+        outcome = self._outcome(told.marker)
+        self._learn(told.marker, now)
+        self.asked_at = told.asked_at
+        return outcome
+
+    def was_put(self, told: MarkerPut, now: Mono) -> Outcome | None:
+        """A put has come back."""
+        if self.put is None or told.marker.mark != self.put.mark:
+            return None
+        if self._busy is _Busy.PUT:
+            self._busy = None
+        put, self.put, self._in_doubt, self._unwritten = self.put, None, False, ""
+        if told.won:
+            self.error, self.fresh = "", True
+            self._learn(put, now)
+            return Outcome.WON
+        self._floor = max(self._floor, put.version)
+        self.fresh, self._looked_at = False, _LONG_AGO
+        return Outcome.LOST
+
+    def _outcome(self, seen: Marker | None) -> Outcome | None:
+        put = self.put
+        if put is None:
+            return None
+        if seen is None or seen.version < put.version:
+            self._in_doubt = False  # not done yet: once more
+            return None
+        self.put, self._in_doubt, self._unwritten = None, False, ""
+        return Outcome.WON if seen.mark == put.mark else Outcome.LOST
+
+    def _learn(self, marker: Marker | None, now: Mono) -> None:
+        if marker is not None and (self.newest is None or marker.version > self.newest.version):
+            self.newest, self.first_seen_at, self._floor = marker, now, marker.version
+
+    def _gone_back(self, seen: Marker | None) -> str:
+        """T4"""
+        version = seen.version if seen else 0
+        if version < self._floor:
+            return f"it has gone back from version {self._floor} to {version}"
+        if self.newest is not None and version == self.newest.version and seen != self.newest:
+            return f"its version {version} has become another one"
+        return ""
+
+    def _out_of_reach(self, error: str) -> None:
+        self.error, self.fresh = error, False

@@ -1,0 +1,168 @@
+"""With which token does a command ask, and of which server, where nobody says?
+
+The person's own file, `$XDG_CONFIG_HOME/stoker/config.yaml` or `~/.config/stoker/config.yaml`, has the keys `server`
+and `token`.
+
+Rules: W1  what stands on the command line is nearer than STOKER_TOKEN, which is nearer than the file
+       W2  a token that stood on the command line is overwritten there at once, so that `ps` shows it to nobody for
+           longer than a moment
+       W3  a file with a token in it that others may read is refused
+       W4  the file's token goes to the file's server, and to others only if the file names none
+       W5  no message repeats a token, or what was given for one
+"""
+
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from stoker.brain.domain.errors import StokerError
+    from stoker.cli.user_settings import UserSettings
+
+_TOKEN: Final = "stoker.token"
+_FILE: Final = "stoker.token_file"
+_KEPT: Final = "stoker.user_settings"
+VARIABLE: Final = "STOKER_TOKEN"
+_BYTES_MAX: Final = 1_024
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_ARGV_AT: Final = (47, 48)
+"""Where /proc/self/stat has the bounds of the command line: proc_pid_stat(5), fields 48 and 49."""
+
+
+def remember_token(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        hide(value)
+        ctx.meta[_TOKEN] = value
+
+
+def remember_file(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.meta[_FILE] = value
+
+
+def hide(token: str) -> None:
+    """W2. What other processes read of a command line is our own memory."""
+    import ctypes
+
+    with suppress(OSError, ValueError, IndexError):
+        # The second field is a name in parentheses, which may hold anything.
+        with open("/proc/self/stat") as about:
+            fields = about.read().rpartition(")")[2].split()
+        begin, end = (int(fields[at - 2]) for at in _ARGV_AT)
+        shown, sought = ctypes.string_at(begin, end - begin), os.fsencode(token)
+        at = shown.find(sought) if sought else -1
+        while at >= 0:
+            ctypes.memset(begin + at, ord("x"), len(sought))
+            at = shown.find(sought, at + len(sought))
+
+
+def server_in_file(ctx: click.Context) -> str:
+    """Empty = none. Raises: StokerError `bad_settings` or `bad_token_file`."""
+    kept = _kept(ctx)
+    return kept.server if kept else ""
+
+
+def token_for(ctx: click.Context, servers: str) -> str:
+    """What to send to these servers; empty = nothing.
+
+    Raises: StokerError `bad_token`, `bad_token_file` or `bad_settings`.
+    """
+    typed, file = ctx.meta.get(_TOKEN), ctx.meta.get(_FILE)
+    if typed is not None and file is not None:
+        raise click.UsageError("--token and --token-file say the same thing: give one of them", ctx)
+    if typed is not None:
+        return _checked("--token", typed)
+    if file is not None:
+        return _in_file(file)
+    if given := os.environ.get(VARIABLE, ""):
+        return _checked(VARIABLE, given)
+    kept = _kept(ctx)
+    if kept is None or not kept.token or not _same_servers(kept.server, servers):
+        return ""
+    return _checked(config_path(), kept.token)
+
+
+def config_path() -> str:
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    # The specification says that a relative one is to be ignored.
+    folder = base if os.path.isabs(base) else os.path.expanduser("~/.config")
+    return os.path.join(folder, "stoker", "config.yaml")
+
+
+def _kept(ctx: click.Context) -> "UserSettings | None":
+    """What the person's file says, read once for each command; None without one.
+
+    Raises: StokerError `bad_settings` or `bad_token_file`.
+    """
+    if _KEPT not in ctx.meta:
+        ctx.meta[_KEPT] = _read()
+    kept: UserSettings | None = ctx.meta[_KEPT]
+    return kept
+
+
+def _read() -> "UserSettings | None":
+    path = config_path()
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    from stoker.cli.user_settings import read_settings
+
+    kept = read_settings(path)
+    if kept.token:
+        _must_be_private(path, status)
+    return kept
+
+
+def _same_servers(kept: str, asked: str) -> bool:
+    """W4"""
+    from stoker.wire.client.servers import parsed_servers
+
+    return not kept or set(parsed_servers(asked)) <= set(parsed_servers(kept))
+
+
+def _in_file(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            _must_be_private(path, os.fstat(file.fileno()))
+            text = file.read(_BYTES_MAX + 1).decode("ascii", "replace").strip()
+    except OSError as fault:
+        raise _bad_file(path, f"can't be read: {fault.strerror}", "name a file that holds one token") from fault
+    if not text:
+        raise _bad_file(path, "is empty", "put a token into it, as `stoker token create` prints it")
+    return _checked(path, text)
+
+
+def _must_be_private(path: str, status: os.stat_result) -> None:
+    """W3"""
+    if stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
+        raise _bad_file(path, f"is open to others than its owner (mode {mode:04o})", f"chmod 600 {path}")
+
+
+def _bad_file(path: str, what: str, hint: str) -> "StokerError":
+    from stoker.brain.domain.errors import StokerError, refuse
+
+    return StokerError(refuse("bad_token_file", f"the token in {path} isn't used: it {what}", hint, path=path))
+
+
+def _checked(source: str, text: str) -> str:
+    """W5"""
+    from stoker.wire.token import is_token
+
+    text = text.strip()
+    if is_token(text):
+        return text
+    from stoker.brain.domain.errors import StokerError, refuse
+
+    raise StokerError(
+        refuse(
+            "bad_token",
+            f"what {source} gives is no token: it has {len(text)} characters",
+            "give the whole line that `stoker token create` printed: `stoker_`, an id, and a secret of 43 characters",
+            source=source,
+        )
+    )

@@ -1,0 +1,63 @@
+"""How are instants, spans and reasons said in a cell?"""
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from stoker.cli.display.safe_text import visible
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.job import JobView, MembersView, ReasonView
+
+
+def instant_ms(text: str) -> int:
+    """Milliseconds since 1970 of an instant as the server writes it."""
+    return round(datetime.fromisoformat(text).timestamp() * 1_000)
+
+
+def span_ms(start: str | None, end: str | None, now_ms: int) -> int | None:
+    """From `start` to `end`, or to now while there is no end. None before the start."""
+    if start is None:
+        return None
+    return max(0, (now_ms if end is None else instant_ms(end)) - instant_ms(start))
+
+
+def duration(ms: int | None) -> str | None:
+    """A span for people: `2h 5m`, `3.2s`, `40ms`."""
+    if ms is None:
+        return None
+    from stoker.brain.domain.units import human_duration
+
+    return human_duration(ms)
+
+
+def reason_line(reason: "ReasonView | None") -> str | None:
+    return None if reason is None else visible(reason.message)
+
+
+def members_text(members: "MembersView") -> str:
+    """How far an array is: `12 members, 3 running, 7 pending, 2 succeeded`."""
+    states = ("running", "starting", "stopping", "pending", "held", "succeeded", "failed", "cancelled")
+    counts = (f"{count} {state}" for state in states if (count := getattr(members, state)))
+    return ", ".join([f"{members.total} member{'s' * (members.total != 1)}", *counts])
+
+
+def note_line(job: "JobView") -> str | None:
+    """What a list says beside a job: how far an array is, and why a job waits or ended."""
+    parts = (members_text(job.members) if job.members else None, reason_line(job.reason))
+    return "; ".join(filter(None, parts)) or None
+
+
+def user_of(job: "JobView") -> str:
+    """The account it runs as, else who submitted it."""
+    return job.user or job.submitted_by.removeprefix("user:")
+
+
+def waited(job: "JobView", now_ms: int) -> str | None:
+    """From submit to its first start, or to its end if it never started."""
+    return duration(span_ms(job.submitted_at, job.started_at or job.ended_at, now_ms))
+
+
+def ran(job: "JobView", now_ms: int) -> str | None:
+    """From its first start to its end; of a job that waits once more, to the end of its last attempt."""
+    end = job.ended_at or (job.attempts[-1].ended_at if job.attempts else None)
+    return duration(span_ms(job.started_at, end, now_ms))

@@ -1,0 +1,113 @@
+"""In which form does a command print what it found?
+
+`-o table|wide|json|yaml` on every command that prints data, `--json` for short. JSON and YAML carry what the server
+answered, whole; tables pick what fits a line. Every command prints its answer through one of the functions here.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import click
+
+from stoker.cli.display.safe_text import width
+from stoker.cli.display.table import Column, Row, cell_text, painted, show_table
+from stoker.cli.display.terminal import is_terminal, paints, size
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FOLD_MIN = 20
+"""Cells below which a text is left to the terminal to fold."""
+Pairs = Iterable[tuple[str, object]]
+
+
+class Form(StrEnum):
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def output_options(command: Command) -> Command:
+    """Give a command `-o/--format` and `--json`; it receives `form`."""
+    short = click.option("--json", "form", flag_value=Form.JSON.value, help="The same as -o json.")
+    full = click.option(
+        "-o",
+        "--format",
+        "form",
+        type=click.Choice([form.value for form in Form]),
+        default=Form.TABLE.value,
+        show_default=True,
+        help="How to print it.",
+    )
+    return full(short(command))
+
+
+def for_people(form: str) -> bool:
+    """Whether a table or lines are wanted, and not a text for programs."""
+    return form in (Form.TABLE, Form.WIDE)
+
+
+def show_rows(form: str, columns: Sequence[Column[Row]], rows: Sequence[Row], value: object) -> None:
+    """Print `rows` as a table, or `value` (whatever msgspec encodes) as JSON or YAML."""
+    if for_people(form):
+        show_table(columns, rows, wide=form == Form.WIDE)
+    else:
+        show_value(form, value)
+
+
+def show_pairs(form: str, pairs: Pairs, value: object) -> None:
+    """Print `key  value` lines, values below each other, or `value` as JSON or YAML.
+
+    A key that begins with `state` has its value coloured as in a table.
+    """
+    if not for_people(form):
+        show_value(form, value)
+        return
+    room = size().columns if is_terminal() else None
+    for line in pair_lines(pairs, paint=paints(), room=room):
+        click.echo(line, color=paints())
+
+
+def pair_lines(pairs: Pairs, *, paint: bool, room: int | None = None) -> list[str]:
+    """A line for each pair; within a `room` a long value goes on below itself."""
+    lines = [(key, cell_text(value)) for key, value in pairs]
+    margin = max((len(key) for key, _ in lines), default=0) + 2
+    shown = []
+    for key, text in lines:
+        first, *rest = _folded(text, None if room is None else room - margin)
+        shown.append(f"{key:{margin}}{painted(first) if paint and key.strip() == 'state' else first}")
+        shown += [" " * margin + line for line in rest]
+    return shown
+
+
+def _folded(text: str, room: int | None) -> list[str]:
+    if room is None or room < FOLD_MIN or width(text) <= room:
+        return [text]
+    from textwrap import wrap
+
+    return wrap(text, room, break_on_hyphens=False)
+
+
+def show_lines(form: str, lines: Iterable[str], value: object) -> None:
+    """Print a few words for people, or `value` as JSON or YAML. The lines hold nothing that acts on a terminal."""
+    if not for_people(form):
+        show_value(form, value)
+        return
+    for line in lines:
+        click.echo(line)
+
+
+def show_value(form: str, value: object) -> None:
+    """Print one value as JSON or YAML, as UTF-8 whatever the terminal's encoding is."""
+    click.echo(value_text(form, value).encode(), nl=False)
+
+
+def value_text(form: str, value: object) -> str:
+    """One value as JSON or YAML, ending in a newline."""
+    import msgspec
+
+    if form == Form.YAML:
+        from stoker.cli.display.yaml_text import yaml_text
+
+        return yaml_text(msgspec.to_builtins(value))
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

@@ -1,0 +1,97 @@
+"""How is a check run that may hang?
+
+In a child process of its own. A folder on a dead network file system holds whoever touches it inside the kernel, where
+no alarm and no thread can end it; a child can be left behind.
+
+Rules: H1  no check takes longer than its bound, whatever it does
+       H2  a check that hangs, breaks or is killed is a finding like any other, and the others go on
+       H3  what a check printed by itself is dropped: only findings are heard
+"""
+
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+from typing import Final, NoReturn
+
+import msgspec
+
+from stoker.cli.doctor.finding import Check, Finding, named, wrong
+from stoker.cli.polling import mono_s
+
+_READ_BYTES: Final = 64 * 1024
+_BROKE: Final = 1
+
+
+def run_check(check: Check) -> list[Finding]:
+    """What it found, or that it didn't end."""
+    inner, outer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(inner)
+        _answer(check, outer)
+    os.close(outer)
+    try:
+        answer = _until_closed(inner, check.seconds)
+    finally:
+        os.close(inner)
+        _end(pid)
+    if answer is None:
+        fix = "see whether a file system, a driver or a server that it asks hangs; the other checks went on without it"
+        return named(check.name, [wrong(f"no answer within {check.seconds:g} s", fix)])
+    try:
+        return msgspec.json.decode(answer, type=list[Finding])
+    except msgspec.DecodeError:
+        words = answer.decode(errors="replace").strip() or "it was killed"
+        return named(check.name, [wrong(f"the check itself broke: {words}", "report this: it is a defect of Stoker")])
+
+
+def _answer(check: Check, fd: int) -> NoReturn:
+    """In the child: look, tell, and end without anything that belongs to the parent being flushed or closed."""
+    text = b""
+    try:
+        os.setsid()  # so that what the check started can be ended with it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _silence()
+        text = msgspec.json.encode(named(check.name, check.look()))
+    finally:
+        broke = sys.exc_info()[1]
+        if broke is not None:
+            text = repr(broke).encode(errors="backslashreplace")
+        with suppress(OSError):
+            _write_all(fd, text)
+        os._exit(_BROKE if broke is not None else 0)
+
+
+def _silence() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)
+
+
+def _write_all(fd: int, text: bytes) -> None:
+    while text:
+        text = text[os.write(fd, text) :]
+
+
+def _until_closed(fd: int, seconds: float) -> bytes | None:
+    """All that comes; None when it isn't all there in time."""
+    deadline, parts = mono_s() + seconds, list[bytes]()
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while poll.poll(max(0.0, deadline - mono_s()) * 1_000):
+        part = os.read(fd, _READ_BYTES)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    return None
+
+
+def _end(pid: int) -> None:
+    """The child and what it started. One that the kernel holds stays; its end is nobody's business any more."""
+    for send in (os.killpg, os.kill):
+        with suppress(ProcessLookupError, PermissionError):
+            send(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,165 @@
+"""How does a backup come to be in a file?
+
+Rules: U1  written beside, readable by nobody else, synced and renamed: a file of that name is a whole backup.
+           What is none (a pipe, a device) is never replaced, and of a link it is the file behind it that is meant
+       U2  what comes is proved on its way, also where it goes to standard output
+       U3  with a data folder the control plane is asked over its socket there; one that is stopped has its log and
+           history opened under the lock that it would hold itself
+       U4  a log that isn't the one of that folder's history is refused: the history would be put back to where it ends
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from stoker.adapters.clock import SystemClock
+from stoker.adapters.data_folder.ownership import sync_folder
+from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.log_store import ELSEWHERE_NAME, log_at
+from stoker.adapters.logs import StructuredTelemetry
+from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.adapters.sqlite.journal import STORE_NAME
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.cli.polling import pause
+from stoker.cli.wiring.token_store import HELD_PAUSE_S, HELD_TRIES, as_owner, must_be_control, must_have_its_log
+from stoker.control.backup import Backups
+from stoker.control.control_plane import recover_control
+from stoker.control.control_ports import World
+from stoker.live.main import as_refusals
+from stoker.live.settings.control import ControlSettings
+from stoker.ports import HistoryMark
+from stoker.wire.backup import BackupHead, Source, read_backup
+from stoker.wire.client.transport import SocketTransport, Transport
+from stoker.wire.local_socket import SOCKET_NAME, is_served
+from stoker.wire.versions import API_PREFIX
+
+TARGET: Final = f"{API_PREFIX}/backup"
+
+
+@contextmanager
+def file_to_be(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """U1. Raises: StokerError `backup_exists` or `backup_unwritable`."""
+    if not force and os.path.lexists(path):
+        message = f"{path} is there already"
+        raise StokerError(refuse("backup_exists", message, "name another file, or give --force", path=str(path)))
+    path = Path(os.path.realpath(path))
+    _must_be_replaceable(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(path)
+        sync_folder(path.parent)
+    except OSError as fault:
+        raise unwritable(path, fault) from fault
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _must_be_replaceable(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        message = f"the backup can't be written to {path}: it is no file"
+        hint = "name a file; for a pipe or a device, name `-` and send standard output there"
+        raise StokerError(refuse("backup_unwritable", message, hint, path=str(path)))
+
+
+def unwritable(path: Path, fault: OSError) -> StokerError:
+    message = f"the backup can't be written to {path}: {fault.strerror or fault}"
+    return StokerError(refuse("backup_unwritable", message, "name a file where there is room, and where you may write"))
+
+
+def backup_of(transport: Transport, out: BinaryIO) -> BackupHead:
+    """Of a control plane that runs. Raises: StokerError as it refuses, `no_server`, `no_answer`, `backup_damaged`; the
+    OSError of `out`."""
+    with transport.opened(TARGET) as answer:
+        return read_backup(_Tee(answer, out), {})
+
+
+def backup_in(data_dir: Path, out: BinaryIO, store_url: str = "") -> BackupHead:
+    """U3. `store_url`: of the database with its log; empty = that is in the folder, or not known.
+
+    Raises: the same, and StokerError `data_dir_unusable`, `data_dir_held`, `store_moved`, `store_too_new`,
+    `log_damaged`; of a database `store_unreachable` and `store_held`."""
+    folder = data_dir.absolute()
+    must_be_control(folder)
+    for left in reversed(range(HELD_TRIES)):
+        if is_served(folder / SOCKET_NAME):
+            with closing(SocketTransport(folder / SOCKET_NAME)) as transport:
+                return backup_of(transport, out)
+        try:
+            return _of_stopped(folder, out, store_url)
+        except StokerError as fault:
+            # It starts or ends: it holds the folder and has no socket yet, or no longer.
+            if fault.refusal.code != "data_dir_held" or not left:
+                raise
+        pause(HELD_PAUSE_S)
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+class _Tee:
+    """U2. What is read there is written here."""
+
+    def __init__(self, source: Source, out: BinaryIO) -> None:
+        self._source, self._out = source, out
+
+    def read(self, size: int, /) -> bytes:
+        piece = self._source.read(size)
+        self._out.write(piece)
+        return piece
+
+
+def _of_stopped(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
+    if store_url:
+        import stoker.adapters.postgres.event_log  # noqa: F401  # its libraries may be out of reach for the owner
+    else:
+        must_have_its_log(folder)
+    if not any((folder / name).exists() for name in (STORE_NAME, ELSEWHERE_NAME)):
+        message = f"{folder} holds no control plane's store"
+        raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
+    with as_owner(folder), as_refusals():
+        return asyncio.run(_taken(folder, out, store_url))
+
+
+async def _taken(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
+    clock = SystemClock()
+    world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
+    log = log_at(folder, store_url, clock, world.entropy, world.telemetry)
+    history = SqliteHistory(folder)
+    try:
+        end, met = await log.open(), await _mark_in(folder)
+        if met.position > end:
+            raise _another_log(folder)
+        control = await recover_control(ControlSettings(data_dir=folder), log, history, world)
+        if met.cluster_id not in ("", control.committer.state.cluster_id):
+            raise _another_log(folder)
+        backup = await Backups(control).take()
+        try:
+            async for piece in backup.pieces():
+                out.write(piece)
+        finally:
+            await backup.close()
+        return backup.head
+    finally:
+        await history.close()
+        await log.close()
+
+
+async def _mark_in(folder: Path) -> HistoryMark:
+    """How far the history goes that lies there. Raises: HistoryFailed."""
+    history = SqliteHistory(folder)
+    try:
+        return await history.open()
+    finally:
+        await history.close()
+
+
+def _another_log(folder: Path) -> StokerError:
+    """U4"""
+    message = f"the log is not the one of the history in {folder}: it ends before that, or is another cluster's"
+    return StokerError(refuse("store_moved", message, "let store.url name the database that goes with this data_dir"))

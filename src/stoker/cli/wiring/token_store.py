@@ -1,0 +1,250 @@
+"""Where does `stoker token` find the tokens?
+
+Rules: D1  without a data folder the server is asked, as by every other command
+       D2  a control plane that runs on the data folder is asked over its socket there, which only its own account and
+           root can open: no token is wanted
+       D3  one that is stopped, or was never started, has its log opened under the lock that it would hold itself
+       D4  root acts as the owner of the folder, so that a control plane that isn't root can read what was written
+       D5  while a control plane starts or ends, it holds the folder and has no socket yet, or no longer: that is waited
+           out for a few seconds
+       D6  where it is one of several, a stopped one is left alone: the others may have gone on without it
+       D7  so is one whose log is in a database: the folder doesn't say which, since its address may hold a password
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from stoker.adapters.clock import SystemClock
+from stoker.adapters.data_folder.member_mark import member_in
+from stoker.adapters.data_folder.ownership import hold_folder, unusable
+from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.log_store import ELSEWHERE_NAME, log_at
+from stoker.adapters.logs import StructuredTelemetry
+from stoker.adapters.sqlite.journal import STORE_NAME
+from stoker.brain.domain.access import OWNER, TokenId
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.state.commands import CreateToken, RevokeToken
+from stoker.cli.polling import pause
+from stoker.control.committer import Committer
+from stoker.control.control_ports import World
+from stoker.control.offline_writer import writing
+from stoker.live.main import as_refusals
+from stoker.wire.client import endpoints
+from stoker.wire.client.endpoints import Ask
+from stoker.wire.client.transport import SocketTransport
+from stoker.wire.local_socket import SOCKET_NAME, is_served
+from stoker.wire.rest.token import (
+    NewTokenBody,
+    NewTokenView,
+    TokenListView,
+    TokenView,
+    listed,
+    new_token_view,
+    token_of,
+    token_view,
+)
+from stoker.wire.token import fresh_token, id_of
+
+HELD_TRIES: Final = 20
+HELD_PAUSE_S: Final = 0.25
+_UP_FOLDER: Final = "control"
+"""Where `stoker up` has its control plane's folder within its own."""
+
+Answer = TypeVar("Answer")
+
+
+class Tokens(Protocol):
+    """What can be asked about tokens, wherever they are."""
+
+    def create_token(self, body: NewTokenBody) -> NewTokenView: ...
+    def tokens(self) -> TokenListView: ...
+    def revoke_token(self, token_id: str) -> TokenView: ...
+
+
+@contextmanager
+def tokens_in(data_dir: Path) -> Iterator[Tokens]:
+    """Those of the control plane whose data folder this is. Each method raises StokerError `data_dir_unusable`,
+    `data_dir_held`, `store_moved`, `store_too_new`, `log_damaged` or `log_failed` beside what a control plane refuses
+    with."""
+    yield FolderTokens(data_dir)
+
+
+class FolderTokens:
+    """Asked anew each time: D2 or D3."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir.absolute()
+
+    def create_token(self, body: NewTokenBody) -> NewTokenView:
+        return self._ask(lambda tokens: tokens.create_token(body))
+
+    def tokens(self) -> TokenListView:
+        return self._ask(lambda tokens: tokens.tokens())
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        return self._ask(lambda tokens: tokens.revoke_token(token_id))
+
+    def _ask(self, ask: Callable[[Tokens], Answer]) -> Answer:
+        """D5"""
+        must_be_control(self._folder)
+        for _ in range(HELD_TRIES):
+            try:
+                with _tokens_now(self._folder) as tokens:
+                    return ask(tokens)
+            except StokerError as fault:
+                if fault.refusal.code != "data_dir_held":
+                    raise
+                held = fault
+            pause(HELD_PAUSE_S)
+        hint = "another program uses that folder: stop it, or name the data_dir of a control plane"
+        raise StokerError(replace(held.refusal, hint=hint)) from held
+
+
+@contextmanager
+def _tokens_now(folder: Path) -> Iterator[Tokens]:
+    if not is_served(folder / SOCKET_NAME):
+        must_have_its_log(folder)
+        yield StoppedTokens(folder)
+        return
+    transport = SocketTransport(folder / SOCKET_NAME)
+    try:
+        yield ServedTokens(transport)
+    finally:
+        transport.close()
+
+
+def act_as_owner(folder: Path) -> None:
+    """D4. For the rest of this process."""
+    try:
+        status = folder.stat()
+        if os.geteuid() == 0 and status.st_uid != 0:
+            os.setegid(status.st_gid)
+            os.seteuid(status.st_uid)
+    except FileNotFoundError:
+        return
+    except OSError as fault:
+        raise unusable(folder, fault) from fault
+
+
+@contextmanager
+def as_owner(folder: Path) -> Iterator[None]:
+    """The same for as long as the block lasts."""
+    who, group = os.geteuid(), os.getegid()
+    act_as_owner(folder)
+    try:
+        yield
+    finally:
+        if os.geteuid() != who:
+            os.seteuid(who)
+            os.setegid(group)
+
+
+class ServedTokens:
+    """Those of a control plane that runs."""
+
+    def __init__(self, transport: SocketTransport) -> None:
+        self._transport = transport
+
+    def create_token(self, body: NewTokenBody) -> NewTokenView:
+        return self._ask(endpoints.create_token(body))
+
+    def tokens(self) -> TokenListView:
+        return self._ask(endpoints.tokens())
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        return self._ask(endpoints.revoke_token(token_id))
+
+    def _ask(self, ask: Ask[Answer]) -> Answer:
+        return ask.read(self._transport.send(ask.request))
+
+
+class StoppedTokens:
+    """Those of a control plane that doesn't run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def create_token(self, body: NewTokenBody) -> NewTokenView:
+        self._must_be_alone()
+
+        async def create(committer: Committer) -> NewTokenView:
+            text = fresh_token(SystemEntropy(), committer.state.tokens)
+            token = token_of(body, text, committer.now())
+            await committer.ask(CreateToken(by=OWNER.principal, token=token))
+            return new_token_view(committer.state.tokens[id_of(text)], text)
+
+        return self._with_writer(create)
+
+    def tokens(self) -> TokenListView:
+        async def look(committer: Committer) -> TokenListView:
+            return listed(committer.state.tokens, committer.now())
+
+        return self._with_writer(look) if self._exists() else TokenListView(tokens=[], total=0)
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        async def revoke(committer: Committer) -> TokenView:
+            token = committer.state.tokens.get(TokenId(token_id))
+            await committer.ask(RevokeToken(by=OWNER.principal, id=TokenId(token_id)))
+            assert token is not None, "the writer would have refused"
+            return token_view(token)
+
+        self._must_exist()
+        self._must_be_alone()
+        return self._with_writer(revoke)
+
+    def _exists(self) -> bool:
+        return (self._folder / STORE_NAME).exists()
+
+    def _must_exist(self) -> None:
+        if not self._exists():
+            message = f"{self._folder} holds no control plane's store"
+            raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
+
+    def _must_be_alone(self) -> None:
+        """D6"""
+        name = member_in(self._folder)
+        if name:
+            message = f"{self._folder} is the data folder of control plane {name}, one of several, which doesn't run"
+            hint = "ask the active one: with --server, or with --data-dir on its own machine"
+            raise StokerError(refuse("not_active", message, hint, active=""))
+
+    def _with_writer(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
+        with as_refusals():
+            return asyncio.run(self._write(work))
+
+    async def _write(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
+        clock = SystemClock()
+        # Standard output is the command's: what the log has to say of itself, the control plane says at its start.
+        world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
+        log = log_at(self._folder, "", clock, world.entropy, world.telemetry)
+        try:
+            await log.open()
+            async with writing(log, world) as committer:
+                return await work(committer)
+        finally:
+            await log.close()
+
+
+_OR_CONFIG: Final = "For a backup, name its settings file by -c instead, with store.url in it or in the environment"
+
+
+def must_have_its_log(folder: Path) -> None:
+    """D7, where no socket is. Raises: StokerError `store_moved`; `data_dir_held` while it starts or ends."""
+    if (folder / ELSEWHERE_NAME).exists():
+        hold_folder(folder).release()
+        message = f"the log of {folder} is in PostgreSQL, and its control plane doesn't run"
+        raise StokerError(refuse("store_moved", message, f"start it, and ask again: it answers then. {_OR_CONFIG}"))
+
+
+def must_be_control(folder: Path) -> None:
+    """A person who named the folder of `stoker up` meant the one within."""
+    within = folder / _UP_FOLDER
+    if not (folder / STORE_NAME).exists() and (within / STORE_NAME).exists():
+        message = f"{folder} is the data folder of a `stoker up`, whose control plane has its own within"
+        raise StokerError(refuse("data_dir_unusable", message, f"name {within}", path=str(folder)))

@@ -1,0 +1,233 @@
+"""Who is it that asks, and may he?
+
+The faces hand in what came as `Authorization`, and get a Caller. A token that is revoked or has expired stops at once:
+whoever keeps a stream open watches his caller, and what changes something looks once more right before it does.
+
+Rules: K1  a token that was never made, was revoked or has expired is refused with one text, which doesn't repeat it
+       K2  where none is wanted, what is no token of Stoker's is overlooked; a token that is sent still says who asks
+       K3  a token bound to a tenant reads and changes only jobs of that tenant and of those beneath it
+Costs: one SHA-256 and two look-ups for each request with a token.
+"""
+
+import asyncio
+from typing import Final
+
+from msgspec.structs import replace
+
+from stoker.brain.domain.access import OWNER, Caller, Role, Token
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import Position, TenantName
+from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.domain.tenant import NO_TENANT, is_within
+from stoker.brain.domain.units import NEVER, SECOND_MS
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.access import TokenRevoked
+from stoker.control.committer import Committer
+from stoker.control.rate_limit import WrongTokens
+from stoker.wire.token import digest_of, token_in
+
+LOOK_MAX_S: Final = 60.0
+"""Longest wait for an expiry before the clock is read again."""
+
+
+class Access:
+    """Who the tokens say that people and agents are."""
+
+    def __init__(self, committer: Committer, wrong: WrongTokens, *, open_to_owner: bool) -> None:
+        """`open_to_owner`: whoever sends no token is the owner, since nobody else gets this far."""
+        self.open_to_owner = open_to_owner
+        self._committer = committer
+        self._wrong = wrong
+        self._news = asyncio.Event()
+        committer.on_applied(self._applied)
+
+    def caller(self, authorization: str | None) -> Caller:
+        """Who sent this header. Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`."""
+        text = token_in(authorization) if authorization else ""
+        if not text:
+            if self.open_to_owner:  # K2
+                return OWNER
+            raise self._unknown() if _is_bearer(authorization) else _token_missing()
+        state = self._committer.state
+        token_id = state.token_of_digest.get(digest_of(text))
+        token = state.tokens.get(token_id) if token_id is not None else None
+        if token is None or self._is_over(token):
+            raise self._unknown()
+        return Caller(principal=token.principal, role=token.role, tenant=token.tenant, user=token.user, token=token.id)
+
+    def holds(self, caller: Caller) -> bool:
+        """Is his token still good? Whoever was let in without one may stay."""
+        if not caller.token:
+            return True
+        token = self._committer.state.tokens.get(caller.token)
+        return token is not None and not self._is_over(token)
+
+    def check(self, caller: Caller) -> None:
+        """Raises: StokerError `token_unknown` when his token was revoked, or has expired, since he asked."""
+        if not self.holds(caller):
+            raise token_unknown()
+
+    async def watch(self, caller: Caller) -> None:
+        """Returns once his token is no longer good: at once when it is revoked. For ever, where there is none."""
+        while self.holds(caller):
+            try:
+                async with asyncio.timeout(self._left_s(caller)):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _unknown(self) -> StokerError:
+        """Raises: StokerError `too_many_wrong_tokens`."""
+        self._wrong.note()
+        return token_unknown(none_wanted=self.open_to_owner)
+
+    def _is_over(self, token: Token) -> bool:
+        return token.expires_at != NEVER and token.is_expired(self._committer.now())
+
+    def _left_s(self, caller: Caller) -> float | None:
+        """Seconds until it may be worth a look again; None = there is nothing to wait for."""
+        token = self._committer.state.tokens.get(caller.token)
+        if token is None or token.expires_at == NEVER:
+            return None
+        return min(LOOK_MAX_S, max(0.001, (token.expires_at - self._committer.now()) / SECOND_MS))
+
+    def _applied(self, _state: ClusterState, _position: Position, fact: Fact) -> None:
+        if isinstance(fact.event, TokenRevoked):
+            # Those who watch hold the old event; whoever comes now waits for the next news.
+            self._news.set()
+            self._news = asyncio.Event()
+
+
+def may_read(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
+    """May he see jobs of this tenant in full? Others he sees reduced. (K3)"""
+    if caller.role is Role.ADMIN:
+        return True
+    if caller.role is Role.AGENT:
+        return False
+    return not caller.tenant or is_within(state.tenants, tenant, caller.tenant)
+
+
+def may_change(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
+    """May he submit, cancel or signal jobs of this tenant? (K3)"""
+    if caller.role is Role.ADMIN:
+        return True
+    return caller.role is Role.USER and is_within(state.tenants, tenant, caller.tenant)
+
+
+class Sight:
+    """Which tenants' jobs a caller sees in full, for one look at many of them."""
+
+    def __init__(self, state: ClusterState, caller: Caller) -> None:
+        self._state, self._caller = state, caller
+        self._known: dict[TenantName, bool] = {}
+        self.is_whole = caller.role is Role.ADMIN or (caller.role is not Role.AGENT and not caller.tenant)
+
+    def __call__(self, tenant: TenantName) -> bool:
+        if self.is_whole:
+            return True
+        known = self._known.get(tenant)
+        if known is None:
+            known = self._known[tenant] = may_read(self._state, self._caller, tenant)
+        return known
+
+    def tenants(self) -> frozenset[TenantName] | None:
+        """None = all. Its cost: a step or two for each tenant that there is."""
+        if self.is_whole:
+            return None
+        tenants, known = self._state.tenants, {self._caller.tenant: True, NO_TENANT: False}
+        for name in tenants:
+            path = []
+            while name not in known:
+                path.append(name)
+                name = tenants[name].parent  # on its way up
+            known.update(dict.fromkeys(path, known[name]))
+        return frozenset(name for name, within in known.items() if within)
+
+
+def check_read(state: ClusterState, caller: Caller, job: Job) -> None:
+    """Raises: StokerError `not_allowed`. Others' jobs are only seen in lists, and reduced."""
+    if not may_read(state, caller, job.spec.tenant):
+        raise _not_his(caller, job)
+
+
+def check_change(state: ClusterState, caller: Caller, job: Job) -> None:
+    """Raises: StokerError `not_allowed`."""
+    if not may_change(state, caller, job.spec.tenant):
+        raise _not_his(caller, job)
+
+
+def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
+    """The job that this caller submits by it: under his account, in a tenant that is his.
+
+    Raises: StokerError `not_allowed` or `user_not_yours`.
+    """
+    is_admin = caller.role is Role.ADMIN
+    # What nobody has heard of is the brain's to refuse.
+    if not is_admin and spec.tenant in state.tenants and not may_change(state, caller, spec.tenant):
+        raise not_allowed(
+            f"your token submits to tenant {caller.home} and those beneath it, and the job names {spec.tenant}",
+            "leave the tenant out, or ask an admin for a token of that tenant",
+        )
+    if spec.user == caller.user or (is_admin and spec.user):
+        return spec
+    if spec.user:
+        raise StokerError(_not_his_account(caller, spec.user))
+    return replace(spec, user=caller.user)
+
+
+def _not_his(caller: Caller, job: Job) -> StokerError:
+    return not_allowed(
+        f"job {job.label} is of tenant {job.spec.tenant}, and your token is for {caller.home} and those beneath it",
+        "ask somebody of that tenant, or an admin; `stoker list` shows what may be seen of it",
+    )
+
+
+def _not_his_account(caller: Caller, user: str) -> Refusal:
+    own = f"runs jobs as {caller.user}" if caller.user else "names no account"
+    return refuse(
+        "user_not_yours",
+        f"the job names the account {user[:80]!r}, and your token {own}",
+        "leave `user` out, or ask an admin for a token with that account (`stoker token create --user`)",
+        user=user[:80],
+    )
+
+
+def require_admin(caller: Caller) -> None:
+    """Raises: StokerError `not_allowed`."""
+    if caller.role is not Role.ADMIN:
+        raise not_allowed(f"this is for admins, and your token has the role {caller.role}", _ADMIN_HINT)
+
+
+def not_allowed(message: str, hint: str) -> StokerError:
+    return StokerError(refuse("not_allowed", message, hint))
+
+
+def token_unknown(*, none_wanted: bool = False) -> StokerError:
+    """K1"""
+    hint = (
+        "this control plane wants no token: leave STOKER_TOKEN, --token and the token of the config file out"
+        if none_wanted
+        else "ask an admin for a new one (`stoker token create`), and see that the whole of it is sent, to the right "
+        "control plane"
+    )
+    message = "the token is not known here: it was never made, was revoked or has expired"
+    return StokerError(refuse("token_unknown", message, hint))
+
+
+def _token_missing() -> StokerError:
+    return StokerError(
+        refuse(
+            "token_missing",
+            "no token was sent, and one is wanted here",
+            "set STOKER_TOKEN or give --token; over HTTP send `Authorization: Bearer TOKEN`",
+        )
+    )
+
+
+def _is_bearer(authorization: str | None) -> bool:
+    """Was a token sent, though none of Stoker's?"""
+    return authorization is not None and authorization.strip().lower().startswith("bearer ")
+
+
+_ADMIN_HINT: Final = "ask an admin to do it, or for a token with the role admin"

@@ -1,0 +1,232 @@
+"""Who told the cluster what, and how does that become history?
+
+Rows are noted here and written by the recorder of the history, under its rules: never ahead of the log, and before a
+snapshot lets the log forget. So a crash between a command and its row loses none that was acknowledged: the next start
+reads it from the log again.
+
+Rules: A1  a command that left facts has one row, made from those
+       A2  a command that was refused by the brain, or changed nothing, has one row, made from itself. So has one that
+           never came that far because its caller may not give it
+       A3  who shows no good token, or asks too often, costs one row a minute, which counts
+       A4  what doesn't fit is dropped, counted and told by a row of its own once there is room again
+Limits: `rows_max` rows wait, about 15 MiB; a row of A3 for each of `counted_max` callers, then one for all others.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from msgspec.structs import replace
+
+from stoker.brain.domain.audit import NOBODY, NUMBERS, UNCHANGED, AuditQuery, AuditRow
+from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.ids import CONTROL, Position, Principal
+from stoker.brain.domain.units import SECOND_MS, Instant
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.commands import Command
+from stoker.control.audit_actions import Asked, Telling, denied_row, is_person, unheeded_row
+from stoker.ports import Telemetry
+
+ROWS_MAX: Final = 50_000
+COUNTED_MAX: Final = 1_000
+COUNT_MS: Final = 60 * SECOND_MS
+COUNTED: Final = frozenset(
+    {"token_missing", "token_unknown", "too_many_wrong_tokens", "rate_limited", "foreign_origin", "foreign_user"}
+)
+"""A3."""
+DENIED: Final = frozenset({"not_allowed", "user_not_yours"})
+"""A2. The brain refuses nothing by these codes, so that nothing is noted twice."""
+ASK: Final = "ask"
+"""The action of whoever asked for what nobody may, or was only counted."""
+BACKUP: Final = "backup"
+"""The action of whoever took a copy of it all."""
+DROPPED: Final = "rows_dropped"
+"""The action of the row that tells of A4."""
+
+
+class AuditTrail:
+    """The rows that aren't in the history yet."""
+
+    def __init__(
+        self, state: ClusterState, telemetry: Telemetry, *, rows_max: int = ROWS_MAX, counted_max: int = COUNTED_MAX
+    ) -> None:
+        self.news = asyncio.Event()
+        """There may be rows to write."""
+        self.replaying = True
+        """Facts come in slices that may end within a command."""
+        self._state = state
+        self._telemetry = telemetry
+        self._rows_max = rows_max
+        self._counted_max = counted_max
+        self._rows: deque[AuditRow] = deque()
+        self._telling: Telling | None = None
+        self._numbered = Position(0)
+        self._number = 0
+        self._counts: dict[tuple[Principal, str], AuditRow] = {}
+        self._risen: dict[tuple[Principal, str], None] = {}
+        """Those of `_counts` that the history doesn't know as they are."""
+        self._dropped = 0
+
+    # -- noting ----------------------------------------------------------------------------------------------------
+
+    def note(self, state: ClusterState, position: Position, fact: Fact) -> None:
+        """Told of each fact right after it was applied. A1."""
+        by = fact.by
+        if self._telling is not None and (fact.joined is not True or by != self._telling.by):
+            self.end_telling()
+        if self._telling is None:
+            if not is_person(by):
+                return
+            self._telling = Telling(by, fact.at)
+        self._telling.read(state, position, fact.event)
+
+    def end_telling(self) -> None:
+        """No more facts of the command will come."""
+        telling, self._telling = self._telling, None
+        row = telling.row() if telling else None
+        if row is not None:
+            self._add(row)
+
+    def unheeded(self, command: Command, now: Instant, refusal: Refusal | None) -> None:
+        """Told by the writer of each command that left no fact. A2."""
+        if is_person(command.by) and (number := self._next_number()):
+            row = unheeded_row(self._state, command, now, number, refusal)
+            if row is not None:
+                self._add(row)
+                self.news.set()
+
+    def refused(self, by: Principal, asked: Asked, refusal: Refusal, now: Instant) -> None:
+        """Told by the faces of what never became a command, where its caller may not ask it. A2, A3."""
+        if refusal.code in COUNTED:
+            self._count(by, refusal.code, now)
+        elif refusal.code in DENIED and (number := self._next_number()):
+            self._add(denied_row(self._state, by, asked, now, number, refusal))
+        self.news.set()
+
+    def backed_up(self, by: Principal, position: Position, now: Instant) -> None:
+        """Told of a backup, which changes nothing, and has everything in it that one may not see. A2."""
+        if number := self._next_number():
+            self._add(
+                AuditRow(
+                    position=self._state.position,
+                    number=number,
+                    at=now,
+                    by=by,
+                    action=BACKUP,
+                    outcome=UNCHANGED,
+                    details=f"of position {position}",
+                )
+            )
+        self.news.set()
+
+    def _count(self, by: Principal, code: str, now: Instant) -> None:
+        key = (by, code)
+        row = self._counts.get(key)
+        if row is None or now - row.at >= COUNT_MS:
+            if row is None and len(self._counts) >= self._counted_max:
+                self._forget_counts(now)
+                if len(self._counts) >= self._counted_max:
+                    key = (NOBODY, code)
+                    row = self._counts.get(key)
+            if row is None or now - row.at >= COUNT_MS:
+                number = self._next_number()
+                if not number:
+                    return
+                row = AuditRow(
+                    position=self._state.position, number=number, at=now, by=key[0], action=ASK, outcome=code, times=0
+                )
+        self._counts[key] = replace(row, times=row.times + 1)
+        self._risen[key] = None
+
+    def _forget_counts(self, now: Instant) -> None:
+        over = [key for key, row in self._counts.items() if now - row.at >= COUNT_MS and key not in self._risen]
+        for key in over:
+            del self._counts[key]
+
+    def _next_number(self) -> int:
+        """Of a row without a fact of its own; 0 when none is left."""
+        self.end_telling()
+        if self._numbered != self._state.position:
+            self._numbered, self._number = self._state.position, 0
+        if self._number + 1 >= NUMBERS:
+            self._drop(1)
+            return 0
+        self._number += 1
+        return self._number
+
+    def _add(self, row: AuditRow) -> None:
+        if len(self._rows) >= self._rows_max:
+            self._drop(1)
+            return
+        self._rows.append(row)
+
+    def _drop(self, rows: int) -> None:
+        """A4."""
+        if not self._dropped:
+            self._telemetry.warn("audit_trail_full", waiting=len(self._rows))
+        self._dropped += rows
+        self._telemetry.count("audit_rows_dropped", rows)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def waits_through(self, through: Position) -> bool:
+        """Is there a row to be written that stands at or before this position?"""
+        if not self.replaying:
+            self.end_telling()
+            self._settle_counts()
+        return bool(self._rows) and self._rows[0].position <= through
+
+    def _settle_counts(self) -> None:
+        for key in self._risen:
+            self._rows.append(self._counts[key])
+        self._risen.clear()
+        if self._dropped and len(self._rows) < self._rows_max and (number := self._next_number()):
+            rows, self._dropped = self._dropped, 0
+            at = max(self._state.last_at, self._rows[-1].at if self._rows else Instant(0))
+            self._rows.append(
+                AuditRow(
+                    position=self._state.position,
+                    number=number,
+                    at=at,
+                    by=CONTROL,
+                    action=DROPPED,
+                    count=rows,
+                    details=f"{rows} rows before this one are missing: the history couldn't be written for too long",
+                )
+            )
+
+    def next_rows(self, most: int, through: Position) -> list[AuditRow]:
+        """The oldest rows up to `through`; they stay until they are `written`."""
+        return [row for row in islice(self._rows, most) if row.position <= through]
+
+    def reach(self, rows: int, through: Position) -> Position:
+        """Up to which position, at most `through`, all facts are told once the first `rows` rows are written."""
+        left = next((row for row in islice(self._rows, rows, None) if not row.number), self._telling)
+        return through if left is None else min(through, Position(left.position - 1))
+
+    def written(self, rows: int) -> None:
+        for _ in range(rows):
+            self._rows.popleft()
+
+    def drop_known(self, position: Position) -> None:
+        """The history knows the facts up to there. What left no fact isn't in the log, so it is never known so."""
+        self._rows = deque(row for row in self._rows if row.number or row.position > position)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_half_full(self) -> bool:
+        return len(self._rows) >= self._rows_max // 2
+
+    @property
+    def waiting(self) -> int:
+        return len(self._rows) + len(self._risen) + (self._telling is not None)
+
+    def unwritten(self, query: AuditQuery) -> Iterator[AuditRow]:
+        """Rows that match and may not be in the history yet, as a list of now."""
+        self.end_telling()
+        rows = (*self._rows, *(self._counts[key] for key in self._risen))
+        return (row for row in rows if query.matches(row))

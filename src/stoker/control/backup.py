@@ -1,0 +1,140 @@
+"""How is a running control plane backed up while it works?
+
+Rules: B1  a backup is of one position, taken in slices between which others run, as snapshots are, and sent only once
+           that position is durable
+       B2  all that happened up to there is in its history too; what happened after may be, and is taken off again when
+           it is restored
+       B3  one at a time: a second one is refused, never queued
+       B4  whatever ends it, the copy of the history is gone
+Costs: beside a backup of 95,000 jobs the slowest append took 4 ms, beside one of 400 MB of history 9 (without: 6).
+Limits: the state is held in memory as bytes until it is sent, a kilobyte for each job.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Position
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import snapshot_chunks
+from stoker.brain.state.snapshot_format import framed
+from stoker.control.control_plane import ControlPlane
+from stoker.control.snapshots import REST_S
+from stoker.ports import Clock, HistoryCopy, HistoryFailed
+from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Counts, Part, Writing
+from stoker.wire.versions import PRODUCT
+
+SLICE_BYTES: Final = 4 * 1024
+"""Longer pieces are chunks of the state, after each of which others get a turn."""
+
+
+class Backups:
+    """The backups of one control plane."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self.running = False
+
+    async def take(self) -> "Backup":
+        """Whoever gets one closes it.
+
+        Raises: StokerError `backup_running`, `history_unavailable` or `log_failed`.
+        """
+        if self.running:  # B3
+            message = "another backup is being taken"
+            raise StokerError(refuse("backup_running", message, "wait until it is there, then ask again"))
+        self.running = True
+        try:
+            return await self._taken()
+        except HistoryFailed as fault:
+            self.running = False
+            raise _no_history(str(fault)) from fault
+        except BaseException:
+            self.running = False
+            raise
+
+    async def _taken(self) -> "Backup":
+        control = self._control
+        state = control.committer.state
+        position, epoch, counts = state.position, state.epoch, _counts(state)
+        slices = snapshot_chunks(state)
+        chunks = [next(slices)]  # from here on it is of this position, whatever happens meanwhile
+        for chunk in slices:
+            chunks.append(chunk)
+            await control.clock.sleep(REST_S)
+        await control.committer.settled()
+        if not await control.history.flush(position):  # B2
+            raise _no_history(control.history.fault)
+        pieces, snapshot = await _framed(position, chunks, control.clock)
+        copy = await control.history.store.copy()
+        try:
+            head = BackupHead(
+                version=PRODUCT,
+                cluster_id=state.cluster_id,
+                epoch=epoch,
+                position=position,
+                made_at=control.clock.now(),
+                counts=counts,
+                parts=(snapshot, Part(name=HISTORY, size=copy.size, sha256=copy.sha256)),
+            )
+        except BaseException:
+            await copy.close()
+            raise
+        return Backup(self, head, pieces, copy)
+
+
+class Backup:
+    """One that was taken, and is yet to be sent."""
+
+    def __init__(self, owner: Backups, head: BackupHead, snapshot: Sequence[bytes], history: HistoryCopy) -> None:
+        self.head = head
+        self._owner = owner
+        self._snapshot = snapshot
+        self._history = history
+        self._writing = Writing(head)
+        self.size: Final = self._writing.size
+        """Bytes of the whole."""
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The whole, once. Raises: HistoryFailed."""
+        writing = self._writing
+        snapshot, history = self.head.parts
+        yield writing.head()
+        yield writing.before(snapshot)
+        for piece in self._snapshot:
+            yield writing.passed(piece)
+        self._snapshot = ()
+        yield writing.after(snapshot) + writing.before(history)
+        while piece := await self._history.read():
+            yield writing.passed(piece)
+        yield writing.after(history)
+        yield writing.end()
+
+    async def close(self) -> None:
+        """B4. Safe to call twice."""
+        self._snapshot = ()
+        self._owner.running = False
+        await self._history.close()
+
+
+async def _framed(position: Position, chunks: Sequence[bytes], clock: Clock) -> tuple[list[bytes], Part]:
+    """The snapshot's frame in pieces, summed up in slices."""
+    summed = hashlib.sha256()
+    pieces: list[bytes] = []
+    for piece in framed(position, chunks):
+        summed.update(piece)
+        pieces.append(piece)
+        if len(piece) > SLICE_BYTES:
+            await clock.sleep(REST_S)
+    return pieces, Part(name=SNAPSHOT, size=sum(map(len, pieces)), sha256=summed.hexdigest())
+
+
+def _counts(state: ClusterState) -> Counts:
+    return Counts(jobs=len(state.jobs), nodes=len(state.nodes), tenants=len(state.tenants), tokens=len(state.tokens))
+
+
+def _no_history(why: str) -> StokerError:
+    message = f"the history can't be copied now: {why}"
+    hint = "see whether the disk of data_dir is full or broken; jobs go on meanwhile"
+    return StokerError(refuse("history_unavailable", message, hint))

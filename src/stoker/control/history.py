@@ -1,0 +1,381 @@
+"""How do facts become history, and what if the history can't be written?
+
+Each fact is looked at right after it was applied, while the state still shows what it was about; references to what
+ended are noted, and written once the fact is durable. Nothing is decided from the history, and nobody waits for it but
+snapshots: what a snapshot makes the log forget must be in the history first.
+
+Rules: R1  only what is durable is written: the history is never ahead of the log
+       R2  a history that can't be written stops nothing: it is told, counted and tried again
+       R3  notes that no longer fit are dropped, and the history is filled anew from the state as soon as it can be
+           written: what the state had forgotten by then is missing, and that is told
+       R4  the same after a start whose snapshot is newer than the history
+       R5  a history of another cluster is left alone; one that is ahead of a log that was put back is put back too, and
+           filled anew: a job that had ended, was requeued and ended anew has lost its earlier end there
+Limits: `notes_max` notes wait, about 10 MiB beside what the state holds anyway; for the rest see R3.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from stoker.brain.domain.audit import AuditQuery, AuditRow
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import JOB_ID_MAX, JobId, NodeName, Position
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.units import DAY_MS, Instant
+from stoker.brain.domain.usage import Holding, Offer, held_by
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.job import JobFinished, JobRequeued, JobsPruned, TaskEnded
+from stoker.brain.state.events.node import NodeEvent
+from stoker.control.audit_trail import AuditTrail
+from stoker.control.committer import Committer
+from stoker.control.control_ports import World
+from stoker.control.feed import Entry
+from stoker.control.history_notes import EndedAttempt, EndedJob, Note, batch_of, known_batch
+from stoker.live.settings.control import HistorySettings
+from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark, HistoryTooNew
+
+NOTES_MAX: Final = 50_000
+"""Minutes of the busiest cluster, a day of a usual one."""
+BATCH_MAX: Final = 500
+"""Notes of one transaction: a few milliseconds of encoding, so that whoever else needs the process gets it soon."""
+ROWS_MAX: Final = 2_000
+"""Rows of the audit trail in one transaction. They are narrow."""
+TRAIL_PERIOD_S: Final = 0.5
+"""Rows of the audit trail wait for no more than that: a cluster that is submitted to fast has thousands a second."""
+GATHER_S: Final = 0.25
+"""So that a burst of ends shares one transaction."""
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+TRIM_PERIOD_S: Final = 600.0
+_LOOK: Final = 1_000
+
+_NODE_EVENTS: Final = frozenset(NodeEvent.__args__)
+_NOTED: Final = frozenset({TaskEnded, JobRequeued, JobFinished, JobsPruned, *_NODE_EVENTS})
+
+
+class Recorder:
+    """The writer of one control plane's history. `run` and `run_trim` must be running for it to be kept up."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        store: History,
+        world: World,
+        settings: HistorySettings,
+        *,
+        notes_max: int = NOTES_MAX,
+    ) -> None:
+        """`state` is the newest snapshot's; facts after it are noted as they are applied."""
+        self.store = store
+        self.trail = AuditTrail(state, world.telemetry)
+        self.fault = ""
+        """Why it can't be written; empty while it can."""
+        self._state = state
+        self._clock = world.clock
+        self._telemetry = world.telemetry
+        self._settings = settings
+        self._notes_max = notes_max
+        self._notes: deque[Note] = deque()
+        self._ended: dict[JobId, Job] = {}
+        self._offered: dict[NodeName, int] = {}
+        self._dropped = 0
+        self._pruned = JobId(0)
+        self._pruned_known = state.position == 0
+        self._covered = state.position
+        """What happened after it is noted, or written; before it only the store can know."""
+        self._mark = HistoryMark()
+        self._met = False
+        self._gap = False
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._retry_s = RETRY_FIRST_S
+        self._committer: Committer | None = None
+
+    # -- noting ----------------------------------------------------------------------------------------------------
+
+    def note(self, state: ClusterState, position: Position, fact: Fact) -> None:
+        """Told of each fact right after it was applied."""
+        self.trail.note(state, position, fact)
+        event = fact.event
+        if type(event) not in _NOTED:
+            return
+        if isinstance(event, JobsPruned):
+            self._pruned = max(self._pruned, *event.jobs)
+        elif isinstance(event, TaskEnded):
+            job = state.jobs[event.job]
+            task = job.attempts[event.attempt - 1].tasks[event.rank]
+            self._add(held_by(job, event.attempt, task, fact.at, position))
+        elif isinstance(event, JobFinished):
+            job = state.jobs[event.job]
+            self._ended[job.id] = job
+            self._add(EndedJob(position, job))
+        elif isinstance(event, JobRequeued):
+            self._add(EndedAttempt(position, event.job, state.jobs[event.job].attempts[-1]))
+        elif isinstance(event, NodeEvent):
+            gpus = gpus_offered(state, event.node)
+            if self._offered.get(event.node) != gpus:
+                self._offered[event.node] = gpus
+                self._add(Offer(node=event.node, at=fact.at, gpus=gpus, position=position))
+
+    def _add(self, note: Note) -> None:
+        if len(self._notes) >= self._notes_max:
+            self._give_up()
+        if self._gap:
+            self._dropped += 1
+            return
+        self._notes.append(note)
+
+    def _give_up(self) -> None:
+        """R3."""
+        self._dropped += len(self._notes)
+        self._gap = True
+        self._notes.clear()
+        self._ended.clear()
+        self._offered.clear()
+
+    # -- recovery --------------------------------------------------------------------------------------------------
+
+    async def relieve(self) -> None:
+        """Called between the slices of a long replay, whose facts are all durable: write what would no longer fit."""
+        if (len(self._notes) < self._notes_max // 2 and not self.trail.is_half_full) or self.fault:
+            return
+        try:
+            async with self._turn:
+                mark = await self.store.open()
+                if mark.cluster_id in ("", self._state.cluster_id) and mark.position >= self._covered:
+                    self._drop_known(mark)
+                    while self._waits_through(self._durable):
+                        await self._write_batch(self._durable)
+        except HistoryFailed as fault:
+            self._failed(fault)
+        self._met = False
+
+    async def follow(self, committer: Committer) -> None:
+        """From now on facts come from this writer, and are durable when it says so. Raises: HistoryTooNew."""
+        self._committer = committer
+        self.trail.replaying = False
+        committer.on_applied(self.note)
+        committer.on_no_fact(self.trail.unheeded)
+        committer.on_durable(self._durable_now)
+        try:
+            async with self._turn:
+                await self._meet()
+        except HistoryTooNew:
+            raise
+        except HistoryFailed as fault:
+            self._failed(fault)
+        self._news.set()
+
+    def _durable_now(self, entries: Sequence[Entry]) -> None:
+        if self._notes or self._gap:
+            self._news.set()
+        if self.trail.waiting:
+            self.trail.news.set()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._news.wait()
+            await self._clock.sleep(GATHER_S if not self.fault else self._retry_s)
+            self._news.clear()
+            if not await self.flush(None):
+                self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+
+    async def run_trail(self) -> None:
+        """Until cancelled: write the audit trail also while no job ends."""
+        while True:
+            await self.trail.news.wait()
+            await self._clock.sleep(TRAIL_PERIOD_S)
+            self.trail.news.clear()
+            if not self.fault:  # else `run` tries again, at its own pace
+                await self.flush(None)
+
+    async def run_trim(self) -> None:
+        """Until cancelled: keep it within its bounds."""
+        while True:
+            await self._clock.sleep(TRIM_PERIOD_S)
+            await self.trim()
+
+    async def trim(self) -> None:
+        before = Instant(self._clock.now() - self._settings.keep_days * DAY_MS)
+        try:
+            dropped = await self.store.trim(before, self._settings.rows_max)
+            rows = await self.store.trim_audit(before, self._settings.audit_rows_max)
+        except HistoryFailed as fault:
+            self._telemetry.count("history_faults")
+            self._telemetry.warn("history_not_trimmed", error=str(fault))
+            return
+        if dropped or rows:
+            self._telemetry.event("history_trimmed", jobs=dropped, audit_rows=rows)
+
+    async def flush(self, position: Position | None) -> bool:
+        """Write what is durable, at least up to `position`, which must be. False = it can't be written now (R2).
+
+        None = only if there is something to write.
+        """
+        try:
+            async with self._turn:
+                await self._meet()
+                through = self._durable if position is None else position
+                while self._gap or self._waits_through(through) or self._mark.position < (position or 0):
+                    await (self._refill() if self._gap else self._write_batch(through))
+        except HistoryFailed as fault:
+            self._failed(fault)
+            return False
+        if self.fault:
+            self._telemetry.event("history_back", position=self._mark.position)
+        self.fault, self._retry_s = "", RETRY_FIRST_S
+        self._telemetry.gauge("history_ok", 1)
+        self._telemetry.gauge("history_waiting", len(self._notes))
+        self._telemetry.gauge("audit_rows_waiting", self.trail.waiting)
+        return True
+
+    @property
+    def _durable(self) -> Position:
+        return self._committer.durable if self._committer else self._state.position
+
+    def _failed(self, fault: HistoryFailed) -> None:
+        self._met = False
+        self._news.set()
+        self.fault = str(fault)
+        self._telemetry.count("history_faults")
+        self._telemetry.gauge("history_ok", 0)
+        self._telemetry.gauge("history_waiting", len(self._notes))
+        self._telemetry.warn("history_failed", error=self.fault, waiting=len(self._notes), dropped=self._dropped)
+
+    def _waits_through(self, through: Position) -> bool:
+        return self.trail.waits_through(through) or (bool(self._notes) and self._notes[0].position <= through)
+
+    async def _write_batch(self, through: Position) -> None:
+        """R1: `through` is durable."""
+        some = [note for note in islice(self._notes, BATCH_MAX) if note.position <= through]
+        left = len(some) < len(self._notes) and self._notes[len(some)].position <= through
+        rows = self.trail.next_rows(ROWS_MAX, through)
+        reached = self.trail.reach(len(rows), some[-1].position if left else through)
+        mark = HistoryMark(cluster_id=self._state.cluster_id, position=reached)
+        await self.store.record(batch_of(mark, some, rows))
+        self.trail.written(len(rows))
+        self._mark, self._covered = mark, max(self._covered, mark.position)
+        if self._gap:
+            return  # given up meanwhile, these too
+        for note in some:
+            self._notes.popleft()
+            if isinstance(note, EndedJob) and self._ended.get(note.job.id) is note.job:
+                del self._ended[note.job.id]
+
+    async def _meet(self) -> None:
+        """Find out what the store has, once and after each failure. R5."""
+        if self._met:
+            return
+        mark = await self.store.open()
+        if mark.cluster_id not in ("", self._state.cluster_id):
+            raise HistoryFailed(
+                f"the history is that of cluster {mark.cluster_id}, and this one is {self._state.cluster_id}. "
+                "To recover: move history.db away, or restore the data folder as a whole"
+            )
+        if mark.position > self._durable:
+            self._telemetry.warn("history_put_back", ahead=mark.position, position=self._durable)
+            mark = await self.store.rewind(HistoryMark(cluster_id=self._state.cluster_id, position=self._durable))
+        self._drop_known(mark)
+        self._pruned = max(self._pruned, await self._newest_forgotten())
+        self._pruned_known = True
+
+    def _drop_known(self, mark: HistoryMark) -> None:
+        while self._notes and self._notes[0].position <= mark.position:
+            note = self._notes.popleft()
+            if isinstance(note, EndedJob) and self._ended.get(note.job.id) is note.job:
+                del self._ended[note.job.id]
+        self.trail.drop_known(mark.position)
+        self._gap = self._gap or mark.position < self._covered
+        self._mark, self._met = mark, True
+
+    async def _newest_forgotten(self) -> JobId:
+        """The newest job in the store that the state has no longer."""
+        below = JobId(JOB_ID_MAX)
+        while ids := await self.store.ids(None, below, _LOOK):
+            gone = next((job for job in ids if job not in self._state.jobs), None)
+            if gone is not None:
+                return gone
+            below = ids[-1]
+        return JobId(0)
+
+    async def _refill(self) -> None:
+        """R3, R4: all that the state knows to have ended."""
+        jobs = [job for job in self._state.jobs.values() if job.is_final or job.attempts]
+        nodes = list(self._state.nodes)
+        position, at = self._state.position, self._state.last_at
+        offers = [Offer(node=node, at=at, gpus=gpus_offered(self._state, node), position=position) for node in nodes]
+        self._offered = {offer.node: offer.gpus for offer in offers}
+        self._notes.clear()
+        self._gap = False
+        dropped, self._dropped = self._dropped, 0
+        try:
+            if self._committer is not None:
+                await self._committer.settled()  # R1
+            since = self._mark
+            while self.trail.waits_through(position):
+                rows = self.trail.next_rows(ROWS_MAX, position)
+                await self.store.record(HistoryBatch(mark=since, audit=rows))
+                self.trail.written(len(rows))
+            for start in range(0, len(jobs), BATCH_MAX):
+                await self.store.record(known_batch(since, jobs[start : start + BATCH_MAX], position))
+            mark = HistoryMark(cluster_id=self._state.cluster_id, position=position)
+            await self.store.record(HistoryBatch(mark=mark, offers=offers))
+        except StokerError as fault:
+            self._give_up()
+            raise HistoryFailed(f"the event log has failed: {fault}") from fault
+        except BaseException:
+            self._give_up()
+            raise
+        self._mark, self._covered = mark, max(self._covered, position)
+        if since.position or dropped:
+            self._telemetry.warn("history_gap", after=since.position, before=position, dropped=dropped)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def newest_pruned(self) -> JobId:
+        """No job above it was forgotten by the state, so none has to be looked for in the store."""
+        return self._pruned if self._pruned_known else JobId(JOB_ID_MAX)
+
+    def ended(self) -> dict[JobId, Job]:
+        """Jobs that ended and aren't in the store yet. Look here after the state and before the store."""
+        return dict(self._ended)
+
+    async def recall(self, job: JobId) -> Job | None:
+        """A job that ended, whether or not the state remembers it. Raises: HistoryFailed."""
+        found = self._ended.get(job)
+        if found is not None:
+            return found
+        return next(iter(await self.store.jobs((job,))), None)
+
+    async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
+        """The newest rows of the audit trail that match, newest first, whether or not they are in the store. Raises:
+        HistoryFailed."""
+        fresh = {row.key: row for row in self.trail.unwritten(query) if not below or row.key < below}
+        stored = await self.store.audit(query, below, most)
+        found = {row.key: row for row in stored} | fresh
+        return [found[key] for key in sorted(found, reverse=True)[:most]]
+
+    def holdings(self) -> tuple[Position, list[Holding]]:
+        """What ended after the store's mark, and that mark."""
+        return self._mark.position, [note for note in self._notes if isinstance(note, Holding)]
+
+    def offers(self) -> list[Offer]:
+        """The same of offers."""
+        return [note for note in self._notes if isinstance(note, Offer)]
+
+
+def gpus_offered(state: ClusterState, name: NodeName) -> int:
+    """GPUs that a node offers to new work, held or not."""
+    node = state.nodes.get(name)
+    if node is None or not node.schedulable:
+        return 0
+    taken = {uuid for stray in node.strays for uuid in stray.gpus}
+    return sum(gpu.uuid not in taken for gpu in node.inventory.gpus)

@@ -1,0 +1,132 @@
+"""How many jobs came, were placed and ended, and how long did they wait?
+
+Counted from durable facts, so a meter never shows what a crash could take back. Names and labels are the seeds'. A
+member of an array counts as a job wherever jobs are counted; the array itself doesn't.
+
+Rules: C1  `priority` is a word: that of the highest band that a job reaches, so that there are four series and no more
+       C2  a job is eligible from its submit, or from when its begin time, its dependencies, a person or a pause let
+           it go on; scheduling latency counts from there to its placement, admission wait from the submit to the
+           first placement
+Limits: when a job became eligible is remembered for `eligible_max` waiting jobs; of one beyond it the latency counts
+        from its submit or its last end.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.array import count_of
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.units import NEVER, SECOND_MS, Instant
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.job import (
+    DependenciesMet,
+    JobFinished,
+    JobPlaced,
+    JobReleased,
+    JobRequeued,
+    JobReturned,
+    JobsEligible,
+    JobSubmitted,
+    MembersCancelled,
+)
+from stoker.control.feed import Entry
+from stoker.ports import Telemetry
+from stoker.wire.text import PRIORITY_WORDS
+
+ELIGIBLE_MAX: Final = 100_000
+
+_LOWEST: Final = next(iter(PRIORITY_WORDS))
+_DESCENDING: Final = tuple(reversed(PRIORITY_WORDS.items()))
+
+
+def band_word(priority: int) -> str:
+    """C1."""
+    return next((word for word, least in _DESCENDING if priority >= least), _LOWEST)
+
+
+class _Count(NamedTuple):
+    """What is counted, under its one label."""
+
+    name: str
+    label: str
+
+
+class JobMeters:
+    """A listener of the writer."""
+
+    def __init__(self, state: ClusterState, telemetry: Telemetry, *, eligible_max: int = ELIGIBLE_MAX) -> None:
+        self._state = state
+        self._telemetry = telemetry
+        self._eligible_max = eligible_max
+        self._eligible: dict[JobId, Instant] = {}
+
+    def committed(self, entries: Sequence[Entry]) -> None:
+        counts: Counter[_Count] = Counter()
+        for _, fact in entries:
+            self._take(fact, counts)
+        submitted = 0
+        for (name, label), count in counts.items():
+            if name == "task_submitted":
+                submitted += count
+                self._telemetry.count("task_submitted", count, priority=label)
+            elif name == "task_scheduled":
+                self._telemetry.count("task_scheduled", count, priority=label)
+            elif count:
+                self._telemetry.count("task_finished", count, status=label)
+        if submitted:
+            self._telemetry.count("jobs", submitted)
+
+    def _take(self, fact: Fact, counts: Counter[_Count]) -> None:
+        match fact.event:
+            case JobSubmitted(spec=spec):
+                counts[_Count("task_submitted", band_word(spec.priority))] += spec.array.count if spec.array else 1
+            case JobPlaced() as event:
+                self._placed(event, fact.at, counts)
+            case JobFinished() as event:
+                self._eligible.pop(event.job, None)
+                counts[_Count("task_finished", event.state)] += self._ended(event)
+            case MembersCancelled(indexes=indexes):
+                counts[_Count("task_finished", JobState.CANCELLED)] += count_of(indexes)
+            case JobsEligible(jobs=jobs) | DependenciesMet(jobs=jobs):
+                self._let_go(jobs, fact.at)
+            case JobReleased(job=job) | JobReturned(job=job):
+                self._let_go((job,), fact.at)
+            case JobRequeued(job=job, not_before=not_before) if not_before == NEVER:
+                self._let_go((job,), fact.at)
+            case _:
+                pass  # the other facts count nothing
+
+    def _placed(self, event: JobPlaced, at: Instant, counts: Counter[_Count]) -> None:
+        job = self._state.jobs.get(event.job)
+        if job is None:
+            return  # ended and forgotten since
+        band = band_word(job.spec.priority)
+        counts[_Count("task_scheduled", band)] += 1
+        latency_s = max(0, at - self._eligible_since(job, event.attempt)) / SECOND_MS
+        self._telemetry.observe("scheduling_latency", latency_s, priority=band)
+        if event.attempt == 1:
+            wait_s = max(0, at - job.submitted_at) / SECOND_MS
+            self._telemetry.observe("admission_wait", wait_s, priority=band)
+
+    def _eligible_since(self, job: Job, attempt: int) -> Instant:
+        """C2. An array's members are let go with it."""
+        let_go = max(self._eligible.pop(job.id, NEVER), self._eligible.get(job.array_of, NEVER))
+        if let_go == NEVER and attempt > 1:
+            return job.attempts[attempt - 2].ended_at
+        return max(job.submitted_at, job.spec.begin, let_go)
+
+    def _ended(self, event: JobFinished) -> int:
+        """How many ended: of an array those of its members that never became records."""
+        job = self._state.jobs.get(event.job)
+        return 1 if job is None or job.members is None else job.members.waiting
+
+    def _let_go(self, jobs: Sequence[JobId], at: Instant) -> None:
+        for job in jobs:
+            self._eligible.pop(job, None)  # to the end of the line
+            self._eligible[job] = at
+            if len(self._eligible) > self._eligible_max:
+                del self._eligible[next(iter(self._eligible))]

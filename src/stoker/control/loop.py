@@ -1,0 +1,240 @@
+"""When is the next decision due, and what did the last one say?
+
+One pass: look (`propose`), then commit what still stands (`settle`). Between passes the loop waits for a durable fact
+that can change a decision, for the next deadline in the state, or for its period.
+
+Rules: P1  wakes coalesce: whatever arrives while a pass is being committed is answered by one more pass
+       P2  a plan that ran out of budget is followed by another pass at once
+       P3  an exception in a pass is logged and counted, and the loop goes on after a pause: one job that no pass can
+           digest must not end scheduling for all (and shows in `stuck` meanwhile)
+       P4  the reasons of the last plan are kept here and nowhere else
+Limits: after a long pass the loop rests as long as that took, up to REST_S_MAX, so that it never takes more than half
+        of the process from those who submit.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Sequence
+from typing import Final
+
+from stoker.brain import cycle
+from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.errors import Facts, StokerError
+from stoker.brain.domain.ids import CONTROL
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.reason import AWAITING_PASS, SHORT, Reason, ReasonCode
+from stoker.brain.domain.units import NEVER, SECOND_MS
+from stoker.brain.state.commands import RunDeadlines
+from stoker.brain.state.events.job import (
+    DependenciesMet,
+    JobFinished,
+    JobReleased,
+    JobRequeued,
+    JobReturned,
+    JobsEligible,
+    JobSubmitted,
+    TaskEnded,
+)
+from stoker.brain.state.events.leadership import PolicySet
+from stoker.brain.state.events.node import (
+    NodeDrained,
+    NodeForgotten,
+    NodeLabelled,
+    NodeReachable,
+    NodeRegistered,
+    NodeResumed,
+    NodeReturned,
+    NodeTainted,
+    NodeUnreachable,
+    StraysFound,
+)
+from stoker.brain.state.events.partition import PartitionDefined
+from stoker.brain.state.events.tenant import PoolsSet, TenantDefined
+from stoker.brain.state.state_view import ClusterView
+from stoker.control.committer import Committer
+from stoker.control.control_ports import World
+from stoker.control.feed import Entry
+
+FAULT_PAUSE_S: Final = 1.0
+"""After an exception in a pass: short for the jobs that wait, long enough not to fill the log."""
+REST_S_MIN: Final = 0.002
+REST_S_MAX: Final = 0.1
+STUCK_PERIODS: Final = 3
+DEPENDENCIES_SHOWN_MAX: Final = 8
+"""Of a job that waits for many, the first are named."""
+
+_CHANGES_A_DECISION: Final = (
+    JobSubmitted,
+    JobRequeued,
+    JobsEligible,
+    JobReleased,
+    JobReturned,
+    DependenciesMet,
+    JobFinished,
+    TaskEnded,
+    NodeRegistered,
+    NodeReachable,
+    NodeUnreachable,
+    NodeReturned,
+    NodeDrained,
+    NodeResumed,
+    NodeForgotten,
+    NodeLabelled,
+    NodeTainted,
+    PartitionDefined,
+    TenantDefined,
+    PoolsSet,
+    StraysFound,
+    PolicySet,
+)
+
+
+class Loop:
+    """The scheduling loop of one control plane."""
+
+    def __init__(self, committer: Committer, world: World, *, period_s: float) -> None:
+        assert period_s > 0, f"a loop without a pause: {period_s=}"
+        self._committer = committer
+        self._clock = world.clock
+        self._entropy = world.entropy
+        self._telemetry = world.telemetry
+        self.period_s = period_s
+        self._view = ClusterView(committer.state)
+        self._news = asyncio.Event()
+        self._wanted = True
+        self._last_pass = world.clock.mono()
+        self._reasons: dict[Shape, Reason] = {}
+        self.passes = 0
+        committer.on_durable(self._committed)
+
+    def reason_for(self, job: Job) -> Reason:
+        """Why this pending or held job waits."""
+        if job.state is JobState.HELD:
+            return Reason(ReasonCode.HELD)
+        if job.blocked:
+            return Reason(
+                ReasonCode.DEPENDENCY, {"waits": ", ".join(map(str, job.spec.after[:DEPENDENCIES_SHOWN_MAX]))}
+            )
+        if job.not_before != NEVER and job.reason is not None:
+            return job.reason
+        return self._array_limit(job) or self._wall(job.spec.shape) or self.reason_of(job.spec.shape)
+
+    def reason_of(self, shape: Shape) -> Reason:
+        """What the last plan said of jobs of this shape that wait for nothing else."""
+        return self._reasons.get(shape, AWAITING_PASS)
+
+    def _wall(self, shape: Shape) -> Reason | None:
+        """A limit that would keep it waiting if GPUs were free. The plan doesn't ask when none are."""
+        state = self._committer.state
+        books = state.indexes.books
+        if self.reason_of(shape).code not in SHORT or not (books.limited or state.pools.strict):
+            return None
+        return state.wall(shape)
+
+    def _array_limit(self, job: Job) -> Reason | None:
+        """Of an array, or a member, that its own limit keeps waiting."""
+        state = self._committer.state
+        array = state.jobs.get(job.array_of or job.id)
+        if array is None or array.members is None or array.spec.array is None or state.indexes.arrays.room(array) != 0:
+            return None
+        running = state.indexes.arrays[array.id].live
+        facts: Facts = {"running": running, "running_max": array.spec.array.running_max}
+        return Reason(ReasonCode.ARRAY_LIMIT, facts)
+
+    def last_pass_age_s(self) -> float:
+        """Seconds since a pass was last done (decided and durable), or since the start."""
+        return self._clock.mono() - self._last_pass
+
+    @property
+    def stuck(self) -> bool:
+        return self.last_pass_age_s() > STUCK_PERIODS * self.period_s
+
+    async def run(self) -> None:
+        """Decide until cancelled, or until the writer has stopped."""
+        while not self._committer.failed.is_set():
+            try:
+                await self._turn()
+            except StokerError as fault:
+                self._telemetry.warn("pass_refused", code=fault.refusal.code, error=fault.refusal.message)
+                await self._pause()
+            except Exception as fault:  # supervisor: see P3
+                self._telemetry.count("pass_faults")
+                self._telemetry.warn("pass_failed", error=repr(fault), trace=traceback.format_exc())
+                await self._pause()
+
+    async def _pause(self) -> None:
+        self._wanted = True  # what the broken pass was wanted for hasn't been decided
+        await self._clock.sleep(FAULT_PAUSE_S)
+
+    async def watch(self) -> None:
+        """Say so when the loop hangs, which it can't do itself."""
+        while True:
+            if self.stuck:
+                age_s = round(self.last_pass_age_s(), 1)
+                self._telemetry.warn("loop_stuck", last_pass_age_s=age_s, waiting=self._committer.waiting)
+            await self._clock.sleep(self.period_s)
+
+    async def _turn(self) -> None:
+        await self._wait()
+        if self._deadline_s() <= 0:
+            await self._run_deadlines()
+        if self._wanted or self.last_pass_age_s() >= self.period_s:
+            await self._pass()
+
+    async def _wait(self) -> None:
+        """Until something is to be done."""
+        due_s = self.period_s - self.last_pass_age_s()
+        while not self._wanted:
+            wait_s = min(due_s, self._deadline_s())
+            if wait_s <= 0:
+                return
+            self._news.clear()
+            began = self._clock.mono()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+            due_s -= self._clock.mono() - began
+
+    def _deadline_s(self) -> float:
+        """Seconds until the state's next deadline; at most one period."""
+        at = self._committer.state.indexes.next_deadline()
+        if at is None:
+            return self.period_s
+        return min((at - self._committer.now()) / SECOND_MS, self.period_s)
+
+    async def _run_deadlines(self) -> None:
+        events = await self._committer.ask(RunDeadlines(by=CONTROL))
+        if not events:
+            # Due, yet nothing to do: a defect of the brain. Don't spin on it; the period comes round anyway.
+            self._telemetry.count("deadlines_without_effect")
+            await self._clock.sleep(FAULT_PAUSE_S)
+
+    async def _pass(self) -> None:
+        self._wanted = False
+        state, seed = self._committer.state, self._entropy.seed()
+        began, decided_at = self._clock.mono(), state.position
+        plan = cycle.propose(
+            self._view, state.policy, self._committer.now(), seed, state.policy.placements_per_pass_max
+        )
+        self._reasons = plan.reasons
+        took_s = self._clock.mono() - began
+        accepted = await self._committer.settle(plan, decided_at=decided_at, seed=seed)
+        self._last_pass = self._clock.mono()
+        self.passes += 1
+        self._telemetry.observe("pass", took_s)
+        self._telemetry.count("placements", accepted)
+        self._telemetry.count("placements_refused", len(plan.actions) - accepted)
+        # A refused action left its job without placement and without reason; look again at once, but not for ever:
+        # what was refused for a fault of ours is looked at again only after the period.
+        self._wanted = self._wanted or plan.more or 0 < accepted < len(plan.actions)
+        if took_s >= REST_S_MIN:
+            await self._clock.sleep(min(took_s, REST_S_MAX))
+
+    def _committed(self, entries: Sequence[Entry]) -> None:
+        if not self._wanted and any(isinstance(fact.event, _CHANGES_A_DECISION) for _, fact in entries):
+            self._wanted = True
+        # Any fact may bring a deadline forward, so the wait is always measured anew.
+        self._news.set()

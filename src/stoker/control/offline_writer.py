@@ -1,0 +1,30 @@
+"""How is a command given to a control plane that doesn't run?
+
+Its log is opened under the lock that a control plane holds, read to its end, and written by the same writer: the next
+start finds what was done as if it had been asked for while it ran. No epoch begins, for nothing here is active: the
+facts stand under the last one that did, which the store accepts as long as nobody has begun another.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from stoker.control.committer import Committer
+from stoker.control.control_ports import World
+from stoker.control.snapshots import state_of
+from stoker.ports import EventLog
+
+
+@asynccontextmanager
+async def writing(log: EventLog, world: World) -> AsyncIterator[Committer]:
+    """A writer over an open log, from entry to exit. What it acknowledged is durable.
+
+    Raises: LogDamaged, LogFailed.
+    """
+    committer = Committer(await state_of(log), log, world)
+    writer = asyncio.create_task(committer.run(), name="committer")
+    try:
+        yield committer
+    finally:
+        committer.close()
+        await writer

@@ -1,0 +1,189 @@
+"""Which of the events does a caller hear?
+
+Rules: H1  facts about jobs are heard by those who see the job in full. Of a fact about several jobs everyone hears
+           what concerns theirs
+       H2  facts about tokens are heard by admins, without the digests
+       H3  everything else - nodes, partitions, tenants, shares, policy - is heard by all who may read
+Limits: what the state has forgotten of a job is looked up in the history; where that can't be read, who doesn't see
+everything hears nothing of it. That jobs were forgotten is heard only by those who see everything.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from stoker.brain.domain.access import Caller, Role
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import JobId, Position
+from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.access import TokenCreated, TokenRevoked
+from stoker.brain.state.events.job import (
+    AttemptStopping,
+    DependenciesMet,
+    JobFinished,
+    JobHeld,
+    JobPlaced,
+    JobReleased,
+    JobRequeued,
+    JobReturned,
+    JobsEligible,
+    JobSignalled,
+    JobSubmitted,
+    MemberMade,
+    MembersCancelled,
+    SubmitKeyed,
+    TaskEnded,
+    TaskStarted,
+)
+from stoker.brain.state.events.leadership import LeadershipEvent
+from stoker.brain.state.events.node import (
+    LeaseBroken,
+    NodeDrained,
+    NodeDropped,
+    NodeForgotten,
+    NodeLabelled,
+    NodeLost,
+    NodeReachable,
+    NodeRegistered,
+    NodeResumed,
+    NodeReturned,
+    NodeTainted,
+    NodeUnreachable,
+    StraysFound,
+)
+from stoker.brain.state.events.partition import PartitionEvent
+from stoker.brain.state.events.tenant import TenantEvent
+from stoker.control.access import Sight, may_read
+from stoker.control.control_plane import ControlPlane
+from stoker.control.feed import Entry
+from stoker.control.queries.job_lookup import record_of
+
+_OF_ONE = (
+    JobPlaced
+    | TaskStarted
+    | AttemptStopping
+    | TaskEnded
+    | JobRequeued
+    | JobFinished
+    | JobHeld
+    | JobReleased
+    | JobReturned
+    | JobSignalled
+    | LeaseBroken
+)
+_OF_ARRAYS = MemberMade | MembersCancelled
+_OF_SEVERAL = JobsEligible | DependenciesMet | SubmitKeyed
+
+_OF_ALL = (
+    NodeRegistered
+    | NodeReachable
+    | NodeUnreachable
+    | NodeReturned
+    | NodeDrained
+    | NodeResumed
+    | NodeLabelled
+    | NodeTainted
+    | NodeForgotten
+    | NodeDropped
+    | NodeLost
+    | PartitionEvent
+    | TenantEvent
+    | LeadershipEvent
+)
+SLICE: Final = 500
+"""Facts looked at before others get a turn: about a millisecond."""
+
+_Hears = Callable[[Fact], Awaitable[Fact | None]]
+"""What one reader is told of a fact; None = nothing."""
+
+
+class Heard:
+    """The facts of the feed as one caller hears them."""
+
+    def __init__(self, control: ControlPlane, caller: Caller, entries: AsyncIterator[Entry]) -> None:
+        self._clock = control.clock
+        self._entries = entries
+        self._hears = _hears(control, caller)
+        self.passed: Position | None = None
+        """The newest fact that was looked at, heard or not."""
+
+    async def next(self) -> Entry | None:
+        """None = there will be no more. Raises: FeedLost."""
+        looked = 0
+        async for position, fact in self._entries:
+            self.passed = position
+            heard = await self._hears(fact)
+            if heard is not None:
+                return position, _without_secrets(heard)
+            looked += 1
+            if looked % SLICE == 0:
+                await self._clock.sleep(0)
+        return None
+
+
+def drop(upcoming: "asyncio.Future[Any]") -> None:
+    """Nobody waits for this any more, whatever came of it."""
+    if not upcoming.done():
+        upcoming.cancel()
+    elif not upcoming.cancelled():
+        upcoming.exception()  # looked at, or asyncio would complain that nobody did
+
+
+def _without_secrets(fact: Fact) -> Fact:
+    """What nobody has to know, admins neither: the digest of a token, and by what an agent is known again. With that
+    and any agent's token one could pass for the agent of a node that holds work, and have its jobs ended."""
+    event = fact.event
+    if isinstance(event, TokenCreated):
+        return replace(fact, event=replace(event, token=replace(event.token, digest="")))
+    if isinstance(event, NodeRegistered):
+        return replace(fact, event=replace(event, inventory=replace(event.inventory, agent_uid="")))
+    return fact
+
+
+def _hears(control: ControlPlane, caller: Caller) -> _Hears:
+    if caller.role is Role.ADMIN:
+        return _everything
+    return _all_but_tokens if Sight(control.committer.state, caller).is_whole else _Part(control, caller).heard
+
+
+async def _everything(fact: Fact) -> Fact | None:
+    return fact
+
+
+async def _all_but_tokens(fact: Fact) -> Fact | None:
+    return None if isinstance(fact.event, TokenCreated | TokenRevoked) else fact
+
+
+class _Part:
+    """What one hears who is bound to a tenant."""
+
+    def __init__(self, control: ControlPlane, caller: Caller) -> None:
+        # Whose a tenant is, is looked up anew for each fact: tenants come and go while somebody listens.
+        self._control, self._caller = control, caller
+
+    async def heard(self, fact: Fact) -> Fact | None:
+        event = fact.event
+        if isinstance(event, JobSubmitted):
+            return fact if may_read(self._control.committer.state, self._caller, event.spec.tenant) else None
+        if isinstance(event, _OF_ONE):
+            return fact if await self._sees(event.job) else None
+        if isinstance(event, _OF_ARRAYS):
+            return fact if await self._sees(event.array) else None
+        if isinstance(event, _OF_SEVERAL):
+            jobs = tuple([job for job in event.jobs if await self._sees(job)])
+            return replace(fact, event=replace(event, jobs=jobs)) if jobs else None
+        if isinstance(event, StraysFound):
+            strays = tuple([stray for stray in event.strays if await self._sees(stray.job)])
+            return replace(fact, event=replace(event, strays=strays))
+        # A new kind of fact is heard by nobody here until it is named above.
+        return fact if isinstance(event, _OF_ALL) else None
+
+    async def _sees(self, job: JobId) -> bool:
+        state = self._control.committer.state
+        try:
+            record = await record_of(self._control, state.locate(job).job)
+        except StokerError:
+            return False
+        return record is not None and may_read(state, self._caller, record.spec.tenant)

@@ -1,0 +1,97 @@
+"""What of a job is there to show that its own record doesn't say?
+
+Why it waits is the loop's to say, and how far an array is depends on its members. Both are looked up at one instant,
+together with the record, and travel with it: what is read later might not belong to the same moment.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stoker.brain.domain.access import Caller
+from stoker.brain.domain.array import JobRef, difference, indexes_of
+from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.reason import Reason
+from stoker.brain.state.admit.job import find_job
+from stoker.brain.state.arrays import Tally, member_counts
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.leases import silence_of
+from stoker.control.access import may_read
+from stoker.control.control_plane import ControlPlane
+from stoker.wire.rest.job import LIST_MAX, Shown, members_view
+from stoker.wire.rest.reduced import reduced
+
+_WAITING = (JobState.PENDING, JobState.HELD)
+
+
+class Seen(NamedTuple):
+    """Jobs at one instant. A plain record may be drawn later: it doesn't change."""
+
+    jobs: Sequence[Job]
+    arrays: dict[JobId, Shown]
+
+
+def shown(control: ControlPlane, job: Job) -> Shown:
+    """`job` is as the state has it now or, if that has forgotten it, the history."""
+    state = control.committer.state
+    if job.members is None:
+        return Shown(job, job.state, _reason_of(control, job))
+    tally = state.indexes.arrays.get(job.id)
+    if tally is None:
+        return _forgotten(job)
+    counts = member_counts(job, tally)
+    waits = any(counts.get(each) for each in _WAITING)
+    reason = control.loop.reason_for(job) if waits and not job.is_final else job.reason
+    return Shown(job, state.shown_state(job), reason, members_view(counts))
+
+
+def shown_to(control: ControlPlane, caller: Caller, job: Job) -> Shown:
+    """The same, reduced where it isn't his."""
+    now = shown(control, job)
+    return now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
+
+
+def _forgotten(array: Job) -> Shown:
+    """An array that only the history knows. What it says of the members may be older than their being forgotten."""
+    counts = member_counts(array, Tally())
+    spec, _ = array.as_array
+    whole = sum(counts.values()) == spec.count
+    return Shown(array, array.state, array.reason, members_view(counts) if whole else None)
+
+
+def seen(control: ControlPlane, jobs: Sequence[Job]) -> Seen:
+    """These jobs now, where each may have been found a little earlier."""
+    known = control.committer.state.jobs
+    arrays = {job.id: shown(control, known.get(job.id, job)) for job in jobs if job.members is not None}
+    return Seen(jobs, arrays)
+
+
+def _reason_of(control: ControlPlane, job: Job) -> Reason | None:
+    """Why it waits or why it ended; None for one that runs, unless its node isn't heard of."""
+    if job.state in _WAITING:
+        return control.loop.reason_for(job)
+    return job.reason if job.is_final else silence_of(control.committer.state, job)
+
+
+def members_named(state: ClusterState, ref: JobRef) -> list[Job]:
+    """The first of several members that `ref` names; those whose records are gone are left out.
+
+    Raises: StokerError `job_unknown`, `job_forgotten`, `not_an_array` or `member_unknown`.
+    """
+    array = state.jobs.get(ref.job)
+    spec = array.spec.array if array is not None and array.members is not None else None
+    unknown = difference(ref.members or (), spec.indexes) if spec is not None else ref.members
+    if unknown:
+        refusal = find_job(state, JobRef(ref.job, unknown))
+        assert isinstance(refusal, Refusal), f"{ref} names what isn't there, and is found"
+        raise StokerError(refusal)
+    found: list[Job] = []
+    for index in indexes_of(ref.members or ()):
+        if len(found) == LIST_MAX:
+            break
+        member = state.find(JobRef(ref.job, ((index, index, 1),)))
+        if member is not None:
+            found.append(member)
+    return found

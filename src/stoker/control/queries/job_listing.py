@@ -1,0 +1,312 @@
+"""Which jobs does a list show?
+
+From the state come those that it remembers, from the history those that it has forgotten. The state is read first,
+then what the history is about to write, then the history: a job only ever moves that way, so none is missed, and one
+that is met twice is shown as it was met first.
+
+Rules: L1  newest first, so that page one is what a person just did
+       L2  `after` names the last job of the page before; jobs that arrive, end or are forgotten meanwhile don't move
+           the next page
+       L3  `total` counts every match that the state remembers, also those beyond the page
+       L4  members that never became records are listed too, where members are wanted
+Limits: without a filter beyond states, and while there is no array, a page costs its own length. Else every remembered
+job is looked at, in slices, so that a long look never holds up the writer. The history is asked only where a page
+reaches down to a job that was forgotten.
+"""
+
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import groupby, islice
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.array import INDEX_MAX, Spans, contains, count_of, index_of, member_id, parse_job_ref
+from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.ids import JOB_ID_MAX, JobId, TenantName
+from stoker.brain.domain.job import Job, lazy_member
+from stoker.brain.domain.job_filter import JobFilter, narrows
+from stoker.brain.domain.lifecycle import JOB_STATES, JobState, states_named
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.admit.tenant import tenant_gone
+from stoker.brain.state.cluster import ClusterState
+from stoker.control.access import Sight
+from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.job_lookup import history_failed, record_of
+from stoker.ports import Clock, HistoryFailed
+from stoker.wire.rest.decode import bad_value
+from stoker.wire.rest.job import LIST_MAX, JobListQuery
+from stoker.wire.timestamp import parse_moment
+
+SLICE: Final = 1_000
+"""Jobs looked at before others get a turn: below a millisecond."""
+OFFSET_MAX: Final = 100_000
+"""Who wants to see further pages with `after`, which costs the same for every page."""
+ARRAYS_PER_TURN: Final = 100
+"""Records of arrays read from the history at once."""
+
+
+class Page(NamedTuple):
+    """Which part of the matches. `before` is exclusive: ids from there on aren't shown."""
+
+    limit: int
+    offset: int = 0
+    before: JobId = JobId(JOB_ID_MAX + 1)
+
+    @property
+    def reach(self) -> int:
+        """So many rows are wanted, to know whether there is one more."""
+        return self.offset + self.limit + 1
+
+
+class Found(NamedTuple):
+    jobs: list[Job]
+    total: int
+    last: JobId | None
+    """After which the next page begins; None = there is none."""
+
+
+class Unborn(NamedTuple):
+    """Members of one array that match and are no records."""
+
+    array: Job
+    spans: Spans
+
+
+async def page_of(control: ControlPlane, limit: int, offset: int = 0, after: str = "") -> Page:
+    """Raises: StokerError `bad_job_id`, `bad_parameter`, `job_unknown`, `history_unavailable`."""
+    if offset > OFFSET_MAX:
+        wanted = f"at most {OFFSET_MAX}; `after` with the last id of a page leads to the next one"
+        raise bad_value("offset", wanted=wanted, got=str(offset), kind="parameter")
+    before = JobId(JOB_ID_MAX + 1) if not after else await _place_of(control, after)
+    return Page(min(limit, LIST_MAX), offset, before)
+
+
+async def _place_of(control: ControlPlane, after: str) -> JobId:
+    """The id by which a job or member stands in the order."""
+    ref = parse_job_ref(after)
+    if ref.members is None:
+        return ref.job
+    array = await record_of(control, ref.job)
+    index = ref.members[0][0]
+    spec = array.spec.array if array is not None and array.members is not None else None
+    if spec is None or count_of(ref.members) > 1 or not contains(spec.indexes, index):
+        hint = "use the `next` of the page before, or the last id on it"
+        raise StokerError(refuse("job_unknown", f"there is no member {str(ref)[:80]} to go on after", hint))
+    return member_id(ref.job, spec, index)
+
+
+def filter_of(query: JobListQuery, now: Instant, sees: Sight) -> JobFilter:
+    """What a query of jobs asks for. Raises: StokerError `bad_parameter`, `unknown_state`, `bad_moment`."""
+    if query.tenant and query.tenant_id and query.tenant != query.tenant_id:
+        raise bad_value("tenant_id", wanted="left out beside `tenant`", got="another tenant", kind="parameter")
+    return JobFilter(
+        states=states_of(query.state, states_named),
+        tenant=query.tenant or query.tenant_id,
+        job_class=JobClass(query.job_class) if query.job_class else None,
+        user=query.user,
+        name=query.name,
+        since=Instant(parse_moment(query.since, now)) if query.since else NEVER,
+        until=Instant(parse_moment(query.until, now)) if query.until else NEVER,
+        members=query.members,
+        # Whoever could ask for a hidden name would learn it by what matches.
+        among=sees.tenants() if query.user or query.name else None,
+    )
+
+
+def states_of(text: str, named: Callable[[str], tuple[JobState, ...]]) -> tuple[JobState, ...]:
+    """The states of a list of words with commas between. Empty = every state.
+
+    Raises: StokerError `unknown_state`, naming the words that are known.
+    """
+    found: dict[JobState, None] = {}
+    for word in text.split(",") if text else ():
+        states = named(word.strip())
+        if not states:
+            raise StokerError(_unknown_state(word))
+        found.update(dict.fromkeys(states))
+    return tuple(found)
+
+
+def _unknown_state(word: str) -> Refusal:
+    known = sorted({name for state, words in JOB_STATES.items() for name in (state.value, words.dgpu, words.mvp)})
+    message = f"{word.strip()[:80]!r} is not a state of a job"
+    return refuse(
+        "unknown_state", message, f"known are: {', '.join(known)}, and the short words of squeue", got=word[:80]
+    )
+
+
+async def select(control: ControlPlane, wanted: JobFilter, page: Page) -> Found:
+    """The page of jobs that match. Raises: StokerError `unknown_tenant`, `history_unavailable`."""
+    found = await _selected(control, wanted, page)
+    if wanted.tenant and not found.jobs and page == Page(page.limit):
+        check_tenant(control.committer.state, wanted.tenant)
+    return found
+
+
+def check_tenant(state: ClusterState, name: str) -> None:
+    """Of a tenant about which nothing was found: is there one of that name? Else a misspelt name would look as if it
+    had no jobs. One that was deleted is found as long as its jobs are.
+
+    Raises: StokerError `unknown_tenant`.
+    """
+    gone = tenant_gone(state, TenantName(name))
+    if gone is not None:
+        raise StokerError(gone)
+
+
+async def _selected(control: ControlPlane, wanted: JobFilter, page: Page) -> Found:
+    remembered, total = await _remembered(control, wanted, page)
+    rows: dict[JobId, Job | None] = {job.id: job for job in remembered}
+    floor = remembered[-1].id if len(remembered) == page.reach else JobId(0)
+    if _reaches_the_forgotten(control, wanted, floor):
+        try:
+            async for job, record in _forgotten(control, wanted, page):
+                rows.setdefault(job, record)
+            return await _found(control, rows, total, page)
+        except HistoryFailed as fault:
+            raise history_failed(fault) from fault
+    return await _found(control, rows, total, page)
+
+
+async def _found(control: ControlPlane, rows: dict[JobId, Job | None], total: int, page: Page) -> Found:
+    ids = sorted(rows, reverse=True)[page.offset : page.reach]
+    shown = ids[: page.limit]
+    stored = [job for job in shown if rows[job] is None]
+    records = {job.id: job for job in await control.history.store.jobs(stored)} if stored else {}
+    jobs = [rows[job] or records.get(job) for job in shown]
+    # What was trimmed from the history since is left out.
+    return Found([job for job in jobs if job is not None], total, shown[-1] if len(ids) > page.limit else None)
+
+
+async def _remembered(control: ControlPlane, wanted: JobFilter, page: Page) -> tuple[list[Job], int]:
+    """The newest `page.reach` rows of the state, and how many match in all."""
+    state = control.committer.state
+    ids = [state.indexes.by_state[each].ids for each in wanted.states or JobState]
+    if not narrows(wanted) and not state.indexes.arrays:
+        newest = islice(_newest_first(ids, page.before), page.reach)
+        return [state.jobs[job] for job in newest], sum(len(each) for each in ids)
+    arrays = sorted(state.indexes.arrays, reverse=True) if wanted.members else []
+    unborn = _unborn([state.jobs[each] for each in arrays if each in state.jobs], wanted)
+    # The lists change while others get a turn.
+    jobs, total = await _search(state, [list(each) for each in ids], wanted, page, control.clock)
+    total += sum(count_of(each.spans) for each in unborn)
+    rows = merge(jobs, _unborn_rows(unborn, page.before), key=_id_of, reverse=True)
+    return list(islice(rows, page.reach)), total
+
+
+async def _search(
+    state: ClusterState, ids: list[list[JobId]], wanted: JobFilter, page: Page, clock: Clock
+) -> tuple[list[Job], int]:
+    jobs: list[Job] = []
+    total = 0
+    for looked, job_id in enumerate(_newest_first(ids, Page(0).before), start=1):
+        if looked % SLICE == 0:
+            await clock.sleep(0)
+        job = state.jobs.get(job_id)
+        if job is None or not wanted.matches(job, state.shown_state(job)):
+            continue
+        total += 1
+        if job_id < page.before and len(jobs) < page.reach:
+            jobs.append(job)
+    return jobs, total
+
+
+def _newest_first(ids: list[list[JobId]], before: JobId) -> Iterator[JobId]:
+    return merge(*(_descending(each, before) for each in ids if each), reverse=True)
+
+
+def _descending(ids: list[JobId], before: JobId) -> Iterator[JobId]:
+    for at in range(bisect_left(ids, before) - 1, -1, -1):
+        yield ids[at]
+
+
+def _id_of(job: Job) -> JobId:
+    return job.id
+
+
+# -- members that are no records -----------------------------------------------------------------------------------
+
+
+def _unborn(arrays: Iterable[Job], wanted: JobFilter) -> list[Unborn]:
+    """L4. All members of one kind look alike, so one of them is asked."""
+    found: list[Unborn] = []
+    for array in arrays if wanted.members else ():
+        _, members = array.as_array
+        for spans in (members.lazy, *(gone.indexes for gone in members.cancelled)):
+            one = lazy_member(array, spans[0][0]) if spans else None
+            if one is not None and wanted.matches(one, one.state):
+                found.append(Unborn(array, spans))
+    return found
+
+
+def _unborn_rows(unborn: Sequence[Unborn], before: JobId) -> Iterator[Job]:
+    """Newest first. `unborn` is in the order of its arrays, newest first."""
+    for array, kinds in groupby(unborn, key=lambda each: each.array):
+        spec, _ = array.as_array
+        place = before - array.id - 1
+        if place <= 0:
+            continue
+        below = INDEX_MAX + 1 if place >= spec.count else index_of(array.id, spec, before)
+        for index in merge(*(_indexes_down(each.spans, below) for each in kinds), reverse=True):
+            member = lazy_member(array, index)
+            assert member is not None, f"member {index} is no longer lazy: {array.story()}"
+            yield member
+
+
+def _indexes_down(spans: Spans, below: int) -> Iterator[int]:
+    for first, last, step in reversed(spans):
+        if first < below:
+            top = min(last, first + (below - 1 - first) // step * step)
+            yield from range(top, first - 1, -step)
+
+
+# -- what the state has forgotten ----------------------------------------------------------------------------------
+
+
+def _reaches_the_forgotten(control: ControlPlane, wanted: JobFilter, floor: JobId) -> bool:
+    """May a forgotten job stand on the page, whose oldest row so far is `floor`? (0 = it isn't full.)"""
+    newest = control.history.newest_pruned
+    # Members that never became records have higher ids than the array that was forgotten.
+    return wanted.may_have_ended and newest > 0 and (wanted.members or newest >= floor)
+
+
+async def _forgotten(control: ControlPlane, wanted: JobFilter, page: Page) -> AsyncIterator[tuple[JobId, Job | None]]:
+    """The newest `page.reach` of them; None = its record is still to be read."""
+    known, history = control.committer.state.jobs, control.history
+    waiting = [job for job in history.ended().values() if job.id not in known]
+    for job in waiting:
+        if job.id < page.before and wanted.matches(job, job.state):
+            yield job.id, job
+    below, found = page.before, 0
+    while found < page.reach:
+        ids = await history.store.ids(wanted, below, page.reach)
+        for job_id in ids:
+            if job_id not in known:
+                found += 1
+                yield job_id, None
+        if len(ids) < page.reach:
+            break
+        below = ids[-1]
+    if wanted.members:
+        arrays = [job for job in waiting if job.members is not None]
+        async for member in _forgotten_unborn(control, wanted, page, arrays):
+            yield member.id, member
+
+
+async def _forgotten_unborn(
+    control: ControlPlane, wanted: JobFilter, page: Page, arrays: Sequence[Job]
+) -> AsyncIterator[Job]:
+    """L4. `arrays` aren't in the store yet."""
+    known, below, found = control.committer.state.jobs, page.before, 0
+    for member in islice(_unborn_rows(_unborn(arrays, wanted), page.before), page.reach):
+        yield member
+    while found < page.reach:
+        stored = await control.history.store.arrays(below, ARRAYS_PER_TURN)
+        unborn = _unborn([array for array in stored if array.id not in known], wanted)
+        for member in islice(_unborn_rows(unborn, page.before), page.reach - found):
+            found += 1
+            yield member
+        if len(stored) < ARRAYS_PER_TURN:
+            return
+        below = stored[-1].id

@@ -1,0 +1,99 @@
+"""How often may one principal ask, and what of whoever tries one wrong token after another?
+
+Rules: R1  each principal has a bucket that holds `BURST_S` seconds' worth of requests and refills at the rate; an empty
+           one is refused with the time after which a request fits
+       R2  up to `WRONG_MAX` wrong tokens a minute are refused one by one, as what they are; from the next one on all of
+           them are told to come back when the minute is over. A good token is never refused for it
+       R3  of wrong tokens nothing is kept but how many there were; the log has at most one line a minute about them
+Limits: `PRINCIPALS_MAX` buckets are kept. Beyond them the one that was used longest ago goes, and
+        begins anew when it comes back.
+"""
+
+from math import ceil
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.ids import Principal
+from stoker.brain.domain.units import Mono
+from stoker.control.control_ports import World
+
+BURST_S: Final = 2.0
+PRINCIPALS_MAX: Final = 20_000
+WRONG_MAX: Final = 10_000
+"""A script with an old token, run on every node of a large cluster, stays below it; guessing 256 bits doesn't end."""
+MINUTE_S: Final = 60.0
+
+
+class _Bucket(NamedTuple):
+    left: float
+    at: Mono
+
+
+class Rates:
+    """Requests of each principal (R1)."""
+
+    def __init__(self, world: World, *, per_second: float) -> None:
+        """`per_second` 0 = as many as come."""
+        self._clock = world.clock
+        self._per_second = per_second
+        self._size = max(1.0, per_second * BURST_S)
+        self._buckets: dict[Principal, _Bucket] = {}
+
+    def take(self, principal: Principal) -> None:
+        """One request. Raises: StokerError `rate_limited`."""
+        if not self._per_second:
+            return
+        now = self._clock.mono()
+        # Taken out and put in again, so that the first is the one that was used longest ago.
+        left, at = self._buckets.pop(principal, _Bucket(self._size, now))
+        left = min(self._size, left + (now - at) * self._per_second)
+        fits = left >= 1.0
+        self._buckets[principal] = _Bucket(left - 1.0 if fits else left, now)
+        if len(self._buckets) > PRINCIPALS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+        if not fits:
+            raise self._limited(principal, ceil((1.0 - left) / self._per_second))
+
+    def _limited(self, principal: Principal, after_s: int) -> StokerError:
+        return StokerError(
+            refuse(
+                "rate_limited",
+                f"{principal} asks more often than {self._per_second:g} times a second",
+                f"wait {after_s} s, and ask for many jobs in one request; the rate is `http.rate_per_principal`",
+                per_second=f"{self._per_second:g}",
+                retry_after_s=after_s,
+            )
+        )
+
+
+class WrongTokens:
+    """Tokens that are not known (R2, R3)."""
+
+    def __init__(self, world: World, *, wrong_max: int = WRONG_MAX) -> None:
+        self._clock = world.clock
+        self._telemetry = world.telemetry
+        self._wrong_max = wrong_max
+        self._count = 0
+        self._since = Mono(float("-inf"))
+
+    def note(self) -> None:
+        """One more. Raises: StokerError `too_many_wrong_tokens`."""
+        now = self._clock.mono()
+        if now - self._since >= MINUTE_S:
+            self._since, self._count = now, 0
+        self._count += 1
+        self._telemetry.count("wrong_tokens")
+        if self._count <= self._wrong_max:
+            return
+        after_s = max(1, ceil(self._since + MINUTE_S - now))
+        if self._count == self._wrong_max + 1:
+            self._telemetry.warn("too_many_wrong_tokens", wrong_max=self._wrong_max, for_s=after_s)
+        raise StokerError(
+            refuse(
+                "too_many_wrong_tokens",
+                f"more than {self._wrong_max} wrong tokens came within a minute",
+                f"wait {after_s} s; then see that the whole token is sent, and to the right control plane",
+                wrong_max=self._wrong_max,
+                retry_after_s=after_s,
+            )
+        )

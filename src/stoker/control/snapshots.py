@@ -1,0 +1,168 @@
+"""How does a control plane find its state again, and how is that kept short?
+
+Rules: N1  a snapshot is of one position, taken in slices between which others run, and saved only once that position
+           is durable
+       N2  a snapshot that can't be saved is a warning: the log still holds everything
+       N3  a snapshot waits for the history, from which the log could no longer be told once it is trimmed; but not
+           longer than `HELD_S_MAX` or `HELD_FACTS_MAX`, so that no broken history makes the log grow without end
+       N4  recovery never guesses: a record that can't be read or applied ends the start with its position
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import Position
+from stoker.brain.domain.units import Mono
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import load_snapshot, snapshot_chunks
+from stoker.control.committer import Committer
+from stoker.control.control_ports import World
+from stoker.control.feed import FEED_MAX, Entry
+from stoker.control.history import Recorder
+from stoker.control.replay import LogTooNew, replayed
+from stoker.ports import EventLog, LogDamaged, LogFailed
+
+HELD_S_MAX: Final = 3_600.0
+"""How long a snapshot waits for a history that can't be written: long enough to free a disk."""
+HELD_FACTS_MAX: Final = 500_000
+"""The same in facts: the next start replays them in about ten seconds."""
+REST_S: Final = 0.001
+"""Between two slices. Without a rest the loop gives Python away and takes it back before the log's thread has woken up:
+an append then waited for the whole snapshot, 110 ms."""
+RELIEF_EVERY: Final = 1_000
+
+Begin = Callable[[ClusterState], Recorder]
+"""Makes the recorder of the history that goes on from this state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What the log adds up to, and its newest facts."""
+
+    state: ClusterState
+    snapshot: Position
+    """Of the newest snapshot that was there; 0 = none."""
+    recent: Sequence[Entry]
+    history: Recorder
+
+
+async def recover(log: EventLog, world: World, begin: Begin) -> Recovered:
+    """Read the newest snapshot and every record after it. The log is open already.
+
+    Raises: LogDamaged.
+    """
+    began = world.clock.mono()
+    stored = await log.snapshot()
+    state = ClusterState() if stored is None else _loaded(stored.position, stored.chunks)
+    since: Final = state.position
+    history = begin(state)
+    recent: deque[Entry] = deque(maxlen=FEED_MAX)
+    async for position, record in log.follow(since):
+        entry = replayed(state, position, record)
+        history.note(state, *entry)
+        recent.append(entry)
+        if position % RELIEF_EVERY == 0:
+            await history.relieve()
+    world.telemetry.event(
+        "recovered",
+        position=state.position,
+        snapshot=since,
+        replayed=state.position - since,
+        jobs=len(state.jobs),
+        nodes=len(state.nodes),
+        epoch=state.epoch,
+        took_ms=round((world.clock.mono() - began) * 1_000),
+    )
+    return Recovered(state, since, tuple(recent), history)
+
+
+async def state_of(log: EventLog) -> ClusterState:
+    """What a log adds up to, without whatever else a control plane keeps of it. The log is open already.
+
+    Raises: LogDamaged.
+    """
+    stored = await log.snapshot()
+    state = ClusterState() if stored is None else _loaded(stored.position, stored.chunks)
+    async for position, record in log.follow(state.position):
+        replayed(state, position, record)
+    return state
+
+
+def _loaded(position: Position, chunks: Sequence[bytes]) -> ClusterState:
+    try:
+        state = load_snapshot(chunks)
+    except ValueError as fault:
+        raise LogTooNew(f"the snapshot at {position} is unknown to this version: {fault}") from fault
+    if state.position != position:
+        raise LogDamaged(f"the snapshot stored as {position} is of position {state.position}")
+    return state
+
+
+class Snapshots:
+    """Takes a snapshot every `interval_s` when something changed."""
+
+    def __init__(
+        self, committer: Committer, log: EventLog, world: World, recovered: Recovered, *, interval_s: float
+    ) -> None:
+        self._committer = committer
+        self._log = log
+        self._history = recovered.history
+        self._kept = recovered.snapshot
+        self._clock = world.clock
+        self._telemetry = world.telemetry
+        self._interval_s = interval_s
+        self._saved = committer.durable
+        self._saved_at = world.clock.mono()
+        self._held_since: Mono | None = None
+
+    def age_s(self) -> float:
+        """Seconds for which facts have been in no snapshot, counted from the last one; 0 when it holds all of them."""
+        return 0.0 if self._committer.state.position == self._saved else self._clock.mono() - self._saved_at
+
+    async def run(self) -> None:
+        """Until cancelled, or until the writer has stopped."""
+        while not self._committer.failed.is_set():
+            await self._clock.sleep(self._interval_s)
+            await self.save()
+
+    async def save(self) -> None:
+        """Take one now, unless nothing changed since the last."""
+        if self._committer.state.position == self._saved or self._committer.failed.is_set():
+            return
+        began = self._clock.mono()
+        position = self._committer.state.position
+        slices = snapshot_chunks(self._committer.state)
+        chunks = [next(slices)]  # from here on it is of this position, whatever happens meanwhile
+        try:
+            await self._committer.settled()
+            if not await self._told(position):
+                return
+            for chunk in slices:
+                chunks.append(chunk)
+                await self._clock.sleep(REST_S)
+            await self._log.save_snapshot(position, chunks)
+        except (StokerError, LogFailed) as fault:
+            self._telemetry.count("snapshot_faults")
+            self._telemetry.warn("snapshot_failed", position=position, error=str(fault))
+            return
+        self._saved, self._kept, self._saved_at = position, position, self._clock.mono()
+        self._telemetry.observe("snapshot", self._clock.mono() - began)
+        self._telemetry.gauge("snapshot_position", position)
+
+    async def _told(self, position: Position) -> bool:
+        """N3. May the log forget what happened up to `position`?"""
+        if await self._history.flush(position):
+            self._held_since = None
+            return True
+        if self._held_since is None:
+            self._held_since = self._clock.mono()
+        held_s, facts = self._clock.mono() - self._held_since, position - self._kept
+        if held_s < HELD_S_MAX and facts < HELD_FACTS_MAX:
+            self._telemetry.count("snapshots_held")
+            self._telemetry.warn("snapshot_held", position=position, facts=facts, held_s=round(held_s))
+            return False
+        self._telemetry.warn("snapshot_without_history", position=position, facts=facts, held_s=round(held_s))
+        return True

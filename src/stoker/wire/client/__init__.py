@@ -1,0 +1,58 @@
+"""The Python client of the REST interface: one description of the endpoints, a blocking and an asyncio client over it.
+
+The command line and programs use it. It never imports a runtime. The public names below are imported on first use, so
+that one part of this package doesn't load all of it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stoker.brain.domain.errors import StokerError
+    from stoker.wire.client.async_client import AsyncClient
+    from stoker.wire.client.endpoints import LogPart
+    from stoker.wire.client.servers import DEFAULT_SERVER
+    from stoker.wire.client.staleness import Notice, Stale, Waiting
+    from stoker.wire.client.sync_client import Client
+    from stoker.wire.rest.job import JobListQuery
+    from stoker.wire.rest.log import LogQuery
+    from stoker.wire.rest.submit import JobBody
+    from stoker.wire.rest.task import TaskListQuery
+
+__all__ = [
+    "DEFAULT_SERVER",
+    "AsyncClient",
+    "Client",
+    "JobBody",
+    "JobListQuery",
+    "LogPart",
+    "LogQuery",
+    "Notice",
+    "Stale",
+    "StokerError",
+    "TaskListQuery",
+    "Waiting",
+]
+
+_MODULE_OF = {
+    "DEFAULT_SERVER": "stoker.wire.client.servers",
+    "AsyncClient": "stoker.wire.client.async_client",
+    "Client": "stoker.wire.client.sync_client",
+    "JobBody": "stoker.wire.rest.submit",
+    "JobListQuery": "stoker.wire.rest.job",
+    "LogPart": "stoker.wire.client.endpoints",
+    "LogQuery": "stoker.wire.rest.log",
+    "Notice": "stoker.wire.client.staleness",
+    "Stale": "stoker.wire.client.staleness",
+    "StokerError": "stoker.brain.domain.errors",
+    "TaskListQuery": "stoker.wire.rest.task",
+    "Waiting": "stoker.wire.client.staleness",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use."""
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)

@@ -1,0 +1,22 @@
+"""A control plane per test."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.http.people import People, people_in
+from tests.api.http.plane import Plane, plane_in
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    async with plane_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def people(tmp_path: Path) -> AsyncIterator[People]:
+    """One that wants tokens, and people who have some."""
+    async with people_in(tmp_path) as made:
+        yield made

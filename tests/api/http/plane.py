@@ -1,0 +1,200 @@
+"""A control plane without sockets: the real application over the real parts and a real store in a folder.
+
+Agents are played through `Sessions`, the seam that their gRPC streams use too.
+"""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI
+
+from stoker.adapters.clock import SystemClock
+from stoker.adapters.entropy import SystemEntropy
+from stoker.adapters.logs import StructuredTelemetry
+from stoker.adapters.metrics import Metrics
+from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.api.http.app import create_app
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import GpuUuid, NodeName
+from stoker.brain.domain.instruction import Signal, Start, Stop
+from stoker.brain.domain.job import EndCause, TaskEnd
+from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.report import LogChunk, Registration, Started, TaskFinished, TaskInventory
+from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_ports import World
+from stoker.live.settings.control import ControlSettings
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401  # the tests look into whatever came
+        return json.loads(self.body)
+
+
+class Plane:
+    """One control plane and a way to ask it."""
+
+    def __init__(self, control: ControlPlane, log: io.BytesIO | None = None) -> None:
+        self.control = control
+        self._log = log or io.BytesIO()
+        self.app: FastAPI = create_app(control)
+
+    async def ask(self, method: str, target: str, body: object = None, headers: dict[str, str] | None = None) -> Reply:
+        """One request. `body` is sent as it is when it is bytes, else as JSON."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await asgi_ask(self.app, method, target, data, {"host": "127.0.0.1:8080", **(headers or {})})
+
+    async def get(self, target: str) -> Reply:
+        return await self.ask("GET", target)
+
+    def log_text(self) -> str:
+        """All that it has logged."""
+        return self._log.getvalue().decode()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Let the loop run until something holds; five seconds at most."""
+        async with asyncio.timeout(5):
+            while not holds():
+                await self.control.clock.sleep(0.002)
+
+    async def join(
+        self, name: str, gpus: int = 4, model: str = "Tesla V100-SXM2-32GB", *, leases: bool = False
+    ) -> "Agent":
+        inventory = Inventory(
+            boot_id="boot",
+            address="127.0.0.1",
+            gpus=tuple(
+                Gpu(uuid=GpuUuid(f"GPU-{name}-{i}"), index=i, model=model, memory_mb=32_768) for i in range(gpus)
+            ),
+            cpus=16,
+            memory_mb=64_000,
+            keeps_leases=leases,
+        )
+        node = NodeName(name)
+        welcome = await self.control.sessions.register(Registration(node=node, inventory=inventory))
+        agent = Agent(self, node, welcome.session)
+        await agent.stream.receive(TaskInventory(boot_id="boot", tasks=()))
+        return agent
+
+
+class Agent:
+    """A node whose tasks do what the test says."""
+
+    def __init__(self, plane: Plane, node: NodeName, session: str) -> None:
+        self.node = node
+        self._plane, self._session = plane, session
+        self.stream = plane.control.sessions.attach(session)
+        self._outgoing = self.stream.outgoing()
+
+    async def next_start(self) -> Start:
+        async with asyncio.timeout(5):
+            while True:
+                message = await anext(self._outgoing)
+                if isinstance(message, Start):
+                    return message
+
+    async def next_stop(self) -> Stop:
+        async with asyncio.timeout(5):
+            while True:
+                message = await anext(self._outgoing)
+                if isinstance(message, Stop):
+                    return message
+
+    async def next_signal(self) -> Signal:
+        async with asyncio.timeout(5):
+            while True:
+                message = await anext(self._outgoing)
+                if isinstance(message, Signal):
+                    return message
+
+    async def run(self) -> Start:
+        """Take the next start and say that its process runs."""
+        start = await self.next_start()
+        now = self._plane.control.clock.now()
+        await self.stream.receive(Started(key=start.key, at=now, pid=7))
+        return start
+
+    async def end(self, start: Start, exit_code: int = 0, cause: EndCause = EndCause.EXITED) -> None:
+        end = TaskEnd(cause=cause, at=self._plane.control.clock.now(), exit_code=exit_code)
+        await self._plane.control.sessions.finished(TaskFinished(node=self.node, key=start.key, end=end))
+
+    async def serve_log(self, written: bytes, *, ended: bool = True) -> None:
+        """Answer every read of output with a part of `written`, for as long as the test lets it."""
+        sessions = self._plane.control.sessions
+        async for request in sessions.log_requests(self._session):
+            begin = request.offset if request.offset >= 0 else max(0, len(written) + request.offset)
+            data = written[begin : begin + request.limit]
+            chunk = LogChunk(request=request.request, offset=begin, data=data, size=len(written), ended=ended)
+            sessions.log_chunk(self._session, chunk)
+
+
+@asynccontextmanager
+async def plane_in(
+    folder: Path, settings: ControlSettings | None = None, *, open_to_owner: bool = True
+) -> AsyncIterator[Plane]:
+    clock, written = SystemClock(), io.BytesIO()
+    telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=written)
+    world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
+    log, history = SqliteLog(folder, telemetry=telemetry), SqliteHistory(folder)
+    await log.open()
+    try:
+        control = await recover_control(settings or ControlSettings(), log, history, world, open_to_owner=open_to_owner)
+        async with active(control):
+            yield Plane(control, written)
+    finally:
+        await history.close()
+        await log.close()
+
+
+async def asgi_ask(app: FastAPI, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
+    """What a server would hand to the application, and what it would get back."""
+    sent: list[dict[str, Any]] = []
+    gone = asyncio.Event()
+    incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        for message in incoming:
+            return message
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:  # noqa: ANN401  # an ASGI message
+        sent.append(message)
+
+    await app(scope_of(method, target, body, headers), receive, send)
+    first = sent[0]
+    answered = {name.decode().lower(): value.decode("latin-1") for name, value in first["headers"]}
+    return Reply(first["status"], answered, b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+def scope_of(method: str, target: str, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
+    """The head of a request, as a server hands it to an application."""
+    path, _, query = target.partition("?")
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    if body and "content-length" not in headers:
+        raw.append((b"content-length", str(len(body)).encode()))
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode("latin-1"),
+        "root_path": "",
+        "headers": raw,
+        "client": ("127.0.0.1", 50_000),
+        "server": ("127.0.0.1", 8080),
+        "state": {},
+    }

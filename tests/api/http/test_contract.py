@@ -1,0 +1,120 @@
+"""Does the application keep its own OpenAPI document, whatever is sent?"""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.transport import Response
+from schemathesis.specs.openapi.checks import (
+    allow_header_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from stoker.api.http import logs
+from tests.api.http.people import People, Person
+from tests.api.http.plane import Plane
+
+Case = schemathesis.Case[Any]
+BASE = "http://127.0.0.1:8080"
+EXAMPLES = 20
+"""Per path, method and mode: a few seconds in all."""
+ROLE_EXAMPLES = 4
+"""Of those who may do less: most is refused by the role or the tenant alone."""
+OURS = ("host", "origin", "authorization")
+ENDLESS = "/api/v1/events"
+CHECKS = [
+    *(not_a_server_error, status_code_conformance, content_type_conformance),
+    *(response_schema_conformance, allow_header_conformance),
+]
+
+
+def keep(checked: Plane | Person, case: Case, loop: asyncio.AbstractEventLoop) -> None:
+    """Send one generated request over the loop that the application lives on, and hold the answer to the document."""
+    prepared = requests.Request(**_kwargs(case)).prepare()
+    # Who follows the output of a job that runs is answered for as long as it does.
+    target = (prepared.url or "").removeprefix(BASE).replace("follow=true", "follow=false") or "/"
+    body = prepared.body.encode() if isinstance(prepared.body, str) else bytes(prepared.body or b"")  # type: ignore[arg-type]  # requests prepares text or bytes here
+    headers = {
+        name: value
+        for name, value in prepared.headers.items()
+        if name.lower() not in ("host", "origin", "authorization")
+    }
+    asked = checked.ask(prepared.method, target, body, headers)
+    reply = asyncio.run_coroutine_threadsafe(asked, loop).result(timeout=30)
+    answered = Response(
+        status_code=reply.status,
+        headers={name: [value] for name, value in reply.headers.items()},
+        content=reply.body,
+        request=prepared,
+        elapsed=timedelta(0).total_seconds(),
+        verify=False,
+    )
+    case.validate_response(answered, checks=CHECKS)
+
+
+def _kwargs(case: Case) -> dict[str, Any]:
+    kwargs = case.as_transport_kwargs(base_url=BASE)
+    return {
+        name: kwargs[name]
+        for name in ("method", "url", "headers", "params", "data", "json", "cookies")
+        if name in kwargs
+    }
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+async def test_no_request_gets_a_5xx_or_what_the_document_does_not_say(plane: Plane, mode: GenerationMode) -> None:
+    assert await kept(plane, plane, mode, EXAMPLES) > 150
+
+
+@pytest.mark.parametrize("who", ["admin", "anna", "bert", "viewer", "guest", "agent", "nobody"])
+async def test_nor_does_anybody_with_a_token_or_without(
+    people: People, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anna's are the jobs that most requests name; Bert is of another tenant."""
+    monkeypatch.setattr(logs, "LOG_WAIT_MAX_S", 0.01)
+    assert await kept(people.plane, getattr(people, who), GenerationMode.POSITIVE, ROLE_EXAMPLES, people.anna) > 50
+
+
+async def kept(
+    plane: Plane, asking: Plane | Person, mode: GenerationMode, examples: int, submitting: Plane | Person | None = None
+) -> int:
+    """How many requests got what the document says."""
+    agent = await plane.join("n")
+    await (submitting or plane).ask("POST", "/api/v1/jobs", {"jobs": [{"command": "x"}] * 3})
+    serving = asyncio.create_task(agent.serve_log(b"written\n"))
+    schema = schemathesis.openapi.from_dict(plane.app.openapi())
+    loop, paths = asyncio.get_running_loop(), list[str]()
+    operations = [result.ok() for result in schema.get_all_operations()]  # type: ignore[union-attr]  # the document is valid: another test says so
+    assert len(operations) > 20
+    for operation in operations:
+        if operation.path == ENDLESS:
+            continue
+
+        @given(case=operation.as_strategy(mode))
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def fuzz(case: Case) -> None:
+            keep(asking, case, loop)
+            paths.append(case.path)
+
+        # A path whose parts are free text has no wrong value to try.
+        with contextlib.suppress(Unsatisfiable):
+            await asyncio.to_thread(fuzz)
+    serving.cancel()
+    return len(paths)

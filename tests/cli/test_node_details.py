@@ -1,0 +1,45 @@
+"""What `stoker node show` tells of a node."""
+
+import pytest
+
+from stoker.brain.domain.lifecycle import NodeState
+from stoker.cli.display.node_details import node_pairs, note_of
+from stoker.wire.rest.node import StrayView
+from tests.cli.views import node
+
+
+@pytest.mark.parametrize(
+    ("account", "allow_root", "words"),
+    [
+        ("root", False, "their own users"),
+        ("root", True, "their own users, or root where none is named"),
+        ("stoker-agent", False, "stoker-agent"),
+    ],
+)
+def test_as_whom_its_jobs_run_is_told(account: str, allow_root: bool, words: str) -> None:
+    assert dict(node_pairs(node(account=account, allow_root=allow_root)))["jobs run as"] == words
+
+
+def test_what_is_in_quarantine_is_told_apart_from_what_runs_there_against_our_will() -> None:
+    runs = StrayView(job="5", attempt=1, rank=0, gpus=("a",))
+    waits = StrayView(job="7", attempt=2, rank=1, gpus=("b", "c"), quarantined_since="2026-01-01T00:00:00Z")
+    shown = node(strays=[runs, waits])
+    assert note_of(shown) == "2 GPUs in quarantine; 1 tasks to clear away"
+    said = list(node_pairs(shown))
+    assert ("to clear away", "job 5 attempt 1 rank 0 on 1 GPUs") in said
+    (quarantine,) = (text for key, text in said if key == "in quarantine")
+    assert str(quarantine).startswith(
+        "job 7 attempt 2 rank 1 on 2 GPUs, lost 2026-01-01T00:00:00Z; until the agent here"
+    )
+
+
+def test_a_node_that_has_not_come_back_since_the_control_plane_began_to_lead_is_told_apart() -> None:
+    assert note_of(node()) == ""
+    assert note_of(node(schedulable=False)) == "no new work before it has reported to this control plane"
+    drained = node(schedulable=False, state=NodeState.DRAINED, drain="disk")
+    assert note_of(drained) == "drained: disk"
+
+
+def test_whether_silence_ever_moves_its_jobs_is_told() -> None:
+    assert dict(node_pairs(node(keeps_leases=True)))["leases"] == "kept"
+    assert "its jobs wait for it" in str(dict(node_pairs(node()))["leases"])
