@@ -28,8 +28,9 @@ from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Beat, Registration, TaskInventory
+from stoker.control.settings import GrpcSettings, HttpSettings
 from stoker.live.main import run_control
-from stoker.live.settings.control import ControlSettings, GrpcSettings, HttpSettings
+from stoker.live.settings.control import ControlSettings
 
 GPUS_PER_NODE = 8
 SETTLE_S = 6.0

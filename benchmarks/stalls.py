@@ -39,12 +39,14 @@ from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery
 from stoker.brain.state.commands import Cancel, PutTenant, Submit
-from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_plane import active
 from stoker.control.control_ports import World
 from stoker.control.queries.job_listing import page_of, select
 from stoker.control.queries.usage import usage_report
+from stoker.control.settings import SnapshotSettings
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.main import SWITCH_S, quiet_collector
-from stoker.live.settings.control import ControlSettings, SnapshotSettings
+from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
 
 SHAPES = 1_000
@@ -71,7 +73,7 @@ def spec(number: int, **fields: object) -> JobSpec:
 
 
 class Bench:
-    def __init__(self, control: ControlPlane, tenant: TenantName) -> None:
+    def __init__(self, control: LiveControlPlane, tenant: TenantName) -> None:
         self.control = control
         self._tenant = tenant
         self.collections: list[tuple[int, float]] = []

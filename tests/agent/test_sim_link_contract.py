@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from stoker.control.control_plane import ControlPlane
+from stoker.live.control_plane import LiveControlPlane
 from tests.contracts import link as contract
 from tests.rig.assembly import ControlProcess
 from tests.rig.sim_link import SimLink
@@ -22,7 +22,7 @@ class SimBench:
     process: ControlProcess
 
     @property
-    def control(self) -> ControlPlane:
+    def control(self) -> LiveControlPlane:
         return self.process.parts
 
     async def go_away(self) -> None:

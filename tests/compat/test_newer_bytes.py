@@ -16,8 +16,9 @@ from stoker.adapters.record_check import checksum
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.state.snapshot_format import framed, unframed
 from stoker.cli.wiring.restore import restore_backup
+from stoker.control.settings import GrpcSettings, HttpSettings
 from stoker.live.main import run_control
-from stoker.live.settings.control import ControlSettings, GrpcSettings, HttpSettings
+from stoker.live.settings.control import ControlSettings
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Part, Writing, read_backup
 from stoker.wire.versions import PRODUCT
 from tests.compat.make_backup import HERE

@@ -22,8 +22,8 @@ from stoker.brain.domain.report import Beat, LogChunk, Registration, Started, Ta
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Cancel, SignalJob, Submit
 from stoker.brain.state.events.job import JobSubmitted
-from stoker.control.control_plane import ControlPlane
-from stoker.live.output_reader import LogPlace
+from stoker.control.control_ports import LogPlace
+from stoker.live.control_plane import LiveControlPlane
 
 T = TypeVar("T")
 NODE: Final = NodeName("node-1")
@@ -39,7 +39,7 @@ class Bench(Protocol):
     def link(self) -> Link: ...
 
     @property
-    def control(self) -> ControlPlane: ...
+    def control(self) -> LiveControlPlane: ...
 
     async def go_away(self) -> None:
         """The control plane's process ends; its address answers nobody."""

@@ -20,9 +20,10 @@ from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Beat, Registration, Started, TaskFinished, TaskInventory, TaskPhase, TaskStatus
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.brain.state.events.job import JobSubmitted
-from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_plane import active
 from stoker.control.control_ports import World
 from stoker.control.supervisor import Duties
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.settings.control import ControlSettings
 from stoker.live.streams import BeatAnswer, Message
 from stoker.ports import LogFailed
@@ -70,7 +71,7 @@ class GatedLog(SimLog):
 
 
 class Stage:
-    def __init__(self, control: ControlPlane, log: GatedLog, disk: SimDisk, duties: Duties, notes: Notes) -> None:
+    def __init__(self, control: LiveControlPlane, log: GatedLog, disk: SimDisk, duties: Duties, notes: Notes) -> None:
         self.control = control
         self.log = log
         self.disk = disk

@@ -12,7 +12,8 @@ from stoker.brain.domain.quota import Pools
 from stoker.brain.state.commands import Cancel, DrainNode, SetPools, Submit
 from stoker.control import audit_trail, history
 from stoker.control.audit_actions import Asked
-from stoker.live.settings.control import ControlSettings, HistorySettings
+from stoker.control.settings import HistorySettings
+from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryBatch, HistoryFailed, HistoryMark
 from tests.control.audit_stage import rows_of, told, written
 from tests.control.history_stage import FULL, archive_of

@@ -7,7 +7,8 @@ from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.state.commands import DrainNode, ForgetNode, Requeue, ResumeNode
-from stoker.live.settings.control import ControlSettings, HistorySettings
+from stoker.control.settings import HistorySettings
+from stoker.live.settings.control import ControlSettings
 from tests.control.history_stage import FORGETFUL, FULL, archive_of, run_one
 from tests.control.stage import ANNA, running, stage, virtual
 

@@ -12,7 +12,7 @@ from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.report import Beat, LogChunk, TaskInventory
 from stoker.brain.state.commands import Command, ForgetNode, ReportStarted
 from stoker.brain.state.events.union import Event
-from stoker.live.output_reader import LogPlace
+from stoker.control.control_ports import LogPlace
 from tests.control.stage import ANNA, Stage, running, stage, virtual
 
 

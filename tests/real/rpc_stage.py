@@ -20,10 +20,12 @@ from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.tenant import NO_TENANT, Tenant
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.commands import CreateToken, PutTenant, RevokeToken
-from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_plane import active
 from stoker.control.control_ports import World
+from stoker.control.settings import GrpcSettings
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings.control import ControlSettings, GrpcSettings
+from stoker.live.settings.control import ControlSettings
 from stoker.wire.token import bearer, digest_of, fresh_token, id_of
 
 
@@ -31,7 +33,7 @@ from stoker.wire.token import bearer, digest_of, fresh_token, id_of
 class RpcStage:
     """One control plane and a channel to it."""
 
-    control: ControlPlane
+    control: LiveControlPlane
     port: int
     channel: aio.Channel
     said: io.BytesIO

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from stoker.control.settings import GrpcSettings, HttpSettings
 from stoker.live.main import run_control
-from stoker.live.settings.control import ControlSettings, GrpcSettings, HttpSettings, LogSettings
+from stoker.live.settings.control import ControlSettings, LogSettings
 from stoker.wire.client.sync_client import Client, JobBody
 from tests.real.tokens import tokens_of
 

@@ -12,10 +12,12 @@ from grpc import aio
 from stoker.adapters.clock import SystemClock
 from stoker.agent.link_grpc import _REFUSALS, GrpcLink
 from stoker.agent.ports import LinkDown
-from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_plane import active
 from stoker.control.control_ports import World
+from stoker.control.settings import GrpcSettings
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings.control import ControlSettings, GrpcSettings
+from stoker.live.settings.control import ControlSettings
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import agent_pb2_grpc
 from tests.contracts import link as contract
@@ -26,7 +28,7 @@ from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 
 @dataclass
 class GrpcBench:
-    control: ControlPlane
+    control: LiveControlPlane
     link: GrpcLink
     server: AsyncExitStack = field(repr=False)
 

@@ -21,7 +21,8 @@ from stoker.brain.domain.units import Instant
 from stoker.control import rate_limit as live_rates
 from stoker.control.audit_actions import Asked
 from stoker.control.audit_trail import AuditTrail
-from stoker.live.settings.control import ControlSettings, HttpSettings
+from stoker.control.settings import HttpSettings
+from stoker.live.settings.control import ControlSettings
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import job_pb2
 from stoker.wire.gen.agent_pb2_grpc import SchedulerServiceStub

@@ -19,9 +19,10 @@ from stoker.brain.failover.timing import FAST
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.control.backup import Backups
-from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_plane import active
 from stoker.control.control_ports import World
 from stoker.control.replicas import Replicas
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.failover.backup_receiver import receive_backup
 from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
 from stoker.live.failover.links import PeerRefused
@@ -43,14 +44,14 @@ class Leader:
     """An active, as one of a pair and as `Cable` wants it."""
 
     replication: Replication
-    control: ControlPlane | None = None
+    control: LiveControlPlane | None = None
 
     @property
     def replicas(self) -> Replicas:
         return self.replication
 
     @property
-    def parts(self) -> ControlPlane:
+    def parts(self) -> LiveControlPlane:
         assert self.control is not None, "it was begun"
         return self.control
 
@@ -96,7 +97,7 @@ class Standby:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log, self.history = SqliteLog(folder), SqliteHistory(folder)
-        self.control: ControlPlane | None = None
+        self.control: LiveControlPlane | None = None
 
     async def follow(self, leader: Leader) -> BaseException | None:
         """What following ended with; None = it came into the set."""

@@ -11,8 +11,9 @@ from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
 from stoker.brain.state.cluster import ClusterState
-from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_plane import active
 from stoker.control.control_ports import World
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
 from tests.rig.gate import Gate, GatedClock
@@ -62,12 +63,12 @@ class ControlProcess:
         self._disk, self._network, self._look_back_max = disk, network, look_back_max
         self.telemetry = Notes(clock, "control")
         self._world = World(clock=clock, entropy=entropy, telemetry=self.telemetry)
-        self._parts: ControlPlane | None = None
+        self._parts: LiveControlPlane | None = None
         self._ready = asyncio.Event()
         self.tasks = ProcessTasks()
 
     @property
-    def parts(self) -> ControlPlane:
+    def parts(self) -> LiveControlPlane:
         assert self._parts is not None, "the control plane has not recovered yet"
         return self._parts
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.union import Event
-from stoker.control.control_plane import ControlPlane
+from stoker.live.control_plane import LiveControlPlane
 from tests.rig.pair_control import PairControl
 from tests.rig.process import within
 from tests.rig.sim_network import SimNetwork
@@ -23,7 +23,7 @@ PATIENCE_S: Final = 60.0
 _NOTHING_DONE: Final = frozenset({"not_active", "overloaded", "stopping"})
 _PERHAPS_DONE: Final = frozenset({"log_failed", "lease_lost"})
 
-Answered = tuple[ControlPlane, tuple[Event, ...]]
+Answered = tuple[LiveControlPlane, tuple[Event, ...]]
 
 
 class _Lost(Enum):
@@ -80,7 +80,7 @@ class PairClient:
         return heard
 
 
-async def _asked(control: ControlPlane, command: Command) -> Answered | Refusal:
+async def _asked(control: LiveControlPlane, command: Command) -> Answered | Refusal:
     try:
         return control, await control.committer.ask(command)
     except StokerError as fault:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stoker.brain.failover.machine import Machine
-from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import World
+from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import Lives, OneLog, OwnLogs, Surroundings
@@ -60,7 +60,7 @@ class Life:
     """A control plane from one recovery to the next."""
 
     number: int
-    control: ControlPlane
+    control: LiveControlPlane
     machine: Machine
     clock: Clock
 
@@ -182,7 +182,7 @@ class PairControl:
 
     @asynccontextmanager
     async def _serve(
-        self, control: ControlPlane, driver: Driver, replication: Replication | None
+        self, control: LiveControlPlane, driver: Driver, replication: Replication | None
     ) -> AsyncIterator[None]:
         assert self.process is not None, "it runs"
         common = self.common

@@ -1,33 +1,30 @@
-"""What is a control plane made of, and how does it come to be active?
+"""The parts of a control plane, joined, and its phases: recovered from the log, following, active.
 
-Everything between the ports, without servers: `main` puts servers around it and real adapters under it, the test rig
-puts a simulated world under the same parts.
+Everything between the ports, without servers. A runtime puts servers around it and adapters under it; the test rig puts
+a simulated world under the same parts.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from stoker.brain.domain.ids import CONTROL, Epoch, Principal
 from stoker.brain.state.commands import BeginEpoch
 from stoker.control.access import Access
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
+from stoker.control.control_ports import Duty, Nodes, World
 from stoker.control.history import Recorder
 from stoker.control.job_metrics import JobMeters
 from stoker.control.ledger_audit import Audit
 from stoker.control.log_lines import Announcer
 from stoker.control.loop import Loop
+from stoker.control.output_reader import LogTails
 from stoker.control.rate_limit import Rates, WrongTokens
+from stoker.control.settings import CoreSettings
 from stoker.control.snapshots import Snapshots, recover
 from stoker.control.standing import Standing, not_active
 from stoker.control.supervisor import Duties
-from stoker.live.liveness import Liveness
-from stoker.live.outbox import Outbox
-from stoker.live.sessions import Sessions
-from stoker.live.settings.control import ControlSettings
 from stoker.ports import Clock, Entropy, EventLog, History, Telemetry
 
 
@@ -35,19 +32,21 @@ from stoker.ports import Clock, Entropy, EventLog, History, Telemetry
 class ControlPlane:
     """The parts, joined. Faces read the state through `committer.state` and ask for changes with `committer.ask`."""
 
-    settings: ControlSettings
+    settings: CoreSettings
     committer: Committer
     access: Access
     rates: Rates
     loop: Loop
-    sessions: Sessions
-    liveness: Liveness
     snapshots: Snapshots
     audit: Audit
     history: Recorder
     clock: Clock
     entropy: Entropy
     telemetry: Telemetry
+    nodes: Nodes | None = None
+    """The nodes that it instructs. None = another system runs the jobs."""
+    output: LogTails | None = None
+    """Readers of output. None = this runtime can't read it."""
     pair: Standing | None = None
     """What it is among several. None = it is the only one."""
 
@@ -60,49 +59,82 @@ class ControlPlane:
         """Can it acknowledge and decide right now?"""
         return self.committer.following is None and not self.committer.failed.is_set() and not self.loop.stuck
 
+    def close_streams(self) -> None:
+        """End the streams of those who follow events or output: this control plane stops serving."""
+        self.committer.feed.close()
+        if self.output is not None:
+            self.output.close()
 
-async def recover_control(
-    settings: ControlSettings,
-    log: EventLog,
-    history: History,
-    world: World,
-    *,
-    open_to_owner: bool = True,
-    pair: Standing | None = None,
-) -> ControlPlane:
-    """The control plane as its log left it, not yet active. The log is open; the history will be.
+    def settings_drift(self) -> str:
+        """Settings here that differ from those in force, in words; empty = none is known."""
+        return ""
 
-    `open_to_owner`: nobody but its owner reaches it, so it wants no token.
-    `pair`: what it is among several, of whom it begins as a standby.
+    def leading_duties(self) -> tuple[Duty, ...]:
+        """What runs only while this control plane is active."""
+        nodes = self.nodes.duties() if self.nodes is not None else ()
+        return (
+            Duty("loop", self.loop.run),
+            Duty("loop_watch", self.loop.watch),
+            *nodes,
+            Duty("audit", self.audit.run),
+        )
+
+    def keeping_duties(self) -> tuple[Duty, ...]:
+        """What runs in an active control plane and in a standby."""
+        return (
+            Duty("snapshots", self.snapshots.run),
+            Duty("history", self.history.run),
+            Duty("audit_trail", self.history.run_trail),
+            Duty("history_trim", self.history.run_trim),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What a runtime brings to the core. Its log is open; its history is opened here."""
+
+    settings: CoreSettings
+    log: EventLog
+    history: History
+    ports: World
+    nodes_of: Callable[[Committer], Nodes] | None = None
+    """Makes the runtime's side of nodes over the writer. None = it has none."""
+    pair: Standing | None = None
+    """What it is among several control planes, of whom it begins as a standby. None = it is the only one."""
+    open_to_owner: bool = True
+    """Whether nobody but its owner reaches it, so that it wants no token."""
+
+
+async def recover_core(runtime: Runtime) -> ControlPlane:
+    """Recover the control plane that the log describes; it is not yet active.
+
     Raises: LogDamaged, HistoryTooNew.
     """
+    settings, log, history, world, pair = runtime.settings, runtime.log, runtime.history, runtime.ports, runtime.pair
     recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
     state = recovered.state
     committer = Committer(state, log, world, recent=recovered.recent, replicas=pair.replicas if pair else None)
     if pair is not None:
         committer.following = lambda: not_active(pair.view())
     await recovered.history.follow(committer)
-    outbox = Outbox(committer)
-    liveness = Liveness(committer, world, unreachable_after_s=settings.agents.unreachable_after_s)
-    heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
-    sessions = Sessions(committer, outbox, liveness, world, heartbeat_ms=heartbeat_ms)
+    nodes = runtime.nodes_of(committer) if runtime.nodes_of is not None else None
     loop = Loop(committer, world, period_s=settings.loop.period_s)
     committer.on_durable(Announcer(state, world.telemetry).committed, of_ours=True)
     committer.on_durable(JobMeters(state, world.telemetry).committed, of_ours=True)
     return ControlPlane(
         settings=settings,
         committer=committer,
-        access=Access(committer, WrongTokens(world), open_to_owner=open_to_owner),
+        access=Access(committer, WrongTokens(world), open_to_owner=runtime.open_to_owner),
         rates=Rates(world, per_second=settings.http.rate_per_principal),
         loop=loop,
-        sessions=sessions,
-        liveness=liveness,
         snapshots=Snapshots(committer, log, world, recovered, interval_s=settings.snapshot.interval_s),
-        audit=Audit(committer, sessions, world),
+        audit=Audit(committer, nodes, world),
         history=recovered.history,
         clock=world.clock,
         entropy=world.entropy,
         telemetry=world.telemetry,
+        nodes=nodes,
+        output=LogTails(nodes.read_log, committer.state, world.clock) if nodes is not None else None,
         pair=pair,
     )
 
@@ -111,9 +143,9 @@ async def recover_control(
 async def following(control: ControlPlane, *, snapshots: bool) -> AsyncIterator[Duties]:
     """A standby from entry to exit: it keeps its history and, where its log is its own, that one short."""
     async with Duties() as duties:
-        for name, run in _KEEPING:
-            if snapshots or name != "snapshots":
-                duties.begin(name, run(control))
+        for duty in control.keeping_duties():
+            if snapshots or duty.name != "snapshots":
+                duties.begin(duty.name, duty.run())
         yield duties
 
 
@@ -132,31 +164,21 @@ async def active(
     async with Duties() as duties:
         writer = duties.begin("committer", committer.run())
         committer.lead()
-        control.liveness.begin()
+        if control.nodes is not None:
+            control.nodes.begin()
         epoch = epoch or Epoch(max(committer.state.epoch, committer.floor) + 1)
-        policy, pools = control.settings.as_policy(), control.settings.quota.as_pools()
+        policy, pools = control.settings.policy, control.settings.pools
         await committer.ask(BeginEpoch(by=by, epoch=epoch, policy=policy, pools=pools, forced=forced))
-        for name, run in (*_LEADING, *_KEEPING):
-            duties.begin(name, run(control))
+        running = (*control.leading_duties(), *control.keeping_duties())
+        for duty in running:
+            duties.begin(duty.name, duty.run())
         yield duties
-        control.sessions.close()
-        await duties.end(*(name for name, _ in (*_LEADING, *_KEEPING)))
+        if control.output is not None:
+            control.output.close()
+        if control.nodes is not None:
+            control.nodes.close()
+        await duties.end(*(duty.name for duty in running))
         await control.snapshots.save()
         committer.close()
         await writer
         committer.feed.close()
-
-
-_Duty = tuple[str, Callable[[ControlPlane], Coroutine[None, None, None]]]
-_LEADING: Final[tuple[_Duty, ...]] = (
-    ("loop", lambda control: control.loop.run()),
-    ("loop_watch", lambda control: control.loop.watch()),
-    ("liveness", lambda control: control.liveness.run()),
-    ("audit", lambda control: control.audit.run()),
-)
-_KEEPING: Final[tuple[_Duty, ...]] = (
-    ("snapshots", lambda control: control.snapshots.run()),
-    ("history", lambda control: control.history.run()),
-    ("audit_trail", lambda control: control.history.run_trail()),
-    ("history_trim", lambda control: control.history.run_trim()),
-)

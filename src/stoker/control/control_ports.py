@@ -1,12 +1,78 @@
-"""What does the control plane touch beside its log? One value, handed to each part."""
+"""Ports of the control plane's core: what a runtime hands to it beside the event log and the history.
 
+Every runtime has a clock, entropy and telemetry. One that runs nodes of its own also answers for them (`Nodes`);
+without it nothing reads output, and REST answers `not_supported_here`.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.report import LogChunk
+from stoker.brain.domain.units import Mono
 from stoker.ports import Clock, Entropy, Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
+    """Clock, entropy and telemetry of one process."""
+
     clock: Clock
     entropy: Entropy
     telemetry: Telemetry
+
+
+class LogPlace(NamedTuple):
+    """The output of one task, and the node that keeps it."""
+
+    node: NodeName
+    key: TaskKey
+
+
+class JobOutput(Protocol):
+    """Reading of what tasks wrote, on the nodes that keep it."""
+
+    async def read_log(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:
+        """Read at most `limit` bytes from `offset`, negative = from the end. The node waits up to `wait_ms`
+        milliseconds for bytes beyond `offset`.
+
+        Raises: StokerError `node_unreachable`, `log_unavailable` or `too_many_streams`.
+        """
+        ...
+
+
+class NodeReports(Protocol):
+    """What nodes say of their tasks, for the audit of the ledger."""
+
+    def task_sums(self) -> Mapping[NodeName, tuple[int, Mono]]:
+        """For each node whose inventory was compared: the checksum of its tasks, and when it was reported."""
+        ...
+
+    def compare_anew(self, node: NodeName) -> None:
+        """Ask a node for its whole inventory."""
+        ...
+
+
+class Duty(NamedTuple):
+    """A part of the control plane that runs until it is cancelled."""
+
+    name: str
+    run: Callable[[], Coroutine[None, None, None]]
+
+
+class Nodes(JobOutput, NodeReports, Protocol):
+    """The nodes of a runtime that instructs them itself."""
+
+    def begin(self) -> None:
+        """This control plane becomes active: count the silence of nodes from now."""
+        ...
+
+    def duties(self) -> Sequence[Duty]:
+        """What runs while this control plane is active."""
+        ...
+
+    def close(self) -> None:
+        """End every session: this control plane stops. Jobs run on."""
+        ...

@@ -35,7 +35,7 @@ from stoker.control.committer import Committer
 from stoker.control.control_ports import World
 from stoker.control.feed import Entry
 from stoker.control.history_notes import EndedAttempt, EndedJob, Note, batch_of, known_batch
-from stoker.live.settings.control import HistorySettings
+from stoker.control.settings import HistorySettings
 from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark, HistoryTooNew
 
 NOTES_MAX: Final = 50_000

@@ -27,8 +27,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import rebuild
 from stoker.brain.state.invariants import each_job_consistent, indexes_derived, no_gpu_twice, no_stray_beside_work
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
-from stoker.live.sessions import Sessions
+from stoker.control.control_ports import NodeReports, World
 
 PERIOD_S: Final = 60.0
 JOBS_PER_SLICE: Final = 500
@@ -39,9 +38,13 @@ _LEDGER: Final = ("on_node", "held", "ports", "gpu_owner", "free", "by_free", "f
 
 
 class Audit:
-    def __init__(self, committer: Committer, sessions: Sessions, world: World, *, period_s: float = PERIOD_S) -> None:
+    """Periodic comparison of the ledger with itself and with the reports of nodes, which may be None."""
+
+    def __init__(
+        self, committer: Committer, reports: NodeReports | None, world: World, *, period_s: float = PERIOD_S
+    ) -> None:
         self._committer = committer
-        self._sessions = sessions
+        self._reports = reports
         self._differing: dict[NodeName, tuple[int, int]] = {}
         self._clock = world.clock
         self._looked_at = self._clock.mono()
@@ -69,16 +72,18 @@ class Audit:
         return found
 
     def _agents_drift(self, state: ClusterState) -> Iterator[str]:
-        """A5"""
+        """Nodes whose tasks differ from the records (A5)."""
+        if self._reports is None:
+            return
         before, self._differing = self._differing, {}
         said_since, self._looked_at = Mono(self._looked_at + self._period_s / 2), self._clock.mono()
-        for name, (theirs, said_at) in self._sessions.task_sums().items():
+        for name, (theirs, said_at) in self._reports.task_sums().items():
             ours = sum_of(_tasks_on(state, name))
             if ours == theirs or not state.nodes[name].reachable:
                 continue
             self._differing[name] = (ours, theirs)
             if before.get(name) == (ours, theirs) and said_at >= said_since:
-                self._sessions.compare_anew(name)
+                self._reports.compare_anew(name)
                 yield f"node {name} has other tasks than the records say"
 
     async def _record_faults(self, state: ClusterState) -> AsyncIterator[str]:

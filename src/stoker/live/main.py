@@ -32,12 +32,14 @@ from stoker.api.http.server import serve_http
 from stoker.api.listen import bind, local_socket
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_plane import active
 from stoker.control.control_ports import World
 from stoker.control.replay import LogTooNew
+from stoker.control.settings import is_loopback
 from stoker.control.supervisor import DutyEnded
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.rpc.server import RpcServer
-from stoker.live.settings.control import ControlSettings, is_loopback
+from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryTooNew, LogConflict, LogDamaged, LogFailed
 from stoker.wire.versions import PRODUCT
 
@@ -157,9 +159,9 @@ def _listeners(settings: ControlSettings) -> Iterator[_Listeners]:
 
 
 async def _serve(
-    control: ControlPlane, listeners: _Listeners, stop: asyncio.Event, on_ready: Callable[[], None]
+    control: LiveControlPlane, listeners: _Listeners, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
-    settings, telemetry = control.settings, control.telemetry
+    settings, telemetry = control.daemon_settings, control.telemetry
     agents = RpcServer(settings.grpc, control)
     for_owner_alone = control.access.open_to_owner and is_loopback(settings.http.host)
     app = create_app(control)
@@ -173,8 +175,7 @@ async def _serve(
             on_ready()
             await duties.until(stop)
             telemetry.event("stopping")
-            control.committer.feed.close()
-            control.sessions.tails.close()
+            control.close_streams()
 
 
 @contextmanager

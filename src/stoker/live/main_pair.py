@@ -26,9 +26,9 @@ from stoker.api.http.server import serve_http
 from stoker.api.http.unavailable_app import Between
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import World
 from stoker.control.supervisor import Duties, first_of
+from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.alone import leave_the_others
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.links import Offer
@@ -188,7 +188,7 @@ class _Faces:
 
     @asynccontextmanager
     async def serve(
-        self, control: ControlPlane, driver: Driver, replication: Replication | None
+        self, control: LiveControlPlane, driver: Driver, replication: Replication | None
     ) -> AsyncIterator[None]:
         """R6"""
         door = PeerDoor(
@@ -216,8 +216,7 @@ class _Faces:
                 yield
             finally:
                 self.between.app = None
-                control.committer.feed.close()
-                control.sessions.tails.close()
+                control.close_streams()
 
 
 def _accepts_nobody(offer: Offer) -> Sender:

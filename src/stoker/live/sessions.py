@@ -47,11 +47,10 @@ from stoker.brain.domain.units import Mono
 from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
+from stoker.control.control_ports import LogPlace, World
 from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
 from stoker.live.outbox import Line, Outbox
-from stoker.live.output_reader import LogPlace, LogTails
 from stoker.live.streams import INSTRUCTIONS_MAX, LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
 
 LOG_TIMEOUT_S: Final = 10.0
@@ -172,7 +171,6 @@ class Sessions:
         self._instructions_max = instructions_max
         self._by_node: dict[NodeName, AgentStream] = {}
         self._by_id: dict[str, AgentStream] = {}
-        self.tails = LogTails(self.read_log, self._is_over, world.clock)
         committer.on_durable(self._committed)
 
     @property
@@ -270,15 +268,8 @@ class Sessions:
             raise StokerError(_log_unavailable(node, key, chunk.error))
         return chunk
 
-    def _is_over(self, key: TaskKey) -> bool:
-        """Will this attempt write no more, as far as the record knows?"""
-        job = self.committer.state.jobs.get(key.job)
-        attempts = job.attempts if job is not None else ()
-        return all(attempt.outcome is not None for attempt in attempts if attempt.number == key.attempt)
-
     def close(self) -> None:
         """End every stream: this control plane stops. Agents keep their jobs running and come back."""
-        self.tails.close()
         for stream in list(self._by_node.values()):
             self._drop(stream, None)
 

@@ -216,6 +216,7 @@ STATUSES: Final[dict[str, Status]] = {
     "too_many_followers": _full("Too many control planes follow"),
     "log_trimmed": _conflict("The log no longer reaches back that far"),
     "promotion_refused": _conflict("This control plane can't be made active"),
+    "not_supported_here": Status(501, "UNIMPLEMENTED", EXIT_REFUSED, "This kind of cluster can't do what was asked"),
     "not_active": Status(503, "UNAVAILABLE", EXIT_NO_SERVER, "A standby was asked for what only the active does"),
     # a server in trouble, or none
     "overloaded": _full("The disk can't keep up", 503),

@@ -26,8 +26,9 @@ from stoker.brain.domain.instruction import Signal, Start, Stop
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import LogChunk, Registration, Started, TaskFinished, TaskInventory
-from stoker.control.control_plane import ControlPlane, active, recover_control
+from stoker.control.control_plane import active
 from stoker.control.control_ports import World
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.settings.control import ControlSettings
 
 
@@ -44,7 +45,7 @@ class Reply(NamedTuple):
 class Plane:
     """One control plane and a way to ask it."""
 
-    def __init__(self, control: ControlPlane, log: io.BytesIO | None = None) -> None:
+    def __init__(self, control: LiveControlPlane, log: io.BytesIO | None = None) -> None:
         self.control = control
         self._log = log or io.BytesIO()
         self.app: FastAPI = create_app(control)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.live.settings.control import ControlSettings, HttpSettings
+from stoker.control.settings import HttpSettings
+from stoker.live.settings.control import ControlSettings
 from tests.api.http.plane import Plane, Reply, plane_in
 
 PORTAL, OTHER = "https://portal.example.org", "https://evil.example.org"

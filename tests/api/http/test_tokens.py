@@ -9,7 +9,8 @@ import pytest
 from stoker.brain.domain.access import OWNER, Role
 from stoker.brain.state.commands import CreateToken
 from stoker.control.rate_limit import WRONG_MAX
-from stoker.live.settings.control import ControlSettings, HttpSettings
+from stoker.control.settings import HttpSettings
+from stoker.live.settings.control import ControlSettings
 from stoker.wire.rest.token import NewTokenBody, token_of
 from stoker.wire.token import bearer, digest_of, fresh_token, id_of, is_token
 from tests.api.http.plane import Plane, Reply, plane_in

@@ -8,8 +8,8 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import World
+from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver, NewLife
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import Lives, OneLog, Surroundings
@@ -43,7 +43,7 @@ class Database:
 
     @asynccontextmanager
     async def serve(
-        self, control: ControlPlane, driver: Driver, replication: Replication | None
+        self, control: LiveControlPlane, driver: Driver, replication: Replication | None
     ) -> AsyncIterator[None]:
         """Every life is over at once, and the second one ends on purpose."""
         self.served += 1

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from stoker.brain.state.commands import Submit
-from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import World
+from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import Lives, OwnLogs, Surroundings
@@ -38,7 +38,7 @@ class One:
         self.process = SimProcess(name)
         self.stop = asyncio.Event()
         self.driver: Driver | None = None
-        self.control: ControlPlane | None = None
+        self.control: LiveControlPlane | None = None
 
     def start(self) -> None:
         self.process = SimProcess(self.name)
@@ -67,7 +67,7 @@ class One:
 
     @asynccontextmanager
     async def _serve(
-        self, control: ControlPlane, driver: Driver, replication: Replication | None
+        self, control: LiveControlPlane, driver: Driver, replication: Replication | None
     ) -> AsyncIterator[None]:
         assert replication is not None, "each has a log of its own here"
         self.driver, self.control = driver, control

@@ -8,7 +8,6 @@ from stoker.api.http.contract import json_content, route
 from stoker.api.http.responses import caller_of, json_answer
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.control_plane import ControlPlane
-from stoker.control.settings_in_force import not_in_force
 from stoker.wire.rest.control import ControlView
 from stoker.wire.versions import API_PREFIX
 
@@ -34,9 +33,9 @@ def routes(control: ControlPlane) -> APIRouter:
     return router
 
 
-def _unlike(control: ControlPlane) -> str:
-    """Empty for the active one: what it was told is in force."""
-    return "" if control.committer.following is None else not_in_force(control.settings, control.committer.state)
+def _settings_drift(control: ControlPlane) -> str:
+    """Empty for the active one: its own settings are in force."""
+    return "" if control.committer.following is None else control.settings_drift()
 
 
 def _view(control: ControlPlane) -> ControlView:
@@ -59,5 +58,5 @@ def _view(control: ControlPlane) -> ControlView:
         lag_ms=view.lag_ms,
         why=view.why,
         secret=view.secret,
-        unlike="; ".join(filter(None, (view.unlike, _unlike(control)))),
+        unlike="; ".join(filter(None, (view.unlike, _settings_drift(control)))),
     )

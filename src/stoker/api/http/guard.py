@@ -32,8 +32,8 @@ from stoker.api.http.standby import marked, must_be_active
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.control.control_plane import ControlPlane
+from stoker.control.settings import is_loopback as is_loopback_address
 from stoker.control.standing import not_active
-from stoker.live.settings.control import is_loopback as is_loopback_address
 
 _HEAD: Final = "stoker.head"
 _ELSEWHERE: Final = ("cross-site", "same-site")

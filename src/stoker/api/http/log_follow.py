@@ -25,8 +25,9 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.report import LogChunk
 from stoker.control.access import token_unknown
 from stoker.control.control_plane import ControlPlane
+from stoker.control.control_ports import LogPlace
+from stoker.control.output_reader import LogTails
 from stoker.control.queries.event_visibility import drop
-from stoker.live.output_reader import LogPlace, LogTails
 from stoker.ports import Clock
 
 PIECE_BYTES: Final = 64 * 1024

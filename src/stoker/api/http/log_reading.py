@@ -11,7 +11,8 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.report import LogChunk
 from stoker.control.control_plane import ControlPlane
-from stoker.live.output_reader import LogPlace, LogTails
+from stoker.control.control_ports import LogPlace
+from stoker.control.output_reader import LogTails
 from stoker.wire.rest.log import TAIL_FIRST_BYTES, LogQuery, last_lines
 
 YET_TO_BEGIN: Final = frozenset({"not_started", "attempt_unknown"})
@@ -25,13 +26,13 @@ class LogReading:
     """One request for output."""
 
     def __init__(self, control: ControlPlane, request: Request, query: LogQuery) -> None:
+        """Raises: StokerError `not_supported_here` where this runtime can't read output."""
+        if control.output is None:
+            raise StokerError(_not_supported_here())
         self._control = control
         self._request = request
         self.query = query
-
-    @property
-    def tails(self) -> LogTails:
-        return self._control.sessions.tails
+        self.tails: LogTails = control.output
 
     @property
     def caller(self) -> Caller:
@@ -101,6 +102,14 @@ class LogReading:
             tail = last_lines(chunk.data, self.query.tail)
         cut = len(chunk.data) - len(tail)
         return LogChunk(request=0, offset=chunk.offset + cut, data=tail, size=chunk.size, ended=chunk.ended)
+
+
+def _not_supported_here() -> Refusal:
+    return refuse(
+        "not_supported_here",
+        "this control plane has no agents, so it can't read the output of jobs",
+        "read it where the system that runs the jobs keeps it",
+    )
 
 
 def _place(job: Job, attempt: Attempt, rank: int) -> LogPlace:

@@ -26,7 +26,7 @@ from stoker.api.http.stream_limits import Readers
 from stoker.brain.domain.report import LogChunk
 from stoker.control.access import Access
 from stoker.control.control_plane import ControlPlane
-from stoker.live.output_reader import FOLLOWERS_MAX
+from stoker.control.output_reader import FOLLOWERS_MAX
 from stoker.wire.rest.log import (
     ATTEMPT_HEADER,
     ENDED_HEADER,

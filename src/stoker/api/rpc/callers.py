@@ -23,7 +23,7 @@ from stoker.brain.domain.ids import Principal
 from stoker.control.access import not_allowed
 from stoker.control.audit_actions import Asked
 from stoker.control.control_plane import ControlPlane
-from stoker.live.settings.control import GrpcSettings, is_loopback
+from stoker.control.settings import GrpcSettings, is_loopback
 from stoker.wire.token import HEADER
 
 Context = aio.ServicerContext[Any, Any]

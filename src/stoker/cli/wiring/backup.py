@@ -26,8 +26,8 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.polling import pause
 from stoker.cli.wiring.token_store import HELD_PAUSE_S, HELD_TRIES, as_owner, must_be_control, must_have_its_log
 from stoker.control.backup import Backups
-from stoker.control.control_plane import recover_control
 from stoker.control.control_ports import World
+from stoker.live.control_plane import recover_control
 from stoker.live.main import as_refusals
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryMark

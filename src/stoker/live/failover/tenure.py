@@ -21,8 +21,8 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
-from stoker.control.control_plane import ControlPlane, recover_control
 from stoker.control.control_ports import World
+from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.failover.backend import Backend, ReplicatedBackend, SharedBackend
 from stoker.live.failover.complaints import Complaints
 from stoker.live.failover.driver import Driver, NewLife
@@ -36,7 +36,7 @@ PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
 _BACK_SOON: Final = ("store_unreachable", "port_in_use")
 
-Serve = Callable[[ControlPlane, Driver, Replication | None], AbstractAsyncContextManager[None]]
+Serve = Callable[[LiveControlPlane, Driver, Replication | None], AbstractAsyncContextManager[None]]
 """Serves people and agents with this control plane from entry to exit."""
 
 

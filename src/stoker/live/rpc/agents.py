@@ -18,7 +18,7 @@ from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.control.access import Access, token_unknown
-from stoker.control.control_plane import ControlPlane
+from stoker.live.control_plane import LiveControlPlane
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
 from stoker.wire import agent_codec as codec
@@ -33,7 +33,7 @@ SESSION_KEY: Final = "stoker-session"
 class AgentService(SchedulerServiceServicer):
     """The gRPC face of `Sessions`."""
 
-    def __init__(self, control: ControlPlane, callers: Callers) -> None:
+    def __init__(self, control: LiveControlPlane, callers: Callers) -> None:
         self._callers = callers
         self._sessions: Sessions = control.sessions
         self._access: Access = control.access

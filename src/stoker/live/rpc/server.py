@@ -17,10 +17,10 @@ from grpc_reflection.v1alpha import reflection
 from stoker.api.listen import why_not
 from stoker.api.rpc.callers import Callers, Gate
 from stoker.api.rpc.jobs import JobService
-from stoker.control.control_plane import ControlPlane
+from stoker.control.settings import GrpcSettings
+from stoker.live.control_plane import LiveControlPlane
 from stoker.live.rpc.agents import AgentService
 from stoker.live.rpc.replication import FRAME_BYTES_MAX, PeerDoor, ReplicationService
-from stoker.live.settings.control import GrpcSettings
 from stoker.wire.gen import (
     agent_pb2,
     agent_pb2_grpc,
@@ -53,7 +53,7 @@ _OPTIONS: Final = (
 class RpcServer:
     """The listener is taken at once; agents are served from `async with` entry to exit."""
 
-    def __init__(self, settings: GrpcSettings, control: ControlPlane, peers: PeerDoor | None = None) -> None:
+    def __init__(self, settings: GrpcSettings, control: LiveControlPlane, peers: PeerDoor | None = None) -> None:
         """`peers`: for other control planes; None = this is the only one.
 
         Raises: StokerError `port_in_use` or `cannot_listen`.

@@ -8,7 +8,8 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import LogChunk
-from stoker.live.output_reader import LogPlace, LogTails
+from stoker.control.control_ports import LogPlace
+from stoker.control.output_reader import LogTails
 from tests.rig.sim_ports import SimClock
 
 LINE = b"%099d\n"

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.state.cluster import ClusterState
-from stoker.control.settings_in_force import SHOWN_MAX, not_in_force
 from stoker.live.settings.agents import AgentsSettings
 from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.in_force import SHOWN_MAX, not_in_force
 
 OURS = ControlSettings()
 POOLS = OURS.quota.as_pools()

@@ -16,12 +16,13 @@ Limits: `FOLLOWERS_MAX` wait at a time, one more is refused. A tail keeps `TAIL_
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import LogChunk
+from stoker.brain.state.cluster import ClusterState
+from stoker.control.control_ports import LogPlace
 from stoker.ports import Clock
 
 FOLLOWERS_MAX: Final = 1_000
@@ -48,13 +49,6 @@ _PASSING_AT_FIRST: Final = "log_unavailable"
 """One that time lifts while the attempt isn't over: it may have yet to begin."""
 
 
-class LogPlace(NamedTuple):
-    """Whose output, and where it is kept."""
-
-    node: NodeName
-    key: TaskKey
-
-
 ReadLog = Callable[[LogPlace, int, int, int], Awaitable[LogChunk]]
 """Place, offset, limit, milliseconds to wait."""
 
@@ -62,9 +56,9 @@ ReadLog = Callable[[LogPlace, int, int, int], Awaitable[LogChunk]]
 class LogTails:
     """All outputs that are followed now."""
 
-    def __init__(self, read: ReadLog, is_over: Callable[[TaskKey], bool], clock: Clock) -> None:
+    def __init__(self, read: ReadLog, state: ClusterState, clock: Clock) -> None:
         self._read = read
-        self.is_over = is_over
+        self._state = state
         self._clock = clock
         self._tails: dict[LogPlace, _Tail] = {}
         """Those without news for longest first."""
@@ -77,6 +71,12 @@ class LogTails:
     @property
     def closed(self) -> bool:
         return self._closing.is_set()
+
+    def is_over(self, key: TaskKey) -> bool:
+        """Whether this attempt will write no more, as far as the record knows."""
+        job = self._state.jobs.get(key.job)
+        attempts = job.attempts if job is not None else ()
+        return all(attempt.outcome is not None for attempt in attempts if attempt.number == key.attempt)
 
     async def read(self, place: LogPlace, offset: int, limit: int, wait_s: float) -> LogChunk:
         """What comes after `offset`, once something does; an empty chunk when nothing came in time or ever will.

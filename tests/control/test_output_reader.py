@@ -1,13 +1,13 @@
-"""Many followers of one output: T1 to T5 of `live.output_reader`, on virtual time."""
+"""Many followers of one output: T1 to T5 of `control.output_reader`, on virtual time."""
 
 import asyncio
 
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.live import output_reader
+from stoker.control import output_reader
+from tests.control.followed_output import KIB, LINE, Follower, followed, place, write_for
 from tests.control.stage import virtual
-from tests.live.followed_output import KIB, LINE, Follower, followed, place, write_for
 from tests.rig.sim_ports import SimClock
 
 
