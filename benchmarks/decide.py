@@ -46,7 +46,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobEvent, JobFinished, TaskEnded, TaskStarted
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 
 _MODEL, _GPU_MEMORY_MB = "NVIDIA A100-SXM4-80GB", 81_920
 _GPUS_PER_NODE: Final = 8
@@ -56,7 +56,7 @@ _GANGS: Final = 10_000
 _COLLECTOR: Final = (10_000, 50, 100)
 """As the control plane sets it."""
 _T = TypeVar("_T")
-_Wish = tuple[int, Demand, Where]
+_GpuDemand = tuple[int, Demand, Where]
 """Priority, demand and selection of one job."""
 
 
@@ -76,11 +76,11 @@ class Bench:
         for tenant in _tree(nodes * _GPUS_PER_NODE) if shared else ():
             self.state.put_tenant(tenant)
         self.state.epoch = Epoch(1)
-        self.view = ClusterView(self.state)
+        self.view = StateView(self.state)
         for number in range(nodes):
             self.state.put_node(_node(number, cpus, labelled(number)))
 
-    def submit(self, wishes: Sequence[_Wish], dice: random.Random) -> None:
+    def submit(self, wishes: Sequence[_GpuDemand], dice: random.Random) -> None:
         for priority, demand, where in wishes:
             self._put(_spec(demand, priority=priority, where=where), Instant(_NOW - dice.randrange(30 * HOUR_MS)))
 
@@ -171,8 +171,8 @@ def _node(number: int, cpus: int, labels: dict[str, str]) -> Node:
     return Node(name=NodeName(f"node-{number:05}"), inventory=inventory, registered_at=Instant(0))
 
 
-def _mixed_jobs(dice: random.Random, gpus: int, where: Where = ANYWHERE) -> list[_Wish]:
-    wanted: list[_Wish] = []
+def _mixed_jobs(dice: random.Random, gpus: int, where: Where = ANYWHERE) -> list[_GpuDemand]:
+    wanted: list[_GpuDemand] = []
     while gpus > 0:
         count = dice.choices((1, 2, 4, 8), weights=(6, 2, 1, 1))[0]
         wanted.append((500, Demand(gpu_count=count, cpus=count * 4, memory_mb=count * 1_024), where))
@@ -240,7 +240,7 @@ class Full:
         self._repeats = repeats
 
     def measure(
-        self, name: str, free: Sequence[int], wish: Callable[[random.Random, int], _Wish], *, shared: bool = False
+        self, name: str, free: Sequence[int], wish: Callable[[random.Random, int], _GpuDemand], *, shared: bool = False
     ) -> None:
         """`free` are the numbers of free GPUs that nodes have; `wish` gives the n-th gang."""
         dice = random.Random(2)
@@ -257,7 +257,7 @@ class Full:
             seconds, again = _timed(bench.propose)
             assert not again.actions, "the first pass left out a gang that fits"
             took.append(seconds * 1e3)
-        assert not shared or len(bench.state.indexes.books.by_class) == len(JobClass), "it isn't shared"
+        assert not shared or len(bench.state.indexes.usage_ledger.by_class) == len(JobClass), "it isn't shared"
         codes = sorted({reason.code.removeprefix("insufficient_") for reason in again.reasons.values()})
         print(f"{name:22} {len(again.reasons):6} shapes: ", end="")
         print(f"median {statistics.median(took):5.1f} ms, best {min(took):5.1f} ms ({', '.join(codes)});", end=" ")
@@ -284,7 +284,7 @@ def _any_racks(dice: random.Random) -> Where:
     return make_where(f"rack in ({','.join(f'r{i}' for i in dice.sample(range(25), 12))})")
 
 
-def _gang(dice: random.Random, memory_mb: int, where: Where = ANYWHERE, **fields: int) -> _Wish:
+def _gang(dice: random.Random, memory_mb: int, where: Where = ANYWHERE, **fields: int) -> _GpuDemand:
     demand = Demand(
         gpu_count=dice.choice((1, 2, 4, 8)),
         tasks=dice.choice((1, 1, 2, 4, 8, 16, 32, 64)),

@@ -40,7 +40,7 @@ from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery
 from stoker.brain.state.commands import Cancel, PutTenant, Submit
 from stoker.control.control_plane import active
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.queries.job_listing import page_of, select
 from stoker.control.queries.usage import usage_report
 from stoker.control.settings import SnapshotSettings
@@ -58,7 +58,7 @@ BENCH = Principal("user:bench")
 Duty = Callable[[], Awaitable[object]]
 
 
-class Seen(NamedTuple):
+class StallSample(NamedTuple):
     """What others had to wait for while a duty ran."""
 
     took_s: float
@@ -109,7 +109,7 @@ class Bench:
         while self.control.committer.state.indexes.dependents.decided:
             await asyncio.sleep(0.01)
 
-    async def watch(self, duty: Duty) -> Seen:
+    async def watch(self, duty: Duty) -> StallSample:
         gaps, commits = [0.0], [0.0]
         probes = [asyncio.ensure_future(self._probe(gaps)), asyncio.ensure_future(self._committing(commits))]
         await asyncio.sleep(0.2)
@@ -121,7 +121,7 @@ class Bench:
         for probe in probes:
             probe.cancel()
         await asyncio.gather(*probes, return_exceptions=True)
-        return Seen(took, gaps[0], commits[0])
+        return StallSample(took, gaps[0], commits[0])
 
     async def _probe(self, gaps: list[float]) -> None:
         while True:
@@ -181,7 +181,7 @@ def duties(bench: Bench) -> list[tuple[str, Duty]]:
 async def measure(folder: Path, jobs: int, *, alone: bool) -> None:
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=io.BytesIO())
-    world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
+    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     log, history = SqliteLog(folder, look_back_max=0), SqliteHistory(folder)
     policy = PolicySettings(tenant_pending_jobs_max=1_000_000)
     settings = ControlSettings(snapshot=SnapshotSettings(interval_s=80_000), policy=policy)

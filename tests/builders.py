@@ -25,8 +25,8 @@ from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
-from stoker.brain.state.usage_ledger import Books
-from stoker.brain.state.view import Admitted, Alike, Bucket, GpuKinds
+from stoker.brain.state.usage_ledger import UsageLedger
+from stoker.brain.state.view import Bucket, GpuKinds, NodeClass, SelectedNodes
 
 A100: Final = "NVIDIA A100-SXM4-80GB"
 V100: Final = "Tesla V100-SXM2-32GB"
@@ -201,13 +201,13 @@ class Cluster:
         return sum(len(free.gpus) for free in (*self.free.values(), *self.returning.values()))
 
     @property
-    def books(self) -> Books:
-        books = Books(self.tenants)
+    def usage_ledger(self) -> UsageLedger:
+        usage_ledger = UsageLedger(self.tenants)
         for name, each in self.tenants.items():
-            books.tenant_changed(name, each)
+            usage_ledger.tenant_changed(name, each)
         for job in self.jobs.values():
-            books.charge(job.spec.tenant, job.spec.job_class, held(job))
-        return books
+            usage_ledger.charge(job.spec.tenant, job.spec.job_class, held(job))
+        return usage_ledger
 
     def live_attempts(self) -> list[Attempt]:
         return [job.live_attempt for job in self.jobs.values() if job.live_attempt is not None]
@@ -245,10 +245,10 @@ class Cluster:
         live = sum(job.array_of == array and job.live_attempt is not None for job in self.jobs.values())
         return max(0, spec.running_max - live) if spec.running_max else None
 
-    def admitted(self, where: Where) -> Admitted:
+    def admitted(self, where: Where) -> SelectedNodes:
         names = [name for name in sorted(self.nodes) if selects(where, self.nodes[name])]
-        alike = [Alike(_kinds(self.nodes[name]), self.nodes[name].inventory, [name]) for name in names]
-        return Admitted(alike, everywhere=len(names) == len(self.nodes))
+        alike = [NodeClass(_kinds(self.nodes[name]), self.nodes[name].inventory, [name]) for name in names]
+        return SelectedNodes(alike, everywhere=len(names) == len(self.nodes))
 
     @property
     def by_free(self) -> Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]:

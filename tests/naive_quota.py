@@ -105,18 +105,18 @@ def count(state: ClusterState, jobs: Iterable[Job] | None = None) -> Count:
     return found
 
 
-def books_faults(state: ClusterState, found: Count) -> Iterator[str]:
+def ledger_faults(state: ClusterState, found: Count) -> Iterator[str]:
     """Do the books say what was counted?"""
-    books = state.indexes.books
+    usage_ledger = state.indexes.usage_ledger
     for job_class, sums in found.by_class.items():
-        if tuple(books.used_by_class(job_class)) != tuple(sums):
-            yield f"{job_class} jobs hold {sums}, and the books say {books.used_by_class(job_class)}"
+        if tuple(usage_ledger.used_by_class(job_class)) != tuple(sums):
+            yield f"{job_class} jobs hold {sums}, and the books say {usage_ledger.used_by_class(job_class)}"
     for name in state.tenants:
-        if tuple(books.used_by(name)) != found.used(name):
-            yield f"tenant {name} holds {found.used(name)}, and the books say {books.used_by(name)}"
-        if books.pending_of(name) != found.waiting[name]:
-            yield f"{found.waiting[name]} wait in tenant {name}, and the books say {books.pending_of(name)}"
-    unknown = [name for name in (*books.by_tenant, *books.pending) if name not in state.tenants]
+        if tuple(usage_ledger.used_by(name)) != found.used(name):
+            yield f"tenant {name} holds {found.used(name)}, and the books say {usage_ledger.used_by(name)}"
+        if usage_ledger.pending_of(name) != found.waiting[name]:
+            yield f"{found.waiting[name]} wait in tenant {name}, and the books say {usage_ledger.pending_of(name)}"
+    unknown = [name for name in (*usage_ledger.by_tenant, *usage_ledger.pending) if name not in state.tenants]
     if unknown:
         yield f"the books have accounts of tenants that aren't there: {unknown}"
 
@@ -139,7 +139,7 @@ def guaranteed(state: ClusterState, job_class: JobClass, in_service: int) -> int
     return min(in_service - first, (2 * in_service * batch + WHOLE) // (2 * WHOLE))
 
 
-def wall_faults(state: ClusterState, found: Count, spec: JobSpec, free: int) -> Iterator[str]:
+def limit_faults(state: ClusterState, found: Count, spec: JobSpec, free: int) -> Iterator[str]:
     """Which limit is broken by a job of this spec that is among those that hold? `free` GPUs are free beside it."""
     asked = wants(spec.demand)
     for tenant in found.path(spec.tenant):
@@ -183,7 +183,7 @@ def _reserve(found: Count, name: TenantName, on_path: set[TenantName]) -> int:
 # -- what is free ------------------------------------------------------------------------------------------------
 
 
-class Room:
+class NodeCapacity:
     """What each node in service has left: its GPUs, CPUs and memory."""
 
     def __init__(self, state: ClusterState, jobs: Iterable[Job] | None = None) -> None:
@@ -204,8 +204,8 @@ class Room:
                 memory_mb = node.inventory.memory_mb - sum(place.memory_mb for place in taken[name])
                 self.rest[name] = max(0, cpus), max(0, memory_mb)
 
-    def copy(self) -> "Room":
-        made = Room.__new__(Room)
+    def copy(self) -> "NodeCapacity":
+        made = NodeCapacity.__new__(NodeCapacity)
         made.state, made.gpus, made.rest = self.state, dict(self.gpus), dict(self.rest)
         return made
 
@@ -267,9 +267,9 @@ class Pass:
     def __init__(self, state: ClusterState, plan: Plan) -> None:
         self.state = state
         self.waiting = {job.id: job for job in _may_start(state)}
-        self.in_service = count(state).held_gpus + Room(state).free
+        self.in_service = count(state).held_gpus + NodeCapacity(state).free
         self.contended = len({job.spec.job_class for job in self.waiting.values()}) > 1
-        self.moments: list[tuple[Count, Room]] = [(count(state), Room(state))]
+        self.moments: list[tuple[Count, NodeCapacity]] = [(count(state), NodeCapacity(state))]
         """Before each action, and after the last."""
         self.standings: list[Standing] = []
         """Of each action when it was made."""
@@ -295,7 +295,7 @@ class Pass:
         """Does the limit of its own array let one more member start, after this plan?"""
         array = self.state.jobs.get(job.array_of)
         started = sum(self.waiting[action.job].array_of == job.array_of for action in plan.actions)
-        return array is None or _has_room(self.state, array, started)
+        return array is None or _below_array_limit(self.state, array, started)
 
     def standing(self, spec: JobSpec, found: Count) -> Standing:
         gpus = wants(spec.demand)[0]
@@ -315,10 +315,10 @@ class Pass:
         more.by_class = {each: list(sums) for each, sums in found.by_class.items()}
         more.by_tenant = found.by_tenant.copy()
         more.hold(spec, wants(spec.demand))
-        return any(wall_faults(self.state, more, spec, room.free - wants(spec.demand)[0]))
+        return any(limit_faults(self.state, more, spec, room.free - wants(spec.demand)[0]))
 
 
-def _has_room(state: ClusterState, array: Job, started: int = 0) -> bool:
+def _below_array_limit(state: ClusterState, array: Job, started: int = 0) -> bool:
     """Does its own limit let one more member start, beside so many that are about to?"""
     most = array.spec.array.running_max if array.spec.array else 0
     live = sum(each.array_of == array.id and each.state in LIVE for each in state.jobs.values()) if most else 0
@@ -331,7 +331,7 @@ def _may_start(state: ClusterState) -> Iterator[Job]:
         if job.state is JobState.PENDING and job.not_before == NEVER and not job.blocked:
             if job.members is None:
                 yield job
-            elif _has_room(state, job):
+            elif _below_array_limit(state, job):
                 lazy = (lazy_member(job, index) for index in islice(indexes_of(job.members.lazy), _LAZY_MAX))
                 yield from (each for each in lazy if each is not None)
 
@@ -353,7 +353,7 @@ def pass_faults(state: ClusterState, plan: Plan) -> Iterator[str]:
     for at, action in enumerate(plan.actions):
         found, room = done.moments[at + 1]
         spec = done.waiting[action.job].spec
-        yield from (f"F4 job {action.job}: {fault}" for fault in wall_faults(state, found, spec, room.free))
+        yield from (f"F4 job {action.job}: {fault}" for fault in limit_faults(state, found, spec, room.free))
     starts = {job.id: done.standing(job.spec, done.moments[0][0]) for job in done.left}
     for job in _of_each_shape(done.left):
         end = done.standing(job.spec, done.moments[-1][0])

@@ -15,9 +15,9 @@ from stoker.brain.domain.audit import AuditQuery, AuditRow
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Instant, Mono
-from stoker.brain.domain.usage import Holding, Offer, Span, UsageQuery, UsageSum
+from stoker.brain.domain.usage import CapacityChange, Holding, NodeInterval, UsageQuery, UsageSum
 
 
 class Clock(Protocol):
@@ -197,11 +197,11 @@ class Lease(Protocol):
            Z5  nothing waits for longer than `timeout_s`: then it is LeaseUnreachable
     """
 
-    async def read(self) -> Marker | None:
+    async def read(self) -> LeaseRecord | None:
         """None = nobody ever put one. Raises: LeaseUnreachable, StokerError `marker_damaged`."""
         ...
 
-    async def put(self, marker: Marker) -> bool:
+    async def put(self, marker: LeaseRecord) -> bool:
         """Raises: LeaseUnreachable."""
         ...
 
@@ -233,7 +233,7 @@ class HistoryBatch(msgspec.Struct, frozen=True, kw_only=True):
     attempts: Sequence[tuple[Position, JobId, Attempt]] = ()
     """Attempts that ended without their job."""
     holdings: Sequence[Holding] = ()
-    offers: Sequence[Offer] = ()
+    offers: Sequence[CapacityChange] = ()
     audit: Sequence[AuditRow] = ()
     """May reach beyond `mark`; those are then told again."""
 
@@ -273,10 +273,10 @@ class History(Protocol):
     async def charged(self, query: UsageQuery, jobs: Sequence[JobId]) -> list[tuple[str, JobId]]:
         """Which keys these jobs are counted under, so that nobody counts them twice."""
 
-    async def offers(self, since: Instant, until: Instant) -> list[Offer]:
+    async def offers(self, since: Instant, until: Instant) -> list[CapacityChange]:
         """Those of a span, and of each node the newest one before it, in order of time."""
 
-    async def held(self, spans: Sequence[Span], through: Position) -> int:
+    async def held(self, spans: Sequence[NodeInterval], through: Position) -> int:
         """GPU-milliseconds held on those nodes at those times."""
 
     async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:

@@ -11,11 +11,11 @@ from typing import Final
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.lease_folder.lease import FileLease
-from stoker.adapters.lease_folder.versions import MarkerFolder
-from stoker.brain.domain.lease_record import Marker
+from stoker.adapters.lease_folder.versions import LeaseRecordFolder
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Instant, Mono
 from stoker.ports import LeaseUnreachable
-from tests.contracts.lease import marker
+from tests.contracts.lease import lease_record
 
 CALLS: Final = ("listdir", "open", "fsync", "link", "unlink")
 """Of `os`: whatever a writer does to its folder goes through one of these."""
@@ -75,9 +75,9 @@ class FolderPlace:
     def goes_on(self, through: int, *, by: str = "busy") -> None:
         """Another writer renews once a second until that version."""
         clock = HandClock()
-        writer = MarkerFolder(self.folder, clock, 5.0)
+        writer = LeaseRecordFolder(self.folder, clock, 5.0)
         for version in range((self.versions or [0])[-1] + 1, through + 1):
-            assert writer.put(marker(version, by=by), clock.mono()) is True
+            assert writer.put(lease_record(version, by=by), clock.mono()) is True
             clock.at_s += 1
 
 
@@ -116,15 +116,15 @@ def calls_of_a_put(folder: Path) -> list[str]:
     """What a put does to its folder, one name for each call."""
     with between_calls(0, lambda: None) as made:
         clock = HandClock()
-        assert MarkerFolder(folder, clock, 5.0).put(marker(1), clock.mono())
+        assert LeaseRecordFolder(folder, clock, 5.0).put(lease_record(1), clock.mono())
     return made
 
 
-def folder(place: FolderPlace, clock: HandClock | None = None, timeout_s: float = 5.0) -> MarkerFolder:
-    return MarkerFolder(place.folder, clock or HandClock(), timeout_s)
+def folder(place: FolderPlace, clock: HandClock | None = None, timeout_s: float = 5.0) -> LeaseRecordFolder:
+    return LeaseRecordFolder(place.folder, clock or HandClock(), timeout_s)
 
 
-def put(at: MarkerFolder, what: Marker) -> bool | str:
+def put(at: LeaseRecordFolder, what: LeaseRecord) -> bool | str:
     """What becomes of it, in one word."""
     try:
         return at.put(what, HandClock().mono())
@@ -132,5 +132,5 @@ def put(at: MarkerFolder, what: Marker) -> bool | str:
         return "unreachable"
 
 
-def newest(place: FolderPlace) -> Marker | None:
+def newest(place: FolderPlace) -> LeaseRecord | None:
     return folder(place).read()

@@ -7,7 +7,7 @@ from pathlib import Path
 from stoker.adapters.data_folder.incoming_folder import IncomingFolder
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
-from stoker.adapters.sqlite.truncated_records import tails
+from stoker.adapters.sqlite.truncated_records import truncated_files
 from stoker.brain.domain.ids import Position
 
 
@@ -33,7 +33,7 @@ class FolderStore:
         return SqliteHistory(self.folder)
 
     def tails(self) -> list[list[tuple[int, bytes]]]:
-        return [[_kept(line) for line in path.read_text().splitlines()] for path in tails(self.folder)]
+        return [[_kept(line) for line in path.read_text().splitlines()] for path in truncated_files(self.folder)]
 
     def damage_record(self, position: Position) -> None:
         self.sql(f"UPDATE event SET record = x'00' || substr(record, 2) WHERE position = {position}")

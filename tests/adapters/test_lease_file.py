@@ -19,7 +19,7 @@ from tests.adapters.folder_place import (
     newest,
     put,
 )
-from tests.contracts.lease import LeaseContract, marker
+from tests.contracts.lease import LeaseContract, lease_record
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ class TestFileLease(LeaseContract):
 
 
 def test_a_version_is_a_file_that_a_person_can_read(place: FolderPlace) -> None:
-    assert put(folder(place), marker(1)) is True
+    assert put(folder(place), lease_record(1)) is True
     assert [path.name for path in place.folder.iterdir()] == ["0000000000000001.marker"]
     told = json.loads(place.file(1).read_text())
     assert told["marker"]["holder"] == {"name": "a", "uid": "uid-of-a"}
@@ -51,7 +51,7 @@ def test_the_highest_number_is_the_truth_whatever_the_times_of_the_files_say(pla
     place.goes_on(5)
     for version, when in ((5, 0), (4, 4_000_000_000), (1, 2_000_000_000)):
         os.utime(place.file(version), (when, when))
-    assert newest(place) == marker(5, by="busy")
+    assert newest(place) == lease_record(5, by="busy")
 
 
 def test_files_of_others_in_the_folder_are_nobodys_business(place: FolderPlace) -> None:
@@ -59,7 +59,7 @@ def test_files_of_others_in_the_folder_are_nobodys_business(place: FolderPlace) 
     for name in ("secret", "README", "00000000000000009.marker", "9.marker", "0000000000000009.marker~", "x.marker"):
         (place.folder / name).write_text("?")
     (place.folder / "folder").mkdir()
-    assert newest(place) == marker(3, by="busy")
+    assert newest(place) == lease_record(3, by="busy")
     place.goes_on(300)
     assert (place.folder / "9.marker").exists()
 
@@ -82,12 +82,12 @@ def test_z3_a_writer_that_slept_through_a_hundred_versions_undoes_nothing_and_kn
     place.goes_on(1)
     sleeper = folder(place)
     with between_calls(step, partial(place.goes_on, MANY)):
-        done = put(sleeper, marker(2, by="sleeper"))
+        done = put(sleeper, lease_record(2, by="sleeper"))
     assert done in (False, "unreachable")
-    assert newest(place) == marker(MANY, by="busy")
-    assert put(sleeper, marker(2, by="sleeper")) is False
+    assert newest(place) == lease_record(MANY, by="busy")
+    assert put(sleeper, lease_record(2, by="sleeper")) is False
     place.goes_on(MANY + 200)
-    assert newest(place) == marker(MANY + 200, by="busy")
+    assert newest(place) == lease_record(MANY + 200, by="busy")
     assert min(place.versions) > MANY, "what it left far below is gone"
     assert place.leftovers() == []
 
@@ -95,15 +95,15 @@ def test_z3_a_writer_that_slept_through_a_hundred_versions_undoes_nothing_and_kn
 def test_v2_what_is_linked_far_too_low_is_noticed_by_its_own_writer_and_read_by_nobody(place: FolderPlace) -> None:
     place.goes_on(1)
     with between_calls(STEPS.index("open") + 1, partial(place.goes_on, MANY)):
-        assert put(folder(place), marker(2, by="sleeper")) is False
+        assert put(folder(place), lease_record(2, by="sleeper")) is False
     assert place.versions[0] == 2, "the link itself succeeded"
-    assert newest(place) == marker(MANY, by="busy")
+    assert newest(place) == lease_record(MANY, by="busy")
 
 
 def test_a_writer_that_comes_late_leaves_nothing(place: FolderPlace) -> None:
     place.goes_on(MANY)
     before = sorted(place.folder.iterdir())
-    assert put(folder(place), marker(2)) is False
+    assert put(folder(place), lease_record(2)) is False
     assert sorted(place.folder.iterdir()) == before
 
 
@@ -120,7 +120,7 @@ def test_a_reader_whose_version_was_removed_meanwhile_looks_again(
         return real(path, flags)
 
     monkeypatch.setattr(os, "open", gone_once)
-    assert newest(place) == marker(1, by="busy")
+    assert newest(place) == lease_record(1, by="busy")
     monkeypatch.setattr(os, "open", partial(_raises, code))
     with pytest.raises(LeaseUnreachable, match="vanish"):
         newest(place)
@@ -135,8 +135,8 @@ def test_z2_a_writer_that_another_overtakes_by_one_version_has_lost(place: Folde
         place.goes_on(at + 1, by="other")
 
     with between_calls(step, other):
-        assert put(folder(place), marker(2)) is False
-    assert newest(place) in (marker(2, by="other"), marker(3, by="other"))
+        assert put(folder(place), lease_record(2)) is False
+    assert newest(place) in (lease_record(2, by="other"), lease_record(3, by="other"))
 
 
 @pytest.mark.parametrize("step", range(1, len(STEPS) + 1))
@@ -151,10 +151,10 @@ def test_z4_a_writer_that_dies_leaves_its_version_whole_or_not_at_all_and_may_pu
 
     place.goes_on(1)
     with pytest.raises(Killed), between_calls(step, kill):
-        put(folder(place), marker(2))
-    assert newest(place) in (marker(1, by="busy"), marker(2))
-    assert put(folder(place), marker(2)) is True
-    assert newest(place) == marker(2)
+        put(folder(place), lease_record(2))
+    assert newest(place) in (lease_record(1, by="busy"), lease_record(2))
+    assert put(folder(place), lease_record(2)) is True
+    assert newest(place) == lease_record(2)
 
 
 @pytest.mark.parametrize("step", range(1, len(STEPS) + 1))
@@ -166,7 +166,7 @@ def test_z5_a_write_that_took_too_long_is_never_told_as_won(place: FolderPlace, 
         clock.at_s += 6
 
     with pytest.raises(LeaseUnreachable, match=r"took 6\.0 s"), between_calls(step, sleeps):
-        folder(place, clock).put(marker(1), clock.mono())
+        folder(place, clock).put(lease_record(1), clock.mono())
     assert (newest(place) is None) is (step <= STEPS.index("link")), "whoever has given up links nothing any more"
 
 
@@ -185,8 +185,8 @@ def test_v4_a_link_that_was_made_counts_whatever_its_answer_says(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", lied)
-    assert put(folder(place), marker(1)) is True
-    assert newest(place) == marker(1)
+    assert put(folder(place), lease_record(1)) is True
+    assert newest(place) == lease_record(1)
 
 
 def test_v4_a_link_that_was_not_made_counts_as_unreachable_and_the_version_is_free(
@@ -194,10 +194,10 @@ def test_v4_a_link_that_was_not_made_counts_as_unreachable_and_the_version_is_fr
 ) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(os, "link", partial(_raises, errno.EIO))
-        assert put(folder(place), marker(1)) == "unreachable"
+        assert put(folder(place), lease_record(1)) == "unreachable"
     assert newest(place) is None
     assert place.leftovers() == []
-    assert put(folder(place), marker(1, by="b")) is True
+    assert put(folder(place), lease_record(1, by="b")) is True
 
 
 def _raises(code: int, *_: object) -> None:
@@ -208,6 +208,6 @@ def test_a_folder_that_does_not_show_what_was_linked_is_not_trusted(
     place: FolderPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = folder(place)
-    assert put(writer, marker(1)) is True
+    assert put(writer, lease_record(1)) is True
     monkeypatch.setattr(os, "listdir", lambda _: ["0000000000000001.marker"])
-    assert put(writer, marker(2)) == "unreachable"
+    assert put(writer, lease_record(2)) == "unreachable"

@@ -9,8 +9,8 @@ import pytest
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.lease_folder.lease import FileLease
-from stoker.adapters.lease_folder.secret import KnownSecret, peer_secret
-from tests.contracts.lease import marker
+from stoker.adapters.lease_folder.secret import PeerSecret, peer_secret
+from tests.contracts.lease import lease_record
 
 
 class Known:
@@ -20,7 +20,7 @@ class Known:
         folder.mkdir(mode=0o700, exist_ok=True)
         self.file = folder / "secret"
         self.text = peer_secret(folder, SystemEntropy())
-        self._known = KnownSecret(folder, self.text)
+        self._known = PeerSecret(folder, self.text)
 
     def standby(self) -> str:
         return self._known.look(put_back=False)
@@ -109,8 +109,8 @@ def test_it_is_looked_at_with_each_look_and_write_of_the_marker_and_told_once(tm
         (folder / "secret").unlink()
         await lease.read()
         await lease.read()
-        assert await lease.put(marker(1, by="another"))
-        assert await lease.put(marker(2, by="another"))
+        assert await lease.put(lease_record(1, by="another"))
+        assert await lease.put(lease_record(2, by="another"))
         assert [each.rpartition(" was removed")[2].split()[-3:] for each in told] == [
             ["puts", "it", "back"],
             ["was", "put", "back"],
@@ -128,11 +128,11 @@ def test_in_a_folder_that_has_lost_the_marker_too_no_secret_is_put_back(tmp_path
         folder.mkdir(mode=0o700)
         lease = FileLease(folder, SystemClock(), timeout_s=5.0)
         await lease.secret(SystemEntropy(), told.append)
-        assert await lease.put(marker(1))
+        assert await lease.put(lease_record(1))
         folder.rename(tmp_path / "unmounted")
         folder.mkdir(mode=0o700)
         with pytest.raises(Exception, match="shows no version"):
-            await lease.put(marker(2))
+            await lease.put(lease_record(2))
         assert (list(folder.iterdir()), told) == ([], [])
         await lease.close()
 

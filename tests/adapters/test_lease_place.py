@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.lease_folder.placement import MarkerPlace, check_folder
+from stoker.adapters.lease_folder.placement import LeaseFolderCheck, check_folder
 from stoker.adapters.lease_folder.secret import peer_secret
 from stoker.brain.domain.errors import Refusal, StokerError
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def on(folder: Path, kind: str, options: str = "rw") -> MarkerPlace:
+def on(folder: Path, kind: str, options: str = "rw") -> LeaseFolderCheck:
     """As if that kind of file system were mounted there."""
     point = str(folder.parent).replace(" ", r"\040")
     mounts = folder.parent / "mountinfo"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from stoker.adapters.bounded_thread import LoneThread, TookTooLong
+from stoker.adapters.bounded_thread import BoundedThread, TookTooLong
 
 
 class Rock:
@@ -24,8 +24,8 @@ class Rock:
 
 
 @pytest.fixture
-async def lone() -> AsyncIterator[LoneThread]:
-    made = LoneThread("lone", (OSError,))
+async def lone() -> AsyncIterator[BoundedThread]:
+    made = BoundedThread("lone", (OSError,))
     yield made
     made.close()
 
@@ -39,13 +39,13 @@ def rock() -> Iterator[Rock]:
         made.lifted.set()
 
 
-async def test_b1_what_hangs_is_given_up_in_time(lone: LoneThread) -> None:
+async def test_b1_what_hangs_is_given_up_in_time(lone: BoundedThread) -> None:
     with rock() as hangs, pytest.raises(TookTooLong, match=r"within 0\.05 s"):
         await lone.ask(hangs, 0.05)
 
 
 async def test_b2_while_something_hangs_everything_else_is_refused_at_once_and_no_thread_is_added(
-    lone: LoneThread,
+    lone: BoundedThread,
 ) -> None:
     with rock() as hangs:
         with pytest.raises(TookTooLong):
@@ -57,7 +57,7 @@ async def test_b2_while_something_hangs_everything_else_is_refused_at_once_and_n
         assert threading.active_count() == threads
 
 
-async def test_b3_once_it_is_back_the_thread_serves_again_and_the_late_answer_is_nobodys(lone: LoneThread) -> None:
+async def test_b3_once_it_is_back_the_thread_serves_again_and_the_late_answer_is_nobodys(lone: BoundedThread) -> None:
     with rock() as hangs:
         with pytest.raises(TookTooLong):
             await lone.ask(hangs, 0.01)
@@ -71,7 +71,7 @@ async def test_b3_once_it_is_back_the_thread_serves_again_and_the_late_answer_is
                     await asyncio.sleep(0)
 
 
-async def test_b1_whoever_waits_for_his_turn_is_told_in_time_too(lone: LoneThread) -> None:
+async def test_b1_whoever_waits_for_his_turn_is_told_in_time_too(lone: BoundedThread) -> None:
     with rock() as slow:
         first = asyncio.create_task(lone.ask(slow, 30))
         while not slow.begun.is_set():
@@ -82,7 +82,7 @@ async def test_b1_whoever_waits_for_his_turn_is_told_in_time_too(lone: LoneThrea
         assert await first == "late"
 
 
-async def test_what_was_asked_by_someone_who_went_away_is_waited_for(lone: LoneThread) -> None:
+async def test_what_was_asked_by_someone_who_went_away_is_waited_for(lone: BoundedThread) -> None:
     with rock() as slow:
         gone = asyncio.create_task(lone.ask(slow, 30))
         while not slow.begun.is_set():
@@ -98,7 +98,7 @@ async def test_what_was_asked_by_someone_who_went_away_is_waited_for(lone: LoneT
         assert await second == "second"
 
 
-async def test_faults_of_the_world_come_back_as_they_are_even_the_systems_own_timeout(lone: LoneThread) -> None:
+async def test_faults_of_the_world_come_back_as_they_are_even_the_systems_own_timeout(lone: BoundedThread) -> None:
     def fails() -> None:
         raise TimeoutError(110, "Connection timed out")
 
@@ -108,7 +108,7 @@ async def test_faults_of_the_world_come_back_as_they_are_even_the_systems_own_ti
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_defect_is_told_to_whoever_asked_and_the_next_one_gets_a_new_thread(lone: LoneThread) -> None:
+async def test_a_defect_is_told_to_whoever_asked_and_the_next_one_gets_a_new_thread(lone: BoundedThread) -> None:
     def broken() -> None:
         raise AssertionError("a defect of ours")
 
@@ -121,7 +121,7 @@ async def test_a_defect_is_told_to_whoever_asked_and_the_next_one_gets_a_new_thr
 
 def test_b4_a_loop_ends_while_something_still_hangs() -> None:
     async def hurried(hangs: Rock) -> None:
-        lone = LoneThread("lone", (OSError,))
+        lone = BoundedThread("lone", (OSError,))
         with pytest.raises(TookTooLong):
             await lone.ask(hangs, 0.01)
         lone.close()

@@ -44,7 +44,7 @@ async def refusal_of_opening(store: FolderStore) -> StokerError:
 
 
 async def test_j1_a_commit_waits_for_the_disk(store: FolderStore) -> None:
-    journal = sqlite_journal.Journal(_made(store.folder))
+    journal = sqlite_journal.SqliteJournal(_made(store.folder))
     modes = {name: journal._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")}
     journal.close()
     assert modes == {"journal_mode": "wal", "synchronous": 2}
@@ -220,13 +220,13 @@ async def test_k3_records_are_trimmed_behind_the_older_snapshot_less_the_look_ba
 
 
 async def test_the_last_record_is_never_trimmed_so_position_and_epoch_survive(tmp_path: Path) -> None:
-    journal = sqlite_journal.Journal(_made(tmp_path / "data"))
+    journal = sqlite_journal.SqliteJournal(_made(tmp_path / "data"))
     journal.append(Epoch(4), Position(0), records(1, 5))
     assert journal.trim(through=99, rows_max=3) == 3
     assert journal.trim(through=99, rows_max=3) == 1
     assert journal.trim(through=99, rows_max=3) == 0
     journal.close()
-    again = sqlite_journal.Journal(tmp_path / "data")
+    again = sqlite_journal.SqliteJournal(tmp_path / "data")
     assert (again.first, again.end, again.epoch) == (5, 5, 4)
     again.close()
 

@@ -14,7 +14,7 @@ import pytest
 from stoker.adapters.record_check import checksum
 from stoker.adapters.sqlite import journal
 from stoker.adapters.sqlite.event_log import SqliteLog
-from stoker.adapters.sqlite.truncated_records import tails
+from stoker.adapters.sqlite.truncated_records import truncated_files
 from stoker.brain.domain.ids import Position
 from stoker.ports import LogConflict, LogTrimmed
 from tests.adapters.folder_store import FolderStore
@@ -108,7 +108,7 @@ async def test_c1_a_tail_can_be_read_by_people_and_by_nobody_else_on_the_machine
         await log.append(ONE, Position(0), records(1, 2))
         await log.append(TWO, Position(2), [b'{"a":{"b":[1,2]}}', b"\xff\x00", b'{"c":\n1}'])
         said = await log.cut(Position(1))
-    (path,) = tails(store.folder)
+    (path,) = truncated_files(store.folder)
     assert said == str(path)
     assert path.name == "tail-1-2-5.jsonl"
     assert path.stat().st_mode & 0o777 == 0o600

@@ -19,7 +19,7 @@ class Entered:
         self.closed = True
 
 
-class World:
+class ControlPlanes:
     """What each address does, and when it was tried."""
 
     def __init__(self, **does: Callable[[], Awaitable[None]]) -> None:
@@ -69,7 +69,7 @@ def from_then_on(at_s: float, before: Callable[[], Awaitable[None]]) -> Callable
     return do
 
 
-def entered(world: World, addresses: Addresses | None = None) -> tuple[str, float]:
+def entered(world: ControlPlanes, addresses: Addresses | None = None) -> tuple[str, float]:
     """Who took us in one round, and after how long."""
 
     async def story() -> tuple[str, float]:
@@ -81,13 +81,13 @@ def entered(world: World, addresses: Addresses | None = None) -> tuple[str, floa
 
 @pytest.mark.parametrize("first", [down, standby, refuses])
 def test_the_next_is_tried_at_once_when_one_does_not_take_us(first: Callable[[], Awaitable[None]]) -> None:
-    world = World(a=first, b=well)
+    world = ControlPlanes(a=first, b=well)
     assert entered(world)[0] == "b"
     assert world.tried == [("a", 0.0), ("b", 0.0)]
 
 
 def test_the_next_is_tried_beside_one_that_is_silent_and_the_loser_is_left() -> None:
-    world = World(a=after(0.305), b=after(0.1))
+    world = ControlPlanes(a=after(0.305), b=after(0.1))
     assert entered(world)[0] == "a"
     assert world.tried == [("a", 0.0), ("b", STAGGER_S)]
     assert [each.closed for each in world.entered] == [False]
@@ -95,7 +95,7 @@ def test_the_next_is_tried_beside_one_that_is_silent_and_the_loser_is_left() -> 
 
 def test_one_that_only_let_us_in_is_tried_last_and_one_that_was_good_first() -> None:
     addresses = Addresses(("a", "b", "c"))
-    entered(World(a=well, b=well, c=well), addresses)
+    entered(ControlPlanes(a=well, b=well, c=well), addresses)
     assert addresses.in_order == ("b", "c", "a")
     addresses.good("a")
     assert addresses.in_order == ("a", "b", "c")
@@ -103,7 +103,7 @@ def test_one_that_only_let_us_in_is_tried_last_and_one_that_was_good_first() -> 
 
 def test_a_standby_beside_a_dead_one_is_asked_again_and_takes_us_once_it_is_active() -> None:
     """The machine of the active is off: nothing refuses a connection there, and its standby takes over in 1.5 s."""
-    world = World(a=after(10, down), b=from_then_on(1.5, standby))
+    world = ControlPlanes(a=after(10, down), b=from_then_on(1.5, standby))
     address, after_s = entered(world)
     assert address == "b"
     assert after_s <= 1.5 + AGAIN_S
@@ -112,14 +112,14 @@ def test_a_standby_beside_a_dead_one_is_asked_again_and_takes_us_once_it_is_acti
 
 def test_a_busy_active_is_waited_for_and_asked_once_however_often_its_standby_answers() -> None:
     """Two thousand nodes come back at once: whoever asked again would only stand in line anew."""
-    world = World(a=after(6), b=standby)
+    world = ControlPlanes(a=after(6), b=standby)
     address, after_s = entered(world)
     assert (address, round(after_s)) == ("a", 6)
     assert [who for who, _ in world.tried].count("a") == 1
 
 
 def test_who_refused_is_not_asked_again_in_a_round() -> None:
-    world = World(a=after(5, down), b=refuses)
+    world = ControlPlanes(a=after(5, down), b=refuses)
     with pytest.raises(LinkRefused, match="no; down"):
         entered(world)
     assert [who for who, _ in world.tried] == ["a", "b"]
@@ -132,5 +132,5 @@ def test_where_nobody_takes_us_a_refusal_is_told_first_then_a_standby() -> None:
         ({"a": down}, LinkDown),
     ):
         with pytest.raises(told) as caught:
-            entered(World(**does))
+            entered(ControlPlanes(**does))
         assert caught.type is told

@@ -8,7 +8,7 @@ from msgspec import structs
 from stoker.adapters.entropy import SystemEntropy
 from stoker.agent.machine import boot_id, describe, local_address, node_name, usable_cpus, usable_memory_mb
 from stoker.agent.main import UID_NAME, _agent_uid
-from stoker.agent.settings import AgentSettings, ControlSettings, NodeSettings
+from stoker.agent.settings import AgentSettings, ControlConnectionSettings, NodeSettings
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.ports import ProbedGpu, ProbeResult
@@ -95,7 +95,7 @@ def test_a_busy_gpu_is_the_same_inventory_as_an_idle_one() -> None:
 
 def test_our_address_is_the_one_on_the_way_to_the_control_plane() -> None:
     assert local_address("127.0.0.1:9090") == "127.0.0.1"
-    settings = AgentSettings(control=ControlSettings(addresses=("127.0.0.1:9090",)))
+    settings = AgentSettings(control=ControlConnectionSettings(addresses=("127.0.0.1:9090",)))
     assert describe(settings, NodeName("n"), "u", FOUND, "1").inventory.address == "127.0.0.1"
 
 

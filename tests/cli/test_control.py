@@ -22,8 +22,8 @@ STANDBY = msgspec.structs.replace(ACTIVE, name="b", role="standby")
 
 
 def rows(view: ControlView) -> dict[str, str]:
-    shown = {"active": control.active_words(view), "epoch": control.epoch_words(view)}
-    return {**shown, "marker": control.marker_words(view)}
+    shown = {"active": control.active_text(view), "epoch": control.epoch_text(view)}
+    return {**shown, "marker": control.lease_record_text(view)}
 
 
 def test_while_the_marker_is_read_it_says_who_is_active_and_under_which_epoch() -> None:

@@ -17,7 +17,7 @@ from stoker.cli.demo.jobs import (
     overlaps,
     second_wave,
 )
-from stoker.cli.display.timeline import Lane, Span, make_timeline
+from stoker.cli.display.timeline import TimelineRow, TimelineSpan, make_timeline
 from stoker.wire.rest.job import JobView, WhyView
 from tests.cli.views import at, attempt, job, task
 
@@ -121,9 +121,11 @@ def test_a_gpu_that_is_still_held_is_noticed() -> None:
 
 
 def test_a_gpu_held_twice_is_noticed() -> None:
-    lane = [Lane(node="n", index=0, uuid="g")]
+    lane = [TimelineRow(node="n", index=0, uuid="g")]
     spans = [
-        Span(gpu="g", job=str(start), name="n", attempt=1, outcome="succeeded", start_ms=start, end_ms=start + 10)
+        TimelineSpan(
+            gpu="g", job=str(start), name="n", attempt=1, outcome="succeeded", start_ms=start, end_ms=start + 10
+        )
         for start in (0, 10, 19)
     ]
     assert not overlaps(make_timeline(lane, spans[:2]))

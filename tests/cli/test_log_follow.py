@@ -43,7 +43,7 @@ class Story:
         self.now_s = 0.0
         self.server = server
         self._capture = capture
-        monkeypatch.setattr(logs, "pause", self._pause)
+        monkeypatch.setattr(logs, "sleep_blocking", self._pause)
         monkeypatch.setattr(logs, "mono_s", lambda: self.now_s)
 
     def _pause(self, seconds: float) -> None:

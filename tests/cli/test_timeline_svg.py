@@ -5,19 +5,19 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.display.timeline import Lane, Span, make_timeline
+from stoker.cli.display.timeline import TimelineRow, TimelineSpan, make_timeline
 from stoker.cli.display.timeline_svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
-LANES = [Lane(node=f"demo-{node}", index=index, uuid=f"{node}/{index}") for node in (1, 2) for index in range(2)]
+ROWS = [TimelineRow(node=f"demo-{node}", index=index, uuid=f"{node}/{index}") for node in (1, 2) for index in range(2)]
 
 
-def span(gpu: str, job: str, name: str, start: int, end: int, outcome: str = "succeeded") -> Span:
-    return Span(gpu=gpu, job=job, name=name, attempt=1, outcome=outcome, start_ms=start, end_ms=end)
+def span(gpu: str, job: str, name: str, start: int, end: int, outcome: str = "succeeded") -> TimelineSpan:
+    return TimelineSpan(gpu=gpu, job=job, name=name, attempt=1, outcome=outcome, start_ms=start, end_ms=end)
 
 
-def drawn(*spans: Span, title: str = "t") -> ElementTree.Element:
-    return ElementTree.fromstring(svg(make_timeline(LANES, spans), title))
+def drawn(*spans: TimelineSpan, title: str = "t") -> ElementTree.Element:
+    return ElementTree.fromstring(svg(make_timeline(ROWS, spans), title))
 
 
 def texts(root: ElementTree.Element) -> list[str]:
@@ -68,7 +68,7 @@ def test_nothing_to_draw_is_still_a_picture() -> None:
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_any_name_leaves_the_file_valid_and_free_of_scripts(name: str, node: str) -> None:
-    lanes = [Lane(node=node, index=0, uuid=name)]
+    lanes = [TimelineRow(node=node, index=0, uuid=name)]
     text = svg(make_timeline(lanes, [span(name, "1", f"<script>{name}</script>]]>", 0, 10)]), name)
     root = ElementTree.fromstring(text)
     assert not list(root.iter(f"{SVG}script"))

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState
-from stoker.cli.display.notices import Kept
+from stoker.cli.display.notices import NoticeBuffer
 from stoker.cli.top.app import KEYS, TopApp
 from stoker.cli.top.rows import Rows
 from stoker.wire.client.async_client import JobListQuery, LogPart, LogQuery
@@ -254,7 +254,7 @@ async def test_a_server_that_went_away_is_waited_for_and_the_picture_stays() -> 
 
 
 async def test_a_picture_that_comes_from_a_standby_is_drawn_and_said_to_be_one() -> None:
-    kept = Kept()
+    kept = NoticeBuffer()
     kept(Stale("b:1", 3_200, 2))
     async with seat(Cluster(), told=kept.take) as person:
         assert person.lines[1] == " answered by a standby, 3.2 s behind; no active control plane answers"

@@ -19,7 +19,7 @@ from stoker.cli.wiring.restore import restore_backup
 from stoker.control.settings import GrpcSettings, HttpSettings
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings
-from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Part, Writing, read_backup
+from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, BackupWriter, Part, read_backup
 from stoker.wire.versions import PRODUCT
 from tests.compat.make_backup import HERE
 
@@ -98,7 +98,7 @@ def test_a_folder_of_a_newer_version_is_refused_and_not_changed(folder: Path, ne
 
 def written(head: BackupHead, content: dict[str, bytes]) -> bytes:
     parts = [Part(name=name, size=len(some), sha256=hashlib.sha256(some).hexdigest()) for name, some in content.items()]
-    writing = Writing(msgspec.structs.replace(head, parts=tuple(parts)))
+    writing = BackupWriter(msgspec.structs.replace(head, parts=tuple(parts)))
     members = (writing.before(part) + writing.passed(content[part.name]) + writing.after(part) for part in parts)
     return writing.head() + b"".join(members) + writing.end()
 

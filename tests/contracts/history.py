@@ -22,7 +22,16 @@ from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import Instant
-from stoker.brain.domain.usage import Holding, Offer, Span, UsageBy, UsageQuery, UsageSum, gpu_ms_within, overlap_ms
+from stoker.brain.domain.usage import (
+    CapacityChange,
+    Holding,
+    NodeInterval,
+    UsageBy,
+    UsageQuery,
+    UsageSum,
+    gpu_ms_within,
+    overlap_ms,
+)
 from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark
 
 ALL = JobId(JOB_ID_MAX)
@@ -103,8 +112,8 @@ def held(job: int, since: int, until: int, **fields: object) -> Holding:
     return Holding(job=JobId(job), since=Instant(since), until=Instant(until), **given)  # type: ignore[arg-type]  # given by name
 
 
-def offer(node: str, at_ms: int, gpus: int, position: int = 1) -> Offer:
-    return Offer(node=NodeName(node), at=Instant(at_ms), gpus=gpus, position=Position(position))
+def offer(node: str, at_ms: int, gpus: int, position: int = 1) -> CapacityChange:
+    return CapacityChange(node=NodeName(node), at=Instant(at_ms), gpus=gpus, position=Position(position))
 
 
 def query(since: int = 0, until: int = 10_000, by: UsageBy | None = None, **fields: object) -> UsageQuery:
@@ -189,7 +198,7 @@ class HistoryContract:
         assert await all_jobs(history) == []
         assert await history.usage(query(), 10) == []
         assert await history.offers(Instant(0), Instant(9)) == []
-        assert await history.held([Span(NodeName("n1"), Instant(0), Instant(9))], END) == 0
+        assert await history.held([NodeInterval(NodeName("n1"), Instant(0), Instant(9))], END) == 0
         assert await history.trim(Instant(9), 1) == 0
         await history.close()
 
@@ -338,7 +347,10 @@ class HistoryContract:
             assert await history.offers(Instant(0), Instant(60)) == [offer("n1", 10, 0)]
 
     async def test_what_was_held_on_a_node_for_a_while_is_summed(self, store: HistoryStore) -> None:
-        spans = [Span(NodeName("n1"), Instant(100), Instant(1_600)), Span(NodeName("n2"), Instant(0), Instant(600))]
+        spans = [
+            NodeInterval(NodeName("n1"), Instant(100), Instant(1_600)),
+            NodeInterval(NodeName("n2"), Instant(0), Instant(600)),
+        ]
         async with opened(store) as history:
             await history.record(batch(7, holdings=HOLDINGS))
             assert await history.held(spans, END) == gpu_ms_within(HOLDINGS, spans)

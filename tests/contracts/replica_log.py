@@ -7,7 +7,7 @@ import pytest
 
 from stoker.brain.domain.ids import Epoch, NodeName, Position
 from stoker.brain.domain.units import Instant
-from stoker.brain.domain.usage import Offer
+from stoker.brain.domain.usage import CapacityChange
 from stoker.ports import (
     EPOCHS_MAX,
     History,
@@ -77,7 +77,8 @@ async def noted(store: ReplicaStore, first: int, last: int) -> None:
     try:
         await history.open()
         offers = [
-            Offer(node=NodeName("n"), at=Instant(at), gpus=1, position=Position(at)) for at in range(first, last + 1)
+            CapacityChange(node=NodeName("n"), at=Instant(at), gpus=1, position=Position(at))
+            for at in range(first, last + 1)
         ]
         mark = HistoryMark(cluster_id=CLUSTER, position=Position(last))
         await history.record(HistoryBatch(mark=mark, offers=offers))

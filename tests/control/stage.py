@@ -21,7 +21,7 @@ from stoker.brain.domain.report import Beat, Registration, Started, TaskFinished
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.control.control_plane import active
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.supervisor import Duties
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.settings.control import ControlSettings
@@ -213,7 +213,7 @@ async def stage(
     notes = Notes(clock, "control")
     log = GatedLog(disk, clock, entropy)
     await log.open()
-    world = World(clock=clock, entropy=entropy, telemetry=notes)
+    world = ControlPorts(clock=clock, entropy=entropy, telemetry=notes)
     control = await recover_control(settings or ControlSettings(), log, SimHistory(disk.archive, clock), world)
     with pytest.raises(LogFailed) if fails else nullcontext():
         async with active(control) as duties:

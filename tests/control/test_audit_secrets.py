@@ -11,7 +11,7 @@ from stoker.brain.domain.audit import AuditQuery, AuditRow
 from stoker.brain.domain.errors import refuse
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.state.commands import Cancel, Command, CreateToken, DrainNode, RevokeToken, Submit
-from stoker.control.audit_actions import Asked
+from stoker.control.audit_actions import AuditAction
 from stoker.live.settings.control import ControlSettings
 from stoker.wire.token import is_token
 from tests.control.audit_stage import rows_of, token, told
@@ -55,7 +55,7 @@ def test_no_row_holds_an_environment_a_command_a_digest_or_the_text_of_a_token(d
             for command in commands(secret, text):
                 assert len(await told(s, command)) == 1, command
             denied = refuse("not_allowed", f"no {text}", f"nor {text}")
-            for asked in (Asked("ask", f"/jobs/{text}"), Asked("node_drain", text)):
+            for asked in (AuditAction("ask", f"/jobs/{text}"), AuditAction("node_drain", text)):
                 s.control.audit_trail.refused(Principal("user:bob"), asked, denied, s.committer.now())
             check(await rows_of(s, AuditQuery()))
 

@@ -11,7 +11,7 @@ from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.quota import Pools
 from stoker.brain.state.commands import Cancel, DrainNode, SetPools, Submit
 from stoker.control import audit_trail, history
-from stoker.control.audit_actions import Asked
+from stoker.control.audit_actions import AuditAction
 from stoker.control.settings import HistorySettings
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryBatch, HistoryFailed, HistoryMark
@@ -24,10 +24,10 @@ from tests.rig.sim_log import SimDisk
 BOB = Principal("user:bob")
 DENIED = refuse("not_allowed", "no", "ask an admin")
 UNKNOWN = refuse("token_unknown", "no", "ask an admin")
-READ = Asked("read_logs", "1", JobRef(JobId(1)))
+READ = AuditAction("read_logs", "1", JobRef(JobId(1)))
 
 
-def deny(s: Stage, by: Principal = BOB, asked: Asked = READ) -> None:
+def deny(s: Stage, by: Principal = BOB, asked: AuditAction = READ) -> None:
     s.control.audit_trail.refused(by, asked, DENIED, s.committer.now())
 
 
@@ -210,7 +210,7 @@ async def test_a2_who_may_not_ask_leaves_a_row_that_names_the_job() -> None:
     async with stage() as s:
         await s.submit()
         deny(s)
-        deny(s, asked=Asked("node_drain", "n1"))
+        deny(s, asked=AuditAction("node_drain", "n1"))
         denied = await rows_of(s, AuditQuery(outcome="refused"))
         assert [(row.by, row.action, row.outcome, row.job, row.target, row.tenant) for row in denied] == [
             (BOB, "read_logs", "not_allowed", 1, "", "default"),

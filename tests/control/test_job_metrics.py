@@ -12,7 +12,7 @@ from stoker.control.job_metrics import JobMeters, band_word
 from tests.control.stage import Stage, stage, virtual
 
 
-class Heard:
+class RecordedTelemetry:
     """A Telemetry that keeps labels and durations."""
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class Heard:
         self.durations.setdefault(name, []).append(seconds)
 
 
-def hear(s: Stage, *, eligible_max: int = 100) -> Heard:
-    heard = Heard()
+def hear(s: Stage, *, eligible_max: int = 100) -> RecordedTelemetry:
+    heard = RecordedTelemetry()
     s.committer.on_durable(JobMeters(s.state, heard, eligible_max=eligible_max).committed)
     return heard
 
@@ -142,6 +142,6 @@ async def test_c2_a_further_attempt_counts_from_the_end_of_its_pause_and_is_no_a
 @virtual
 async def test_what_is_remembered_of_waiting_jobs_is_bounded() -> None:
     async with stage() as s:
-        meters = JobMeters(s.state, Heard(), eligible_max=3)
+        meters = JobMeters(s.state, RecordedTelemetry(), eligible_max=3)
         meters._let_go([JobId(n) for n in range(10)], s.committer.now())
         assert list(meters._eligible) == [7, 8, 9]

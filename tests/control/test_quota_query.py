@@ -16,7 +16,7 @@ ONE_CLASS = Pools(online=0, batch=0)
 """No guarantee of a class, so that only those of tenants are told of."""
 
 
-class Told(Story):
+class QuotaCluster(Story):
     """A cluster of one node with tenants, and who holds how much of it."""
 
     def __init__(self, gpus: int, pools: Pools = ONE_CLASS) -> None:
@@ -43,7 +43,7 @@ def holders(told: LentView | None) -> dict[str, int]:
 
 
 def test_l1_a_job_within_the_guarantee_of_its_class_is_told_how_much_the_other_class_borrows() -> None:
-    story = Told(10, Pools())
+    story = QuotaCluster(10, Pools())
     story.holds("default", 9)
     told = story.told("default", 2, job_class=JobClass.ONLINE)
     assert holders(told) == {"batch": 6}
@@ -55,14 +55,14 @@ def test_l1_a_job_within_the_guarantee_of_its_class_is_told_how_much_the_other_c
 
 
 def test_l1_a_job_that_would_borrow_or_asks_for_more_than_its_guarantee_has_left_is_told_nothing() -> None:
-    story = Told(10, Pools())
+    story = QuotaCluster(10, Pools())
     story.holds("default", 9)
     assert story.told("default", 1) is None
     assert story.told("default", 8, job_class=JobClass.ONLINE) is None
 
 
 def test_l1_who_waits_for_no_gpus_is_told_nothing() -> None:
-    story = Told(10, Pools())
+    story = QuotaCluster(10, Pools())
     story.holds("default", 9)
     assert story.told("default", 0, job_class=JobClass.ONLINE) is None
     for reason in (None, AWAITING_PASS, Reason(ReasonCode.TENANT_LIMIT), Reason(ReasonCode.INSUFFICIENT_CPUS)):
@@ -70,7 +70,7 @@ def test_l1_who_waits_for_no_gpus_is_told_nothing() -> None:
 
 
 def test_l1_where_nobody_holds_more_than_his_guarantee_nothing_is_lent() -> None:
-    story = Told(10)
+    story = QuotaCluster(10)
     story.tenant("vision", 4)
     story.tenant("nlp", 6)
     story.holds("nlp", 6)
@@ -78,7 +78,7 @@ def test_l1_where_nobody_holds_more_than_his_guarantee_nothing_is_lent() -> None
 
 
 def test_l2_tenants_beside_it_are_told_with_all_beneath_them_and_only_once() -> None:
-    story = Told(10)
+    story = QuotaCluster(10)
     story.tenant("vision", 4)
     story.tenant("lab")
     story.tenant("robots", parent="lab")
@@ -93,7 +93,7 @@ def test_l2_tenants_beside_it_are_told_with_all_beneath_them_and_only_once() -> 
 
 
 def test_l2_within_a_tree_the_siblings_and_the_tenant_above_are_told_as_far_as_they_hold_what_is_promised() -> None:
-    story = Told(12)
+    story = QuotaCluster(12)
     story.tenant("org", 10)
     story.tenant("vision", 4, "org")
     story.tenant("speech", 2, "org")
@@ -103,7 +103,7 @@ def test_l2_within_a_tree_the_siblings_and_the_tenant_above_are_told_as_far_as_t
 
 
 def test_a_job_is_covered_by_a_tenant_above_where_its_own_has_no_guarantee() -> None:
-    story = Told(10)
+    story = QuotaCluster(10)
     story.tenant("org", 5)
     story.tenant("team", parent="org")
     story.holds("default", 8)
@@ -113,7 +113,7 @@ def test_a_job_is_covered_by_a_tenant_above_where_its_own_has_no_guarantee() -> 
 
 
 def test_the_sentence_names_few_and_the_answer_is_bounded() -> None:
-    story = Told(200)
+    story = QuotaCluster(200)
     story.tenant("vision", 4)
     for number in range(HOLDERS_MAX + 5):
         story.tenant(f"t{number}")
@@ -125,7 +125,7 @@ def test_the_sentence_names_few_and_the_answer_is_bounded() -> None:
 
 
 def test_what_is_kept_for_a_class_is_what_its_waiting_jobs_may_have_and_its_guarantee_covers() -> None:
-    story = Told(10, Pools())
+    story = QuotaCluster(10, Pools())
     story.tenant("full")
     story.holds("default", 8)
     assert quota_now(story.state).batch.free == 2
@@ -143,7 +143,7 @@ def test_what_is_kept_for_a_class_is_what_its_waiting_jobs_may_have_and_its_guar
 
 
 def test_members_of_an_array_want_as_much_as_its_own_limit_lets_start() -> None:
-    story = Told(10, Pools())
+    story = QuotaCluster(10, Pools())
     story.submit(spec(1, job_class=JobClass.ONLINE, array=parse_array("0-9%2")))
     shown = quota_now(story.state)
     assert (shown.online.waiting_gpus, shown.batch.free) == (2, 8)

@@ -6,8 +6,8 @@ from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.units import Instant, Mono
 from stoker.control import rate_limit as live_rates
-from stoker.control.control_ports import World
-from stoker.control.rate_limit import MINUTE_S, Rates, WrongTokens
+from stoker.control.control_ports import ControlPorts
+from stoker.control.rate_limit import MINUTE_S, RateLimit, WrongTokens
 
 ADA, BEN = Principal("user:ada"), Principal("user:ben")
 
@@ -59,11 +59,11 @@ def hand() -> Hand:
     return Hand()
 
 
-def world_of(hand: Hand) -> World:
-    return World(clock=hand, entropy=hand, telemetry=hand)
+def control_ports(hand: Hand) -> ControlPorts:
+    return ControlPorts(clock=hand, entropy=hand, telemetry=hand)
 
 
-def refused(rates: Rates, principal: Principal) -> Refusal | None:
+def refused(rates: RateLimit, principal: Principal) -> Refusal | None:
     try:
         rates.take(principal)
     except StokerError as fault:
@@ -80,17 +80,17 @@ def noted(wrong: WrongTokens) -> Refusal | None:
 
 
 def test_without_a_rate_nobody_is_refused(hand: Hand) -> None:
-    rates = Rates(world_of(hand), per_second=0)
+    rates = RateLimit(control_ports(hand), per_second=0)
     assert not any(refused(rates, ADA) for _ in range(10_000))
 
 
 def test_a_burst_of_two_seconds_fits_and_the_next_request_does_not(hand: Hand) -> None:
-    rates = Rates(world_of(hand), per_second=5)
+    rates = RateLimit(control_ports(hand), per_second=5)
     assert [refused(rates, ADA) is None for _ in range(11)] == [True] * 10 + [False]
 
 
 def test_who_waits_as_long_as_he_is_told_is_let_in(hand: Hand) -> None:
-    rates = Rates(world_of(hand), per_second=0.25)
+    rates = RateLimit(control_ports(hand), per_second=0.25)
     assert refused(rates, ADA) is None
     refusal = refused(rates, ADA)
     assert refusal is not None
@@ -103,35 +103,35 @@ def test_who_waits_as_long_as_he_is_told_is_let_in(hand: Hand) -> None:
 
 
 def test_a_refused_request_takes_nothing(hand: Hand) -> None:
-    rates = Rates(world_of(hand), per_second=1)
+    rates = RateLimit(control_ports(hand), per_second=1)
     assert [refused(rates, ADA) is None for _ in range(100)].count(True) == 2
     hand.at += 1
     assert refused(rates, ADA) is None
 
 
 def test_who_comes_seldom_gathers_no_more_than_a_burst(hand: Hand) -> None:
-    rates = Rates(world_of(hand), per_second=1)
+    rates = RateLimit(control_ports(hand), per_second=1)
     refused(rates, ADA)
     hand.at += 1_000_000
     assert [refused(rates, ADA) is None for _ in range(5)].count(True) == 2
 
 
 def test_one_principal_never_takes_from_another(hand: Hand) -> None:
-    rates = Rates(world_of(hand), per_second=1)
+    rates = RateLimit(control_ports(hand), per_second=1)
     assert [refused(rates, ADA) is None for _ in range(5)].count(True) == 2
     assert refused(rates, BEN) is None
 
 
 def test_the_table_of_principals_has_a_bound(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_rates, "PRINCIPALS_MAX", 3)
-    rates = Rates(world_of(hand), per_second=1)
+    rates = RateLimit(control_ports(hand), per_second=1)
     for name in ("a", "b", "c", "d", "e"):
         rates.take(Principal(name))
     assert len(rates._buckets) == 3
 
 
 def test_wrong_tokens_are_refused_one_by_one_up_to_the_bound_and_then_all_told_to_wait(hand: Hand) -> None:
-    wrong = WrongTokens(world_of(hand), wrong_max=10)
+    wrong = WrongTokens(control_ports(hand), wrong_max=10)
     assert [noted(wrong) for _ in range(10)] == [None] * 10
     refusal = noted(wrong)
     assert refusal is not None
@@ -146,7 +146,7 @@ def test_wrong_tokens_are_refused_one_by_one_up_to_the_bound_and_then_all_told_t
 
 
 def test_the_log_has_one_line_a_minute_about_wrong_tokens_and_a_meter_counts_all(hand: Hand) -> None:
-    wrong = WrongTokens(world_of(hand), wrong_max=10)
+    wrong = WrongTokens(control_ports(hand), wrong_max=10)
     for _ in range(100):
         noted(wrong)
     assert hand.told == ["too_many_wrong_tokens"]

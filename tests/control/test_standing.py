@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.failover.inputs import Role
+from stoker.brain.failover.inputs import ControlRole
 from stoker.control.standing import PairView, not_active, not_promoted
 from stoker.wire.client.http_message import Reply
 from stoker.wire.client.servers import Servers
@@ -14,7 +14,7 @@ from tests.wire.test_retry_pair import OK, A, Story
 
 STANDBY = PairView(
     name="b",
-    role=Role.STANDBY,
+    role=ControlRole.STANDBY,
     epoch=Epoch(3),
     active="c",
     active_http="http://c:1",

@@ -27,8 +27,8 @@ async def tenants(s: Stage, **limits: int) -> None:
 
 def used(s: Stage) -> Amount:
     """The same for the tenant, the one above it and the class, or it is an error."""
-    books = s.state.indexes.books
-    (found,) = {books.used_by(TEAM), books.used_by(ORG), books.used_by_class(JobClass.BATCH)}
+    usage_ledger = s.state.indexes.usage_ledger
+    (found,) = {usage_ledger.used_by(TEAM), usage_ledger.used_by(ORG), usage_ledger.used_by_class(JobClass.BATCH)}
     assert found == sum_of_what_is_held(s)
     return found
 

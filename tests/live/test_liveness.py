@@ -7,7 +7,7 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.codec import decode_fact
-from stoker.brain.state.events.node import NodeReachable, StraysFound
+from stoker.brain.state.events.node import NodeReachable, OrphanTasksFound
 from tests.control.stage import Player, Stage, running, stage, virtual
 from tests.rig.sim_ports import SimClock
 
@@ -131,7 +131,7 @@ async def test_an_unreachable_node_is_used_only_after_its_inventory_was_compared
         await player.say_inventory(running(TaskKey(JobId(99), 1, 0), "n1-0"))
         assert s.state.node_state(N1) is NodeState.READY
         facts = [decode_fact(record).event for record in s.disk.records]
-        assert [type(event) for event in facts[-2:]] == [StraysFound, NodeReachable]
+        assert [type(event) for event in facts[-2:]] == [OrphanTasksFound, NodeReachable]
 
 
 @virtual

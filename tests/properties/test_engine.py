@@ -130,27 +130,27 @@ def _most(gpus: Sequence[Gpu], demand: Demand, at_most: int) -> int:
     return best
 
 
-def _room(gpus: Sequence[Gpu], cpus: int, memory_mb: int, demand: Demand) -> int:
+def _capacity(gpus: Sequence[Gpu], cpus: int, memory_mb: int, demand: Demand) -> int:
     most = min(demand.tasks, demand.tasks_per_node or demand.tasks)
     while most and (most * demand.cpus > cpus or most * demand.memory_mb > memory_mb):
         most -= 1
     return _most(gpus, demand, most)
 
 
-def _room_now(here: Cluster, shape: Shape, demand: Demand) -> int:
-    return _room_in(here, here.free, shape, demand)
+def _capacity_now(here: Cluster, shape: Shape, demand: Demand) -> int:
+    return _capacity_in(here, here.free, shape, demand)
 
 
-def _room_in(here: Cluster, free_on: Mapping[NodeName, Free], shape: Shape, demand: Demand) -> int:
+def _capacity_in(here: Cluster, free_on: Mapping[NodeName, Free], shape: Shape, demand: Demand) -> int:
     return sum(
-        _room(free.gpus, free.cpus, free.memory_mb, demand)
+        _capacity(free.gpus, free.cpus, free.memory_mb, demand)
         for name, free in free_on.items()
         if _may(here.nodes[name], shape)
     )
 
 
-def _room_empty(nodes: Sequence[Node], demand: Demand) -> int:
-    return sum(_room(n.inventory.gpus, n.inventory.cpus, n.inventory.memory_mb, demand) for n in nodes)
+def _capacity_empty(nodes: Sequence[Node], demand: Demand) -> int:
+    return sum(_capacity(n.inventory.gpus, n.inventory.cpus, n.inventory.memory_mb, demand) for n in nodes)
 
 
 @given(_nodes(), _jobs())
@@ -195,7 +195,7 @@ def test_whoever_waits_has_a_reason_and_fits_nowhere_in_what_is_left(nodes: list
     after = here.after(plan)
     assert {job.spec.shape for job in after.waiting()} == set(plan.reasons)
     for shape in plan.reasons:
-        assert _room_now(after, shape, shape.demand) < shape.demand.tasks
+        assert _capacity_now(after, shape, shape.demand) < shape.demand.tasks
 
 
 @given(_nodes(), _jobs())
@@ -215,7 +215,7 @@ def test_who_is_first_and_fits_on_what_it_selects_is_placed(nodes: list[Node], j
     here = _here(nodes, jobs)
     waiting = here.waiting()
     first = min(waiting, key=lambda job: (-_effective(job), job.id))
-    fits = _room_now(here, first.spec.shape, first.spec.demand) >= first.spec.demand.tasks
+    fits = _capacity_now(here, first.spec.shape, first.spec.demand) >= first.spec.demand.tasks
     placed = [place.job for place in here.plan().actions]
     assert placed[:1] == [first.id] if fits else first.id not in placed
 
@@ -235,18 +235,18 @@ def test_every_reason_is_true(nodes: list[Node], jobs: list[Job]) -> None:
         assert "?" not in describe(reason)
         selected = [node for node in nodes if _may(node, shape)]
         ready = [node for node in selected if node.schedulable]
-        away = _room_in(after, after.returning, shape, demand)
+        away = _capacity_in(after, after.returning, shape, demand)
         if not selected:
             assert reason.code is ReasonCode.NO_SELECTED_NODE
-        elif _room_now(after, shape, demand) + away >= demand.tasks:
+        elif _capacity_now(after, shape, demand) + away >= demand.tasks:
             assert away
             assert reason.code is ReasonCode.NODES_RETURNING
-        elif _room_empty(selected, demand) < demand.tasks:
+        elif _capacity_empty(selected, demand) < demand.tasks:
             assert reason.code is ReasonCode.NO_FITTING_NODE
-        elif _room_empty(ready, demand) < demand.tasks:
+        elif _capacity_empty(ready, demand) < demand.tasks:
             assert reason.code is ReasonCode.NODES_UNAVAILABLE
             facts = reason.facts
-            counted = [node for node in selected if not node.schedulable and _room_empty([node], demand)]
+            counted = [node for node in selected if not node.schedulable and _capacity_empty([node], demand)]
             assert facts["fitting"] == len(counted)
             assert facts["unreachable"] == sum(not node.reachable for node in counted)
         else:
@@ -272,16 +272,16 @@ def test_what_is_called_short_is_short_when_nothing_else_is(nodes: list[Node], j
         gpus_only = msgspec.structs.replace(spread, tasks_per_node=0)
         no_memory = msgspec.structs.replace(shape.demand, memory_mb=0)
         if reason.code is ReasonCode.INSUFFICIENT_GPUS:
-            assert _room_now(after, shape, gpus_only) < tasks
+            assert _capacity_now(after, shape, gpus_only) < tasks
         elif reason.code is ReasonCode.INSUFFICIENT_NODES:
-            assert _room_now(after, shape, gpus_only) >= tasks > _room_now(after, shape, spread)
-            assert reason.facts["room"] == _room_now(after, shape, spread)
+            assert _capacity_now(after, shape, gpus_only) >= tasks > _capacity_now(after, shape, spread)
+            assert reason.facts["room"] == _capacity_now(after, shape, spread)
         elif reason.code is ReasonCode.INSUFFICIENT_CPUS:
-            assert _room_now(after, shape, spread) >= tasks > _room_now(after, shape, no_memory)
-            assert reason.facts["room"] == _room_now(after, shape, no_memory)
+            assert _capacity_now(after, shape, spread) >= tasks > _capacity_now(after, shape, no_memory)
+            assert reason.facts["room"] == _capacity_now(after, shape, no_memory)
         elif reason.code is ReasonCode.INSUFFICIENT_MEMORY:
-            assert _room_now(after, shape, no_memory) >= tasks
-            assert reason.facts["room"] == _room_now(after, shape, shape.demand)
+            assert _capacity_now(after, shape, no_memory) >= tasks
+            assert reason.facts["room"] == _capacity_now(after, shape, shape.demand)
 
 
 @given(_nodes(), _jobs())
@@ -369,7 +369,7 @@ def _check_refusals_for_ports(after: Cluster, plan: Plan, policy: Policy) -> Non
             continue
         assert set(after.ports_in_use(str(reason.facts["address"]))) == every
         usable = sum(
-            _room(free.gpus, free.cpus, free.memory_mb, shape.demand)
+            _capacity(free.gpus, free.cpus, free.memory_mb, shape.demand)
             for name, free in after.free.items()
             if set(after.ports_in_use(after.nodes[name].inventory.address)) != every and _may(after.nodes[name], shape)
         )

@@ -17,7 +17,7 @@ from stoker.brain.domain.units import HOUR_MS, Instant
 from stoker.brain.domain.where import ANYWHERE, make_where
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.commands import LabelNode, PutPartition, Submit, TaintNode
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, settle_all
 from tests.builders import Cluster
 
@@ -67,7 +67,7 @@ def test_a_plan_on_live_state_is_accepted_whole_and_equals_the_plan_on_a_slow_vi
             answer = story.ask(Submit(by=ANNA, specs=(spec,)))
             assert not isinstance(answer, Refusal) or answer.code in _REFUSED
         for _ in range(2):
-            plan = decide(ClusterView(story.state), Policy(), story.now, 0, 1_024)
+            plan = decide(StateView(story.state), Policy(), story.now, 0, 1_024)
             assert plan == _slowly(story)
             settle_all(story, plan)
             assert all(story.job(place.job).state in LIVE for place in plan.actions)

@@ -29,10 +29,10 @@ from stoker.brain.state import commands as ask
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobPlaced
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.quota_limits import Spent, Walls
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.quota_limits import QuotaLimits, UsageTotals
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, inventory, settle_all
-from tests.naive_quota import Room, books_faults, count, pass_faults, wall_faults
+from tests.naive_quota import NodeCapacity, count, ledger_faults, limit_faults, pass_faults
 
 NODES = tuple(NodeName(f"n{number}") for number in range(3))
 TENANTS = (DEFAULT_TENANT, *map(TenantName, ("lab", "a", "b", "a1", "solo")))
@@ -40,7 +40,7 @@ PARENTS = {"a": "lab", "b": "lab", "a1": "a"}
 ENDS = (EndCause.EXITED, EndCause.EXITED, EndCause.EXITED, EndCause.RUNNER_LOST, EndCause.START_FAILED)
 
 
-class World(Story):
+class SharedCluster(Story):
     """A cluster that people share, whatever chance makes of it."""
 
     def __init__(self, seed: int) -> None:
@@ -60,10 +60,10 @@ class World(Story):
         """With the truths of quota checked after each event, and the limits at each placement."""
         super().apply(event, by)
         found = count(self.state)
-        assert not list(books_faults(self.state, found))
+        assert not list(ledger_faults(self.state, found))
         if isinstance(event, JobPlaced):
             self.placements += 1
-            broken = wall_faults(self.state, found, self.state.jobs[event.job].spec, Room(self.state).free)
+            broken = limit_faults(self.state, found, self.state.jobs[event.job].spec, NodeCapacity(self.state).free)
             assert not list(broken)
 
     def decide(self, budget: int = 1_000) -> list[str]:
@@ -74,7 +74,7 @@ class World(Story):
         return [self.job(action.job).label for action in plan.actions]
 
     def proposed(self, budget: int) -> Plan:
-        plan = propose(ClusterView(self.state), self.state.policy, self.now, 1, budget)
+        plan = propose(StateView(self.state), self.state.policy, self.now, 1, budget)
         assert not list(pass_faults(self.state, plan))
         return plan
 
@@ -232,11 +232,11 @@ def test_it_would_be_noticed_if_limits_were_not_asked_again_when_a_plan_is_carri
 ) -> None:
     """The rig's own mutants can't show it: there hardly anything happens between a plan and its settlement."""
 
-    class Open(Walls):
-        def before(self, shape: Shape, spent: Spent) -> Reason | None:
+    class Open(QuotaLimits):
+        def before(self, shape: Shape, spent: UsageTotals) -> Reason | None:
             return None
 
-    monkeypatch.setattr(cluster, "Walls", Open)
+    monkeypatch.setattr(cluster, "QuotaLimits", Open)
     with pytest.raises(AssertionError):
         _live_all(40)
 
@@ -250,7 +250,7 @@ def test_no_limit_is_exceeded_no_counter_drifts_and_who_is_owed_goes_first(seed:
 @settings(max_examples=20)
 @given(seed=st.integers(0, 1 << 32), dice=st.randoms(use_true_random=False))
 def test_a_plan_does_not_depend_on_the_order_in_which_tenants_and_nodes_came(seed: int, dice: Random) -> None:
-    world = World(seed)
+    world = SharedCluster(seed)
     for _ in range(20):
         world.step()
     tenants, nodes = list(world.state.tenants.values()), list(world.state.nodes.values())
@@ -264,7 +264,7 @@ def test_a_plan_does_not_depend_on_the_order_in_which_tenants_and_nodes_came(see
         shuffled.put_node(node)
     for job in world.state.jobs.values():
         shuffled.put_job(job)
-    one, two = (propose(ClusterView(each), Policy(), world.now, 1, 100) for each in (world.state, shuffled))
+    one, two = (propose(StateView(each), Policy(), world.now, 1, 100) for each in (world.state, shuffled))
     assert one == two
 
 
@@ -274,9 +274,9 @@ def _live_all(seeds: int) -> None:
 
 
 def _live(seed: int, steps: int) -> None:
-    world = World(seed)
+    world = SharedCluster(seed)
     for _ in range(steps):
         world.step()
     world.finish_all()
-    books = world.state.indexes.books
-    assert (books.by_class, books.by_tenant, books.pending) == ({}, {}, {})
+    usage_ledger = world.state.indexes.usage_ledger
+    assert (usage_ledger.by_class, usage_ledger.by_tenant, usage_ledger.pending) == ({}, {}, {})

@@ -13,7 +13,7 @@ from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools, Quota
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.engine.guarantee_hold import Keeper
+from stoker.brain.engine.guarantee_hold import GuaranteeHold
 from stoker.brain.state.commands import DrainNode, PutTenant, SetPools
 from tests.brain.state.story import ANNA, Story, spec
 
@@ -51,7 +51,7 @@ class Crowd(Story):
             del self.ends[job]
             self.end(job)
         self.all_due()
-        lacking = self.state.indexes.free_gpus + QUEUE - self.state.indexes.books.pending_of(CROWD)
+        lacking = self.state.indexes.free_gpus + QUEUE - self.state.indexes.usage_ledger.pending_of(CROWD)
         self.submit(*[self.borrower] * max(1, lacking))
         self.decide()
         for job in self.state.jobs.values():
@@ -123,7 +123,7 @@ def test_a_large_job_starts_behind_small_ones_of_its_own_tenant(seed: int, turns
 
 
 def test_it_would_starve_if_nothing_were_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Keeper, "keep", lambda keeper, pool, shape: False)
+    monkeypatch.setattr(GuaranteeHold, "keep", lambda guarantee_hold, pool, shape: False)
     story = Crowd(1, 1, 8, _crowd())
     story.promise(LAB, GPUS)
     story.fill()
@@ -154,4 +154,4 @@ def test_what_nobody_is_owed_is_lent_and_the_guarantee_is_served_as_soon_as_it_i
     story.next_turn()
     live = [bool(story.job(job).live_attempt) for job in jobs]
     assert live == [True, True, False], "beyond its guarantee it is one of many"
-    assert story.state.indexes.books.used_by(CROWD).gpus == GPUS - 2
+    assert story.state.indexes.usage_ledger.used_by(CROWD).gpus == GPUS - 2

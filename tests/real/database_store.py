@@ -4,10 +4,10 @@ import itertools
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.postgres.event_log import Limits, PostgresLog
+from stoker.adapters.postgres.event_log import PostgresLog, PostgresLogLimits
 from stoker.adapters.postgres.lease import PostgresLease
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from tests.real.postgres import Server
 
 _names = itertools.count()
@@ -26,7 +26,7 @@ class DatabaseStore:
         self.warnings: list[tuple[str, dict[str, object]]] = []
 
     def log(self, *, reconnect_s: float = 20.0) -> PostgresLog:
-        limits = Limits(self.look_back_max, reconnect_s)
+        limits = PostgresLogLimits(self.look_back_max, reconnect_s)
         return PostgresLog(self.url, SystemClock(), SystemEntropy(), self, shared=self.shared, limits=limits)
 
     async def move_epoch(self, epoch: Epoch) -> None:
@@ -36,7 +36,9 @@ class DatabaseStore:
             known = await lease.read()
             me = Member("b", "uid-b")
             version = known.version + 1 if known else 1
-            won = await lease.put(Marker(version=version, epoch=epoch, holder=me, in_sync=(me,), mark=f"m{version}"))
+            won = await lease.put(
+                LeaseRecord(version=version, epoch=epoch, holder=me, in_sync=(me,), mark=f"m{version}")
+            )
             assert won, "nobody else writes the marker here"
         finally:
             await lease.close()

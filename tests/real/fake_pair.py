@@ -27,7 +27,7 @@ API: Final = "/api/v1"
 WRITTEN: Final = b"".join(b"line %d\n" % number for number in range(1, 101))
 
 
-class Asked(NamedTuple):
+class RecordedRequest(NamedTuple):
     method: str
     path: str
     headers: dict[str, str]
@@ -79,7 +79,7 @@ class Plane:
         """So many answers break off in their middle."""
         self._goes_on = threading.Event()
         self._goes_on.set()
-        self.heard: list[Asked] = []
+        self.heard: list[RecordedRequest] = []
         self._live: set[socket.socket] = set()
         self._server: ThreadingHTTPServer | None = None
         self.port = 0
@@ -123,7 +123,7 @@ class Plane:
         """SIGCONT."""
         self._goes_on.set()
 
-    def hears(self, connection: socket.socket, asked: Asked) -> bool:
+    def hears(self, connection: socket.socket, asked: RecordedRequest) -> bool:
         """False = it died before it could do anything about that."""
         self.heard.append(asked)
         self._goes_on.wait(60)
@@ -199,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
         plane = self.plane
         self.rfile.read(int(self.headers.get("content-length", "0")))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        if not plane.hears(self.connection, Asked(self.command, self.path, headers)):
+        if not plane.hears(self.connection, RecordedRequest(self.command, self.path, headers)):
             self.close_connection = True
             return
         refusal = self._standbys_refusal(headers)

@@ -21,7 +21,7 @@ from stoker.brain.domain.tenant import NO_TENANT, Tenant
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.commands import CreateToken, PutTenant, RevokeToken
 from stoker.control.control_plane import active
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.settings import GrpcSettings
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.rpc.server import RpcServer
@@ -64,7 +64,7 @@ async def rpc_stage(
     folder: Path, *, open_to_owner: bool = True, settings: ControlSettings | None = None
 ) -> AsyncIterator[RpcStage]:
     clock, said = SystemClock(), io.BytesIO()
-    world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, stream=said))
+    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, stream=said))
     log, history = SqliteLog(folder), SqliteHistory(folder)
     await log.open()
     try:

@@ -18,7 +18,7 @@ from stoker.agent.runner.process.cgroup import Cgroups
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Start, TaskKey
-from stoker.brain.domain.job import Command
+from stoker.brain.domain.job import CommandLine
 from stoker.brain.domain.units import Mono
 from tests.contracts.runner import agent_on
 
@@ -110,7 +110,7 @@ class RealNode:
     def shell(self, key: TaskKey, line: str, **start: object) -> StartTask:
         return self.command(key, line, {}, **start)
 
-    def command(self, key: TaskKey, command: Command, env: Mapping[str, str], **start: object) -> StartTask:
+    def command(self, key: TaskKey, command: CommandLine, env: Mapping[str, str], **start: object) -> StartTask:
         """A task with this command; `start` are fields of `Start`."""
         fields = {"workdir": str(self.folder), "gpus": (), "cpus": 1, "memory_mb": 0, **start}
         order = msgspec.convert(
@@ -166,7 +166,7 @@ def parent_of(pid: int) -> int:
     return proc.parent
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     return procfs.read_proc(pid) is not None
 
 

@@ -13,7 +13,7 @@ from stoker.adapters.clock import SystemClock
 from stoker.agent.link_grpc import _REFUSALS, GrpcLink
 from stoker.agent.ports import LinkDown
 from stoker.control.control_plane import active
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.settings import GrpcSettings
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.rpc.server import RpcServer
@@ -39,7 +39,7 @@ class GrpcBench:
 @asynccontextmanager
 async def serving() -> AsyncIterator[GrpcBench]:
     clock, entropy = SystemClock(), SimEntropy(1)
-    world = World(clock=clock, entropy=entropy, telemetry=Notes(SimClock(), "control"))
+    world = ControlPorts(clock=clock, entropy=entropy, telemetry=Notes(SimClock(), "control"))
     disk = SimDisk()
     log = SimLog(disk, clock, entropy)
     await log.open()

@@ -20,7 +20,7 @@ from stoker.brain.domain.policy import LEASE_KILL_MS
 from stoker.cli.doctor.finding import Level
 from stoker.cli.doctor.leases import leases
 from tests.contracts.runner import LONG_S, Listener, agent_on, key
-from tests.real.runner_node import RealNode, lives, node_in
+from tests.real.runner_node import RealNode, is_alive, node_in
 
 LEASE_MS = 1_000
 KILL_S = LEASE_KILL_MS / 1_000
@@ -54,8 +54,8 @@ async def begun(node: RealNode, agent: Listener, task: StartTask) -> int:
 async def soon(gone: list[int], within_s: float = KILL_S) -> None:
     """None of these processes lives any more, before the bound."""
     until = time.monotonic() + within_s
-    while any(map(lives, gone)):
-        assert time.monotonic() < until, f"still there after {within_s} s: {[pid for pid in gone if lives(pid)]}"
+    while any(map(is_alive, gone)):
+        assert time.monotonic() < until, f"still there after {within_s} s: {[pid for pid in gone if is_alive(pid)]}"
         await asyncio.sleep(0.01)
 
 
@@ -67,7 +67,7 @@ async def test_a_task_is_killed_with_its_whole_tree_when_its_lease_is_over(node:
         assert time.monotonic() - began < LEASE_MS / 1_000 + KILL_S
         assert (end.cause, end.exit_code, end.oom) == (EndCause.LEASE_ENDED, None, False)
         assert "no active control plane has answered this node for 1 s" in end.error
-        assert not lives(away)
+        assert not is_alive(away)
         assert not node.lives(key(1))
 
 
@@ -146,11 +146,11 @@ async def test_a_runner_that_was_stopped_past_the_lease_kills_before_it_says_or_
         await asyncio.sleep(LEASE_MS / 1_000 + 0.5)
         late = node.shell(key(2), f"touch {node.folder}/ran", lease_ms=LEASE_MS)
         await agent.runner.start(late)
-        assert lives(away), "nobody else was to end it so soon"
+        assert is_alive(away), "nobody else was to end it so soon"
         os.kill(node.runner_pid, signal.SIGCONT)
         assert (await agent.end(key(2))).cause is EndCause.LEASE_ENDED
         assert (await agent.end(key(1))).cause is EndCause.LEASE_ENDED
-        assert not lives(away)
+        assert not is_alive(away)
         assert not (node.folder / "ran").exists()
 
 

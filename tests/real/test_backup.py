@@ -117,7 +117,7 @@ def test_what_runs_at_the_backup_runs_on_and_what_came_later_is_stopped(tmp_path
         control = restored(backup, tmp_path / "new")
         control.http_port, control.grpc_port = old.http_port, old.grpc_port
         with control:
-            until(lambda: not _lives(int(pid_file.read_text())), "what the backup doesn't know is stopped")
+            until(lambda: not _is_alive(int(pid_file.read_text())), "what the backup doesn't know is stopped")
             assert job(control, runs)["state"] == "running"
             go.touch()
             ended = until_state(control, runs, "failed")
@@ -148,7 +148,7 @@ def test_a_job_that_started_after_the_backup_is_stopped_and_starts_anew(tmp_path
             assert until_state(control, waits, "succeeded")["exit_code"] == 0
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

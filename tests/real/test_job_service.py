@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from stoker.api.rpc import jobs as live_jobs
 from stoker.brain.domain.access import Role
 from stoker.wire.gen import job_pb2 as pb
-from tests.real.job_faces import JOBS, faces, problem_from
+from tests.real.job_apis import JOBS, job_apis, problem_from
 from tests.real.rpc_stage import rpc_stage, shows
 
 TRUE = pb.NewJob(shell="true")
@@ -21,7 +21,7 @@ HIDDEN = ("secret", "anna")
 
 
 async def test_a_job_is_submitted_found_listed_and_cancelled(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         submitted = await at.submit(at.user, pb.NewJob(argv=["sleep", "60"], name="nap", hold=True))
         (job,) = submitted.jobs
         assert list(submitted.ids) == [job.id] == ["1"]
@@ -36,7 +36,7 @@ async def test_a_job_is_submitted_found_listed_and_cancelled(tmp_path: Path) -> 
 
 
 async def test_many_jobs_are_taken_in_order_and_members_of_an_array_are_told_apart(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         answer = await at.submit(at.user, *(pb.NewJob(shell="true", name=f"j{i}", hold=True) for i in range(5)))
         assert [job.name for job in answer.jobs] == [f"j{i}" for i in range(5)]
         assert list(answer.ids) == [job.id for job in answer.jobs]
@@ -54,7 +54,7 @@ async def test_many_jobs_are_taken_in_order_and_members_of_an_array_are_told_apa
 
 
 async def test_another_tenants_job_is_seen_reduced_and_told_nothing(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         job_id = (await at.submit(at.user, HELD)).ids[0]
         for job in (await at.get(at.stranger, job_id), (await at.list(at.stranger)).jobs[0]):
             assert job.reduced
@@ -69,7 +69,7 @@ async def test_another_tenants_job_is_seen_reduced_and_told_nothing(tmp_path: Pa
 
 
 async def test_nobody_submits_to_another_tenant_or_as_another_account_but_an_admin(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         into, under = pb.NewJob(shell="true", tenant="theirs"), pb.NewJob(shell="true", user="bob")
         assert (await problem_from(at.submit(at.user, into)))["code"] == "not_allowed"
         assert (await problem_from(at.submit(at.user, under)))["code"] == "user_not_yours"
@@ -80,7 +80,7 @@ async def test_nobody_submits_to_another_tenant_or_as_another_account_but_an_adm
 
 
 async def test_an_agents_token_does_nothing_here(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         job_id = (await at.submit(at.user, HELD)).ids[0]
         for call in (
             at.submit(at.agent, TRUE),
@@ -92,7 +92,7 @@ async def test_an_agents_token_does_nothing_here(tmp_path: Path) -> None:
 
 
 async def test_a_revoked_token_is_refused_from_then_on(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         token = await at.stage.token(Role.ADMIN)
         await at.submit(token, TRUE)
         await at.stage.revoke(token)
@@ -104,7 +104,7 @@ async def test_a_revoked_token_is_refused_from_then_on(tmp_path: Path) -> None:
 
 
 async def test_the_same_key_twice_is_one_job_and_another_job_under_it_is_refused(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         first = await at.submit(at.user, HELD, TRUE, key="k")
         await at.cancel(at.user, first.ids[0])
         again = await at.submit(at.user, HELD, TRUE, key="k")
@@ -119,7 +119,7 @@ async def test_the_same_key_twice_is_one_job_and_another_job_under_it_is_refused
 
 
 async def test_a_key_holds_whatever_the_order_in_which_variables_were_given(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         one = pb.NewJob(shell="true", env={f"V{i}": "x" for i in range(50)})
         other = pb.NewJob(shell="true", env={f"V{i}": "x" for i in reversed(range(50))})
         first, again = await at.submit(at.user, one, key="k"), await at.submit(at.user, other, key="k")
@@ -130,7 +130,7 @@ async def test_a_key_holds_whatever_the_order_in_which_variables_were_given(tmp_
 
 
 async def test_a_message_beyond_the_bound_of_a_body_is_refused_and_a_huge_one_too(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         large = [pb.NewJob(shell="x" * 100_000) for _ in range(90)]
         problem = await problem_from(at.submit(at.user, *large))
         assert (problem["code"], problem["status"]) == ("body_too_large", 413)
@@ -143,7 +143,7 @@ async def test_a_message_beyond_the_bound_of_a_body_is_refused_and_a_huge_one_to
 
 
 async def test_an_answer_fits_what_every_client_takes_and_pages_lose_no_job(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         jobs = [pb.NewJob(shell="x" * 100_000, hold=True) for _ in range(40)]
         answer = await at.submit(at.user, *jobs)
         assert len(answer.ids) == 40
@@ -160,7 +160,7 @@ async def test_an_answer_fits_what_every_client_takes_and_pages_lose_no_job(tmp_
 
 
 async def test_a_page_is_never_longer_than_a_thousand(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         await at.submit(at.user, *[pb.NewJob(shell="true", hold=True)] * 1_500)
         page = await at.list(at.user, limit=10**9)
         assert (page.limit, len(page.jobs), page.total) == (1_000, 1_000, 1_500)
@@ -172,7 +172,7 @@ async def test_more_calls_than_may_be_under_way_are_told_to_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_jobs, "CALLS_MAX", 0)
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         with pytest.raises(aio.AioRpcError) as refused:
             await at.list(at.user)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -185,7 +185,7 @@ async def test_a_call_without_a_deadline_gets_one(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(live_jobs, "DEADLINE_S", 0.2)
     monkeypatch.setattr(live_jobs, "select", select)
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         with pytest.raises(aio.AioRpcError) as refused:
             await at.list(at.user)
         assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -197,7 +197,7 @@ async def test_a_defect_is_answered_without_its_words(tmp_path: Path, monkeypatc
         raise RuntimeError("a secret of another tenant")
 
     monkeypatch.setattr(live_jobs, "select", select)
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         with pytest.raises(aio.AioRpcError) as refused:
             await at.list(at.user)
         assert refused.value.code() is grpc.StatusCode.INTERNAL
@@ -207,7 +207,7 @@ async def test_a_defect_is_answered_without_its_words(tmp_path: Path, monkeypatc
 
 
 async def test_what_a_newer_program_says_is_refused_rather_than_overlooked(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         newer = pb.NewJob.FromString(TRUE.SerializeToString() + b"\xf8\x07\x01")
         problem = await problem_from(at.submit(at.user, newer))
         assert problem["code"] == "unknown_field"
@@ -215,7 +215,7 @@ async def test_what_a_newer_program_says_is_refused_rather_than_overlooked(tmp_p
 
 
 async def test_a_refusal_too_long_for_metadata_still_arrives(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         problem = await problem_from(at.submit(at.user, pb.NewJob(shell="true", array="\U0001f4a5" * 3_000)))
         assert problem["code"] == "bad_array"
         assert problem["hint"]
@@ -225,7 +225,7 @@ async def test_a_refusal_too_long_for_metadata_still_arrives(tmp_path: Path) -> 
 
 
 async def test_a_token_in_the_place_of_an_id_is_not_repeated(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         with pytest.raises(aio.AioRpcError) as refused:
             await at.get(at.user, at.admin)
         assert at.admin[-20:] not in f"{refused.value.details()} {refused.value.trailing_metadata()}"
@@ -234,7 +234,7 @@ async def test_a_token_in_the_place_of_an_id_is_not_repeated(tmp_path: Path) -> 
 
 async def test_reflection_tells_a_stranger_all_that_it_needs_to_call(tmp_path: Path) -> None:
     """What grpcurl does before it calls: the list of services, then the file of one."""
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         stub = reflection_pb2_grpc.ServerReflectionStub(at.stage.channel)
         asked = [
             reflection_pb2.ServerReflectionRequest(list_services=""),
@@ -259,7 +259,7 @@ async def test_without_tokens_wanted_the_owner_submits_with_none(tmp_path: Path)
 
 
 async def test_rest_and_grpc_show_one_and_the_same_record(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         job_id = (await at.submit(at.user, HELD)).ids[0]
         shown = (await at.rest(at.user, "GET", f"{JOBS}/{job_id}")).json
         job = await at.get(at.user, job_id)

@@ -19,11 +19,11 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.postgres.event_log import PostgresLog
 from stoker.adapters.postgres.lease import PostgresLease
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono
 from stoker.ports import Lease, LeaseUnreachable, LogConflict
 from tests.contracts.event_log import records
-from tests.contracts.lease import LeaseContract, marker, on
+from tests.contracts.lease import LeaseContract, lease_record, on
 from tests.real.lease_racers import race
 from tests.real.postgres import Server, programs, server
 
@@ -94,7 +94,7 @@ async def load(log: PostgresLog, epoch: Epoch, end: int) -> int:
         end += 3
 
 
-async def until_put(lease: Lease, what: Marker, within_s: float = 20) -> None:
+async def until_put(lease: Lease, what: LeaseRecord, within_s: float = 20) -> None:
     """Again and again, as its machine does."""
     async with asyncio.timeout(within_s):
         while True:
@@ -105,7 +105,7 @@ async def until_put(lease: Lease, what: Marker, within_s: float = 20) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def refused_in(lease: Lease, what: Marker, within_s: float) -> str:
+async def refused_in(lease: Lease, what: LeaseRecord, within_s: float) -> str:
     """Z5: how it is told that the marker can't be put, and in time."""
     began = time.monotonic()
     with pytest.raises(LeaseUnreachable) as caught:
@@ -121,9 +121,9 @@ async def test_l9_after_another_has_the_lease_the_stale_actives_append_changes_n
     log = stored(place)
     await log.open()
     async with on(place) as (stale, fresh):
-        assert await stale.put(marker(1, by="stale", epoch=1))
+        assert await stale.put(lease_record(1, by="stale", epoch=1))
         await log.append(Epoch(1), Position(0), records(1, 2))
-        assert await fresh.put(marker(2, by="fresh", epoch=2))
+        assert await fresh.put(lease_record(2, by="fresh", epoch=2))
         with pytest.raises(LogConflict, match="epoch 1 is over"):
             await log.append(Epoch(1), Position(2), [b"stale"])
     assert place.sql("SELECT epoch, position FROM stoker_end") == "2|2"
@@ -137,12 +137,12 @@ async def test_l9_no_append_succeeds_once_the_put_has_been_answered_however_busy
     await log.open()
     async with on(place) as (stale, fresh):
         for turn in range(1, 6):
-            assert await stale.put(marker(2 * turn - 1, epoch=2 * turn - 1))
+            assert await stale.put(lease_record(2 * turn - 1, epoch=2 * turn - 1))
             end = int(place.sql("SELECT position FROM stoker_end"))
 
             loading = asyncio.create_task(load(log, Epoch(2 * turn - 1), end))
             await asyncio.sleep(0.05)
-            assert await fresh.put(marker(2 * turn, epoch=2 * turn))
+            assert await fresh.put(lease_record(2 * turn, epoch=2 * turn))
             at_answer = place.sql("SELECT position FROM stoker_end")
             assert await loading == int(at_answer), "all that was acknowledged is before the take-over"
             await log.close()
@@ -156,16 +156,18 @@ async def test_renewals_under_the_same_epoch_leave_the_log_alone(place: Database
     await log.open()
     async with on(place, 1) as (lease,):
         for turn in range(1, 51):
-            await asyncio.gather(lease.put(marker(turn)), log.append(Epoch(1), Position(turn - 1), records(turn, 1)))
+            await asyncio.gather(
+                lease.put(lease_record(turn)), log.append(Epoch(1), Position(turn - 1), records(turn, 1))
+            )
     await log.close()
 
 
 async def test_a_put_that_is_lost_leaves_the_log_alone(place: DatabasePlace) -> None:
     async with on(place) as (one, other):
-        assert await one.put(marker(1, by="a", epoch=1))
-        assert await other.put(marker(1, by="b", epoch=7)) is False
+        assert await one.put(lease_record(1, by="a", epoch=1))
+        assert await other.put(lease_record(1, by="b", epoch=7)) is False
         with pytest.raises(LeaseUnreachable):
-            await other.put(marker(5, by="b", epoch=7))
+            await other.put(lease_record(5, by="b", epoch=7))
     assert place.sql("SELECT epoch FROM stoker_end") == "1"
 
 
@@ -177,8 +179,8 @@ async def test_a_server_that_goes_away_is_unreachable_and_is_found_again(how: st
     with server() as own:
         place = DatabasePlace(own)
         async with on(place) as (lease, other):
-            assert await lease.put(marker(1))
-            assert await other.read() == marker(1)
+            assert await lease.put(lease_record(1))
+            assert await other.read() == lease_record(1)
             if how == "sessions":
                 place.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stoker'")
             elif how == "restart":
@@ -188,32 +190,32 @@ async def test_a_server_that_goes_away_is_unreachable_and_is_found_again(how: st
             version = 2
             if how != "sessions":
                 with suppress(LeaseUnreachable):  # what serves us may outlive its killed parent by a moment
-                    while await lease.put(marker(version)):
+                    while await lease.put(lease_record(version)):
                         version += 1
-                said = await refused_in(lease, marker(version), 5)
+                said = await refused_in(lease, lease_record(version), 5)
                 assert "the database of store.url can't be used" in said
                 assert "see that the server is up" in said
                 await asyncio.to_thread(own.start)
-            await until_put(lease, marker(version))
-            assert await other.read() == marker(version)
+            await until_put(lease, lease_record(version))
+            assert await other.read() == lease_record(version)
 
 
 async def test_z5_a_server_that_hangs_costs_its_time_and_no_more() -> None:
     with server() as own:
         place = DatabasePlace(own)
         lease = place.lease(timeout_s=0.4)
-        assert await lease.put(marker(1))
+        assert await lease.put(lease_record(1))
         stopped = [own.pid, *children_of(own.pid)]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         try:
             for _ in range(4):
-                assert "within 0.4 s" in await refused_in(lease, marker(2), 0.4)
+                assert "within 0.4 s" in await refused_in(lease, lease_record(2), 0.4)
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
-        await until_put(lease, marker(2))
-        assert await lease.put(marker(3)) is True
+        await until_put(lease, lease_record(2))
+        assert await lease.put(lease_record(3)) is True
         await lease.close()
 
 
@@ -225,18 +227,18 @@ async def test_q2_q3_a_commit_that_waits_for_a_replica_that_is_gone_is_unreachab
     with server() as own:
         place = DatabasePlace(own)
         lease, other = place.lease(timeout_s=0.4), place.lease()
-        assert await lease.put(marker(1))
+        assert await lease.put(lease_record(1))
         replicas(own, "nobody")
         for _ in range(8):
-            assert "synchronous replica" in await refused_in(lease, marker(2), 0.4)
-            assert await other.read() == marker(1), "what waits for a replica isn't there yet"
-            assert await lease.read() == marker(1)
+            assert "synchronous replica" in await refused_in(lease, lease_record(2), 0.4)
+            assert await other.read() == lease_record(1), "what waits for a replica isn't there yet"
+            assert await lease.read() == lease_record(1)
         sessions = int(own.sql("postgres", "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'stoker'"))
         assert sessions <= 6, "Q4: they don't pile up on the server"
         replicas(own, "")
-        await until_put(lease, marker(2))
-        assert await other.read() == marker(2)
-        assert await lease.put(marker(3)) is True
+        await until_put(lease, lease_record(2))
+        assert await other.read() == lease_record(2)
+        assert await lease.put(lease_record(3)) is True
         await lease.close()
         await other.close()
 
@@ -246,19 +248,19 @@ async def test_q2_what_is_there_without_its_replica_is_not_believed_by_who_put_i
     with server() as own:
         place = DatabasePlace(own)
         lease = place.lease(timeout_s=0.4)
-        assert await lease.put(marker(1))
+        assert await lease.put(lease_record(1))
         replicas(own, "nobody")
-        await refused_in(lease, marker(2), 0.4)
+        await refused_in(lease, lease_record(2), 0.4)
         place.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
         async with asyncio.timeout(10):
             while place.sql("SELECT version FROM stoker_marker") != "2":
                 await asyncio.sleep(0.02)
-        await refused_in(lease, marker(2), 0.4)
+        await refused_in(lease, lease_record(2), 0.4)
         with pytest.raises(LeaseUnreachable):
             await lease.read()
         replicas(own, "")
-        await until_put(lease, marker(2))
-        assert await lease.read() == marker(2)
+        await until_put(lease, lease_record(2))
+        assert await lease.read() == lease_record(2)
         await lease.close()
 
 
@@ -281,7 +283,7 @@ async def test_whoever_was_stopped_for_too_long_does_not_believe_that_he_has_won
 
     lease = PostgresLease(place.url, Leaps(), timeout_s=5)
     with pytest.raises(LeaseUnreachable, match=r"took 6\.\d s"):
-        await lease.put(marker(1))
+        await lease.put(lease_record(1))
     await lease.close()
 
 
@@ -297,9 +299,9 @@ async def test_q5_a_host_that_never_answers_hides_no_other(place: DatabasePlace)
         port = mute.getsockname()[1]
         url = f"host=127.0.0.1,{place.server.folder} port={port},{place.server.port} dbname={place.name} user=postgres"
         lease = PostgresLease(url, SystemClock(), timeout_s=0.4)
-        assert "can't be connected to within 0.4 s" in await refused_in(lease, marker(1), 0.4)
-        await until_put(lease, marker(1))
-        assert await lease.put(marker(2)) is True
+        assert "can't be connected to within 0.4 s" in await refused_in(lease, lease_record(1), 0.4)
+        await until_put(lease, lease_record(1))
+        assert await lease.put(lease_record(2)) is True
         await lease.close()
 
 
@@ -312,17 +314,17 @@ async def test_q5_a_server_that_takes_no_writes_is_passed_over(place: DatabasePl
             f"dbname=postgres user=postgres"
         )
         alone = PostgresLease(replica.url("postgres"), SystemClock(), timeout_s=5)
-        assert "read-only" in await refused_in(alone, marker(1), 5)
+        assert "read-only" in await refused_in(alone, lease_record(1), 5)
         await alone.close()
         lease = PostgresLease(url, SystemClock(), timeout_s=5)
-        await until_put(lease, marker(1))
+        await until_put(lease, lease_record(1))
         await lease.close()
 
 
 async def test_no_message_has_the_password_of_the_url(place: DatabasePlace) -> None:
     url = place.url.replace("postgres@", "postgres:hunter2@").replace(str(place.server.folder), "/nowhere")
     lease = PostgresLease(url, SystemClock(), timeout_s=5)
-    said = await refused_in(lease, marker(1), 5)
+    said = await refused_in(lease, lease_record(1), 5)
     assert "/nowhere" in said
     assert "hunter2" not in said
     await lease.close()
@@ -330,7 +332,7 @@ async def test_no_message_has_the_password_of_the_url(place: DatabasePlace) -> N
 
 async def test_a_database_that_was_emptied_is_not_taken_for_a_new_one(place: DatabasePlace) -> None:
     async with on(place, 1) as (lease,):
-        assert await lease.put(marker(1))
+        assert await lease.put(lease_record(1))
         place.sql("UPDATE stoker_marker SET version = 0, mark = '', record = ''")
         with pytest.raises(LeaseUnreachable, match="has lost the marker"):
             await lease.read()

@@ -18,10 +18,10 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.lease_folder.lease import FileLease
-from stoker.adapters.lease_folder.versions import MarkerFolder
+from stoker.adapters.lease_folder.versions import LeaseRecordFolder
 from stoker.ports import LeaseUnreachable
 from tests.adapters.folder_place import MANY, FolderPlace, calls_of_a_put, folder, newest, put
-from tests.contracts.lease import marker
+from tests.contracts.lease import lease_record
 from tests.real.lease_racers import HERE, RACER, program, race
 
 # Makes a child that puts version 2 of a folder and is hit by a signal before its nth system call there; then waits for
@@ -86,7 +86,7 @@ def test_z1_a_witness_sees_versions_grow_while_many_write(place: FolderPlace) ->
     with ExitStack() as running:
         for name in ("a", "b", "c"):
             running.enter_context(program(RACER, str(place.folder), name, "60"))
-        witness = MarkerFolder(place.folder, SystemClock(), 5.0)
+        witness = LeaseRecordFolder(place.folder, SystemClock(), 5.0)
         until = time.monotonic() + 50
         while (not order or order[-1] < 60) and time.monotonic() < until:
             found = witness.read()
@@ -122,10 +122,10 @@ def test_z4_a_writer_killed_before_any_system_call_leaves_its_version_whole_or_n
     print(json.dumps(told), file=nursery[0], flush=True)
     assert json.loads(nursery[1].readline()) is False
     found = newest(place)
-    assert found in (marker(1, by="busy"), marker(2, by="victim"))
-    done = put(folder(place), marker(2, by="other"))
-    assert done is (found == marker(1, by="busy"))
-    assert newest(place) == marker(2, by="other" if done else "victim")
+    assert found in (lease_record(1, by="busy"), lease_record(2, by="victim"))
+    done = put(folder(place), lease_record(2, by="other"))
+    assert done is (found == lease_record(1, by="busy"))
+    assert newest(place) == lease_record(2, by="other" if done else "victim")
     place.goes_on(MANY)
     assert place.leftovers() == []
 
@@ -178,7 +178,7 @@ def mounted(*words: str | Path) -> Iterator[None]:
 async def unreachable(lease: FileLease, version: int) -> str:
     """Neither to be read nor to be written; how that is told."""
     with pytest.raises(LeaseUnreachable) as caught:
-        await lease.put(marker(version))
+        await lease.put(lease_record(version))
     return str(caught.value)
 
 
@@ -187,17 +187,17 @@ async def test_a_full_disk_refuses_new_versions_keeps_the_old_ones_and_heals(tmp
     disk.mkdir()
     with mounted("-t", "tmpfs", "-o", "size=64k", "tmpfs", disk):
         lease = FileLease(disk, SystemClock(), timeout_s=5)
-        assert await lease.put(marker(1))
+        assert await lease.put(lease_record(1))
         subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'filler'}", "bs=4k"], capture_output=True, check=False)
         said = await unreachable(lease, 2)
         assert said == (
             f"the marker folder {disk} can't be used: No space left on device; "
             "free some space there: nobody can stay active, or become so, without writing to it"
         )
-        assert await lease.read() == marker(1)
+        assert await lease.read() == lease_record(1)
         assert sorted(path.name for path in disk.iterdir()) == ["0000000000000001.marker", "filler"]
         (disk / "filler").unlink()
-        assert await lease.put(marker(2)) is True
+        assert await lease.put(lease_record(2)) is True
         await lease.close()
 
 
@@ -209,18 +209,18 @@ async def test_storage_that_is_taken_away_is_unreachable_until_it_is_back(tmp_pa
     lease = FileLease(here, SystemClock(), timeout_s=5)
     with mounted("--bind", shared, here):
         for version in (1, 2):
-            assert await lease.put(marker(version))
+            assert await lease.put(lease_record(version))
     assert "see that the shared storage is mounted" in await unreachable(lease, 3)
     with pytest.raises(LeaseUnreachable, match="shows no version"):
         await lease.read()
     assert list(here.iterdir()) == []
     with mounted("--bind", shared, here):
-        assert await lease.read() == marker(2)
+        assert await lease.read() == lease_record(2)
         subprocess.run(["mount", "-o", "remount,ro,bind", here], check=True)
         assert "mount that storage writable" in await unreachable(lease, 3)
-        assert await lease.read() == marker(2)
+        assert await lease.read() == lease_record(2)
         subprocess.run(["mount", "-o", "remount,rw,bind", here], check=True)
-        assert await lease.put(marker(3)) is True
+        assert await lease.put(lease_record(3)) is True
     await lease.close()
 
 
@@ -243,7 +243,7 @@ async def test_z5_a_file_system_that_hangs_costs_its_time_and_one_thread_and_hea
     here = tmp_path / "here"
     here.mkdir()
     lease = FileLease(here, SystemClock(), timeout_s=0.3)
-    assert await lease.put(marker(1))
+    assert await lease.put(lease_record(1))
     with dead_server(here):
         began = time.monotonic()
         assert "doesn't answer: it hasn't come back within 0.3 s" in await unreachable(lease, 2)
@@ -259,12 +259,12 @@ async def test_z5_a_file_system_that_hangs_costs_its_time_and_one_thread_and_hea
     until = time.monotonic() + 20
     while True:
         try:
-            assert await lease.read() == marker(1)
+            assert await lease.read() == lease_record(1)
             break
         except LeaseUnreachable:
             assert time.monotonic() < until
             await asyncio.sleep(0.02)
-    assert await lease.put(marker(2)) is True
+    assert await lease.put(lease_record(2)) is True
     await lease.close()
 
 

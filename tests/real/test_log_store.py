@@ -16,7 +16,7 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.events.leadership import ClusterCreated
-from stoker.cli.doctor.finding import Level, Said
+from stoker.cli.doctor.finding import CheckResult, Level
 from stoker.cli.doctor.store import store as looked_at
 from stoker.ports import EventLog, HistoryBatch, HistoryMark
 from tests.real.database_store import DatabaseStore
@@ -91,7 +91,7 @@ async def test_c2_a_folder_whose_log_is_in_one_store_is_not_opened_with_the_othe
     assert "leave store.url empty" in await refused(log_of(tmp_path / "here", store))
 
 
-def told(store: DatabaseStore, folder: Path, url: str = "") -> Said:
+def told(store: DatabaseStore, folder: Path, url: str = "") -> CheckResult:
     """The only finding."""
     (said,) = list(looked_at(url or store.url, folder))
     return said

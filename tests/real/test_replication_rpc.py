@@ -16,15 +16,15 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
-from stoker.brain.failover.inputs import PeerState, Role
+from stoker.brain.failover.inputs import ControlRole, PeerState
 from stoker.brain.failover.timing import FAST
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.settings import GrpcSettings
 from stoker.live.failover.follower import Follower, ReceivedBackup
 from stoker.live.failover.links import FORMAT, Following, Offer, PeerDown, PeerRefused, Records, Welcome
 from stoker.live.failover.replication import Replication
 from stoker.live.rpc.peer_link import GrpcPeerLink
-from stoker.live.rpc.replication import SECRET_KEY, PeerDoor
+from stoker.live.rpc.replication import SECRET_KEY, PeerEndpoint
 from stoker.live.rpc.server import RpcServer
 from stoker.ports import Stored
 from stoker.wire.gen import replication_pb2 as pb
@@ -65,23 +65,23 @@ class Peer:
         await self.replication.wait_for(Position(self.end))
 
 
-def world() -> World:
-    return World(clock=SystemClock(), entropy=SystemEntropy(), telemetry=Notes(SimClock(), "peer"))
+def control_ports() -> ControlPorts:
+    return ControlPorts(clock=SystemClock(), entropy=SystemEntropy(), telemetry=Notes(SimClock(), "peer"))
 
 
 @asynccontextmanager
 async def active(folder: Path, *, lead: bool = True) -> AsyncIterator[Peer]:
     log = SqliteLog(folder / "a")
     await log.open()
-    replication = Replication(log, world(), timing=FAST, sync=True, holds=lambda: True)
+    replication = Replication(log, control_ports(), timing=FAST, sync=True, holds=lambda: True)
     peer = Peer(0, replication, log)
-    said = PeerState(member=A, role=Role.ACTIVE, epoch=Epoch(1), position=Position(0))
+    said = PeerState(member=A, role=ControlRole.ACTIVE, epoch=Epoch(1), position=Position(0))
 
     def pinged(by: PeerState) -> PeerState:
         peer.heard.append(by)
         return said
 
-    door = PeerDoor(secret=lambda: peer.secret, pinged=pinged, accept=replication.accept)
+    door = PeerEndpoint(secret=lambda: peer.secret, pinged=pinged, accept=replication.accept)
     running = None
 
     def in_sync(member: Member) -> None:
@@ -111,7 +111,7 @@ class Standby:
         self.log = SqliteLog(folder)
         self.replayed: list[Stored] = []
         self.pieces: list[bytes] = []
-        self.follower = Follower(self.log, self.replay, world(), B, receive=self.receive)
+        self.follower = Follower(self.log, self.replay, control_ports(), B, receive=self.receive)
 
     def replay(self, rows: Sequence[Stored]) -> None:
         self.replayed += rows
@@ -212,10 +212,10 @@ async def test_a_follower_that_does_not_read_makes_nobody_wait(tmp_path: Path) -
 
 async def test_peers_tell_each_other_how_they_are(tmp_path: Path) -> None:
     async with active(tmp_path) as peer:
-        me = PeerState(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
+        me = PeerState(member=B, role=ControlRole.STANDBY, epoch=Epoch(1), position=Position(7))
         link = peer.link()
         answer = await link.ping(me)
-        assert (answer.member, answer.role) == (A, Role.ACTIVE)
+        assert (answer.member, answer.role) == (A, ControlRole.ACTIVE)
         assert peer.heard == [me]
         await link.close()
 
@@ -227,7 +227,7 @@ async def test_who_has_our_own_name_is_no_peer_and_it_is_said(tmp_path: Path, me
     async with active(tmp_path) as peer:
         link = peer.link()
         with pytest.raises(PeerRefused, match=f"{what}; let failover.peers name the others"):
-            await link.ping(PeerState(member=me, role=Role.STANDBY, epoch=Epoch(1), position=Position(7)))
+            await link.ping(PeerState(member=me, role=ControlRole.STANDBY, epoch=Epoch(1), position=Position(7)))
         await link.close()
 
 
@@ -257,7 +257,7 @@ async def test_without_the_secret_nobody_is_heard_or_told_anything(
 async def test_while_our_own_secret_is_not_known_nobody_is_let_in(tmp_path: Path) -> None:
     async with active(tmp_path) as peer:
         peer.secret = ""
-        me = PeerState(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
+        me = PeerState(member=B, role=ControlRole.STANDBY, epoch=Epoch(1), position=Position(7))
         with pytest.raises(PeerRefused, match="can't be read"):
             await peer.link().ping(me)
         with pytest.raises(PeerRefused, match="can't be read"):
@@ -318,7 +318,7 @@ async def test_who_confirms_what_was_never_sent_is_refused(tmp_path: Path) -> No
 
 
 async def test_nobody_there_and_a_server_that_says_nothing_are_down_within_their_time(tmp_path: Path) -> None:
-    me = PeerState(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
+    me = PeerState(member=B, role=ControlRole.STANDBY, epoch=Epoch(1), position=Position(7))
     with pytest.raises(PeerDown):
         await GrpcPeerLink("127.0.0.1:1", lambda: SECRET, within_s=0.5).ping(me)
 
@@ -342,7 +342,7 @@ async def test_nobody_there_and_a_server_that_says_nothing_are_down_within_their
 
 async def test_a_control_plane_without_peers_is_told_as_such(tmp_path: Path) -> None:
     async with rpc_stage(tmp_path) as stage:
-        me = PeerState(member=B, role=Role.STANDBY, epoch=Epoch(1), position=Position(7))
+        me = PeerState(member=B, role=ControlRole.STANDBY, epoch=Epoch(1), position=Position(7))
         with pytest.raises(PeerRefused, match=r"failover\.enabled"):
             await GrpcPeerLink(f"127.0.0.1:{stage.port}", lambda: SECRET, within_s=2.0).ping(me)
 

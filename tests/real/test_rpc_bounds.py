@@ -19,7 +19,7 @@ from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.units import Instant
 from stoker.control import rate_limit as live_rates
-from stoker.control.audit_actions import Asked
+from stoker.control.audit_actions import AuditAction
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.settings import HttpSettings
 from stoker.live.settings.control import ControlSettings
@@ -147,7 +147,7 @@ async def test_a_principal_in_a_hurry_is_told_when_to_come_back_and_an_agent_nev
 async def test_who_is_turned_away_is_told_to_the_audit_trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, str, str]] = []
 
-    def note(trail: AuditTrail, by: Principal, asked: Asked, refusal: Refusal, now: Instant) -> None:
+    def note(trail: AuditTrail, by: Principal, asked: AuditAction, refusal: Refusal, now: Instant) -> None:
         told.append((by, asked.action, refusal.code))
 
     monkeypatch.setattr(AuditTrail, "refused", note)

@@ -15,7 +15,7 @@ from stoker.agent.runner.protocol import SOCKET_NAME
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from tests.contracts.runner import Listener, agent_on, key
-from tests.real.runner_node import RealNode, lives, node_in, wait_until
+from tests.real.runner_node import RealNode, is_alive, node_in, wait_until
 from tests.real.unix_users import Users, made_users, needs_root, uid_of
 
 pytestmark = needs_root
@@ -126,7 +126,7 @@ async def test_a_process_of_another_user_cannot_be_signalled_nor_can_the_runner(
     end, said = await ran(node, agent, users.ann, line)
     assert said.count("Operation not permitted") == 3
     assert not end.clean
-    assert lives(victim)
+    assert is_alive(victim)
 
 
 async def test_who_kills_all_that_it_may_kills_only_its_own(
@@ -137,8 +137,8 @@ async def test_who_kills_all_that_it_may_kills_only_its_own(
     await agent.running(key(3))
     await ran(node, agent, users.ann, "kill -9 -1")
     assert (await agent.end(key(3))).signal == signal.SIGKILL
-    assert lives(victim)
-    assert lives(runner)
+    assert is_alive(victim)
+    assert is_alive(runner)
 
 
 async def test_the_runner_hangs_up_on_whoever_is_neither_its_account_nor_root(

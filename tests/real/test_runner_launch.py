@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.brain.domain.job import Command, EndCause, TaskEnd
+from stoker.brain.domain.job import CommandLine, EndCause, TaskEnd
 from tests.contracts.runner import Listener, agent_on, key
 from tests.real.runner_node import RealNode, node_in
 
@@ -26,7 +26,7 @@ async def agent(node: RealNode) -> AsyncIterator[Listener]:
         yield agent
 
 
-async def ran(node: RealNode, agent: Listener, command: Command, **start: object) -> tuple[TaskEnd, bytes]:
+async def ran(node: RealNode, agent: Listener, command: CommandLine, **start: object) -> tuple[TaskEnd, bytes]:
     """Run it to its end: how it ended, and its output."""
     await agent.runner.start(node.command(key(1), command, {}, **start))
     end = await agent.end(key(1))
@@ -139,7 +139,7 @@ async def test_a_folder_that_the_job_left_empty_goes_with_it(node: RealNode, age
     ],
 )
 async def test_what_cannot_start_says_why_and_never_falls_back(
-    node: RealNode, agent: Listener, command: Command, start: dict[str, object], words: list[str]
+    node: RealNode, agent: Listener, command: CommandLine, start: dict[str, object], words: list[str]
 ) -> None:
     end, output = await ran(node, agent, command, **start)
     assert (end.cause, end.exit_code, end.signal) == (EndCause.START_FAILED, None, 0)

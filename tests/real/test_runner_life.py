@@ -17,7 +17,7 @@ from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import TaskPhase
 from tests.contracts.runner import LONG_S, agent_on, key
-from tests.real.runner_node import RealNode, lives, node_in, wait_until
+from tests.real.runner_node import RealNode, is_alive, node_in, wait_until
 
 RSS_KB_MAX = 15 * 1024
 EAT = "python3 -c 'import sys; b = bytearray({mib} << 20); sys.exit(0)'"
@@ -62,7 +62,7 @@ async def test_a_tethered_one_ends_everything_when_its_agent_stays_away(tmp_path
             await agent.runner.start(node.task(key(1), lasts_s=LONG_S, stubborn=True))
             await agent.begun(node, key(1))
             runner = node.runner_pid
-        wait_until(lambda: not lives(runner), "the runner has left")
+        wait_until(lambda: not is_alive(runner), "the runner has left")
         assert not node.lives(key(1))
 
 
@@ -70,7 +70,7 @@ async def test_one_that_nobody_needs_leaves(tmp_path: Path) -> None:
     async with node_in(tmp_path, tether_s=0, idle_exit_s=0.1) as node:
         async with agent_on(node):
             runner = node.runner_pid
-        wait_until(lambda: not lives(runner), "the runner has left")
+        wait_until(lambda: not is_alive(runner), "the runner has left")
 
 
 async def test_one_that_left_is_followed_by_another_that_knows_every_end(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_one_that_left_is_followed_by_another_that_knows_every_end(tmp_pat
             runner = node.runner_pid
             await agent.runner.start(node.shell(key(1), "exit 3"))
             await agent.end(key(1))
-        wait_until(lambda: not lives(runner), "the runner has left")
+        wait_until(lambda: not is_alive(runner), "the runner has left")
         async with agent_on(node) as agent:
             (over,) = (await agent.inventory()).ends
             assert (over.key, over.end.exit_code) == (key(1), 3)
@@ -253,9 +253,9 @@ async def test_a_disk_so_full_that_it_takes_no_log_line_ends_no_task(tmp_path: P
 
 def _nudged(pid: int) -> bool:
     """Wake it: by itself it looks twice a minute. Does it still live?"""
-    if lives(pid):
+    if is_alive(pid):
         os.kill(pid, signal.SIGHUP)
-    return lives(pid)
+    return is_alive(pid)
 
 
 def _fill(path: Path) -> None:

@@ -16,9 +16,9 @@ import pytest
 from stoker.agent.ports import RunnerGone, TaskEnding
 from stoker.agent.runner.journal import Journal
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import Command, EndCause
+from stoker.brain.domain.job import CommandLine, EndCause
 from tests.contracts.runner import LONG_S, Listener, agent_on, key
-from tests.real.runner_node import TREE_MODES, RealNode, lives, node_in, wait_until
+from tests.real.runner_node import TREE_MODES, RealNode, is_alive, node_in, wait_until
 
 DETACHED = "setsid sh -c 'echo $$ > grandchild; exec sleep 300' > /dev/null 2>&1 < /dev/null & "
 """A grandchild in a session of its own, with no descriptor of the job's."""
@@ -50,7 +50,7 @@ async def test_a_detached_grandchild_is_gone_before_the_end_is_reported(
     await agent.runner.start(node.shell(key(1), f"{child} while [ ! -s grandchild ]; do sleep 0.01; done; exit 4"))
     await agent.hear(TaskEnding)
     end = await agent.end(key(1))
-    assert not lives(node.pid_in("grandchild"))
+    assert not is_alive(node.pid_in("grandchild"))
     assert (end.cause, end.exit_code) == (EndCause.EXITED, 4), "what it left behind doesn't change how it ended"
 
 
@@ -60,7 +60,7 @@ async def test_a_cancel_reaches_children_that_called_setsid(node: RealNode, agen
     grandchild = node.pid_in("grandchild")
     await agent.runner.stop(key(1), 200)
     assert (await agent.end(key(1))).cause is EndCause.STOPPED
-    assert not lives(grandchild)
+    assert not is_alive(grandchild)
     assert not node.lives(key(1))
 
 
@@ -75,12 +75,12 @@ async def test_when_runner_and_guard_are_killed_the_next_runner_sweeps_children_
         grandchild = node.pid_in("grandchild")
         node.kill_runner_and_guard()
         await agent.hear(RunnerGone)
-        assert lives(grandchild), "nothing but the next runner ends it"
+        assert is_alive(grandchild), "nothing but the next runner ends it"
     async with agent_on(node) as agent:
         for task in (key(1), key(2)):
             assert (await agent.known_end(task)).cause is EndCause.RUNNER_LOST
             assert not node.lives(task)
-        assert not lives(grandchild)
+        assert not is_alive(grandchild)
 
 
 async def test_a_sweep_ends_no_process_of_anybody_else(node: RealNode) -> None:
@@ -94,11 +94,11 @@ async def test_a_sweep_ends_no_process_of_anybody_else(node: RealNode) -> None:
             running = await agent.running(key(1))
             node.kill_runner_and_guard()
             await agent.hear(RunnerGone)
-        wait_until(lambda: not lives(running.pid), "the leader is gone")
+        wait_until(lambda: not is_alive(running.pid), "the leader is gone")
         _name_in_the_journal(node, running.pid, bystander)
         async with agent_on(node) as agent:
             assert (await agent.known_end(key(1))).cause is EndCause.RUNNER_LOST
-        assert lives(bystander)
+        assert is_alive(bystander)
     finally:
         os.kill(bystander, signal.SIGKILL)
         os.waitpid(bystander, 0)
@@ -156,7 +156,7 @@ async def test_a_shell_does_not_die_of_a_signal_that_only_its_program_knows(
         "print('ready', flush=True); time.sleep(300)"
     )
     line = f"python3 -c {shlex.quote(program)}; echo its program exited with $?"
-    command: Command = ("bash", "-c", f"bash -c {shlex.quote(line)}; true") if as_argv else line
+    command: CommandLine = ("bash", "-c", f"bash -c {shlex.quote(line)}; true") if as_argv else line
     await agent.runner.start(node.command(key(1), command, {}))
     await _output_has(agent, b"ready")
     await agent.runner.signal(key(1), signal.SIGUSR1)
@@ -233,7 +233,7 @@ async def test_a_child_of_one_task_outlives_the_end_of_another(node: RealNode, a
     await agent.running(key(3))
     await agent.runner.stop(key(3), 1000)
     await agent.end(key(3))
-    assert lives(grandchild)
+    assert is_alive(grandchild)
 
 
 async def test_a_task_in_whose_pipe_a_child_still_writes_keeps_its_last_words(node: RealNode, agent: Listener) -> None:

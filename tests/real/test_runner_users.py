@@ -16,11 +16,11 @@ import pytest
 
 from stoker.agent.ports import RunnerGone, StartTask
 from stoker.agent.runner.process import account
-from stoker.agent.runner.process.account import Actor, CannotBecome, actor, last_words
+from stoker.agent.runner.process.account import Actor, CannotBecome, actor, child_error_text
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from tests.contracts.runner import Listener, agent_on, key
-from tests.real.runner_node import RealNode, lives, node_in, wait_until
+from tests.real.runner_node import RealNode, is_alive, node_in, wait_until
 from tests.real.unix_users import Users, in_a_child, made_users, needs_root, uid_of
 
 pytestmark = needs_root
@@ -207,7 +207,7 @@ def test_a_directory_of_accounts_that_hangs_ends_the_start_and_says_so(monkeypat
 
     words, status = in_a_child(try_it)
     assert os.WTERMSIG(status) == signal.SIGALRM
-    assert "'ann' could not be looked up on node gpu-07" in last_words(words)
+    assert "'ann' could not be looked up on node gpu-07" in child_error_text(words)
 
 
 @pytest.mark.parametrize(("uid", "gid"), [(-1, 1234), (1234, -1)])
@@ -226,7 +226,7 @@ def test_an_account_whose_id_means_as_it_was_to_the_kernel_is_refused(
             say(str(error).encode())
 
     words, _ = in_a_child(try_it)
-    assert "can't become user 'odd' on node gpu-07" in last_words(words)
+    assert "can't become user 'odd' on node gpu-07" in child_error_text(words)
 
 
 def test_an_agent_that_is_not_root_runs_every_job_as_itself_and_hands_on_no_capability(users: Users) -> None:
@@ -317,7 +317,7 @@ async def test_when_runner_and_guard_are_killed_the_next_runner_ends_what_users_
         leader = (await agent.running(ONE)).pid
         node.kill_runner_and_guard()
         await agent.hear(RunnerGone)
-        wait_until(lambda: not lives(leader), "the kernel ends the leader, though it is another account's")
+        wait_until(lambda: not is_alive(leader), "the kernel ends the leader, though it is another account's")
         assert node.living(ONE), "its child is left"
     async with agent_on(node) as agent:
         assert (await agent.known_end(ONE)).cause is EndCause.RUNNER_LOST

@@ -20,11 +20,11 @@ from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.control.backup import Backups
 from stoker.control.control_plane import active
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.replicas import Replicas
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.failover.backup_receiver import receive_backup
-from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
+from stoker.live.failover.follower import Follower, LogReplaced, ReceivedBackup
 from stoker.live.failover.links import PeerRefused
 from stoker.live.failover.replication import Replication
 from stoker.live.settings.control import ControlSettings
@@ -35,8 +35,8 @@ from tests.rig.sim_ports import Notes, SimClock
 LOOK_BACK = 5
 
 
-def world() -> World:
-    return World(clock=SystemClock(), entropy=SystemEntropy(), telemetry=Notes(SimClock(), "peer"))
+def control_ports() -> ControlPorts:
+    return ControlPorts(clock=SystemClock(), entropy=SystemEntropy(), telemetry=Notes(SimClock(), "peer"))
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Leader:
 
 @asynccontextmanager
 async def leading(folder: Path) -> AsyncIterator[Leader]:
-    around = world()
+    around = control_ports()
     log, history = SqliteLog(folder, look_back_max=LOOK_BACK), SqliteHistory(folder)
     end = await log.open()
     leader = Leader(Replication(log, around, timing=FAST, sync=True, holds=lambda: True))
@@ -101,7 +101,7 @@ class Standby:
 
     async def follow(self, leader: Leader) -> BaseException | None:
         """What following ended with; None = it came into the set."""
-        around = world()
+        around = control_ports()
         await self.log.open()
         self.control = await recover_control(ControlSettings(), self.log, self.history, around)
         committer = self.control.committer
@@ -143,7 +143,7 @@ async def _are_one(leader: Leader, standby: Standby) -> None:
 
 async def _becomes_one_with(leader: Leader, folder: Path) -> None:
     first = Standby(folder)
-    assert isinstance(await first.follow(leader), StartOver)
+    assert isinstance(await first.follow(leader), LogReplaced)
     await first.close()
     second = Standby(folder)
     assert await second.follow(leader) is None

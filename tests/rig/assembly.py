@@ -12,7 +12,7 @@ from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
 from stoker.brain.state.cluster import ClusterState
 from stoker.control.control_plane import active
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
@@ -62,7 +62,7 @@ class ControlProcess:
     ) -> None:
         self._disk, self._network, self._look_back_max = disk, network, look_back_max
         self.telemetry = Notes(clock, "control")
-        self._world = World(clock=clock, entropy=entropy, telemetry=self.telemetry)
+        self._world = ControlPorts(clock=clock, entropy=entropy, telemetry=self.telemetry)
         self._parts: LiveControlPlane | None = None
         self._ready = asyncio.Event()
         self.tasks = ProcessTasks()

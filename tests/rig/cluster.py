@@ -13,7 +13,7 @@ from stoker.brain.state.events.union import Event
 from stoker.control.committer import Committer
 from tests.rig.assembly import ControlProcess
 from tests.rig.cast import Cast
-from tests.rig.recorded import unlike, untold
+from tests.rig.recorded import history_faults, untold
 from tests.rig.sim_log import SimDisk
 from tests.rig.sim_ports import SimClock
 
@@ -112,7 +112,7 @@ class Cluster(Cast):
         await committer.settled()
         if not await self.control.parts.history.flush(committer.durable):
             self.oracle.broken.append(f"H the history can't be written: {self.control.parts.history.fault}")
-        self.oracle.broken += unlike(committer.state, self.disk.archive)
+        self.oracle.broken += history_faults(committer.state, self.disk.archive)
         self.oracle.broken += untold(self.disk)
         for agent in self.agents:
             offered = committer.state.nodes[agent.node].inventory

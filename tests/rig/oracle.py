@@ -278,8 +278,8 @@ class Oracle:
                 self.broken.append(f"O9 {name} is out of service: {state.node_state(name)}")
             elif free.gpus != node.inventory.gpus or node.strays:
                 self.broken.append(f"O9 {name} has {len(free.gpus)} GPUs free, strays {node.strays}")
-        books = state.indexes.books
-        left = (state.indexes.held, state.indexes.ports, state.indexes.on_node, *books.amounts())
+        usage_ledger = state.indexes.usage_ledger
+        left = (state.indexes.held, state.indexes.ports, state.indexes.on_node, *usage_ledger.amounts())
         if any(left):
             self.broken.append(f"O9 still held: {left}")
 

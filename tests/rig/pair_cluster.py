@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command, CreateToken, Requeue, SignalJob, Submit
 from stoker.brain.state.events.job import JobSubmitted
@@ -19,7 +19,7 @@ from tests.rig.pair_client import PairClient
 from tests.rig.pair_control import DRIFT, Common, PairControl
 from tests.rig.pair_oracle import Keyed, PairOracle
 from tests.rig.quick_check import QuickCheck
-from tests.rig.recorded import unlike, untold
+from tests.rig.recorded import history_faults, untold
 from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_lease import SharedPlace
 from tests.rig.sim_network import SimNetwork
@@ -63,7 +63,7 @@ class PairCluster(Cast):
         self.place.on_put = self._marker_was_put
         self._when_replaced: list[tuple[str, Callable[[], None]]] = []
 
-    def _marker_was_put(self, marker: Marker) -> None:
+    def _marker_was_put(self, marker: LeaseRecord) -> None:
         if self.database is not None:
             self.database.move_epoch(marker.epoch)
         name = marker.holder.name if marker.holder else ""
@@ -242,7 +242,7 @@ class PairCluster(Cast):
         parts = control.life.control
         if not await parts.history.flush(parts.committer.durable):
             self.oracle.broken.append(f"H the history of {control.name} can't be written: {parts.history.fault}")
-        faults = list(unlike(parts.committer.state, control.disk.archive))
+        faults = list(history_faults(parts.committer.state, control.disk.archive))
         if self.database is None:
             faults += untold(control.disk)
         self.oracle.broken += [f"{fault} by {control.name}" for fault in faults]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stoker.brain.failover.machine import Machine
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
-from stoker.live.failover.tenure import Lives, OneLog, OwnLogs, Surroundings
+from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
 from stoker.live.settings.agents import AgentsSettings
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.failover import FailoverSettings
@@ -56,7 +56,7 @@ class Common:
 
 
 @dataclass(slots=True)
-class Life:
+class Tenure:
     """A control plane from one recovery to the next."""
 
     number: int
@@ -77,7 +77,7 @@ class PairControl:
     wall_offset_s: float = 0.0
     """How far its wall clock is off for processes that start from now on."""
     process: SimProcess | None = None
-    life: Life | None = None
+    life: Tenure | None = None
     lives: int = 0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     telemetry: Notes = field(init=False)
@@ -123,8 +123,8 @@ class PairControl:
         assert not self.runs, f"{self.name} runs already"
         clock = SimClock(self.wall_offset_s, rate=self.rate)
         self.process, self.stop = SimProcess(self.name), asyncio.Event()
-        world = World(clock=clock, entropy=self.common.entropy, telemetry=self.telemetry)
-        lives = Lives(self.settings, self._around(self.process, clock), world, self._serve)
+        world = ControlPorts(clock=clock, entropy=self.common.entropy, telemetry=self.telemetry)
+        lives = Tenures(self.settings, self._around(self.process, clock), world, self._serve)
         self.process.start(lives.run(self.stop))
 
     async def kill(self) -> None:
@@ -155,7 +155,7 @@ class PairControl:
 
     # --- what it stands on --------------------------------------------------------------------------------------
 
-    def _around(self, process: SimProcess, clock: Clock) -> Surroundings:
+    def _around(self, process: SimProcess, clock: Clock) -> TenurePorts:
         common, disk = self.common, self.disk
         links = [SimPeerLink(common.peers, self.name, name, process) for name in common.names if name != self.name]
 
@@ -168,7 +168,7 @@ class PairControl:
 
         own = OwnLogs(log=own_log, links=links, incoming=lambda: SimIncoming(disk, clock))
         one = OneLog(log=shared_log, uid=lambda: SimLog(disk, clock, common.entropy).uid)
-        return Surroundings(
+        return TenurePorts(
             logs=own if common.database is None else one,
             history=lambda: SimHistory(lambda: disk.archive, clock),
             lease=SimLease(
@@ -187,7 +187,7 @@ class PairControl:
         assert self.process is not None, "it runs"
         common = self.common
         self.lives += 1
-        self.life = Life(self.lives, control, driver.machine, control.clock)
+        self.life = Tenure(self.lives, control, driver.machine, control.clock)
         common.network.serve(Served(self.name, control.sessions, self.process))
         if replication is not None:
             common.peers.serve(Host(self.name, self.process, driver.pinged, replication.accept))

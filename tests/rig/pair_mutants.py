@@ -13,11 +13,11 @@ import pytest
 from stoker.agent.daemon import Daemon
 from stoker.agent.ports import LinkSession
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import machine, takeover_eligibility
-from stoker.brain.failover.inputs import LogState, MarkerPut, Role
-from stoker.brain.failover.lease_record_client import MarkerClient, Outcome
+from stoker.brain.failover.inputs import ControlRole, LeaseRecordWritten, LogState
+from stoker.brain.failover.lease_record_client import LeaseRecordClient, WriteOutcome
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import Peers
@@ -113,27 +113,27 @@ def logs_are_compared_by_their_length_and_not_by_epochs(patch: Patch) -> None:
     def alike(mine: Sequence[tuple[Epoch, Position]], theirs: Sequence[tuple[Epoch, Position]]) -> Position:
         return min(mine[0][1], theirs[0][1])
 
-    patch.setattr(sender, "alike_up_to", alike)
+    patch.setattr(sender, "common_log_end", alike)
     patch.setattr(SimLog, "floor", property(lambda log: Epoch(0)))
 
 
 def whoever_is_outside_the_set_takes_over_too(patch: Patch) -> None:
-    real = takeover_eligibility.obstacle
+    real = takeover_eligibility.takeover_blocker
 
-    def lenient(us: Membership, client: MarkerClient, log: LogState | None, peers: Peers, now: Mono) -> str:
+    def lenient(us: Membership, client: LeaseRecordClient, log: LogState | None, peers: Peers, now: Mono) -> str:
         found = real(us, client, log, peers, now)
         return "" if found.startswith(("not in the", "its log ends")) else found
 
-    patch.setattr(machine, "obstacle", lenient)
+    patch.setattr(machine, "takeover_blocker", lenient)
 
 
 def a_lost_put_is_taken_for_won(patch: Patch) -> None:
-    real = MarkerClient.was_put
+    real = LeaseRecordClient.was_put
 
-    def was_put(told_to: MarkerClient, told: MarkerPut, now: Mono) -> Outcome | None:
-        return real(told_to, MarkerPut(marker=told.marker, won=True), now)
+    def was_put(told_to: LeaseRecordClient, told: LeaseRecordWritten, now: Mono) -> WriteOutcome | None:
+        return real(told_to, LeaseRecordWritten(marker=told.marker, won=True), now)
 
-    patch.setattr(MarkerClient, "was_put", was_put)
+    patch.setattr(LeaseRecordClient, "was_put", was_put)
 
 
 def a_lease_is_taken_that_may_still_hold(patch: Patch) -> None:
@@ -141,19 +141,19 @@ def a_lease_is_taken_that_may_still_hold(patch: Patch) -> None:
 
 
 def a_lease_counts_from_the_answer(patch: Patch) -> None:
-    real = MarkerClient._learn
+    real = LeaseRecordClient._learn
 
-    def learn(told: MarkerClient, marker: Marker | None, now: Mono) -> None:
+    def learn(told: LeaseRecordClient, marker: LeaseRecord | None, now: Mono) -> None:
         real(told, marker, now)
         told.put_at = now
 
-    patch.setattr(MarkerClient, "_learn", learn)
+    patch.setattr(LeaseRecordClient, "_learn", learn)
 
 
 def an_epoch_is_led_twice(patch: Patch) -> None:
     real = takeover_eligibility.newest_epoch
 
-    def newest(marker: Marker | None, log: LogState) -> Epoch:
+    def newest(marker: LeaseRecord | None, log: LogState) -> Epoch:
         return Epoch(max(0, real(marker, log) - 1))
 
     patch.setattr(machine, "newest_epoch", newest)
@@ -183,7 +183,7 @@ def an_active_goes_on_when_its_lease_is_over(patch: Patch) -> None:
 
     patch.setattr(Replication, "wait_for", wait_for)
     patch.setattr(Machine, "_lease_ended", go_on)
-    patch.setattr(Machine, "holds", lambda one, now: one.role is Role.ACTIVE)
+    patch.setattr(Machine, "holds", lambda one, now: one.role is ControlRole.ACTIVE)
 
 
 def agents_obey_whoever_lets_them_in(patch: Patch) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from stoker.agent.instructions import Orders
+from stoker.agent.instructions import InstructionExecutor
 from stoker.brain import cycle
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.instruction import Instruction
@@ -89,13 +89,13 @@ def watched(cluster: PairCluster) -> Iterator[None]:
         announce(writer, batch)
 
     def carrying_out(name: str) -> "mock._patch[Any]":
-        real = getattr(Orders, name)
+        real = getattr(InstructionExecutor, name)
 
-        async def carried_out(orders: Orders, instruction: Instruction) -> None:
+        async def carried_out(orders: InstructionExecutor, instruction: Instruction) -> None:
             pair.carried_out(orders._ports.telemetry.who, instruction)  # type: ignore[attr-defined]  # the rig's
             await real(orders, instruction)
 
-        return mock.patch.object(Orders, name, carried_out)
+        return mock.patch.object(InstructionExecutor, name, carried_out)
 
     with (
         carrying_out("_start"),

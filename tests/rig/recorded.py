@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.rig.sim_log import SimDisk
 
 
-def unlike(state: ClusterState, archive: SimArchive) -> Iterator[str]:
+def history_faults(state: ClusterState, archive: SimArchive) -> Iterator[str]:
     """What is missing or wrong in a history that was written to its end. The state remembers every job."""
     ended = {job.id: job for job in state.jobs.values() if job.is_final}
     written = {job: record for job, (_, record) in archive.jobs.items() if job not in state.jobs or job in ended}

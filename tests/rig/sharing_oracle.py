@@ -16,7 +16,7 @@ from stoker.brain.domain.plan import Plan
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobPlaced
 from stoker.brain.state.events.union import Event
-from tests.naive_quota import Room, books_faults, count, pass_faults, wall_faults
+from tests.naive_quota import NodeCapacity, count, ledger_faults, limit_faults, pass_faults
 
 
 @dataclass(slots=True)
@@ -33,11 +33,11 @@ class SharingOracle:
     def applied(self, state: ClusterState, event: Event, open_jobs: Collection[Job]) -> Iterator[str]:
         """O15, O16. `open_jobs` are those that haven't ended."""
         found = count(state, open_jobs)
-        for fault in books_faults(state, found):
+        for fault in ledger_faults(state, found):
             yield f"O16 at event {state.position}: {fault}"
         if isinstance(event, JobPlaced):
             spec = state.jobs[event.job].spec
-            for fault in wall_faults(state, found, spec, Room(state, open_jobs).free):
+            for fault in limit_faults(state, found, spec, NodeCapacity(state, open_jobs).free):
                 yield f"O15 at event {state.position}, when job {event.job} was placed: {fault}"
 
     def planned(self, state: ClusterState, plan: Plan) -> Iterator[str]:

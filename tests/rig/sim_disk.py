@@ -52,7 +52,7 @@ class Trap:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSnapshot:
+class SimSnapshot:
     position: Position
     chunks: Sequence[bytes]
     crc: int = 0
@@ -77,7 +77,7 @@ class Content(NamedTuple):
     """Behind what its records stand."""
     epochs: tuple[Epoch, ...]
     records: tuple[bytes, ...]
-    snapshots: tuple[StoredSnapshot, ...]
+    snapshots: tuple[SimSnapshot, ...]
     archive: SimArchive
 
 
@@ -90,7 +90,7 @@ class SimDisk:
     crcs: list[int] = field(default_factory=list)
     first: int = 1
     """Position of the oldest record kept."""
-    snapshots: list[StoredSnapshot] = field(default_factory=list)
+    snapshots: list[SimSnapshot] = field(default_factory=list)
     full: bool = False
     refused: int = 0
     """How many writes it had no room for."""
@@ -171,8 +171,7 @@ class SimDisk:
 
     def damage_snapshot(self, position: Position) -> None:
         self.snapshots = [
-            StoredSnapshot(kept.position, kept.chunks, kept.crc ^ (kept.position == position))
-            for kept in self.snapshots
+            SimSnapshot(kept.position, kept.chunks, kept.crc ^ (kept.position == position)) for kept in self.snapshots
         ]
 
     def passes(self, point: CommitPoint) -> None:

@@ -12,7 +12,15 @@ from stoker.brain.domain.ids import JobId, NodeName, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
-from stoker.brain.domain.usage import Holding, Offer, Span, UsageQuery, UsageSum, gpu_ms_within, overlap_ms
+from stoker.brain.domain.usage import (
+    CapacityChange,
+    Holding,
+    NodeInterval,
+    UsageQuery,
+    UsageSum,
+    gpu_ms_within,
+    overlap_ms,
+)
 from stoker.ports import Clock, HistoryBatch, HistoryFailed, HistoryMark
 
 _PIECE_BYTES = 1_000
@@ -26,7 +34,7 @@ class SimArchive:
     jobs: dict[JobId, tuple[Position, Job]] = field(default_factory=dict)
     attempts: dict[tuple[JobId, int], tuple[Position, Attempt]] = field(default_factory=dict)
     holdings: dict[tuple[JobId, int, int], Holding] = field(default_factory=dict)
-    offers: dict[tuple[NodeName, Instant], Offer] = field(default_factory=dict)
+    offers: dict[tuple[NodeName, Instant], CapacityChange] = field(default_factory=dict)
     audit: dict[int, AuditRow] = field(default_factory=dict)
     fault: str = ""
     """Why it can't be used now."""
@@ -119,16 +127,16 @@ class SimHistory:
         found = [holding for holding in archive.holdings.values() if query.counts(holding) and holding.job in jobs]
         return sorted({(query.key(holding), holding.job) for holding in found})
 
-    async def offers(self, since: Instant, until: Instant) -> list[Offer]:
+    async def offers(self, since: Instant, until: Instant) -> list[CapacityChange]:
         archive = await self._reach()
-        newest: dict[NodeName, Offer] = {}
+        newest: dict[NodeName, CapacityChange] = {}
         for offer in sorted(archive.offers.values(), key=lambda offer: offer.at):
             if offer.at <= since:
                 newest[offer.node] = offer
         within = [offer for offer in archive.offers.values() if since < offer.at < until]
         return sorted((*newest.values(), *within), key=lambda offer: (offer.at, offer.node))
 
-    async def held(self, spans: Sequence[Span], through: Position) -> int:
+    async def held(self, spans: Sequence[NodeInterval], through: Position) -> int:
         archive = await self._reach()
         return gpu_ms_within((each for each in archive.holdings.values() if each.position <= through), spans)
 
@@ -193,7 +201,7 @@ class _Frozen(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[tuple[Position, Job]]
     attempts: list[tuple[JobId, Position, Attempt]]
     holdings: list[Holding]
-    offers: list[Offer]
+    offers: list[CapacityChange]
     audit: list[AuditRow]
 
 
@@ -233,5 +241,5 @@ def _sum(query: UsageQuery, key: str, holdings: Sequence[Holding]) -> UsageSum:
     )
 
 
-def _still_holds(old: Offer, offers: Sequence[Offer], before: Instant) -> bool:
+def _still_holds(old: CapacityChange, offers: Sequence[CapacityChange], before: Instant) -> bool:
     return old.gpus > 0 and not any(other.node == old.node and old.at < other.at <= before for other in offers)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.ports import Clock, Entropy, LeaseUnreachable
 
 KEPT_MAX: Final = 64
@@ -22,8 +22,8 @@ class SharedPlace:
     """What is on the shared storage, and how it is reached."""
 
     def __init__(self) -> None:
-        self.newest: Marker | None = None
-        self.kept: dict[int, Marker] = {}
+        self.newest: LeaseRecord | None = None
+        self.kept: dict[int, LeaseRecord] = {}
         self.cut: set[str] = set()
         """Who can't reach it."""
         self.down = False
@@ -34,16 +34,16 @@ class SharedPlace:
         """Chance that the answer to a write that was carried out gets lost."""
         self.late = 0.0
         """Chance that a write is carried out only after the caller has given up."""
-        self.damaged: Marker | None = None
+        self.damaged: LeaseRecord | None = None
         """The version that nobody can read any more."""
-        self.on_put: Callable[[Marker], None] | None = None
+        self.on_put: Callable[[LeaseRecord], None] | None = None
         """Told of each version as soon as it is there."""
         self._errands: set[asyncio.Task[None]] = set()
 
     def reaches(self, who: str) -> bool:
         return not self.down and who not in self.cut
 
-    def link(self, marker: Marker) -> bool:
+    def link(self, marker: LeaseRecord) -> bool:
         """Is it there with this content now? Raises: LeaseUnreachable when there is a gap before it."""
         if marker.version > (self.newest.version if self.newest else 0) + 1:
             raise LeaseUnreachable(f"version {marker.version} isn't the next one")
@@ -80,7 +80,7 @@ class SimLease:
         self._timeout_s = timeout_s
         self._closed = False
 
-    async def read(self) -> Marker | None:
+    async def read(self) -> LeaseRecord | None:
         await self._pass()
         newest = self._place.newest
         if newest is not None and newest is self._place.damaged:
@@ -88,7 +88,7 @@ class SimLease:
             raise StokerError(refuse("marker_damaged", "the newest marker can't be read", hint))
         return newest
 
-    async def put(self, marker: Marker) -> bool:
+    async def put(self, marker: LeaseRecord) -> bool:
         place = self._place
         if place.late and self._entropy.jitter(0, 1) < place.late:
             place.later(self._carry_out_late(marker))
@@ -121,7 +121,7 @@ class SimLease:
         await self._clock.sleep(self._entropy.jitter(0, 1) * self._timeout_s)
         raise LeaseUnreachable(why)
 
-    async def _carry_out_late(self, marker: Marker) -> None:
+    async def _carry_out_late(self, marker: LeaseRecord) -> None:
         await asyncio.sleep(self._entropy.jitter(0, 8))
         with suppress(LeaseUnreachable):
             self._place.link(marker)

@@ -14,7 +14,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskInventory
-from stoker.live.sessions import AgentStream, Welcome
+from stoker.live.sessions import AgentStream, RegistrationReply
 from stoker.live.streams import BeatAnswer, Message
 from tests.rig.gate import Gate
 from tests.rig.sim_network import CALL_S_MAX, CONTROL, Line, Served, SimNetwork
@@ -81,7 +81,9 @@ class SimLink:
 class SimSession:
     """The LinkSession port: a line in each direction between an agent and `live.sessions`."""
 
-    def __init__(self, network: SimNetwork, served: Served, stream: AgentStream, welcome: Welcome, gate: Gate) -> None:
+    def __init__(
+        self, network: SimNetwork, served: Served, stream: AgentStream, welcome: RegistrationReply, gate: Gate
+    ) -> None:
         self.served = served
         self._network, self._stream, self._welcome, self._gate = network, stream, welcome, gate
         self._compared = False

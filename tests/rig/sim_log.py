@@ -23,7 +23,7 @@ from stoker.ports import (
     LogTrimmed,
     Stored,
 )
-from tests.rig.sim_disk import CommitPoint, Content, SimDisk, StoredSnapshot, Tail, Trap, checksum
+from tests.rig.sim_disk import CommitPoint, Content, SimDisk, SimSnapshot, Tail, Trap, checksum
 from tests.rig.sim_history import SimHistory, archive_in
 
 INCOMING: Final = Path("incoming")
@@ -120,21 +120,21 @@ class SimLog:
             raise LogDamaged(f"record {at} can't be trusted. To recover: restore the disk from a backup")
         return record
 
-    async def snapshot(self) -> StoredSnapshot | None:
+    async def snapshot(self) -> SimSnapshot | None:
         found = self._newest_whole(self._disk.end)
         reached = found.position if found is not None else 0
         if self._disk.first > reached + 1:
             raise LogDamaged(f"the log begins at record {self._disk.first}, and the newest whole snapshot is {reached}")
         return found
 
-    def _newest_whole(self, through: int) -> StoredSnapshot | None:
+    def _newest_whole(self, through: int) -> SimSnapshot | None:
         kept = reversed(self._disk.snapshots)
         return next((each for each in kept if each.is_whole and each.position <= through), None)
 
     async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
         if self._disk.full:
             raise LogFailed("no space left on device")
-        saved = StoredSnapshot(position, tuple(chunks), checksum(chunks))
+        saved = SimSnapshot(position, tuple(chunks), checksum(chunks))
         self._disk.passes(CommitPoint.IN_SNAPSHOT)
         await self._clock.sleep(self._entropy.jitter(0.001, 0.05))
         if self._refusal is not None:
@@ -282,7 +282,7 @@ class SimIncoming:
         assert found.cluster_id == mark.cluster_id, "the history of another cluster"
         await history.rewind(mark)
         await self._written()
-        snapshot = StoredSnapshot(mark.position, tuple(chunks), checksum(chunks))
+        snapshot = SimSnapshot(mark.position, tuple(chunks), checksum(chunks))
         self._disk.incoming = Content((epoch, mark.position), (), (), (snapshot,), archive)
         return INCOMING
 
@@ -298,4 +298,4 @@ class SimIncoming:
             raise LogFailed("no space left on device")
 
 
-__all__ = ["CommitPoint", "SimDisk", "SimIncoming", "SimLog", "StoredSnapshot", "Trap"]
+__all__ = ["CommitPoint", "SimDisk", "SimIncoming", "SimLog", "SimSnapshot", "Trap"]

@@ -6,7 +6,7 @@ from typing import Final
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import Clock, Entropy, LogFailed, LogTrimmed
-from tests.rig.sim_disk import SimDisk, StoredSnapshot
+from tests.rig.sim_disk import SimDisk, SimSnapshot
 from tests.rig.sim_log import SimLog
 
 GIVE_UP_S: Final = 30.0
@@ -63,7 +63,7 @@ class SimSharedLog(SimLog):
         async for row in super().follow(position):
             yield row
 
-    async def snapshot(self) -> StoredSnapshot | None:
+    async def snapshot(self) -> SimSnapshot | None:
         await self._reached()
         return await super().snapshot()
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.agent.delivery import Delivery
-from stoker.agent.instructions import Orders
+from stoker.agent.instructions import InstructionExecutor
 from stoker.agent.observed import Observed
 from stoker.agent.ports import LinkDown, LinkSession, StartTask, TaskOver, TaskRunning
 from stoker.brain import cycle
@@ -40,7 +40,7 @@ from stoker.brain.state.events.union import Event
 from stoker.brain.state.sorted_index import Agenda
 from stoker.control.committer import Committer
 from stoker.live import outbox
-from stoker.live.outbox import Line, Outbox, Push
+from stoker.live.outbox import InstructionStream, Outbox, Push
 from stoker.live.sessions import AgentStream, Sessions
 from tests.rig.run import simulate
 from tests.rig.sim_runner import RunnerProcess
@@ -53,10 +53,10 @@ def starts_are_sent_again_and_no_record_is_looked_at(patch: Patch) -> None:
     """Every line of defence at once, since any one of them would do."""
     real = Outbox.open
 
-    def forgetful(box: Outbox, node: NodeName, reported: Iterable[TaskKey], push: Push) -> Line:
+    def forgetful(box: Outbox, node: NodeName, reported: Iterable[TaskKey], push: Push) -> InstructionStream:
         return real(box, node, (), push)
 
-    def instruct(box: Outbox, line: Line, job: Job, attempt: Attempt, task: Task) -> None:
+    def instruct(box: Outbox, line: InstructionStream, job: Job, attempt: Attempt, task: Task) -> None:
         key = TaskKey(job.id, attempt.number, task.placement.rank)
         if attempt.stop is None and key not in line.started:
             line.started[key] = None
@@ -72,7 +72,7 @@ def starts_are_sent_again_and_no_record_is_looked_at(patch: Patch) -> None:
     patch.setattr(Outbox, "_instruct_task", instruct)
     patch.setattr(Observed, "knows", lambda observed, key: False)
     patch.setattr(Observed, "starting", lambda observed, start: None)
-    patch.setattr(Orders, "_obstacle", lambda orders, start: "")
+    patch.setattr(InstructionExecutor, "_obstacle", lambda orders, start: "")
     patch.setattr(RunnerProcess, "start", start)
 
 
@@ -95,7 +95,7 @@ def answers_do_not_wait_for_the_disk(patch: Patch) -> None:
 
 
 def silence_ends_what_runs(patch: Patch) -> None:
-    real = admit_silence.silent
+    real = admit_silence.node_silent
 
     def silent(state: ClusterState, command: NodeSilent, now: Instant) -> tuple[Event, ...]:
         events: list[Event] = []
@@ -105,7 +105,7 @@ def silence_ends_what_runs(patch: Patch) -> None:
         assert isinstance(told, tuple)
         return (*events, *told)
 
-    patch.setattr(admit_silence, "silent", silent)
+    patch.setattr(admit_silence, "node_silent", silent)
 
 
 def gpus_are_free_once_the_leader_has_exited(patch: Patch) -> None:
@@ -186,10 +186,10 @@ def every_rank_goes_at_once(patch: Patch) -> None:
 
 
 def a_call_to_the_runner_breaks_with_the_stream(patch: Patch) -> None:
-    async def direct(orders: Orders, deed: Coroutine[Any, Any, None]) -> None:
+    async def direct(orders: InstructionExecutor, deed: Coroutine[Any, Any, None]) -> None:
         await deed
 
-    patch.setattr(Orders, "_to_runner", direct)
+    patch.setattr(InstructionExecutor, "_to_runner", direct)
 
 
 def an_end_that_is_on_its_way_is_left_out_of_the_inventory(patch: Patch) -> None:

@@ -10,14 +10,14 @@ from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import EndCause, Job
 from stoker.brain.domain.quota import Amount, Quota
-from stoker.brain.engine.candidate_nodes import Pool
-from stoker.brain.engine.guarantee_hold import Keeper
-from stoker.brain.engine.quota_order import FIRST, Turns
+from stoker.brain.engine.candidate_nodes import CandidateNodes
+from stoker.brain.engine.guarantee_hold import GuaranteeHold
+from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.state import quota_limits
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import Indexes
-from stoker.brain.state.quota_limits import Wall, Walls
-from stoker.brain.state.usage_ledger import Books
+from stoker.brain.state.quota_limits import QuotaLimit, QuotaLimits
+from stoker.brain.state.usage_ledger import UsageLedger
 from tests.rig.run import simulate
 
 SEEDS_MAX: Final = 60
@@ -26,13 +26,13 @@ Patch = pytest.MonkeyPatch
 
 def _unless(patch: Patch, forgets: Callable[[Job | None, Job | None], bool]) -> None:
     """The books don't follow such a change of a job."""
-    real = Indexes._follow_books
+    real = Indexes._follow_usage_ledger
 
     def follow(indexes: Indexes, old: Job | None, new: Job | None) -> None:
         if not forgets(old, new):
             real(indexes, old, new)
 
-    patch.setattr(Indexes, "_follow_books", follow)
+    patch.setattr(Indexes, "_follow_usage_ledger", follow)
 
 
 def what_the_last_task_of_an_attempt_held_is_charged_for_ever(patch: Patch) -> None:
@@ -53,31 +53,31 @@ def tasks_of_a_gang_that_have_ended_are_charged_until_all_have(patch: Patch) -> 
 
 
 def only_the_jobs_own_tenant_is_charged(patch: Patch) -> None:
-    real = Books.charge
+    real = UsageLedger.charge
 
-    def charge(books: Books, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
-        books._paths = {tenant: (tenant,)}
-        real(books, tenant, job_class, more)
-        books._paths = {}
+    def charge(usage_ledger: UsageLedger, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
+        usage_ledger._paths = {tenant: (tenant,)}
+        real(usage_ledger, tenant, job_class, more)
+        usage_ledger._paths = {}
 
-    patch.setattr(Books, "charge", charge)
+    patch.setattr(UsageLedger, "charge", charge)
 
 
 def those_who_wait_are_not_counted(patch: Patch) -> None:
-    patch.setattr(Books, "wait", lambda books, tenant, more: None)
+    patch.setattr(UsageLedger, "wait", lambda usage_ledger, tenant, more: None)
 
 
 def limits_are_not_looked_at(patch: Patch) -> None:
-    patch.setattr(Walls, "before", lambda walls, shape, spent: None)
+    patch.setattr(QuotaLimits, "before", lambda walls, shape, spent: None)
 
 
 def only_the_limits_of_the_jobs_own_tenant_count(patch: Patch) -> None:
-    real = Walls._walls
+    real = QuotaLimits._walls
 
-    def own(walls: Walls, shape: Shape) -> list[Wall]:
+    def own(walls: QuotaLimits, shape: Shape) -> list[QuotaLimit]:
         return [wall for wall in real(quota_limits, shape) if wall.tenant == shape.tenant]
 
-    patch.setattr(Walls, "_walls", own)
+    patch.setattr(QuotaLimits, "_walls", own)
 
 
 def the_guarantee_of_who_may_not_borrow_is_no_limit(patch: Patch) -> None:
@@ -86,26 +86,26 @@ def the_guarantee_of_who_may_not_borrow_is_no_limit(patch: Patch) -> None:
         all_ = (limits.gpus, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)
         return ((at, limit) for at, limit in enumerate(all_) if limit is not None)
 
-    patch.setattr(quota_limits, "walls_of", walls_of)
+    patch.setattr(quota_limits, "limits_of", walls_of)
 
 
 def strict_pools_are_none(patch: Patch) -> None:
-    patch.setattr(Walls, "pool_limit", lambda walls, job_class, spent: walls.gpus)
+    patch.setattr(QuotaLimits, "pool_limit", lambda walls, job_class, spent: walls.gpus)
 
 
 def what_is_not_lent_is_borrowed(patch: Patch) -> None:
-    patch.setattr(Walls, "_unlent", lambda walls, name, gpus, spent: None)
+    patch.setattr(QuotaLimits, "_unlent", lambda walls, name, gpus, spent: None)
 
 
 def whose_turn_it_is_does_not_matter(patch: Patch) -> None:
-    patch.setattr(Turns, "standing", lambda turns, shape: FIRST)
+    patch.setattr(QuotaOrder, "standing", lambda turns, shape: FIRST)
 
 
 def nothing_is_kept_for_who_is_owed(patch: Patch) -> None:
-    def keep(keeper: Keeper, pool: Pool, shape: Shape) -> bool:
+    def keep(guarantee_hold: GuaranteeHold, pool: CandidateNodes, shape: Shape) -> bool:
         return False
 
-    patch.setattr(Keeper, "keep", keep)
+    patch.setattr(GuaranteeHold, "keep", keep)
 
 
 def a_revoked_token_stays(patch: Patch) -> None:

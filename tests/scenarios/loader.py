@@ -31,7 +31,7 @@ from stoker.brain.domain.array import member_id, spans_of, spans_text
 from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import JobId, PartitionName
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.node import Node, Stray
+from stoker.brain.domain.node import Node, OrphanTask
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
@@ -168,7 +168,9 @@ def _read_node(text: str) -> Node:
         taints=_words(said, "taints"),
     )
     kept = tuple(made.inventory.gpus[int(index)].uuid for index in _words(said, "quarantined"))
-    return replace(made, strays=(Stray(job=JobId(1), attempt=1, rank=0, gpus=kept, settled_at=NOW),) if kept else ())
+    return replace(
+        made, strays=(OrphanTask(job=JobId(1), attempt=1, rank=0, gpus=kept, settled_at=NOW),) if kept else ()
+    )
 
 
 def _read_jobs(text: str) -> list[Job]:

@@ -10,7 +10,7 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError
 from stoker.wire import backup
-from stoker.wire.backup import HEAD, HISTORY, SEAL, SNAPSHOT, BackupHead, Counts, Part, Writing, read_backup
+from stoker.wire.backup import HEAD, HISTORY, SEAL, SNAPSHOT, BackupHead, BackupWriter, Counts, Part, read_backup
 
 CONTENT = {SNAPSHOT: b"a state\n" * 100, HISTORY: bytes(range(256)) * 4}
 
@@ -32,7 +32,7 @@ def head_of(**fields: object) -> BackupHead:
 
 
 def written(head: BackupHead) -> bytes:
-    writing = Writing(head)
+    writing = BackupWriter(head)
     pieces = [writing.head()]
     for part in head.parts:
         pieces += [writing.before(part), writing.passed(CONTENT[part.name]), writing.after(part)]
@@ -141,6 +141,6 @@ def test_a_field_that_a_later_version_added_is_overlooked(monkeypatch: pytest.Mo
 
 def test_a_history_of_more_than_eight_gigabytes_fits() -> None:
     parts = (head_of().parts[0], Part(name=HISTORY, size=20 * 2**30, sha256=""))
-    writing = Writing(msgspec.structs.replace(head_of(), parts=parts))
+    writing = BackupWriter(msgspec.structs.replace(head_of(), parts=parts))
     assert tarfile.TarInfo.frombuf(writing.before(parts[1]), "utf-8", "strict").size == 20 * 2**30
     assert writing.size > 20 * 2**30

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import JobId
-from stoker.wire.dependency_text import parse_after
+from stoker.wire.dependency_text import parse_dependencies
 
 OK, ANY, NOT_OK, AFTER = DependencyKind.OK, DependencyKind.ANY, DependencyKind.NOT_OK, DependencyKind.AFTER
 
@@ -20,7 +20,7 @@ def on(kind: DependencyKind, job: int, index: int | None = None) -> Dependency:
 
 def refused(*texts: str) -> Refusal:
     with pytest.raises(StokerError) as caught:
-        parse_after(texts)
+        parse_dependencies(texts)
     assert caught.value.refusal.code == "bad_dependency"
     return caught.value.refusal
 
@@ -36,20 +36,20 @@ def refused(*texts: str) -> Refusal:
     ],
 )
 def test_kinds_and_ids_are_read(text: str, meant: tuple[Dependency, ...]) -> None:
-    assert parse_after([text]) == meant
+    assert parse_dependencies([text]) == meant
 
 
 def test_slurms_words_mean_the_same() -> None:
-    assert parse_after(["afterok:1:2,afterany:3,afternotok:4,after:5"]) == (
+    assert parse_dependencies(["afterok:1:2,afterany:3,afternotok:4,after:5"]) == (
         *(on(OK, 1), on(OK, 2), on(ANY, 3)),
         *(on(NOT_OK, 4), on(AFTER, 5)),
     )
 
 
 def test_a_bare_id_means_ok() -> None:
-    assert parse_after(["12"]) == parse_after(["ok:12"]) == (on(OK, 12),)
-    assert parse_after(["12,13_2,#1"]) == (on(OK, 12), on(OK, 13, 2), Dependency(kind=OK, sibling=1))
-    assert parse_after(["ok:1,2"]) == (on(OK, 1), on(OK, 2))
+    assert parse_dependencies(["12"]) == parse_dependencies(["ok:12"]) == (on(OK, 12),)
+    assert parse_dependencies(["12,13_2,#1"]) == (on(OK, 12), on(OK, 13, 2), Dependency(kind=OK, sibling=1))
+    assert parse_dependencies(["ok:1,2"]) == (on(OK, 1), on(OK, 2))
 
 
 def test_a_bare_id_behind_another_kind_is_refused_because_it_could_mean_either() -> None:
@@ -58,8 +58,8 @@ def test_a_bare_id_behind_another_kind_is_refused_because_it_could_mean_either()
 
 
 def test_a_list_of_texts_is_one_list_of_conditions_each_once() -> None:
-    assert parse_after(["ok:1", "any:2,ok:1"]) == (on(OK, 1), on(ANY, 2))
-    assert parse_after([]) == ()
+    assert parse_dependencies(["ok:1", "any:2,ok:1"]) == (on(OK, 1), on(ANY, 2))
+    assert parse_dependencies([]) == ()
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_what_can_not_be_read_is_refused_with_why_and_what_to_write(text: str, w
 def test_any_texts_are_conditions_or_a_refusal(texts: list[str]) -> None:
     found: tuple[Dependency, ...] = ()
     with contextlib.suppress(StokerError):
-        found = parse_after(texts)
-    assert parse_after([str(each) for each in found]) == found, "as they are shown, they can be read again"
+        found = parse_dependencies(texts)
+    assert parse_dependencies([str(each) for each in found]) == found, "as they are shown, they can be read again"

@@ -27,7 +27,7 @@ def test_several_members_are_no_job() -> None:
         endpoints.members,
         endpoints.why,
         endpoints.node,
-        lambda text: endpoints.order("cancel", text),
+        lambda text: endpoints.job_operation("cancel", text),
         lambda text: endpoints.logs(text, LogQuery()),
     ],
 )

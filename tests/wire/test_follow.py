@@ -8,8 +8,8 @@ import pytest
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.wire.client import follow
-from stoker.wire.client.endpoints import Ask, LogPart
-from stoker.wire.client.follow import POLL_MAX_S, Give, Pause, Steps
+from stoker.wire.client.endpoints import ApiCall, LogPart
+from stoker.wire.client.follow import POLL_MAX_S, FollowSequence, Sleep, Yield
 from stoker.wire.rest.job import JobListQuery, JobListView, JobView, MembersView
 from stoker.wire.rest.log import LogQuery
 from tests.cli.views import attempt, job
@@ -18,7 +18,7 @@ Answer = Callable[[str, dict[str, str]], object]
 """Path and parameters of a request -> what comes of it, or a StokerError to raise."""
 
 
-def play(todo: Steps, answer: Answer, steps_max: int = 200) -> tuple[list[object], list[float]]:
+def play(todo: FollowSequence, answer: Answer, steps_max: int = 200) -> tuple[list[object], list[float]]:
     """What was given, and the pauses."""
     gave: list[object] = []
     paused: list[float] = []
@@ -27,12 +27,12 @@ def play(todo: Steps, answer: Answer, steps_max: int = 200) -> tuple[list[object
         if step is None:
             return gave, paused
         result: object = None
-        if isinstance(step, Give):
+        if isinstance(step, Yield):
             gave.append(step.value)
-        elif isinstance(step, Pause):
+        elif isinstance(step, Sleep):
             paused.append(step.seconds)
         else:
-            assert isinstance(step, Ask)
+            assert isinstance(step, ApiCall)
             parts = urlsplit(step.request.target)
             words = {name: values[0] for name, values in parse_qs(parts.query).items()}
             result = answer(parts.path.removeprefix("/api/v1"), words)

@@ -8,9 +8,9 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.client import endpoints
 from stoker.wire.client.async_transport import AsyncTransport
-from stoker.wire.client.endpoints import Order
+from stoker.wire.client.endpoints import JobOperation
 from stoker.wire.client.http_message import AnswerLost, Reply, Request, Unreachable, checked_token, headers_of
-from stoker.wire.client.retry import PAUSE_FIRST_S, PAUSE_MAX_S, Tries, Wait
+from stoker.wire.client.retry import PAUSE_FIRST_S, PAUSE_MAX_S, RequestRetry, Wait
 from stoker.wire.client.servers import Servers, parsed_servers
 from stoker.wire.client.transport import Transport
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody
@@ -27,10 +27,10 @@ BROKEN = AnswerLost("broken")
 AWAY = Unreachable(OSError("refused"))
 
 
-def tries(request: Request, patience_s: float = 10.0, *, known: bool = True) -> Tries:
+def tries(request: Request, patience_s: float = 10.0, *, known: bool = True) -> RequestRetry:
     servers = Servers([SERVER])
     servers.answered = known
-    return Tries(request, servers, patience_s, spread=lambda seconds: seconds, now=lambda: 0.0)
+    return RequestRetry(request, servers, patience_s, spread=lambda seconds: seconds, now=lambda: 0.0)
 
 
 def said(code: str, status: int = 503, *, after: str = "", **facts: str) -> Reply:
@@ -46,7 +46,7 @@ def raised(call: object) -> Refusal:
     return caught.value.refusal
 
 
-def pauses(found: Tries) -> tuple[list[float], str]:
+def pauses(found: RequestRetry) -> tuple[list[float], str]:
     """Every pause until patience is over, and with which code."""
     waited: list[float] = []
     while True:
@@ -58,7 +58,7 @@ def pauses(found: Tries) -> tuple[list[float], str]:
             waited.append(turn.seconds)
 
 
-def pause_after(found: Tries) -> float:
+def pause_after(found: RequestRetry) -> float:
     """The next pause, whoever is asked before it."""
     turn = found.next()
     while not isinstance(turn, Wait):
@@ -142,17 +142,17 @@ def test_the_time_that_a_server_asks_for_is_waited() -> None:
 
 
 def test_a_repeat_that_finds_its_work_done_is_an_answer_and_a_first_try_is_not() -> None:
-    request = endpoints.order("cancel", "7").request
+    request = endpoints.job_operation("cancel", "7").request
     first, repeat = tries(request), tries(request)
     assert raised(lambda: first.accepts(SERVER, said("job_ended", 409))).code == "job_ended"
     repeat.lost(SERVER, BROKEN)
     assert repeat.accepts(SERVER, said("job_ended", 409))
-    assert endpoints.order("cancel", "7").read(said("job_ended", 409)) is None
+    assert endpoints.job_operation("cancel", "7").read(said("job_ended", 409)) is None
 
 
 @pytest.mark.parametrize("word", ["cancel", "hold", "release", "requeue", "signal"])
-def test_orders_that_would_be_felt_twice_are_not_repeatable(word: Order) -> None:
-    assert endpoints.order(word, "7").request.repeatable == (word not in ("requeue", "signal"))
+def test_orders_that_would_be_felt_twice_are_not_repeatable(word: JobOperation) -> None:
+    assert endpoints.job_operation(word, "7").request.repeatable == (word not in ("requeue", "signal"))
 
 
 def test_what_a_second_one_would_refuse_or_undo_is_not_repeatable_and_the_rest_is() -> None:

@@ -18,8 +18,8 @@ from stoker.wire.client.retry import (
     SHORT_PAUSE_MAX_S,
     STALE_AFTER_S,
     VOUCH_S,
-    Tries,
-    Turn,
+    RequestRetry,
+    SendTo,
     Wait,
     wants_look,
 )
@@ -45,16 +45,16 @@ class Story:
     def __init__(self, request: Request = READ, servers: Servers | None = None, patience_s: float = PATIENCE_S) -> None:
         self.servers = servers or Servers(PAIR)
         self.now_s = 100.0
-        self.turns: list[Turn] = []
+        self.turns: list[SendTo] = []
         self.waits: list[Wait] = []
         self.noticed: list[tuple[float, Notice]] = []
         self._request = request
         self._patience_s = patience_s
 
-    def run(self, world: Callable[[Turn, float], tuple[Answer, float]]) -> Reply:
+    def run(self, world: Callable[[SendTo, float], tuple[Answer, float]]) -> Reply:
         """`world` says for a turn, at a time since the beginning, what comes and after how long."""
         began_s = self.now_s
-        tries = Tries(
+        tries = RequestRetry(
             self._request,
             self.servers,
             self._patience_s,
@@ -78,7 +78,7 @@ class Story:
             elif tries.accepts(turn.server, answer):
                 return answer
 
-    def refused(self, world: Callable[[Turn, float], tuple[Answer, float]]) -> Refusal:
+    def refused(self, world: Callable[[SendTo, float], tuple[Answer, float]]) -> Refusal:
         with pytest.raises(StokerError) as caught:
             self.run(world)
         return caught.value.refusal
@@ -87,11 +87,11 @@ class Story:
     def asked(self) -> str:
         return "".join("ab"[PAIR.index(turn.server)] for turn in self.turns)
 
-    def wants_fresh(self, turn: Turn) -> bool:
+    def wants_fresh(self, turn: SendTo) -> bool:
         return turn.request.headers.get("Stoker-Stale") == "no"
 
 
-def of_each(a: Answer, b: Answer) -> Callable[[Turn, float], tuple[Answer, float]]:
+def of_each(a: Answer, b: Answer) -> Callable[[SendTo, float], tuple[Answer, float]]:
     return lambda turn, at_s: (a if turn.server == A else b, 0.0)
 
 
@@ -142,7 +142,7 @@ def test_c7_the_one_that_is_named_is_next_and_first_in_the_round_after() -> None
     story = Story(SUBMIT, Servers(parsed_servers("a:1,c:1,d:1,b:1")))
     turns: list[str] = []
 
-    def world(turn: Turn, at_s: float) -> tuple[Answer, float]:
+    def world(turn: SendTo, at_s: float) -> tuple[Answer, float]:
         turns.append(turn.server.netloc)
         return (standby("http://b:1") if turn.server == A else OK if len(turns) > 5 else REFUSED), 0.0
 
@@ -230,7 +230,7 @@ def test_c8_a_write_and_a_request_to_one_server_never_say_how_old_their_answer_m
 def test_c8_a_read_of_an_active_that_says_nothing_is_answered_by_the_standby() -> None:
     story = Story()
 
-    def world(turn: Turn, at_s: float) -> tuple[Answer, float]:
+    def world(turn: SendTo, at_s: float) -> tuple[Answer, float]:
         if turn.server == A:
             return AnswerLate("nothing came"), turn.answer_s
         return (standby() if story.wants_fresh(turn) else STALE), 0.0

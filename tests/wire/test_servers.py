@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.wire.client.servers import SERVERS_MAX, Servers, each_alone, local_server, parsed_servers, shown
+from stoker.wire.client.servers import SERVERS_MAX, Servers, each_alone, local_server, parsed_servers, server_label
 from stoker.wire.client.staleness import Stale, Waiting, stale_answer
 
 A, B, C = parsed_servers("http://a:1,http://b:1,https://c")
@@ -42,7 +42,7 @@ def test_an_address_that_only_looks_alike_is_another_one(url: str) -> None:
 
 
 def test_a_local_one_is_called_by_its_path_and_others_by_host_and_port() -> None:
-    assert [shown(each) for each in (local_server("/d/control.sock"), C)] == ["/d/control.sock", "c:443"]
+    assert [server_label(each) for each in (local_server("/d/control.sock"), C)] == ["/d/control.sock", "c:443"]
 
 
 @pytest.mark.parametrize(

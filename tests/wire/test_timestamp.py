@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.units import DAY_MS, HOUR_MS
-from stoker.wire.timestamp import moment_text, parse_moment
+from stoker.wire.timestamp import parse_timestamp, timestamp_text
 
 NOW = 1_800_000_000_000
 BERLIN = timezone(timedelta(hours=1))
@@ -39,7 +39,7 @@ def ms(*parts: int, zone: timezone = UTC) -> int:
     ],
 )
 def test_m1_each_form_is_read(text: str, at: int) -> None:
-    assert parse_moment(text, NOW) == at
+    assert parse_timestamp(text, NOW) == at
 
 
 @pytest.mark.parametrize(
@@ -51,23 +51,23 @@ def test_m1_each_form_is_read(text: str, at: int) -> None:
 )
 def test_m3_what_cannot_be_read_is_refused_with_the_forms_there_are(text: str) -> None:
     with pytest.raises(StokerError) as refused:
-        parse_moment(moment_text(text, BERLIN), NOW)
+        parse_timestamp(timestamp_text(text, BERLIN), NOW)
     assert refused.value.refusal.code == "bad_moment"
     assert "7d" in refused.value.refusal.hint
     assert len(refused.value.refusal.message) < 120
     with pytest.raises(StokerError, match="is not a moment"):
-        parse_moment(text, NOW)
+        parse_timestamp(text, NOW)
 
 
 def test_m2_a_wall_clocks_time_is_sent_with_its_zone_and_what_is_counted_as_it_is() -> None:
-    assert parse_moment(moment_text("2026-12-01T10:30", BERLIN), NOW) == ms(2026, 12, 1, 9, 30)
-    assert parse_moment(moment_text("2026-12-01", BERLIN), NOW) == ms(2026, 11, 30, 23)
-    assert parse_moment(moment_text("2026-12-01T10:30Z", BERLIN), NOW) == ms(2026, 12, 1, 10, 30)
-    assert (moment_text("7d", BERLIN), moment_text("now", BERLIN)) == ("7d", "now")
+    assert parse_timestamp(timestamp_text("2026-12-01T10:30", BERLIN), NOW) == ms(2026, 12, 1, 9, 30)
+    assert parse_timestamp(timestamp_text("2026-12-01", BERLIN), NOW) == ms(2026, 11, 30, 23)
+    assert parse_timestamp(timestamp_text("2026-12-01T10:30Z", BERLIN), NOW) == ms(2026, 12, 1, 10, 30)
+    assert (timestamp_text("7d", BERLIN), timestamp_text("now", BERLIN)) == ("7d", "now")
 
 
 @given(st.text(max_size=30))
 def test_m3_whatever_the_text_is_the_answer_is_a_moment_or_a_refusal(text: str) -> None:
     with suppress(StokerError):
-        assert parse_moment(text, NOW) >= 1
-        assert parse_moment(moment_text(text, BERLIN), NOW) >= 1
+        assert parse_timestamp(text, NOW) >= 1
+        assert parse_timestamp(timestamp_text(text, BERLIN), NOW) >= 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from stoker.adapters.data_folder.ownership import sync_folder
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Durable, and readable by its owner alone. Raises: OSError."""
     beside = half_written(path)
     beside.unlink(missing_ok=True)

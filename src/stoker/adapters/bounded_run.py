@@ -21,7 +21,7 @@ _LAST_WAIT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ProgramOutput:
     """What a program wrote, undecodable bytes replaced, and its exit status (negative: the signal that ended it)."""
 
     out: str
@@ -29,7 +29,7 @@ class Said:
     status: int
 
 
-def run_bounded(argv: Sequence[str], timeout_s: float) -> Said:
+def run_bounded(argv: Sequence[str], timeout_s: float) -> ProgramOutput:
     """Run a program to its end.
 
     Raises: OSError when it can't be started (by its errno), doesn't end in time, or writes more than OUTPUT_MAX.
@@ -56,7 +56,7 @@ def run_bounded(argv: Sequence[str], timeout_s: float) -> Said:
             _end(process)
     if texts is None:
         raise OSError(f"{argv[0]} didn't answer within {timeout_s:g} s")
-    return Said(texts[0].decode(errors="replace"), texts[1].decode(errors="replace"), process.returncode)
+    return ProgramOutput(texts[0].decode(errors="replace"), texts[1].decode(errors="replace"), process.returncode)
 
 
 def _read_both(clock: SystemClock, deadline: float, *fds: int) -> list[bytearray] | None:

@@ -47,7 +47,7 @@ class _Call:
             self.loop.call_soon_threadsafe(settle, outcome)
 
 
-class LoneThread:
+class BoundedThread:
     """One thread, made when it is first needed."""
 
     def __init__(self, name: str, faults: tuple[type[Exception], ...]) -> None:

@@ -19,7 +19,7 @@ _INVENTORY: Final = -1
 """Before any beat of the stream."""
 
 
-class Answers:
+class HeartbeatAcks:
     """Of one stream."""
 
     def __init__(self, opened_at: Mono) -> None:

@@ -23,9 +23,9 @@ from typing import Final, assert_never
 
 import msgspec
 
-from stoker.agent.answered_beats import Answers
+from stoker.agent.answered_beats import HeartbeatAcks
 from stoker.agent.delivery import Delivery
-from stoker.agent.instructions import Orders, ignored, which
+from stoker.agent.instructions import InstructionExecutor, ignored, which
 from stoker.agent.link import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.logs import LogReads
 from stoker.agent.observed import Observed
@@ -73,13 +73,13 @@ class Daemon:
         self._ports = ports
         self._observed = Observed()
         self._delivery = Delivery(registration.node, self._observed, ports.runner, ports.folders, self._session_when_up)
-        self._orders = Orders(ports, self._observed, self._delivery, self, node_env or {})
+        self._orders = InstructionExecutor(ports, self._observed, self._delivery, self, node_env or {})
         self._link_backoff = Backoff(ports.entropy, quick=QUICK_S)
         self._runner_backoff = Backoff(ports.entropy)
         self._obeyed = ports.fence.read()
         self._refused = ""
         self._stream: Stream | None = None
-        self._answers = Answers(Mono(0.0))
+        self._answers = HeartbeatAcks(Mono(0.0))
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._down.set()
 
@@ -238,7 +238,7 @@ class Daemon:
         if not self._runner_ready.is_set():
             return True  # it died while we connected: there is no inventory to begin with
         self._refused = ""
-        self._answers = Answers(self._ports.clock.mono())
+        self._answers = HeartbeatAcks(self._ports.clock.mono())
         stream = Stream(session, self._observed.task_inventory(self.node.boot_id))  # A1
         self._stream = stream
         self._down.clear()

@@ -29,7 +29,7 @@ from stoker.brain.domain.node import Inventory
 from stoker.ports import Telemetry
 
 
-class Voice(Protocol):
+class ReportSink(Protocol):
     """How an answer gets onto the present stream."""
 
     @property
@@ -42,16 +42,21 @@ class Voice(Protocol):
     def say_beat(self) -> None: ...
 
 
-class Orders:
+class InstructionExecutor:
     """One agent's."""
 
     def __init__(
-        self, ports: AgentPorts, observed: Observed, delivery: Delivery, voice: Voice, node_env: Mapping[str, str]
+        self,
+        ports: AgentPorts,
+        observed: Observed,
+        delivery: Delivery,
+        report_sink: ReportSink,
+        node_env: Mapping[str, str],
     ) -> None:
         self._ports = ports
         self._observed = observed
         self._delivery = delivery
-        self._voice = voice
+        self._report_sink = report_sink
         self._node_env = dict(node_env)
         self._said_as_whom = False
         self._calls: dict[asyncio.Future[None], None] = {}
@@ -127,8 +132,8 @@ class Orders:
     async def _answer_known(self, key: TaskKey) -> None:
         """A4. What is open is reported as it stands; an end is offered, again if need be."""
         if key in self._observed.open:
-            self._voice.say_started(key)
-            self._voice.say_beat()
+            self._report_sink.say_started(key)
+            self._report_sink.say_beat()
         elif key in self._observed.offered or self._observed.reoffer(key):
             self._delivery.offer(key)
         else:  # A13: its end comes as a report
@@ -142,7 +147,7 @@ class Orders:
 
     def _obstacle(self, start: Start) -> str:
         """A5. Empty when nothing is in the way."""
-        here = {gpu.uuid for gpu in self._voice.node.gpus}
+        here = {gpu.uuid for gpu in self._report_sink.node.gpus}
         missing = [uuid for uuid in start.gpus if uuid not in here]
         if missing:
             return f"GPU {missing[0]} isn't on this node ({len(missing)} of {len(start.gpus)} are missing)"
@@ -152,7 +157,7 @@ class Orders:
 
     def _say_as_whom(self, start: Start) -> None:
         """A12."""
-        account = self._voice.node.account
+        account = self._report_sink.node.account
         if not self._said_as_whom and start.user and account not in ("", "root", start.user):
             self._said_as_whom = True
             self._ports.telemetry.warn("user_not_taken_on", **which(start.key), user=start.user, account=account)

@@ -58,7 +58,7 @@ _RETRY_S: Final = 0.02
 _READ_BYTES: Final = 256 * 1024
 _LOG_TAIL_BYTES: Final = 2_000
 
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
+RunnerConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
 """With the first bytes that came."""
 
 
@@ -192,7 +192,7 @@ class RunnerSocket:
 
     # --- connecting ---------------------------------------------------------------------------------------------
 
-    async def _reach(self) -> Connection:
+    async def _reach(self) -> RunnerConnection:
         with suppress(FileNotFoundError, ConnectionError):
             return await self._open()
         self._bury()
@@ -211,7 +211,7 @@ class RunnerSocket:
                 raise OSError(f"the runner of {self._data_dir} doesn't answer: {self._last_words()}")
             await self._clock.sleep(_RETRY_S)
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> RunnerConnection:
         """A connection on which the runner has begun to speak: one that dies still takes connections for a moment.
         Raises FileNotFoundError, ConnectionError."""
         # By way of a descriptor, since a UNIX address holds only 107 bytes.

@@ -46,7 +46,7 @@ class NodeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSettings:
+class ControlConnectionSettings:
     addresses: tuple[str, ...] = ("127.0.0.1:9090",)
     """HOST:PORT of each control plane's gRPC listener; name the active one and its standbys. They are tried in this
     order, from the one that served last."""
@@ -128,7 +128,7 @@ class AgentSettings:
     data_dir: Path = Path("/var/lib/stoker-agent")
     """Folder of this agent alone: records of tasks, their output, the lock."""
     node: NodeSettings = field(default_factory=NodeSettings)
-    control: ControlSettings = field(default_factory=ControlSettings)
+    control: ControlConnectionSettings = field(default_factory=ControlConnectionSettings)
     gpu: GpuSettings = field(default_factory=GpuSettings)
     executor: ExecutorSettings = field(default_factory=ExecutorSettings)
     log: LogSettings = field(default_factory=LogSettings)

@@ -27,7 +27,7 @@ WAIT_S: Final = 1.0
 OFFERED_MAX: Final = 200
 _OPEN: Final = "pending,held,starting,running,stopping"
 SIGNALS: Final = ("HUP", "INT", "QUIT", "KILL", "USR1", "USR2", "TERM", "CONT", "STOP", "WINCH")
-Offer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
 """What a shell is offered for the beginning of a word."""
 _Offers = list[tuple[str, str]]
 """Words, and what is said beside each where the shell shows it."""

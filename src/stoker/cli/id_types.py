@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class _Named(click.ParamType[str]):
     """A text that isn't empty, offered by `offer`."""
 
-    def __init__(self, name: str, offer: "completion.Offer") -> None:
+    def __init__(self, name: str, offer: "completion.Completer") -> None:
         self.name = name
         self._offer = offer
 

@@ -31,8 +31,9 @@ def now() -> datetime:
     return datetime.now(LocalZone())
 
 
-def moment(text: str) -> str:
+def timestamp(text: str) -> str:
     """What to send for a moment that somebody looks back to. Raises: StokerError `bad_moment`."""
-    from stoker.wire.timestamp import moment_text
 
-    return moment_text(text, LocalZone())
+    from stoker.wire.timestamp import timestamp_text
+
+    return timestamp_text(text, LocalZone())

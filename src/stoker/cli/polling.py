@@ -7,7 +7,7 @@ loop, which costs as much to import as `stoker list` takes to run.
 import time
 
 
-def pause(seconds: float) -> None:
+def sleep_blocking(seconds: float) -> None:
     """Block for `seconds`; Ctrl-C raises KeyboardInterrupt."""
     time.sleep(seconds)
 

@@ -94,11 +94,11 @@ def connect(patience_s: float = PATIENCE_S, notify: "Callable[[Notice], object] 
 @contextmanager
 def transport() -> "Iterator[Transport]":
     """A way to the chosen servers for what has an answer too long to be held. Raises: StokerError `bad_server`."""
-    from stoker.cli.display.notices import Said
+    from stoker.cli.display.notices import NoticePrinter
     from stoker.wire.client.transport import Transport
 
     ctx = click.get_current_context()
-    made = Transport(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=Said())
+    made = Transport(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=NoticePrinter())
     try:
         yield made
     finally:
@@ -121,7 +121,7 @@ def token_of(ctx: click.Context) -> str:
 def client_of(ctx: click.Context, notify: "Callable[[Notice], object] | None" = None) -> "Client":
     """The same for whoever closes it."""
     quick_msgspec()
-    from stoker.cli.display.notices import Said
+    from stoker.cli.display.notices import NoticePrinter
     from stoker.wire.client.sync_client import Client
 
-    return Client(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=notify or Said())
+    return Client(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=notify or NoticePrinter())

@@ -18,19 +18,19 @@ from stoker.cli.display.canvas import open_canvas
 from stoker.cli.display.problem import refused
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.terminal import is_dumb, is_terminal, paints
-from stoker.cli.polling import clock_text, pause
+from stoker.cli.polling import clock_text, sleep_blocking
 
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
 
-Look = Callable[[], tuple[Sequence[str], str]]
+Refresh = Callable[[], tuple[Sequence[str], str]]
 """What there is to see now, as lines without line ends, and what to say of it; mostly nothing. Raises: StokerError."""
 WATCH_S: Final = 2.0
 WATCH_MIN_S: Final = 0.1
 WATCH_MAX_S: Final = 86_400.0
 
 
-def watch(look: Look, every_s: float, title: str) -> NoReturn:
+def watch(look: Refresh, every_s: float, title: str) -> NoReturn:
     """Look every `every_s` seconds. `title` says at what, on a terminal."""
     first = look()
     if is_terminal() and not is_dumb():
@@ -38,20 +38,20 @@ def watch(look: Look, every_s: float, title: str) -> NoReturn:
     _print_on(look, every_s, first)
 
 
-def _redraw(look: Look, every_s: float, title: str, first: tuple[Sequence[str], str]) -> NoReturn:
+def _redraw(look: Refresh, every_s: float, title: str, first: tuple[Sequence[str], str]) -> NoReturn:
     seen, trouble = first
     with open_canvas() as canvas:
         while True:
             head = _dim(f"{clock_text()}  {visible(title)}, every {every_s:g}s; Ctrl-C ends it")
             canvas.draw([head, *_trouble_line(trouble), *seen])
-            pause(every_s)
+            sleep_blocking(every_s)
             try:
                 seen, trouble = look()
             except refused() as fault:
                 trouble = _waits(fault)
 
 
-def _print_on(look: Look, every_s: float, first: tuple[Sequence[str], str]) -> NoReturn:
+def _print_on(look: Refresh, every_s: float, first: tuple[Sequence[str], str]) -> NoReturn:
     seen: Sequence[str] | None
     (seen, told), said = first, ""
     while True:
@@ -61,7 +61,7 @@ def _print_on(look: Look, every_s: float, first: tuple[Sequence[str], str]) -> N
         if seen is not None:
             click.echo("\n".join([*seen, ""]))
             sys.stdout.flush()
-        pause(every_s)
+        sleep_blocking(every_s)
         try:
             seen, told = look()
         except refused() as fault:

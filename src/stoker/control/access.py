@@ -115,7 +115,7 @@ def may_change(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     return caller.role is Role.USER and is_within(state.tenants, tenant, caller.tenant)
 
 
-class Sight:
+class JobVisibility:
     """Which tenants' jobs a caller sees in full, for one look at many of them."""
 
     def __init__(self, state: ClusterState, caller: Caller) -> None:

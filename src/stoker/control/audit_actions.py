@@ -61,7 +61,7 @@ def is_person(by: Principal) -> bool:
     return by != CONTROL and not by.startswith("node:")
 
 
-class Telling:
+class AuditRowBuilder:
     """The facts of one command, read one by one right after each was applied."""
 
     __slots__ = ("_indexes", "_weight", "_whole", "_words", "at", "by", "position")
@@ -132,72 +132,72 @@ _WEAK, _USUAL, _STRONG = 1, 2, 3
 """Which of several facts names the action."""
 
 
-def _finished(telling: Telling, state: ClusterState, event: job.JobFinished) -> None:
+def _finished(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobFinished) -> None:
     if event.state is JobState.CANCELLED:
-        telling.ordered(state, event.job, "cancel", _USUAL)
+        row_builder.ordered(state, event.job, "cancel", _USUAL)
 
 
-def _stopping(telling: Telling, state: ClusterState, event: job.AttemptStopping) -> None:
+def _stopping(row_builder: AuditRowBuilder, state: ClusterState, event: job.AttemptStopping) -> None:
     if event.cause is StopCause.CANCELLED:
-        telling.ordered(state, event.job, "cancel", _USUAL)
+        row_builder.ordered(state, event.job, "cancel", _USUAL)
     elif event.cause is StopCause.REQUEUED:
-        telling.ordered(state, event.job, "requeue", _USUAL)
+        row_builder.ordered(state, event.job, "requeue", _USUAL)
 
 
-def _cancelled(telling: Telling, state: ClusterState, event: job.MembersCancelled) -> None:
-    telling.members(state, event.array, list(indexes_of(event.indexes)), "cancel", _USUAL)
+def _cancelled(row_builder: AuditRowBuilder, state: ClusterState, event: job.MembersCancelled) -> None:
+    row_builder.members(state, event.array, list(indexes_of(event.indexes)), "cancel", _USUAL)
 
 
-def _made(telling: Telling, state: ClusterState, event: job.MemberMade) -> None:
-    telling.members(state, event.array, [event.index], "hold" if event.held else "release", _WEAK)
+def _made(row_builder: AuditRowBuilder, state: ClusterState, event: job.MemberMade) -> None:
+    row_builder.members(state, event.array, [event.index], "hold" if event.held else "release", _WEAK)
 
 
-def _held(telling: Telling, state: ClusterState, event: job.JobHeld) -> None:
-    telling.ordered(state, event.job, "hold", _USUAL)
-    telling.to_whole(state, event.job)
+def _held(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobHeld) -> None:
+    row_builder.ordered(state, event.job, "hold", _USUAL)
+    row_builder.to_whole(state, event.job)
 
 
-def _released(telling: Telling, state: ClusterState, event: job.JobReleased) -> None:
-    telling.ordered(state, event.job, "release", _USUAL)
-    telling.to_whole(state, event.job)
+def _released(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobReleased) -> None:
+    row_builder.ordered(state, event.job, "release", _USUAL)
+    row_builder.to_whole(state, event.job)
 
 
-def _returned(telling: Telling, state: ClusterState, event: job.JobReturned) -> None:
-    telling.ordered(state, event.job, "requeue", _USUAL)
+def _returned(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobReturned) -> None:
+    row_builder.ordered(state, event.job, "requeue", _USUAL)
 
 
-def _signalled(telling: Telling, state: ClusterState, event: job.JobSignalled) -> None:
-    telling.ordered(state, event.job, "signal", _USUAL, f"signal {event.signal}")
+def _signalled(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobSignalled) -> None:
+    row_builder.ordered(state, event.job, "signal", _USUAL, f"signal {event.signal}")
 
 
-def _labelled(telling: Telling, state: ClusterState, event: node.NodeLabelled) -> None:
+def _labelled(row_builder: AuditRowBuilder, state: ClusterState, event: node.NodeLabelled) -> None:
     labels = (f"{key}={value}" if value is not None else f"{key} taken off" for key, value in event.labels.items())
-    telling.about("node_label", event.node, ", ".join(sorted(labels)))
+    row_builder.about("node_label", event.node, ", ".join(sorted(labels)))
 
 
-def _tainted(telling: Telling, state: ClusterState, event: node.NodeTainted) -> None:
-    telling.about("node_taint", event.node, ", ".join((*event.taints, *(f"{key} taken off" for key in event.off))))
+def _tainted(row_builder: AuditRowBuilder, state: ClusterState, event: node.NodeTainted) -> None:
+    row_builder.about("node_taint", event.node, ", ".join((*event.taints, *(f"{key} taken off" for key in event.off))))
 
 
-def _tenant(telling: Telling, state: ClusterState, event: tenant.TenantDefined) -> None:
+def _tenant(row_builder: AuditRowBuilder, state: ClusterState, event: tenant.TenantDefined) -> None:
     name = event.tenant.name
-    telling.about("tenant_set", name, tenant_text(event.tenant), name)
+    row_builder.about("tenant_set", name, tenant_text(event.tenant), name)
 
 
-def _token(telling: Telling, state: ClusterState, event: access.TokenCreated) -> None:
-    telling.about("token_create", event.token.id, token_text(event.token), event.token.tenant)
+def _token(row_builder: AuditRowBuilder, state: ClusterState, event: access.TokenCreated) -> None:
+    row_builder.about("token_create", event.token.id, token_text(event.token), event.token.tenant)
 
 
-def _restored(telling: Telling, state: ClusterState, event: leadership.ClusterRestored) -> None:
-    telling.about(
+def _restored(row_builder: AuditRowBuilder, state: ClusterState, event: leadership.ClusterRestored) -> None:
+    row_builder.about(
         RESTORE,
         "",
         f"went on at position {event.backup}, perhaps without what came after; job ids go on at {event.next_job_id}",
     )
 
 
-_READINGS: Final[Mapping[type, Callable[[Telling, ClusterState, Any], None]]] = {
-    job.JobSubmitted: Telling.submitted,
+_READINGS: Final[Mapping[type, Callable[[AuditRowBuilder, ClusterState, Any], None]]] = {
+    job.JobSubmitted: AuditRowBuilder.submitted,
     job.JobFinished: _finished,
     job.AttemptStopping: _stopping,
     job.MembersCancelled: _cancelled,
@@ -206,19 +206,19 @@ _READINGS: Final[Mapping[type, Callable[[Telling, ClusterState, Any], None]]] = 
     job.JobReleased: _released,
     job.JobReturned: _returned,
     job.JobSignalled: _signalled,
-    node.NodeDrained: lambda telling, _, event: telling.about("node_drain", event.node, event.reason),
-    node.NodeResumed: lambda telling, _, event: telling.about("node_resume", event.node),
-    node.NodeForgotten: lambda telling, _, event: telling.about("node_forget", event.node),
+    node.NodeDrained: lambda row_builder, _, event: row_builder.about("node_drain", event.node, event.reason),
+    node.NodeResumed: lambda row_builder, _, event: row_builder.about("node_resume", event.node),
+    node.NodeForgotten: lambda row_builder, _, event: row_builder.about("node_forget", event.node),
     node.NodeLabelled: _labelled,
     node.NodeTainted: _tainted,
-    partition.PartitionDefined: lambda telling, _, event: telling.about("partition_set", event.partition.name),
-    partition.PartitionDeleted: lambda telling, _, event: telling.about("partition_delete", event.name),
+    partition.PartitionDefined: lambda row_builder, _, event: row_builder.about("partition_set", event.partition.name),
+    partition.PartitionDeleted: lambda row_builder, _, event: row_builder.about("partition_delete", event.name),
     tenant.TenantDefined: _tenant,
-    tenant.TenantDeleted: lambda telling, _, event: telling.about("tenant_delete", event.name, "", event.name),
-    tenant.PoolsSet: lambda telling, _, event: telling.about("quota_set", "", pools_text(event.pools)),
+    tenant.TenantDeleted: lambda row_builder, _, event: row_builder.about("tenant_delete", event.name, "", event.name),
+    tenant.PoolsSet: lambda row_builder, _, event: row_builder.about("quota_set", "", pools_text(event.pools)),
     access.TokenCreated: _token,
     leadership.ClusterRestored: _restored,
-    access.TokenRevoked: lambda telling, _, event: telling.about("token_revoke", event.id),
+    access.TokenRevoked: lambda row_builder, _, event: row_builder.about("token_revoke", event.id),
 }
 
 
@@ -269,7 +269,7 @@ def unheeded_row(
     )
 
 
-class Asked(NamedTuple):
+class AuditAction(NamedTuple):
     """What a face was asked for, in the words of the audit trail."""
 
     action: str
@@ -278,7 +278,7 @@ class Asked(NamedTuple):
 
 
 def denied_row(
-    state: ClusterState, by: Principal, asked: Asked, now: Instant, number: int, refusal: Refusal
+    state: ClusterState, by: Principal, asked: AuditAction, now: Instant, number: int, refusal: Refusal
 ) -> AuditRow:
     """Of what its caller may not ask."""
     words = {"target": short(asked.target)} if asked.job is None else _of_target(state, asked.job)

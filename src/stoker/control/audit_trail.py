@@ -27,7 +27,7 @@ from stoker.brain.domain.units import SECOND_MS, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.commands import Command
-from stoker.control.audit_actions import Asked, Telling, denied_row, is_person, unheeded_row
+from stoker.control.audit_actions import AuditAction, AuditRowBuilder, denied_row, is_person, unheeded_row
 from stoker.ports import Telemetry
 
 ROWS_MAX: Final = 50_000
@@ -62,7 +62,7 @@ class AuditTrail:
         self._rows_max = rows_max
         self._counted_max = counted_max
         self._rows: deque[AuditRow] = deque()
-        self._telling: Telling | None = None
+        self._row_builder: AuditRowBuilder | None = None
         self._numbered = Position(0)
         self._number = 0
         self._counts: dict[tuple[Principal, str], AuditRow] = {}
@@ -75,18 +75,18 @@ class AuditTrail:
     def note(self, state: ClusterState, position: Position, fact: Fact) -> None:
         """Told of each fact right after it was applied. A1."""
         by = fact.by
-        if self._telling is not None and (fact.joined is not True or by != self._telling.by):
-            self.end_telling()
-        if self._telling is None:
+        if self._row_builder is not None and (fact.joined is not True or by != self._row_builder.by):
+            self.finish_row()
+        if self._row_builder is None:
             if not is_person(by):
                 return
-            self._telling = Telling(by, fact.at)
-        self._telling.read(state, position, fact.event)
+            self._row_builder = AuditRowBuilder(by, fact.at)
+        self._row_builder.read(state, position, fact.event)
 
-    def end_telling(self) -> None:
+    def finish_row(self) -> None:
         """No more facts of the command will come."""
-        telling, self._telling = self._telling, None
-        row = telling.row() if telling else None
+        row_builder, self._row_builder = self._row_builder, None
+        row = row_builder.row() if row_builder else None
         if row is not None:
             self._add(row)
 
@@ -98,7 +98,7 @@ class AuditTrail:
                 self._add(row)
                 self.news.set()
 
-    def refused(self, by: Principal, asked: Asked, refusal: Refusal, now: Instant) -> None:
+    def refused(self, by: Principal, asked: AuditAction, refusal: Refusal, now: Instant) -> None:
         """Told by the faces of what never became a command, where its caller may not ask it. A2, A3."""
         if refusal.code in COUNTED:
             self._count(by, refusal.code, now)
@@ -148,7 +148,7 @@ class AuditTrail:
 
     def _next_number(self) -> int:
         """Of a row without a fact of its own; 0 when none is left."""
-        self.end_telling()
+        self.finish_row()
         if self._numbered != self._state.position:
             self._numbered, self._number = self._state.position, 0
         if self._number + 1 >= NUMBERS:
@@ -175,7 +175,7 @@ class AuditTrail:
     def waits_through(self, through: Position) -> bool:
         """Is there a row to be written that stands at or before this position?"""
         if not self.replaying:
-            self.end_telling()
+            self.finish_row()
             self._settle_counts()
         return bool(self._rows) and self._rows[0].position <= through
 
@@ -204,7 +204,7 @@ class AuditTrail:
 
     def reach(self, rows: int, through: Position) -> Position:
         """Up to which position, at most `through`, all facts are told once the first `rows` rows are written."""
-        left = next((row for row in islice(self._rows, rows, None) if not row.number), self._telling)
+        left = next((row for row in islice(self._rows, rows, None) if not row.number), self._row_builder)
         return through if left is None else min(through, Position(left.position - 1))
 
     def written(self, rows: int) -> None:
@@ -223,10 +223,10 @@ class AuditTrail:
 
     @property
     def waiting(self) -> int:
-        return len(self._rows) + len(self._risen) + (self._telling is not None)
+        return len(self._rows) + len(self._risen) + (self._row_builder is not None)
 
     def unwritten(self, query: AuditQuery) -> Iterator[AuditRow]:
         """Rows that match and may not be in the history yet, as a list of now."""
-        self.end_telling()
+        self.finish_row()
         rows = (*self._rows, *(self._counts[key] for key in self._risen))
         return (row for row in rows if query.matches(row))

@@ -22,7 +22,7 @@ from stoker.brain.state.snapshot_format import framed
 from stoker.control.control_plane import ControlPlane
 from stoker.control.snapshots import REST_S
 from stoker.ports import Clock, HistoryCopy, HistoryFailed
-from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, Counts, Part, Writing
+from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, BackupWriter, Counts, Part
 from stoker.wire.versions import PRODUCT
 
 SLICE_BYTES: Final = 4 * 1024
@@ -92,7 +92,7 @@ class Backup:
         self._owner = owner
         self._snapshot = snapshot
         self._history = history
-        self._writing = Writing(head)
+        self._writing = BackupWriter(head)
         self.size: Final = self._writing.size
         """Bytes of the whole."""
 

@@ -36,7 +36,7 @@ from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
 from stoker.brain.state.events.union import Event
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import Entry, Feed
 from stoker.control.replay import replayed
 from stoker.control.replicas import NoReplicas, NotActive, Replicas
@@ -86,7 +86,7 @@ class Committer:
         self,
         state: ClusterState,
         log: EventLog,
-        world: World,
+        world: ControlPorts,
         *,
         recent: Sequence[Entry] = (),
         replicas: Replicas | None = None,

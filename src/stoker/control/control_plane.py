@@ -7,23 +7,24 @@ a simulated world under the same parts.
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from stoker.brain.domain.ids import CONTROL, Epoch, Principal
 from stoker.brain.state.commands import BeginEpoch
 from stoker.control.access import Access
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
-from stoker.control.control_ports import Duty, Nodes, World
+from stoker.control.control_ports import ControlPorts, Duty, Nodes
 from stoker.control.history import Recorder
 from stoker.control.job_metrics import JobMeters
 from stoker.control.ledger_audit import Audit
 from stoker.control.log_lines import Announcer
 from stoker.control.loop import Loop
-from stoker.control.output_reader import LogTails
-from stoker.control.rate_limit import Rates, WrongTokens
+from stoker.control.output_reader import LogTails, attempt_is_over
+from stoker.control.rate_limit import RateLimit, WrongTokens
 from stoker.control.settings import CoreSettings
 from stoker.control.snapshots import Snapshots, recover
-from stoker.control.standing import Standing, not_active
+from stoker.control.standing import FailoverControl, not_active
 from stoker.control.supervisor import Duties
 from stoker.ports import Clock, Entropy, EventLog, History, Telemetry
 
@@ -35,7 +36,7 @@ class ControlPlane:
     settings: CoreSettings
     committer: Committer
     access: Access
-    rates: Rates
+    rates: RateLimit
     loop: Loop
     snapshots: Snapshots
     audit: Audit
@@ -47,7 +48,7 @@ class ControlPlane:
     """The nodes that it instructs. None = another system runs the jobs."""
     output: LogTails | None = None
     """Readers of output. None = this runtime can't read it."""
-    pair: Standing | None = None
+    pair: FailoverControl | None = None
     """What it is among several. None = it is the only one."""
 
     @property
@@ -96,10 +97,10 @@ class Runtime:
     settings: CoreSettings
     log: EventLog
     history: History
-    ports: World
+    ports: ControlPorts
     nodes_of: Callable[[Committer], Nodes] | None = None
     """Makes the runtime's side of nodes over the writer. None = it has none."""
-    pair: Standing | None = None
+    pair: FailoverControl | None = None
     """What it is among several control planes, of whom it begins as a standby. None = it is the only one."""
     open_to_owner: bool = True
     """Whether nobody but its owner reaches it, so that it wants no token."""
@@ -125,7 +126,7 @@ async def recover_core(runtime: Runtime) -> ControlPlane:
         settings=settings,
         committer=committer,
         access=Access(committer, WrongTokens(world), open_to_owner=runtime.open_to_owner),
-        rates=Rates(world, per_second=settings.http.rate_per_principal),
+        rates=RateLimit(world, per_second=settings.http.rate_per_principal),
         loop=loop,
         snapshots=Snapshots(committer, log, world, recovered, interval_s=settings.snapshot.interval_s),
         audit=Audit(committer, nodes, world),
@@ -134,7 +135,7 @@ async def recover_core(runtime: Runtime) -> ControlPlane:
         entropy=world.entropy,
         telemetry=world.telemetry,
         nodes=nodes,
-        output=LogTails(nodes.read_log, committer.state, world.clock) if nodes is not None else None,
+        output=LogTails(nodes.read_log, partial(attempt_is_over, state), world.clock) if nodes is not None else None,
         pair=pair,
     )
 

@@ -16,7 +16,7 @@ from stoker.ports import Clock, Entropy, Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ControlPorts:
     """Clock, entropy and telemetry of one process."""
 
     clock: Clock

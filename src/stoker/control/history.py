@@ -25,14 +25,14 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JOB_ID_MAX, JobId, NodeName, Position
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.units import DAY_MS, Instant
-from stoker.brain.domain.usage import Holding, Offer, held_by
+from stoker.brain.domain.usage import CapacityChange, Holding, held_by
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobFinished, JobRequeued, JobsPruned, TaskEnded
 from stoker.brain.state.events.node import NodeEvent
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import Entry
 from stoker.control.history_notes import EndedAttempt, EndedJob, Note, batch_of, known_batch
 from stoker.control.settings import HistorySettings
@@ -64,7 +64,7 @@ class Recorder:
         self,
         state: ClusterState,
         store: History,
-        world: World,
+        world: ControlPorts,
         settings: HistorySettings,
         *,
         notes_max: int = NOTES_MAX,
@@ -119,7 +119,7 @@ class Recorder:
             gpus = gpus_offered(state, event.node)
             if self._offered.get(event.node) != gpus:
                 self._offered[event.node] = gpus
-                self._add(Offer(node=event.node, at=fact.at, gpus=gpus, position=position))
+                self._add(CapacityChange(node=event.node, at=fact.at, gpus=gpus, position=position))
 
     def _add(self, note: Note) -> None:
         if len(self._notes) >= self._notes_max:
@@ -310,7 +310,9 @@ class Recorder:
         jobs = [job for job in self._state.jobs.values() if job.is_final or job.attempts]
         nodes = list(self._state.nodes)
         position, at = self._state.position, self._state.last_at
-        offers = [Offer(node=node, at=at, gpus=gpus_offered(self._state, node), position=position) for node in nodes]
+        offers = [
+            CapacityChange(node=node, at=at, gpus=gpus_offered(self._state, node), position=position) for node in nodes
+        ]
         self._offered = {offer.node: offer.gpus for offer in offers}
         self._notes.clear()
         self._gap = False
@@ -367,9 +369,9 @@ class Recorder:
         """What ended after the store's mark, and that mark."""
         return self._mark.position, [note for note in self._notes if isinstance(note, Holding)]
 
-    def offers(self) -> list[Offer]:
+    def offers(self) -> list[CapacityChange]:
         """The same of offers."""
-        return [note for note in self._notes if isinstance(note, Offer)]
+        return [note for note in self._notes if isinstance(note, CapacityChange)]
 
 
 def gpus_offered(state: ClusterState, name: NodeName) -> int:

@@ -7,7 +7,7 @@ from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.job import Attempt, Job, TaskEnd
 from stoker.brain.domain.units import Instant
-from stoker.brain.domain.usage import Holding, Offer, held_by
+from stoker.brain.domain.usage import CapacityChange, Holding, held_by
 from stoker.ports import HistoryBatch, HistoryMark
 
 
@@ -22,7 +22,7 @@ class EndedAttempt(NamedTuple):
     attempt: Attempt
 
 
-Note = EndedJob | EndedAttempt | Holding | Offer
+Note = EndedJob | EndedAttempt | Holding | CapacityChange
 
 
 def batch_of(mark: HistoryMark, notes: Sequence[Note], rows: Sequence[AuditRow]) -> HistoryBatch:
@@ -32,7 +32,7 @@ def batch_of(mark: HistoryMark, notes: Sequence[Note], rows: Sequence[AuditRow])
         jobs=[note for note in notes if isinstance(note, EndedJob)],
         attempts=[note for note in notes if isinstance(note, EndedAttempt)],
         holdings=[note for note in notes if isinstance(note, Holding)],
-        offers=[note for note in notes if isinstance(note, Offer)],
+        offers=[note for note in notes if isinstance(note, CapacityChange)],
     )
 
 

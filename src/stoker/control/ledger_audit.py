@@ -25,9 +25,9 @@ from stoker.brain.domain.report import sum_of
 from stoker.brain.domain.units import Mono
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import rebuild
-from stoker.brain.state.invariants import each_job_consistent, indexes_derived, no_gpu_twice, no_stray_beside_work
+from stoker.brain.state.invariants import each_job_consistent, indexes_derived, no_gpu_twice, no_orphan_beside_work
 from stoker.control.committer import Committer
-from stoker.control.control_ports import NodeReports, World
+from stoker.control.control_ports import ControlPorts, NodeReports
 
 PERIOD_S: Final = 60.0
 JOBS_PER_SLICE: Final = 500
@@ -41,7 +41,7 @@ class Audit:
     """Periodic comparison of the ledger with itself and with the reports of nodes, which may be None."""
 
     def __init__(
-        self, committer: Committer, reports: NodeReports | None, world: World, *, period_s: float = PERIOD_S
+        self, committer: Committer, reports: NodeReports | None, world: ControlPorts, *, period_s: float = PERIOD_S
     ) -> None:
         self._committer = committer
         self._reports = reports
@@ -101,10 +101,10 @@ def _ledger_drift(state: ClusterState) -> Iterator[str]:
     for name in _LEDGER:
         if getattr(state.indexes, name) != getattr(fresh, name):
             yield f"index {name} has drifted from the records"
-    if state.indexes.books.amounts() != fresh.books.amounts():
+    if state.indexes.usage_ledger.amounts() != fresh.usage_ledger.amounts():
         yield "the counters of quota have drifted from the records"
     yield from no_gpu_twice(_with_jobs(state, live))
-    yield from no_stray_beside_work(state)
+    yield from no_orphan_beside_work(state)
 
 
 def _tasks_on(state: ClusterState, node: NodeName) -> Iterator[TaskKey]:

@@ -47,13 +47,13 @@ from stoker.brain.state.events.node import (
     NodeReturned,
     NodeTainted,
     NodeUnreachable,
-    StraysFound,
+    OrphanTasksFound,
 )
 from stoker.brain.state.events.partition import PartitionDefined
 from stoker.brain.state.events.tenant import PoolsSet, TenantDefined
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import Entry
 
 FAULT_PAUSE_S: Final = 1.0
@@ -85,7 +85,7 @@ _CHANGES_A_DECISION: Final = (
     PartitionDefined,
     TenantDefined,
     PoolsSet,
-    StraysFound,
+    OrphanTasksFound,
     PolicySet,
 )
 
@@ -93,14 +93,14 @@ _CHANGES_A_DECISION: Final = (
 class Loop:
     """The scheduling loop of one control plane."""
 
-    def __init__(self, committer: Committer, world: World, *, period_s: float) -> None:
+    def __init__(self, committer: Committer, world: ControlPorts, *, period_s: float) -> None:
         assert period_s > 0, f"a loop without a pause: {period_s=}"
         self._committer = committer
         self._clock = world.clock
         self._entropy = world.entropy
         self._telemetry = world.telemetry
         self.period_s = period_s
-        self._view = ClusterView(committer.state)
+        self._view = StateView(committer.state)
         self._news = asyncio.Event()
         self._wanted = True
         self._last_pass = world.clock.mono()
@@ -127,8 +127,8 @@ class Loop:
     def _wall(self, shape: Shape) -> Reason | None:
         """A limit that would keep it waiting if GPUs were free. The plan doesn't ask when none are."""
         state = self._committer.state
-        books = state.indexes.books
-        if self.reason_of(shape).code not in SHORT or not (books.limited or state.pools.strict):
+        usage_ledger = state.indexes.usage_ledger
+        if self.reason_of(shape).code not in SHORT or not (usage_ledger.limited or state.pools.strict):
             return None
         return state.wall(shape)
 

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.snapshots import state_of
 from stoker.ports import EventLog
 
 
 @asynccontextmanager
-async def writing(log: EventLog, world: World) -> AsyncIterator[Committer]:
+async def writing(log: EventLog, world: ControlPorts) -> AsyncIterator[Committer]:
     """A writer over an open log, from entry to exit. What it acknowledged is durable.
 
     Raises: LogDamaged, LogFailed.

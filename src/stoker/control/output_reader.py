@@ -53,14 +53,21 @@ ReadLog = Callable[[LogPlace, int, int, int], Awaitable[LogChunk]]
 """Place, offset, limit, milliseconds to wait."""
 
 
+def attempt_is_over(state: ClusterState, key: TaskKey) -> bool:
+    """Whether this attempt will write no more, as far as the record knows."""
+    job = state.jobs.get(key.job)
+    attempts = job.attempts if job is not None else ()
+    return all(attempt.outcome is not None for attempt in attempts if attempt.number == key.attempt)
+
+
 class LogTails:
     """All outputs that are followed now."""
 
-    def __init__(self, read: ReadLog, state: ClusterState, clock: Clock) -> None:
+    def __init__(self, read: ReadLog, is_over: Callable[[TaskKey], bool], clock: Clock) -> None:
         self._read = read
-        self._state = state
+        self.is_over = is_over
         self._clock = clock
-        self._tails: dict[LogPlace, _Tail] = {}
+        self._tails: dict[LogPlace, _OutputTail] = {}
         """Those without news for longest first."""
         self._readers: set[asyncio.Task[None]] = set()
         self.held_bytes = 0
@@ -71,12 +78,6 @@ class LogTails:
     @property
     def closed(self) -> bool:
         return self._closing.is_set()
-
-    def is_over(self, key: TaskKey) -> bool:
-        """Whether this attempt will write no more, as far as the record knows."""
-        job = self._state.jobs.get(key.job)
-        attempts = job.attempts if job is not None else ()
-        return all(attempt.outcome is not None for attempt in attempts if attempt.number == key.attempt)
 
     async def read(self, place: LogPlace, offset: int, limit: int, wait_s: float) -> LogChunk:
         """What comes after `offset`, once something does; an empty chunk when nothing came in time or ever will.
@@ -118,19 +119,19 @@ class LogTails:
             if found is not None:
                 return found
 
-    def _tail_at(self, place: LogPlace, offset: int) -> "_Tail":
+    def _tail_at(self, place: LogPlace, offset: int) -> "_OutputTail":
         """The tail of that output; a new one begins at an end that was just seen."""
         tail = self._tails.get(place)
         if tail is None:
             if len(self._tails) >= TAILS_MAX:
                 raise _too_many(f"the output of {TAILS_MAX} tasks is followed already")
-            tail = self._tails[place] = _Tail(offset)
+            tail = self._tails[place] = _OutputTail(offset)
             reader = asyncio.create_task(self._follow(place, tail), name=f"tail of {place.key}")
             self._readers.add(reader)
             reader.add_done_callback(self._readers.discard)
         return tail
 
-    async def _follow(self, place: LogPlace, tail: "_Tail") -> None:
+    async def _follow(self, place: LogPlace, tail: "_OutputTail") -> None:
         """T1. Until nobody has waited for a while, or the node can't answer: followers find out when to try again."""
         try:
             while await tail.is_wanted():
@@ -172,7 +173,7 @@ class LogTails:
             self._followers -= 1
 
 
-class _Tail:
+class _OutputTail:
     """The newest bytes of one output, from `begin`, and those who wait for more."""
 
     def __init__(self, begin: int) -> None:

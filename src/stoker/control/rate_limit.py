@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.units import Mono
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 
 BURST_S: Final = 2.0
 PRINCIPALS_MAX: Final = 20_000
@@ -29,10 +29,10 @@ class _Bucket(NamedTuple):
     at: Mono
 
 
-class Rates:
+class RateLimit:
     """Requests of each principal (R1)."""
 
-    def __init__(self, world: World, *, per_second: float) -> None:
+    def __init__(self, world: ControlPorts, *, per_second: float) -> None:
         """`per_second` 0 = as many as come."""
         self._clock = world.clock
         self._per_second = per_second
@@ -69,7 +69,7 @@ class Rates:
 class WrongTokens:
     """Tokens that are not known (R2, R3)."""
 
-    def __init__(self, world: World, *, wrong_max: int = WRONG_MAX) -> None:
+    def __init__(self, world: ControlPorts, *, wrong_max: int = WRONG_MAX) -> None:
         self._clock = world.clock
         self._telemetry = world.telemetry
         self._wrong_max = wrong_max

@@ -19,7 +19,7 @@ from stoker.brain.domain.units import Mono
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import FEED_MAX, Entry
 from stoker.control.history import Recorder
 from stoker.control.replay import LogTooNew, replayed
@@ -49,7 +49,7 @@ class Recovered:
     history: Recorder
 
 
-async def recover(log: EventLog, world: World, begin: Begin) -> Recovered:
+async def recover(log: EventLog, world: ControlPorts, begin: Begin) -> Recovered:
     """Read the newest snapshot and every record after it. The log is open already.
 
     Raises: LogDamaged.
@@ -105,7 +105,7 @@ class Snapshots:
     """Takes a snapshot every `interval_s` when something changed."""
 
     def __init__(
-        self, committer: Committer, log: EventLog, world: World, recovered: Recovered, *, interval_s: float
+        self, committer: Committer, log: EventLog, world: ControlPorts, recovered: Recovered, *, interval_s: float
     ) -> None:
         self._committer = committer
         self._log = log

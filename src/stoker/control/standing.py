@@ -7,8 +7,8 @@ import msgspec
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import Epoch, Position, Principal
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.config_drift import unlike
-from stoker.brain.failover.inputs import Role
+from stoker.brain.failover.config_drift import config_drift
+from stoker.brain.failover.inputs import ControlRole
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.takeover_eligibility import LOG_UNFIT
 from stoker.control.replicas import Replicas
@@ -18,7 +18,7 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     """One of several control planes, as it sees itself and the marker."""
 
     name: str
-    role: Role
+    role: ControlRole
     epoch: Epoch
     """Of the marker, as it was last known; 0 = nothing is known of it, or there is none."""
     active: str
@@ -46,7 +46,7 @@ class PairView(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that must be the same and that the active one has otherwise; empty = none is known."""
 
 
-class Standing(Protocol):
+class FailoverControl(Protocol):
     """One of several control planes."""
 
     @property
@@ -86,7 +86,7 @@ def view_of(machine: Machine, now: Mono, position: Position, *, lag_ms: int, own
         lag_ms=lag_ms,
         why=machine.why,
         secret=secret,
-        unlike=unlike(machine.membership, machine.timing, marker),
+        unlike=config_drift(machine.membership, machine.timing, marker),
     )
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 
 from stoker.control.committer import Committer
 from stoker.control.control_plane import ControlPlane, Runtime, recover_core
-from stoker.control.control_ports import Duty, World
-from stoker.control.standing import Standing
+from stoker.control.control_ports import ControlPorts, Duty
+from stoker.control.standing import FailoverControl
 from stoker.live.liveness import Liveness
 from stoker.live.outbox import Outbox
 from stoker.live.sessions import Sessions
@@ -34,7 +34,7 @@ class LiveControlPlane(ControlPlane):
 class AgentNodes:
     """The `Nodes` of a cluster whose agents keep a stream to the control plane."""
 
-    def __init__(self, settings: ControlSettings, committer: Committer, world: World) -> None:
+    def __init__(self, settings: ControlSettings, committer: Committer, world: ControlPorts) -> None:
         self.liveness = Liveness(committer, world, unreachable_after_s=settings.agents.unreachable_after_s)
         heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
         self.sessions = Sessions(committer, Outbox(committer), self.liveness, world, heartbeat_ms=heartbeat_ms)
@@ -53,10 +53,10 @@ async def recover_control(
     settings: ControlSettings,
     log: EventLog,
     history: History,
-    world: World,
+    world: ControlPorts,
     *,
     open_to_owner: bool = True,
-    pair: Standing | None = None,
+    pair: FailoverControl | None = None,
 ) -> LiveControlPlane:
     """Recover the control plane that the log describes; it is not yet active.
 

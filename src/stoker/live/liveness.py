@@ -6,7 +6,7 @@ longer than the time since a node's last word, on a clock that runs as the nodes
 
 Rules: V1  a node silent for `unreachable_after_s` is reported `NodeSilent`, and for how long it was silent; nothing of
            its work ends for that
-       V2  a report of an unreachable node, on a stream whose inventory was compared, is `NodeHeard`
+       V2  a report of an unreachable node, on a stream whose inventory was compared, is `NodeResponded`
        V3  a closed stream is not silence: only time is
        V4  after a start or a take-over silence is counted anew, and until a node was heard for the first time it has
            as long beside `unreachable_after_s` as agents pause at most before they try again
@@ -19,10 +19,10 @@ from typing import Final
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL, NodeName, node_principal
 from stoker.brain.domain.units import SECOND_MS
-from stoker.brain.state.commands import LoseSilent, NodeHeard, NodeSilent
+from stoker.brain.state.commands import LoseSilent, NodeResponded, NodeSilent
 from stoker.brain.state.leases import overdue
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 
 CHECKS_PER_LIMIT: Final = 15
 LATENESS_S: Final = 0.25
@@ -34,7 +34,7 @@ RETURN_S: Final = 30.0
 class Liveness:
     """Who was heard when, on this process's own clock."""
 
-    def __init__(self, committer: Committer, world: World, *, unreachable_after_s: float) -> None:
+    def __init__(self, committer: Committer, world: ControlPorts, *, unreachable_after_s: float) -> None:
         self._committer = committer
         self._clock = world.clock
         self._telemetry = world.telemetry
@@ -64,7 +64,7 @@ class Liveness:
         self.note(node)
         known = self._committer.state.nodes.get(node)
         if known is not None and not known.reachable and not known.forgotten:
-            self._committer.tell(NodeHeard(by=node_principal(node), node=node))
+            self._committer.tell(NodeResponded(by=node_principal(node), node=node))
 
     def silence_s(self, node: NodeName) -> float:
         """How long `node` has been silent while we listened."""

@@ -33,7 +33,7 @@ from stoker.api.listen import bind, local_socket
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
 from stoker.control.control_plane import active
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.replay import LogTooNew
 from stoker.control.settings import is_loopback
 from stoker.control.supervisor import DutyEnded
@@ -77,7 +77,7 @@ async def run_control(
     sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
-    world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
+    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     with _library_logs(telemetry), as_refusals():
         if settings.failover.enabled:
             await _run_one_of_several(settings, world, stop, on_ready)
@@ -99,7 +99,7 @@ async def run_control(
 
 
 async def _run_one_of_several(
-    settings: ControlSettings, world: World, stop: asyncio.Event, on_ready: Callable[[], None]
+    settings: ControlSettings, world: ControlPorts, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     # Only who asks for it needs it.
     from stoker.live.main_pair import run_pair
@@ -116,7 +116,7 @@ async def _run_one_of_several(
         await run_pair(settings, world, listeners, stop=stop, on_ready=on_ready)
 
 
-async def _leave_the_others(settings: ControlSettings, world: World, name: str, end: Position) -> None:
+async def _leave_the_others(settings: ControlSettings, world: ControlPorts, name: str, end: Position) -> None:
     """R5"""
     from stoker.live.failover.alone import not_alone
     from stoker.live.main_pair import why_not_alone

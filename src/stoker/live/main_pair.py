@@ -21,12 +21,12 @@ from stoker.adapters.lease_folder.lease import FileLease
 from stoker.adapters.log_store import replica_log_at
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.api.http.app import create_app
-from stoker.api.http.responses import problem_answer
+from stoker.api.http.responses import problem_response
 from stoker.api.http.server import serve_http
-from stoker.api.http.unavailable_app import Between
+from stoker.api.http.unavailable_app import UnavailableApp
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.supervisor import Duties, first_of
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.alone import leave_the_others
@@ -34,9 +34,9 @@ from stoker.live.failover.driver import Driver
 from stoker.live.failover.links import Offer
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.sender import Sender
-from stoker.live.failover.tenure import Lives, OneLog, OwnLogs, Surroundings
+from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
 from stoker.live.rpc.peer_link import GrpcPeerLink
-from stoker.live.rpc.replication import PeerDoor
+from stoker.live.rpc.replication import PeerEndpoint
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import Entropy, LeaseUnreachable, Telemetry
@@ -49,7 +49,7 @@ SECRET_AGAIN_S: Final = 1.0
 
 async def run_pair(
     settings: ControlSettings,
-    world: World,
+    world: ControlPorts,
     listeners: Sequence[socket.socket],
     *,
     stop: asyncio.Event,
@@ -61,10 +61,10 @@ async def run_pair(
     """
     async with AsyncExitStack() as undo:
         secret = _Secret(world.telemetry)
-        faces = _Faces(settings, world, secret, on_ready)
+        faces = _PairServers(settings, world, secret, on_ready)
         async with Duties() as duties, serve_http(faces.between, listeners, duties):
             around = await _surroundings(settings, world, undo, secret, faces.between, stop)
-            await first_of(Lives(settings, around, world, faces.serve).run(stop), duties.until(asyncio.Event()))
+            await first_of(Tenures(settings, around, world, faces.serve).run(stop), duties.until(asyncio.Event()))
 
 
 class _Secret:
@@ -98,12 +98,12 @@ class _Secret:
 
 async def _surroundings(
     settings: ControlSettings,
-    world: World,
+    world: ControlPorts,
     undo: AsyncExitStack,
     secret: _Secret,
-    between: Between,
+    between: UnavailableApp,
     stop: asyncio.Event,
-) -> Surroundings:
+) -> TenurePorts:
     folder, failover, clock = settings.data_dir, settings.failover, world.clock
     call_s = CALL_PART * failover.timing.lease_s
     if settings.store.url:
@@ -117,7 +117,7 @@ async def _surroundings(
             log=lambda: shared_log_at(folder, settings.store.url, clock, world.entropy, world.telemetry),
             uid=lambda: replica_id(folder, world.entropy),
         )
-        return Surroundings(logs=one, history=lambda: SqliteHistory(folder), lease=shared)
+        return TenurePorts(logs=one, history=lambda: SqliteHistory(folder), lease=shared)
     lease = FileLease(failover.folder, clock, timeout_s=call_s)
     undo.push_async_callback(lease.close)
     await _prepare(lease, world, secret, between, stop)
@@ -130,10 +130,10 @@ async def _surroundings(
         incoming=lambda: IncomingFolder(folder),
         secret_trouble=secret.trouble,
     )
-    return Surroundings(logs=own, history=lambda: SqliteHistory(folder), lease=lease)
+    return TenurePorts(logs=own, history=lambda: SqliteHistory(folder), lease=lease)
 
 
-async def why_not_alone(settings: ControlSettings, world: World, end: Position) -> str:
+async def why_not_alone(settings: ControlSettings, world: ControlPorts, end: Position) -> str:
     """Take the marker for good, for one that is started alone; empty = it is ours. `end`: of the log, which is ours."""
     failover = settings.failover
     if not failover.marker:
@@ -146,7 +146,9 @@ async def why_not_alone(settings: ControlSettings, world: World, end: Position) 
         await lease.close()
 
 
-async def _prepare(lease: FileLease, world: World, secret: _Secret, between: Between, stop: asyncio.Event) -> None:
+async def _prepare(
+    lease: FileLease, world: ControlPorts, secret: _Secret, between: UnavailableApp, stop: asyncio.Event
+) -> None:
     """R5"""
     told = ""
     while not secret.text and not stop.is_set():
@@ -157,7 +159,7 @@ async def _prepare(lease: FileLease, world: World, secret: _Secret, between: Bet
             if told != str(fault):
                 told = str(fault)
                 world.telemetry.warn("marker_unreachable", error=told)
-                between.app = problem_answer(_no_marker_yet())
+                between.app = problem_response(_no_marker_yet())
             await world.clock.sleep(SECRET_AGAIN_S)
         else:
             world.telemetry.event("marker_found", kind=place.kind, note=place.sentence)
@@ -174,13 +176,13 @@ def _no_marker_yet() -> Refusal:
     )
 
 
-class _Faces:
+class _PairServers:
     """What people, agents and peers meet, in each life over another control plane."""
 
     def __init__(
-        self, settings: ControlSettings, world: World, secret: Callable[[], str], on_ready: Callable[[], None]
+        self, settings: ControlSettings, world: ControlPorts, secret: Callable[[], str], on_ready: Callable[[], None]
     ) -> None:
-        self.between = Between()
+        self.between = UnavailableApp()
         self._settings = settings
         self._telemetry = world.telemetry
         self._secret = secret
@@ -191,7 +193,7 @@ class _Faces:
         self, control: LiveControlPlane, driver: Driver, replication: Replication | None
     ) -> AsyncIterator[None]:
         """R6"""
-        door = PeerDoor(
+        door = PeerEndpoint(
             secret=self._secret,
             pinged=driver.pinged,
             accept=replication.accept if replication else _accepts_nobody,

@@ -19,18 +19,18 @@ from stoker.brain.domain.environment import task_environment
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import Attempt, Job, Task
-from stoker.brain.domain.node import Stray
+from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.output import must_append, output_path
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.events.job import JobSignalled, TaskEnded
-from stoker.brain.state.events.node import StraysFound
+from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.control.committer import Committer, job_to_instruct
 from stoker.control.feed import Entry
 
 Push = Callable[[Instruction], None]
 
 
-class Line:
+class InstructionStream:
     """One stream to an agent, and what was said on it."""
 
     __slots__ = ("node", "push", "started", "stopped")
@@ -53,28 +53,28 @@ class Outbox:
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
-        self._lines: dict[NodeName, Line] = {}
+        self._lines: dict[NodeName, InstructionStream] = {}
         committer.on_durable(self._committed)
 
-    def open(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> Line:
+    def open(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> InstructionStream:
         """Begin to instruct `node` through `push`, first with all that is due; `reported` is what it says it knows."""
         state = self._committer.state
         held = state.indexes.held.get(node, {})
         known = [key for key in reported if (key.job, key.attempt, key.rank) in held]
-        line = self._lines[node] = Line(node, known, push)
+        line = self._lines[node] = InstructionStream(node, known, push)
         for job in tuple(state.indexes.on_node.get(node, ())):
             self._instruct(job, only=node)
         self._stop_strays(line, state.nodes[node].strays)
         return line
 
-    def ask_ends(self, line: Line, keys: Iterable[TaskKey]) -> None:
+    def ask_ends(self, line: InstructionStream, keys: Iterable[TaskKey]) -> None:
         """O7."""
         for key in keys:
             if key not in line.stopped:
                 line.stopped[key] = None
                 line.push(self._stop(key, None))
 
-    def close(self, line: Line) -> None:
+    def close(self, line: InstructionStream) -> None:
         if self._lines.get(line.node) is line:
             del self._lines[line.node]
 
@@ -86,7 +86,7 @@ class Outbox:
                 jobs[job] = None
             elif isinstance(fact.event, JobSignalled):
                 self._signal(fact.event)
-            elif isinstance(fact.event, StraysFound):
+            elif isinstance(fact.event, OrphanTasksFound):
                 line = self._lines.get(fact.event.node)
                 if line is not None:
                     self._forget_strays(line, fact.event.strays)
@@ -107,7 +107,7 @@ class Outbox:
         if held_by is not None:
             held_by.forget(key)
 
-    def _forget_strays(self, line: Line, strays: Iterable[Stray]) -> None:
+    def _forget_strays(self, line: InstructionStream, strays: Iterable[OrphanTask]) -> None:
         """What is stopped there is live or a stray; a stray that is no longer listed has ended."""
         listed = {(stray.job, stray.attempt, stray.rank) for stray in strays}
         held = self._committer.state.indexes.held.get(line.node, {})
@@ -126,7 +126,7 @@ class Outbox:
             if line is not None and only in (None, line.node):
                 self._instruct_task(line, job, attempt, task)
 
-    def _instruct_task(self, line: Line, job: Job, attempt: Attempt, task: Task) -> None:
+    def _instruct_task(self, line: InstructionStream, job: Job, attempt: Attempt, task: Task) -> None:
         key = TaskKey(job.id, attempt.number, task.placement.rank)
         if attempt.stop is not None:
             if key not in line.stopped:
@@ -148,7 +148,7 @@ class Outbox:
                 key = TaskKey(event.job, event.attempt, task.placement.rank)
                 line.push(Signal(key=key, epoch=self._committer.state.epoch, signal=event.signal))
 
-    def _stop_strays(self, line: Line, strays: Iterable[Stray]) -> None:
+    def _stop_strays(self, line: InstructionStream, strays: Iterable[OrphanTask]) -> None:
         for stray in strays:
             key = TaskKey(stray.job, stray.attempt, stray.rank)
             if key not in line.stopped:

@@ -47,10 +47,10 @@ from stoker.brain.domain.units import Mono
 from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.control.committer import Committer
-from stoker.control.control_ports import LogPlace, World
+from stoker.control.control_ports import ControlPorts, LogPlace
 from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
-from stoker.live.outbox import Line, Outbox
+from stoker.live.outbox import InstructionStream, Outbox
 from stoker.live.streams import INSTRUCTIONS_MAX, LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
 
 LOG_TIMEOUT_S: Final = 10.0
@@ -61,7 +61,7 @@ NO_TOKEN: Final = TokenId("")
 """Of agents that needn't show one."""
 
 
-class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+class RegistrationReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a registration."""
 
     epoch: Epoch
@@ -82,7 +82,7 @@ class AgentStream:
         self.log = LogChannel(LOG_REQUESTS_MAX)
         self._owner = owner
         self._outgoing = Outgoing(instructions_max)
-        self._line: Line | None = None
+        self._line: InstructionStream | None = None
         self.attached = False
         self.tasks_said: tuple[int, Mono] | None = None
         """The sum of the newest beat, and when that came."""
@@ -156,7 +156,7 @@ class Sessions:
         committer: Committer,
         outbox: Outbox,
         liveness: Liveness,
-        world: World,
+        world: ControlPorts,
         *,
         heartbeat_ms: int,
         instructions_max: int = INSTRUCTIONS_MAX,
@@ -192,7 +192,7 @@ class Sessions:
         if node in self._by_node:
             self._drop(self._by_node[node], None)
 
-    async def register(self, registration: Registration, token: TokenId = NO_TOKEN) -> Welcome:
+    async def register(self, registration: Registration, token: TokenId = NO_TOKEN) -> RegistrationReply:
         """Begin a session. Raises: StokerError as the brain refuses, or `node_name_taken` (S8)."""
         node = registration.node
         self._check_name(registration, token)
@@ -205,7 +205,7 @@ class Sessions:
         self.liveness.note(node)
         state = self.committer.state
         self._telemetry.event("agent_connected", agent_id=node, gpus=len(registration.inventory.gpus))
-        return Welcome(
+        return RegistrationReply(
             epoch=state.epoch, cluster_id=state.cluster_id, session=stream.session, heartbeat_ms=self._heartbeat_ms
         )
 

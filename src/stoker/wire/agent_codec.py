@@ -13,7 +13,7 @@ from typing import TypeVar, assert_never
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
-from stoker.brain.domain.job import Command, EndCause, StopCause, TaskEnd
+from stoker.brain.domain.job import CommandLine, EndCause, StopCause, TaskEnd
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
     Beat,
@@ -245,7 +245,7 @@ def _decode_start(wire: pb.Start) -> Start:
     )
 
 
-def _command(wire: pb.Start) -> Command:
+def _command(wire: pb.Start) -> CommandLine:
     if bool(wire.shell) == bool(wire.argv):
         raise Malformed("a start must have either `shell` or `argv`")
     return wire.shell or tuple(wire.argv)

@@ -73,7 +73,7 @@ class BackupHead(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Where the bytes of a backup come from, such as a file."""
 
     def read(self, size: int, /) -> bytes: ...
@@ -90,7 +90,7 @@ class _Format(msgspec.Struct, frozen=True):
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-class Writing:
+class BackupWriter:
     """The bytes around the members of one backup, asked for in the order in which they are written."""
 
     def __init__(self, head: BackupHead) -> None:
@@ -138,7 +138,7 @@ def _seal(summed: "_Sum", head: BackupHead) -> bytes:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_backup(source: Source, sinks: Mapping[str, Sink]) -> BackupHead:
+def read_backup(source: ByteSource, sinks: Mapping[str, Sink]) -> BackupHead:
     """Read a backup to its end. The bytes of its members go to `sinks` on the way, before it is known that they are
     good.
 
@@ -154,7 +154,7 @@ def read_backup(source: Source, sinks: Mapping[str, Sink]) -> BackupHead:
         return head
 
 
-class PassingBackup:
+class StreamingBackupReader:
     """`read_backup` of bytes that come by themselves, in pieces of any length."""
 
     def __init__(self, sinks: Mapping[str, Sink]) -> None:
@@ -178,12 +178,12 @@ class PassingBackup:
             return head
 
 
-_Asked = Generator[int, bytes, Answer]
+_ByteRequests = Generator[int, bytes, Answer]
 """Asks for at most so many bytes, and is answered with some; with none at the end."""
 
 
-def _read(sinks: Mapping[str, Sink]) -> _Asked[BackupHead]:
-    reading = _Reading()
+def _read(sinks: Mapping[str, Sink]) -> _ByteRequests[BackupHead]:
+    reading = _BackupReader()
     head = yield from _head(reading)
     for part in head.parts:
         if (yield from reading.take(_BLOCK)) != _header(part.name, part.size, head.made_at):
@@ -197,20 +197,20 @@ def _read(sinks: Mapping[str, Sink]) -> _Asked[BackupHead]:
     return head
 
 
-class _Reading:
+class _BackupReader:
     """What was read so far, summed up."""
 
     def __init__(self) -> None:
         self._position = 0
         self.sum = hashlib.sha256()
 
-    def some(self, most: int) -> _Asked[bytes]:
+    def some(self, most: int) -> _ByteRequests[bytes]:
         piece = yield most
         self.sum.update(piece)
         self._position += len(piece)
         return piece
 
-    def as_much(self, size: int) -> _Asked[bytes]:
+    def as_much(self, size: int) -> _ByteRequests[bytes]:
         """`size` bytes, or fewer at the end."""
         pieces: list[bytes] = []
         while size and (piece := (yield from self.some(min(size, PIECE_BYTES)))):
@@ -218,7 +218,7 @@ class _Reading:
             size -= len(piece)
         return b"".join(pieces)
 
-    def take(self, size: int) -> _Asked[bytes]:
+    def take(self, size: int) -> _ByteRequests[bytes]:
         """Raises: StokerError `backup_damaged`."""
         found = yield from self.as_much(size)
         if len(found) < size:
@@ -229,7 +229,7 @@ class _Reading:
         return damaged(f"it ends after {self._position} bytes, before its time")
 
 
-def _head(reading: _Reading) -> _Asked[BackupHead]:
+def _head(reading: _BackupReader) -> _ByteRequests[BackupHead]:
     first = yield from reading.as_much(_BLOCK)
     if not first.startswith(HEAD.encode()):
         if first.startswith(_GZIP):
@@ -264,7 +264,7 @@ def _decoded(text: bytes) -> BackupHead:
         raise damaged(f"{HEAD} can't be read: {fault}") from fault
 
 
-def _pass_on(reading: _Reading, part: Part, sink: Sink) -> _Asked[None]:
+def _pass_on(reading: _BackupReader, part: Part, sink: Sink) -> _ByteRequests[None]:
     summed = hashlib.sha256()
     left = part.size
     while left:

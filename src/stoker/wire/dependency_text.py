@@ -30,7 +30,7 @@ AFTER_TEXT_MAX: Final = 64 * 1024
 _SHOWN_MAX: Final = 80
 
 
-def parse_after(texts: Iterable[str]) -> tuple[Dependency, ...]:
+def parse_dependencies(texts: Iterable[str]) -> tuple[Dependency, ...]:
     """Each condition once, in the order given.
 
     Raises: StokerError `bad_dependency`.

@@ -15,7 +15,7 @@ import msgspec
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from stoker.brain.domain.errors import Fact, StokerError, refuse
+from stoker.brain.domain.errors import FactValue, StokerError, refuse
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.rest.attempt import AttemptView, TaskRunView
 from stoker.wire.rest.decode import decode_body, decode_query
@@ -101,7 +101,7 @@ def _text(value: object) -> str:
 def encode_job(view: JobView) -> pb.Job:
     """The job as REST shows it, its command told apart by its kind, and without the names of other dialects."""
     job = pb.Job(
-        **{name: getattr(view, name) for name in _ALIKE},
+        **{name: getattr(view, name) for name in _SAME_FIELDS},
         reason=_encode_reason(view.reason) if view.reason else None,
         attempts=[_encode_attempt(attempt) for attempt in view.attempts],
         members=_encode_members(view.members) if view.members else None,
@@ -116,7 +116,7 @@ def encode_job(view: JobView) -> pb.Job:
 
 
 _BUILT: Final = ("reason", "attempts", "members", "shell", "argv")
-_ALIKE: Final = tuple(field.name for field in pb.Job.DESCRIPTOR.fields if field.name not in _BUILT)
+_SAME_FIELDS: Final = tuple(field.name for field in pb.Job.DESCRIPTOR.fields if field.name not in _BUILT)
 
 
 def _encode_reason(view: ReasonView) -> pb.JobReason:
@@ -124,7 +124,7 @@ def _encode_reason(view: ReasonView) -> pb.JobReason:
     return pb.JobReason(code=view.code, message=view.message, hint=view.hint, facts=facts)
 
 
-def _encode_fact(fact: Fact) -> pb.Fact:
+def _encode_fact(fact: FactValue) -> pb.Fact:
     if isinstance(fact, bool):
         return pb.Fact(flag=fact)
     return pb.Fact(number=fact) if isinstance(fact, int) else pb.Fact(text=fact)

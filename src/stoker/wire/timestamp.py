@@ -17,7 +17,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AGO: Final = re.compile(r"[0-9]+[dhms][0-9dhms]*", re.ASCII)
 
 
-def moment_text(text: str, zone: tzinfo) -> str:
+def timestamp_text(text: str, zone: tzinfo) -> str:
     """What to send for a moment: a wall clock's time with its zone (M2). Raises: StokerError `bad_moment`."""
     word = text.strip()
     if _is_counted(word):
@@ -26,7 +26,7 @@ def moment_text(text: str, zone: tzinfo) -> str:
     return (at if at.tzinfo else at.replace(tzinfo=zone)).isoformat()
 
 
-def parse_moment(text: str, now_ms: int) -> int:
+def parse_timestamp(text: str, now_ms: int) -> int:
     """Milliseconds since 1970, at least 1. Raises: StokerError `bad_moment`."""
     word = text.strip().lower()
     if word == "now":
@@ -35,7 +35,7 @@ def parse_moment(text: str, now_ms: int) -> int:
         try:
             return max(1, now_ms - parse_duration(word))
         except StokerError as fault:
-            raise _bad_moment(text) from fault
+            raise _bad_timestamp(text) from fault
     at = _stamp(text)
     return max(1, (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1))
 
@@ -48,10 +48,10 @@ def _stamp(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text.strip().upper())
     except ValueError as fault:
-        raise _bad_moment(text) from fault
+        raise _bad_timestamp(text) from fault
 
 
-def _bad_moment(text: str) -> StokerError:
+def _bad_timestamp(text: str) -> StokerError:
     return StokerError(
         refuse(
             "bad_moment",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.agent.runner.output.retention import Shelf
+from stoker.agent.runner.output.retention import OutputRetention
 from stoker.agent.runner.output.trash import Trash, open_up
 from stoker.agent.runner.protocol import SPOOL_NAME
 
@@ -102,23 +102,23 @@ def test_a_turn_removes_no_more_than_its_share(trash: Trash, left: Path) -> None
 
 
 def test_the_outputs_and_folders_of_forgotten_ends_go(tmp_path: Path) -> None:
-    shelf = Shelf(str(tmp_path), 1 << 20)
-    Path(shelf.workdir("5.1.0"), "file").write_text("x")
-    Path(shelf.output("5.1.0") + ".out").write_text("said")
-    shelf.forget(["5.1.0", "6.1.0"], live=[])
-    while shelf.busy:
-        shelf.tidy()
+    output_retention = OutputRetention(str(tmp_path), 1 << 20)
+    Path(output_retention.workdir("5.1.0"), "file").write_text("x")
+    Path(output_retention.output("5.1.0") + ".out").write_text("said")
+    output_retention.forget(["5.1.0", "6.1.0"], live=[])
+    while output_retention.busy:
+        output_retention.tidy()
     assert os.listdir(tmp_path / "work") == os.listdir(tmp_path / "trash") == os.listdir(tmp_path / SPOOL_NAME) == []
 
 
 def test_an_output_that_cannot_be_removed_ends_nothing(tmp_path: Path) -> None:
     """As on a disk that the kernel has made read-only: every task of the node would go with its runner."""
-    shelf = Shelf(str(tmp_path), 1)
-    stuck = Path(shelf.output("5.1.0") + ".out")
+    output_retention = OutputRetention(str(tmp_path), 1)
+    stuck = Path(output_retention.output("5.1.0") + ".out")
     (stuck / "inner").mkdir(parents=True)
-    Path(shelf.output("5.1.0") + ".tail").mkdir()
-    Path(shelf.output("5.1.0") + ".tail", "stranger").write_text("x")
-    shelf.ended("5.1.0", live=[])
-    shelf.forget(["5.1.0"], live=[])
-    shelf.recount([])
+    Path(output_retention.output("5.1.0") + ".tail").mkdir()
+    Path(output_retention.output("5.1.0") + ".tail", "stranger").write_text("x")
+    output_retention.ended("5.1.0", live=[])
+    output_retention.forget(["5.1.0"], live=[])
+    output_retention.recount([])
     assert stuck.is_dir()

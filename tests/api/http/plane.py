@@ -27,7 +27,7 @@ from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import LogChunk, Registration, Started, TaskFinished, TaskInventory
 from stoker.control.control_plane import active
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.settings.control import ControlSettings
 
@@ -145,7 +145,7 @@ async def plane_in(
 ) -> AsyncIterator[Plane]:
     clock, written = SystemClock(), io.BytesIO()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=written)
-    world = World(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
+    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     log, history = SqliteLog(folder, telemetry=telemetry), SqliteHistory(folder)
     await log.open()
     try:

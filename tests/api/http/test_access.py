@@ -345,7 +345,7 @@ async def test_who_sees_which_tenants_is_the_same_one_by_one_and_all_at_once(peo
     control = people.plane.control
     state, known = control.committer.state, control.access
     for person in (people.anna, people.bert, people.guest, people.agent):
-        sees = access.Sight(state, known.caller(person.headers["authorization"]))
+        sees = access.JobVisibility(state, known.caller(person.headers["authorization"]))
         assert sees.tenants() == frozenset(filter(sees, state.tenants))
     for person in (people.viewer, people.admin):
-        assert access.Sight(state, known.caller(person.headers["authorization"])).tenants() is None
+        assert access.JobVisibility(state, known.caller(person.headers["authorization"])).tenants() is None

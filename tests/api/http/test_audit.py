@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stoker.adapters.sqlite.history import SqliteHistory
-from stoker.api.http.audit_actions import asked_by
+from stoker.api.http.audit_actions import audit_action_of
 from stoker.brain.domain.audit import AuditQuery
 from stoker.control.audit_actions import ACTIONS
 from stoker.ports import HistoryFailed
@@ -192,7 +192,7 @@ async def test_every_route_that_changes_something_has_an_action_of_the_trail(pla
     """But for a promotion by force: what that leads to, an epoch and ids left out, is told under its principal."""
     operated = operations(plane.app.openapi())
     changes = [(method, path) for method, path in operated if method != "GET" and not path.endswith("/promote")]
-    actions = {f"{method} {path}": asked_by(method, path).action for method, path in changes}
+    actions = {f"{method} {path}": audit_action_of(method, path).action for method, path in changes}
     assert len(changes) > 15
     assert {name: action for name, action in actions.items() if action not in ACTIONS.values()} == {}
     assert sorted(dict.fromkeys(actions.values())) == sorted(ACTIONS.values())

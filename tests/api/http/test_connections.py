@@ -9,7 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from stoker.api.http import connections as http_connections
-from stoker.api.http.connections import HEAD_BYTES_MAX, QUIET_S, Connection, Connections, break_off
+from stoker.api.http.connections import HEAD_BYTES_MAX, QUIET_S, Connections, HttpConnection, break_off
 from tests.control.stage import virtual
 
 GET: Final = b"GET /%b HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
@@ -22,7 +22,7 @@ class Line(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.protocol: Connection
+        self.protocol: HttpConnection
         self.received = bytearray()
         """By the client."""
         self.takes = True
@@ -99,7 +99,7 @@ class Server:
 
     def connect(self, said: bytes = b"") -> Line:
         line = Line()
-        line.protocol = Connection(self._connections, self._config, self._state, {}, asyncio.get_running_loop())
+        line.protocol = HttpConnection(self._connections, self._config, self._state, {}, asyncio.get_running_loop())
         line.protocol.connection_made(line)
         if said:
             line.protocol.data_received(said)

@@ -9,11 +9,11 @@ import pytest
 
 from stoker.api.http import events
 from stoker.api.http.events import STREAMS_MAX, messages
-from stoker.api.http.stream_limits import Readers
+from stoker.api.http.stream_limits import StreamLimit
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.ids import Position
 from stoker.control.feed import Entry, Feed
-from stoker.control.queries.event_visibility import Heard
+from stoker.control.queries.event_visibility import VisibleEvents
 from tests.api.http.plane import Plane
 
 EVENTS = "/api/v1/events"
@@ -22,7 +22,7 @@ EVENTS = "/api/v1/events"
 def following(plane: Plane, entries: AsyncIterator[Entry], caller: Caller = OWNER) -> AsyncGenerator[bytes, None]:
     """The stream of one reader."""
     access = plane.control.access
-    return messages(Heard(plane.control, caller, entries), lambda: access.watch(caller))
+    return messages(VisibleEvents(plane.control, caller, entries), lambda: access.watch(caller))
 
 
 async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
 
 
 async def test_a_reader_hears_each_durable_fact_with_its_position_as_id(plane: Plane) -> None:
-    heard = Heard(plane.control, OWNER, plane.control.committer.feed.subscribe(None))
+    heard = VisibleEvents(plane.control, OWNER, plane.control.committer.feed.subscribe(None))
     stream = messages(heard, lambda: plane.control.access.watch(OWNER))
     assert await anext(stream) == b": stoker\n\n"
     await plane.ask("POST", "/api/v1/jobs", {"command": "echo a\nb", "name": "n\n"})
@@ -106,7 +106,7 @@ async def test_an_id_that_is_no_position_is_refused(plane: Plane, text: str) -> 
 
 
 async def test_streams_are_bounded(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Readers, "count", STREAMS_MAX)
+    monkeypatch.setattr(StreamLimit, "count", STREAMS_MAX)
     reply = await plane.get(EVENTS)
     assert (reply.status, reply.json["code"], reply.headers["retry-after"]) == (503, "too_many_streams", "1")
 

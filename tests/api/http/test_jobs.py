@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.api.http.responses import Bodies
+from stoker.api.http.responses import BodyBudget
 from tests.api.http.plane import Plane
 
 JOBS = "/api/v1/jobs"
@@ -358,7 +358,7 @@ async def test_a_body_beyond_the_bound_is_refused_whether_it_says_its_length_or_
 async def test_bodies_that_are_on_their_way_are_bounded_together_and_what_is_over_gives_its_room_back(
     plane: Plane,
 ) -> None:
-    plane.app.state.bodies = bodies = Bodies(1_000)
+    plane.app.state.bodies = bodies = BodyBudget(1_000)
     bodies.take(900)
     reply = await plane.ask("POST", JOBS, {"command": "x" * 200})
     assert (reply.status, reply.json["code"], reply.headers["retry-after"]) == (503, "overloaded", "1")

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.ids import CONTROL, JobId, NodeName, Position
-from stoker.brain.domain.node import Stray
+from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import TokenCreated
 from stoker.brain.state.events.job import JobHeld, JobsEligible, JobsPruned, JobSubmitted
-from stoker.brain.state.events.node import NodeRegistered, StraysFound
+from stoker.brain.state.events.node import NodeRegistered, OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.control.feed import Entry
-from stoker.control.queries.event_visibility import Heard
+from stoker.control.queries.event_visibility import VisibleEvents
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
 from stoker.wire.versions import API_PREFIX
@@ -227,7 +227,7 @@ async def heard_by(people: People, person: Person, events: Sequence[Event] | Non
         for event in events or ():
             yield Position(1), Fact(at=Instant(1), by=CONTROL, event=event)
 
-    heard = Heard(control, control.access.caller(person.headers["authorization"]), entries())
+    heard = VisibleEvents(control, control.access.caller(person.headers["authorization"]), entries())
     found = []
     while (entry := await heard.next()) is not None:
         found.append(entry[1].event)
@@ -265,14 +265,14 @@ async def test_each_hears_of_the_jobs_that_he_sees_and_of_the_cluster(people: Pe
 async def test_of_a_fact_about_several_jobs_each_hears_what_concerns_his(people: People) -> None:
     annas, berts = JobId(int(await people.anna.submit())), JobId(int(await people.bert.submit()))
     eligible = JobsEligible(jobs=(annas, berts))
-    strays = StraysFound(
-        node=NodeName("n"), strays=tuple(Stray(job=job, attempt=1, rank=0, gpus=()) for job in (annas, berts))
+    strays = OrphanTasksFound(
+        node=NodeName("n"), strays=tuple(OrphanTask(job=job, attempt=1, rank=0, gpus=()) for job in (annas, berts))
     )
     assert await heard_by(people, people.anna, [eligible]) == [JobsEligible(jobs=(annas,))]
     assert await heard_by(people, people.anna, [JobsEligible(jobs=(berts,))]) == []
     assert await heard_by(people, people.viewer, [eligible, strays]) == [eligible, strays]
     (own,) = await heard_by(people, people.anna, [strays])
-    assert isinstance(own, StraysFound)
+    assert isinstance(own, OrphanTasksFound)
     assert [stray.job for stray in own.strays] == [annas]
 
 

@@ -7,21 +7,21 @@ from contextlib import ExitStack
 import pytest
 from starlette.types import Message
 
-from stoker.api.http.stream_limits import EndlessAnswer, Readers
+from stoker.api.http.stream_limits import EndlessResponse, StreamLimit
 from stoker.brain.domain.access import OWNER, Caller, Role, TokenId
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Principal
 
 
-def readers(most: int = 8) -> Readers:
-    return Readers(most, "look on", "come back")
+def readers(most: int = 8) -> StreamLimit:
+    return StreamLimit(most, "look on", "come back")
 
 
 def person(name: str, token: str = "1") -> Caller:
     return Caller(principal=Principal(f"user:{name}"), role=Role.USER, token=TokenId(token))
 
 
-def refused(kind: Readers, caller: Caller) -> str:
+def refused(kind: StreamLimit, caller: Caller) -> str:
     with pytest.raises(StokerError) as fault, kind.counted(caller):
         pass
     assert fault.value.refusal.code == "too_many_streams"
@@ -74,7 +74,7 @@ async def test_of_many_who_come_at_once_no_more_are_let_in(monkeypatch: pytest.M
     async def send(message: Message) -> None:
         await asyncio.sleep(0)
 
-    answers = [EndlessAnswer(kind, person(str(number)), endless(), {}, "text/plain") for number in range(9)]
+    answers = [EndlessResponse(kind, person(str(number)), endless(), {}, "text/plain") for number in range(9)]
     scope = {"type": "http", "asgi": {"spec_version": "2.0"}}
     asking = [asyncio.ensure_future(answer(scope, receive, send)) for answer in answers]
     await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
 from stoker.brain.engine.queue_order import in_order
 from stoker.brain.state.commands import Cancel, Hold
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 from tests.api.http.plane import Plane
 from tests.brain.state.story import Story, spec
 
@@ -21,7 +21,7 @@ JOBS = "/api/v1/jobs"
 
 def looked_at(story: Story) -> list[JobId]:
     """The jobs in the order in which a pass that places nothing comes to them."""
-    view = ClusterView(story.state)
+    view = StateView(story.state)
     return [each.job for each in in_order(view.pending(), view, story.state.policy, story.now, ())]
 
 

@@ -19,8 +19,8 @@ from stoker.brain.domain.quota import (
     Pools,
     Quota,
     held,
+    limits_of,
     needs,
-    walls_of,
 )
 from stoker.brain.domain.tenant import Tenant
 from tests.builders import job, running_on
@@ -37,19 +37,19 @@ def test_q1_a_limit_that_is_left_out_is_none_and_never_zero() -> None:
     """A tenant of the MVP whose quota nobody had set could run nothing."""
     assert Tenant(name="new").quota == Quota()  # type: ignore[arg-type]  # a name as a person writes it
     assert Quota().gpus_max is None
-    assert not list(walls_of(Quota()))
-    assert not list(walls_of(Quota(guaranteed=4, lend=False))), "a guarantee is no wall for who may borrow"
+    assert not list(limits_of(Quota()))
+    assert not list(limits_of(Quota(guaranteed=4, lend=False))), "a guarantee is no wall for who may borrow"
 
 
 @pytest.mark.parametrize("at", range(len(FIELDS)))
 def test_q1_a_limit_stands_at_the_place_of_what_it_limits_and_zero_is_one(at: int) -> None:
     for most in (0, 10):
         quota = Quota(limits=replace(NO_LIMITS, **{FIELDS[at]: most}))
-        assert list(walls_of(quota)) == [(at, most)]
+        assert list(limits_of(quota)) == [(at, most)]
 
 
 def test_how_many_wait_and_how_long_they_run_is_no_limit_on_what_is_held() -> None:
-    assert not list(walls_of(Quota(limits=Limits(pending=0, time_ms=0))))
+    assert not list(limits_of(Quota(limits=Limits(pending=0, time_ms=0))))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_how_many_wait_and_how_long_they_run_is_no_limit_on_what_is_held() -> No
 def test_who_may_not_borrow_has_a_wall_at_its_guarantee(limit: int | None, borrow: bool, most: int | None) -> None:
     quota = Quota(guaranteed=4, limits=Limits(gpus=limit), borrow=borrow)
     assert quota.gpus_max == most
-    assert list(walls_of(quota)) == ([] if most is None else [(0, most)])
+    assert list(limits_of(quota)) == ([] if most is None else [(0, most)])
 
 
 @given(AMOUNTS, AMOUNTS)

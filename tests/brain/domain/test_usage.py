@@ -12,9 +12,9 @@ from stoker.brain.domain.job_filter import JobFilter, narrows
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.usage import (
+    CapacityChange,
     Holding,
-    Offer,
-    Span,
+    NodeInterval,
     UsageBy,
     UsageQuery,
     UsageSum,
@@ -84,25 +84,29 @@ def test_a_query_counts_only_what_it_was_narrowed_to_and_what_ended_before_its_p
 
 def test_u4_an_offer_holds_until_the_next_and_before_the_first_there_was_nothing() -> None:
     steps = [
-        Offer(node=N1, at=Instant(20), gpus=8, position=Position(1)),
-        Offer(node=N2, at=Instant(30), gpus=2, position=Position(2)),
-        Offer(node=N1, at=Instant(50), gpus=0, position=Position(3)),
-        Offer(node=N1, at=Instant(70), gpus=4, position=Position(4)),
+        CapacityChange(node=N1, at=Instant(20), gpus=8, position=Position(1)),
+        CapacityChange(node=N2, at=Instant(30), gpus=2, position=Position(2)),
+        CapacityChange(node=N1, at=Instant(50), gpus=0, position=Position(3)),
+        CapacityChange(node=N1, at=Instant(70), gpus=4, position=Position(4)),
     ]
     total, closed = offered(steps, Instant(10), Instant(100))
     assert total == 8 * 30 + 4 * 30 + 2 * 70
     assert closed == [
-        Span(N1, Instant(10), Instant(20)),
-        Span(N1, Instant(50), Instant(70)),
-        Span(N2, Instant(10), Instant(30)),
+        NodeInterval(N1, Instant(10), Instant(20)),
+        NodeInterval(N1, Instant(50), Instant(70)),
+        NodeInterval(N2, Instant(10), Instant(30)),
     ]
-    assert offered(steps, Instant(60), Instant(65)) == (2 * 5, [Span(N1, Instant(60), Instant(65))])
+    assert offered(steps, Instant(60), Instant(65)) == (2 * 5, [NodeInterval(N1, Instant(60), Instant(65))])
     assert offered([], Instant(0), Instant(9)) == (0, [])
 
 
 def test_what_was_held_in_spans_is_counted_on_its_own_node_only() -> None:
     held = [holding(0, 50), holding(40, 90, node=N2, gpus=(GpuUuid("c"),))]
-    spans = [Span(N1, Instant(10), Instant(20)), Span(N1, Instant(45), Instant(60)), Span(N2, Instant(0), Instant(50))]
+    spans = [
+        NodeInterval(N1, Instant(10), Instant(20)),
+        NodeInterval(N1, Instant(45), Instant(60)),
+        NodeInterval(N2, Instant(0), Instant(50)),
+    ]
     assert gpu_ms_within(held, spans) == 2 * 10 + 2 * 5 + 1 * 10
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import tasks_that_fit
-from stoker.brain.engine.capacity import UNBOUNDED, Beside, GpuRoom, Room, Row
+from stoker.brain.engine.capacity import UNBOUNDED, Capacity, CapacityRow, CpuCapacity, GpuCapacity
 
 _ROWS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 20), st.integers(0, 400)), max_size=6)
 """Slots, free CPUs and free memory of nodes."""
@@ -18,21 +18,21 @@ _DEMANDS = st.lists(
 )
 
 
-def _room(rows: list[Row]) -> Room:
-    return Room(0, GpuRoom(0, 0, 0, 0), lambda: rows)
+def _capacity(rows: list[CapacityRow]) -> Capacity:
+    return Capacity(0, GpuCapacity(0, 0, 0, 0), lambda: rows)
 
 
-def _naive(rows: list[Row], demand: Demand) -> int:
+def _naive(rows: list[CapacityRow], demand: Demand) -> int:
     alone = Demand(gpu_count=1, cpus=demand.cpus, memory_mb=demand.memory_mb, tasks=99)
     return sum(tasks_that_fit(*row, alone) for row in rows)
 
 
 @given(_ROWS, _DEMANDS)
 def test_the_tasks_that_find_room_are_those_that_a_walk_over_all_nodes_finds(
-    rows: list[Row], demands: list[Demand]
+    rows: list[CapacityRow], demands: list[Demand]
 ) -> None:
     """Also after many questions, when the walk has given way to a sorted list."""
-    room = _room(rows)
+    room = _capacity(rows)
     for demand in demands:
         beside = room.beside(demand.cpus)
         assert beside.tasks == _naive(rows, Demand(cpus=demand.cpus))
@@ -42,22 +42,22 @@ def test_the_tasks_that_find_room_are_those_that_a_walk_over_all_nodes_finds(
 
 @given(_ROWS, st.integers(0, 7), st.integers(1, 200), st.integers(1, 9))
 def test_a_walk_that_stops_when_it_has_seen_enough_says_the_same(
-    rows: list[Row], cpus: int, memory_mb: int, enough: int
+    rows: list[CapacityRow], cpus: int, memory_mb: int, enough: int
 ) -> None:
-    whole = _room(rows).beside(cpus).tasks_with(memory_mb)
-    assert (_room(rows).beside(cpus).tasks_with(memory_mb, enough) >= enough) == (whole >= enough)
+    whole = _capacity(rows).beside(cpus).tasks_with(memory_mb)
+    assert (_capacity(rows).beside(cpus).tasks_with(memory_mb, enough) >= enough) == (whole >= enough)
 
 
 @given(_ROWS)
-def test_the_best_numbers_are_those_of_nodes_that_count(rows: list[Row]) -> None:
-    room = _room(rows)
+def test_the_best_numbers_are_those_of_nodes_that_count(rows: list[CapacityRow]) -> None:
+    room = _capacity(rows)
     assert room.best_cpus() == max((cpus for _, cpus, _ in rows), default=0)
     assert room.beside(3).best_memory == max((memory for _, cpus, memory in rows if cpus >= 3), default=0)
 
 
 def test_tasks_without_gpus_are_bounded_by_cpus_alone_and_never_listed_one_by_one() -> None:
     """As many slots as these would fill the memory of any machine."""
-    beside = Beside([(UNBOUNDED, 1_000)])
+    beside = CpuCapacity([(UNBOUNDED, 1_000)])
     for memory_mb in range(1, 1_000):
         assert beside.tasks_with(memory_mb) == 1_000 // memory_mb
-    assert _room([(UNBOUNDED, 64, 1_000)]).beside(3).tasks == 21
+    assert _capacity([(UNBOUNDED, 64, 1_000)]).beside(3).tasks == 21

@@ -2,7 +2,7 @@
 
 from stoker.brain.domain.fit import tasks_ever
 from stoker.brain.domain.reason import ReasonCode
-from stoker.brain.engine.demand_cache import Judged, judge
+from stoker.brain.engine.demand_cache import GpuCounting, gpu_counting
 from stoker.brain.engine.fit import CANDIDATES_MAX
 from tests.builders import A100, H100, V100, cluster, job, node, running_on, where
 
@@ -138,10 +138,10 @@ def test_nodes_that_do_not_fit_are_not_counted_as_candidates() -> None:
 
 def test_a_kind_of_node_is_judged_once_by_the_gpus_it_owns() -> None:
     two = ((A100, 81_920), (V100, 32_768))
-    assert judge(two, job(1, gpus=2, model="H100").spec.demand, mixed=False) is Judged.NEVER
-    assert judge(two, job(1, gpus=2, model="V100").spec.demand, mixed=False) is Judged.BY_GPU
-    assert judge(two, job(1, gpus=2).spec.demand, mixed=False) is Judged.BY_GPU
-    assert judge(two, job(1, gpus=2).spec.demand, mixed=True) is Judged.BY_COUNT
-    assert judge(two, job(1, gpus=1).spec.demand, mixed=False) is Judged.BY_COUNT
-    assert judge((), job(1, gpus=1).spec.demand, mixed=False) is Judged.NEVER
-    assert judge((), job(1).spec.demand, mixed=False) is Judged.BY_COUNT
+    assert gpu_counting(two, job(1, gpus=2, model="H100").spec.demand, mixed=False) is GpuCounting.NEVER
+    assert gpu_counting(two, job(1, gpus=2, model="V100").spec.demand, mixed=False) is GpuCounting.BY_GPU
+    assert gpu_counting(two, job(1, gpus=2).spec.demand, mixed=False) is GpuCounting.BY_GPU
+    assert gpu_counting(two, job(1, gpus=2).spec.demand, mixed=True) is GpuCounting.BY_COUNT
+    assert gpu_counting(two, job(1, gpus=1).spec.demand, mixed=False) is GpuCounting.BY_COUNT
+    assert gpu_counting((), job(1, gpus=1).spec.demand, mixed=False) is GpuCounting.NEVER
+    assert gpu_counting((), job(1).spec.demand, mixed=False) is GpuCounting.BY_COUNT

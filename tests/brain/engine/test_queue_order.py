@@ -7,7 +7,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import HOUR_MS, Instant
 from stoker.brain.engine.queue_order import Candidate, in_order
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import Story, spec
 from tests.builders import NOW, cluster, job, member, node, running_on, started_members, where
 
@@ -116,7 +116,7 @@ def test_live_state_keeps_those_apart_who_were_told_to_begin_late() -> None:
     late = story.submit(spec(begin=Instant(story.now + 50 * HOUR_MS)))
     old, other = story.submit(spec()), story.submit(spec(2, priority=800))
     story.wait(51 * HOUR_MS).all_due()
-    view = ClusterView(story.state)
+    view = StateView(story.state)
     assert _ids(in_order(view.pending(), view, Policy(), story.now, ())) == [other, old, late]
     young = story.submit(spec(2, priority=899))
     assert _ids(in_order(view.pending(), view, Policy(), story.now, ())) == [other, old, young, late]

@@ -8,8 +8,8 @@ from stoker.brain.domain.ids import NodeName, PartitionName
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
-from stoker.brain.engine.candidate_nodes import NO_SUCH_GPU, ByFree, Pool
-from stoker.brain.engine.demand_cache import Lane
+from stoker.brain.engine.candidate_nodes import NO_SUCH_GPU, ByFree, CandidateNodes
+from stoker.brain.engine.demand_cache import DemandCache
 from stoker.brain.engine.draft import Draft
 from tests.builders import A100, H100, V100, Cluster, cluster, job, node, placement, running_on, where
 
@@ -111,8 +111,8 @@ def test_gpus_outside_a_selection_leave_the_no_as_cheap_as_without_them() -> Non
         running_on(job(1, gpus=8), ("a", [*range(8)])),
         *(node(f"n{i}", gpus=8) for i in range(20)),
     )
-    pool = Pool(Draft(here), here.admitted(make_where("zone=a")))
-    assert Lane(pool, job(2, gpus=1).spec.demand, mixed=False).at_most == 0
+    pool = CandidateNodes(Draft(here), here.admitted(make_where("zone=a")))
+    assert DemandCache(pool, job(2, gpus=1).spec.demand, mixed=False).at_most == 0
 
 
 # -- pools ---------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_pool_follows_what_is_taken_and_given_back() -> None:
         *(node(f"n{i}", models=[(A100, V100)[i % 2]] * 4, labels={"zone": "ab"[i % 3 == 0]}) for i in range(12))
     )
     draft, wish = Draft(here), make_where("zone=a")
-    pool = Pool(draft, here.admitted(wish))
+    pool = CandidateNodes(draft, here.admitted(wish))
     for turn in range(60):
         mark = draft.checkpoint()
         for _ in range(dice.randrange(4)):
@@ -140,28 +140,28 @@ def test_a_pool_follows_what_is_taken_and_given_back() -> None:
         if dice.random() < 0.7:
             draft.rollback(mark)
         if turn % 2:  # it may be looked at seldom
-            fresh = Pool(draft, here.admitted(wish))
+            fresh = CandidateNodes(draft, here.admitted(wish))
             assert _frozen(pool.by_free()) == _frozen(fresh.by_free())
 
 
 def test_a_pool_of_every_node_is_the_draft_itself() -> None:
     here = cluster(node("a", gpus=1))
     draft = Draft(here)
-    assert Pool(draft, here.admitted(ANYWHERE)).by_free() is draft.buckets
+    assert CandidateNodes(draft, here.admitted(ANYWHERE)).by_free() is draft.buckets
 
 
 def test_a_pool_leaves_out_nodes_that_take_no_work() -> None:
     here = cluster(node("a", gpus=1, drain="disk", labels={"x": "1"}), node("b", gpus=1, labels={"x": "1"}), node("c"))
-    assert _names(Pool(Draft(here), here.admitted(make_where("x")))) == ["b"]
+    assert _names(CandidateNodes(Draft(here), here.admitted(make_where("x")))) == ["b"]
 
 
-def _names(pool: Pool) -> list[str]:
+def _names(pool: CandidateNodes) -> list[str]:
     return [name for by_count in pool.by_free().values() for names in by_count.values() for name in names]
 
 
 def test_wishes_for_gpu_memory_that_the_same_gpus_serve_are_the_same() -> None:
     here = cluster(node("a", models=[A100]), node("b", models=[V100, H100]))
-    pool = Pool(Draft(here), here.admitted(ANYWHERE))
+    pool = CandidateNodes(Draft(here), here.admitted(ANYWHERE))
     assert [pool.gpu_memory("", wish) for wish in (0, 1, 32_768, 32_769, 81_560, 81_921)] == [
         0, 32_768, 32_768, 81_559, 81_920, NO_SUCH_GPU,
     ]  # fmt: skip

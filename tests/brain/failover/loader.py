@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Final
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import effects, inputs
 from stoker.brain.failover.effects import Effect
-from stoker.brain.failover.inputs import Input, Role
+from stoker.brain.failover.inputs import ControlRole, Input
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.timing import DEFAULT, FAST
@@ -84,8 +84,8 @@ class _Story:
             life=words[0],
             http="",
         )
-        self._shown: Marker | None = None
-        self._ours: Marker | None = None
+        self._shown: LeaseRecord | None = None
+        self._ours: LeaseRecord | None = None
         self._asked_at = self._now = Mono(0.0)
         self._under_way = ""
 
@@ -106,9 +106,9 @@ class _Story:
         self._now = now
         done = self._machine.step(told, now)
         for effect in done:
-            if isinstance(effect, effects.PutMarker):
+            if isinstance(effect, effects.WriteLeaseRecord):
                 self._ours, self._under_way = effect.marker, "put"
-            elif isinstance(effect, effects.LookAtMarker):
+            elif isinstance(effect, effects.ReadLeaseRecord):
                 self._asked_at, self._under_way = now, "look"
         return done
 
@@ -128,7 +128,7 @@ class _Story:
         raise ValueError("it spins")
 
     def _same(self) -> Input:
-        return inputs.MarkerSeen(marker=self._shown, asked_at=self._asked_at)
+        return inputs.LeaseRecordRead(marker=self._shown, asked_at=self._asked_at)
 
     def _read(self, words: list[str]) -> Input:
         match words:
@@ -141,7 +141,7 @@ class _Story:
                 return self._same()
             case ["said", who, role, end]:
                 epoch, position = _end(end)
-                return inputs.PeerState(member=member(who), role=Role(role), epoch=epoch, position=position)
+                return inputs.PeerState(member=member(who), role=ControlRole(role), epoch=epoch, position=position)
             case ["promised", epoch]:
                 return inputs.Promised(Epoch(int(epoch)))
             case ["caught_up", who]:
@@ -150,11 +150,11 @@ class _Story:
                 return inputs.FellBehind(member(who))
             case ["lost"]:
                 self._answers("look", "put")
-                return inputs.MarkerFailed("no answer")
+                return inputs.LeaseRecordFailed("no answer")
             case ["won" | "beaten" as outcome]:
                 self._answers("put")
                 assert self._ours is not None
-                return inputs.MarkerPut(marker=self._ours, won=outcome == "won")
+                return inputs.LeaseRecordWritten(marker=self._ours, won=outcome == "won")
             case [word] if word in _PLAIN:
                 return _PLAIN[word]
         raise ValueError("not known; the words stand at the head of loader.py")
@@ -164,13 +164,13 @@ class _Story:
             raise ValueError(f"no {' or '.join(asked)} is under way")
         self._under_way = ""
 
-    def _marker(self, words: list[str]) -> Marker | None:
+    def _marker(self, words: list[str]) -> LeaseRecord | None:
         if words == ["nothing"]:
             return None
         if words in (["ours"], ["same"]):
             return self._ours if words == ["ours"] else self._machine.marker
         said = dict(word.split("=") for word in words[2:])
-        return Marker(
+        return LeaseRecord(
             version=int(words[0]),
             epoch=Epoch(int(said["e"])),
             holder=None if words[1] == "nobody" else member(words[1]),
@@ -184,12 +184,12 @@ class _Story:
 
     def _read_by_others(self, now: Mono) -> str:
         machine = self._machine
-        waits = f" for {_names(machine.in_sync)}" if machine.role is Role.ACTIVE else ""
+        waits = f" for {_names(machine.in_sync)}" if machine.role is ControlRole.ACTIVE else ""
         lease = f", holds until {machine.lease_until:g}" if machine.holds(now) else ""
         return f"{machine.role} {machine.epoch}{waits}{lease}{': ' + machine.why if machine.why else ''}"
 
 
-_QUIET: Final = (effects.Ping, effects.LookAtMarker)
+_QUIET: Final = (effects.Ping, effects.ReadLeaseRecord)
 _PLAIN: Final[dict[str, Input]] = {
     "tick": inputs.Tick(),
     "force": inputs.ForcePromotion(),
@@ -200,9 +200,9 @@ _PLAIN: Final[dict[str, Input]] = {
 def describe(effect: Effect) -> str:
     """One effect, in words."""
     match effect:
-        case effects.LookAtMarker():
+        case effects.ReadLeaseRecord():
             return "look"
-        case effects.PutMarker(marker):
+        case effects.WriteLeaseRecord(marker):
             holder = marker.holder.name if marker.holder else "nobody"
             said = f"put {marker.version} {holder} e={marker.epoch} in={_names(marker.in_sync)} at={marker.position}"
             more = ("" if marker.sync else " acks=alone") + (" lossy=yes" if marker.lossy else "")

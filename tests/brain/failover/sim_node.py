@@ -7,18 +7,18 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import effects, inputs
-from stoker.brain.failover.effects import Effect, LookAtMarker, PutMarker
-from stoker.brain.failover.inputs import Input, Role
+from stoker.brain.failover.effects import Effect, ReadLeaseRecord, WriteLeaseRecord
+from stoker.brain.failover.inputs import ControlRole, Input
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
+from tests.brain.failover.sim_cluster import STORE, SimCluster
 from tests.brain.failover.sim_replicas import SimReplicas
-from tests.brain.failover.sim_world import STORE, World
 
 
 class Node:
     """A host: processes come and go on it."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: SimCluster, name: str) -> None:
         self.world = world
         self.name = name
         # One clock is faster than another by the drift bound at most.
@@ -127,7 +127,7 @@ class Node:
         for effect in machine.step(told, self.clock()):
             if self.machine is machine:
                 self._carry_out(effect)
-        if machine.role is Role.ACTIVE:
+        if machine.role is ControlRole.ACTIVE:
             self.world.oracle.on_active()
         if self.machine is machine:
             self._set_timer(machine)
@@ -155,7 +155,7 @@ class Node:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case LookAtMarker() | PutMarker():
+            case ReadLeaseRecord() | WriteLeaseRecord():
                 self._ask(effect)
             case effects.Ping():
                 self._ping()
@@ -188,7 +188,7 @@ class Node:
 
     # --- the marker ---------------------------------------------------------------------------------------------
 
-    def _ask(self, effect: LookAtMarker | PutMarker) -> None:
+    def _ask(self, effect: ReadLeaseRecord | WriteLeaseRecord) -> None:
         self._errand += 1
         errand, machine, world = self._errand, self.machine, self.world
         timeout = world.setting.timeout * world.unit
@@ -198,7 +198,7 @@ class Node:
                 self._errand += 1
                 self.tell_log()
                 self.tell(told)
-            elif isinstance(told, inputs.MarkerPut):
+            elif isinstance(told, inputs.LeaseRecordWritten):
                 world.oracle.in_doubt += told.won
 
         asked_at = self.clock()
@@ -207,7 +207,7 @@ class Node:
             length, self.pauses_with_next_ask = self.pauses_with_next_ask, 0.0
 
         def give_up() -> None:
-            self.later(timeout, lambda: answer(inputs.MarkerFailed("it took too long")))
+            self.later(timeout, lambda: answer(inputs.LeaseRecordFailed("it took too long")))
 
         def leave() -> None:
             self._give_back(effect, asked_at, answer)
@@ -218,21 +218,25 @@ class Node:
             give_up()
         self.later(world.random.random() * 1e-3 * world.unit, leave)
 
-    def _give_back(self, effect: LookAtMarker | PutMarker, asked_at: Mono, answer: Callable[[Input], None]) -> None:
+    def _give_back(
+        self, effect: ReadLeaseRecord | WriteLeaseRecord, asked_at: Mono, answer: Callable[[Input], None]
+    ) -> None:
         """The request leaves this host; from here on it happens, whatever becomes of us."""
         world = self.world
         if world.reaches(self.name, STORE):
             world.after(self._hop_to_marker(), lambda: self._arrive(effect, asked_at, answer))
 
-    def _arrive(self, effect: LookAtMarker | PutMarker, asked_at: Mono, answer: Callable[[Input], None]) -> None:
-        store, told = self.world.store, inputs.MarkerFailed("no space left")
+    def _arrive(
+        self, effect: ReadLeaseRecord | WriteLeaseRecord, asked_at: Mono, answer: Callable[[Input], None]
+    ) -> None:
+        store, told = self.world.store, inputs.LeaseRecordFailed("no space left")
         said: Input = told
-        if isinstance(effect, LookAtMarker):
-            said = inputs.MarkerSeen(marker=store.marker, asked_at=asked_at)
+        if isinstance(effect, ReadLeaseRecord):
+            said = inputs.LeaseRecordRead(marker=store.marker, asked_at=asked_at)
         elif self.world.reaches(STORE, "writes"):
-            said = inputs.MarkerPut(marker=effect.marker, won=store.put(effect.marker))
+            said = inputs.LeaseRecordWritten(marker=effect.marker, won=store.put(effect.marker))
         if not self.world.reaches(STORE, self.name):
-            self.world.oracle.in_doubt += isinstance(said, inputs.MarkerPut) and said.won
+            self.world.oracle.in_doubt += isinstance(said, inputs.LeaseRecordWritten) and said.won
         else:
             self.later(self._hop_to_marker(), lambda: answer(said))
 
@@ -259,7 +263,7 @@ class Node:
     def status(self) -> inputs.PeerState:
         return inputs.PeerState(
             member=self.disk.member,
-            role=Role.ACTIVE if self.holds else Role.STANDBY,
+            role=ControlRole.ACTIVE if self.holds else ControlRole.STANDBY,
             epoch=self._epoch_at_end,
             position=self.disk.position,
         )
@@ -291,7 +295,7 @@ class Node:
         self.world.tell(f"{self.name} is told to end")
         self.stops = True
         self.tell(inputs.Resign())
-        if self.machine is not None and self.machine.role is not Role.ACTIVE and not self.paused:
+        if self.machine is not None and self.machine.role is not ControlRole.ACTIVE and not self.paused:
             self.crash()
 
     def write(self) -> None:

@@ -5,8 +5,8 @@ from typing import Final
 
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover import inputs
+from tests.brain.failover.sim_cluster import STORE, Setting, SimCluster
 from tests.brain.failover.sim_node import Node
-from tests.brain.failover.sim_world import STORE, Setting, World
 
 LEADS_S: Final = {4.0: 6.0, 0.5: 1.0}
 """By the length of the lease: how soon somebody leads once nothing is wrong any more."""
@@ -18,7 +18,7 @@ _KINDS: Final = (
 SETTLES: Final = 7.0
 
 
-def simulate(setting: Setting) -> World:
+def simulate(setting: Setting) -> SimCluster:
     """A run with its faults. Raises: AssertionError, which begins with the promise that was broken."""
     world = begin(setting)
     try:
@@ -34,9 +34,9 @@ def simulate(setting: Setting) -> World:
     return world
 
 
-def begin(setting: Setting) -> World:
+def begin(setting: Setting) -> SimCluster:
     """Everybody starts within a second or so."""
-    world = World(setting)
+    world = SimCluster(setting)
     world.nodes += [Node(world, name) for name in "abc"[: setting.nodes]]
     for node in world.nodes:
         world.after(world.random.random() * world.unit, node.start)
@@ -44,14 +44,14 @@ def begin(setting: Setting) -> World:
     return world
 
 
-def _beat(world: World) -> None:
+def _beat(world: SimCluster) -> None:
     for node in world.nodes:
         node.write()
         node.ship()
     world.after(world.setting.beat * world.unit, lambda: _beat(world))
 
 
-def _check_liveness(world: World) -> None:
+def _check_liveness(world: SimCluster) -> None:
     """P7"""
     _calm(world)
     timing, until = world.setting.timing, world.now + LEADS_S[world.setting.timing.lease_s]
@@ -75,7 +75,7 @@ def _check_liveness(world: World) -> None:
     assert names == expected, f"P7 the set is {names}: {_why(world)}"
 
 
-def _calm(world: World) -> None:
+def _calm(world: SimCluster) -> None:
     world.tell("nothing is wrong any more")
     world.fickle = 0.0
     for node in world.nodes:
@@ -84,19 +84,19 @@ def _calm(world: World) -> None:
         node.start()
 
 
-def _somebody_may(world: World) -> bool:
+def _somebody_may(world: SimCluster) -> bool:
     marker = world.store.marker
     return marker is None or any(node.disk.member in marker.in_sync for node in world.nodes)
 
 
-def _why(world: World) -> str:
+def _why(world: SimCluster) -> str:
     return "; ".join(f"{node.name}: {node.machine.why if node.machine else 'down'}" for node in world.nodes)
 
 
 class Faults:
     """Each begins at some moment, and ends before the calm."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimCluster) -> None:
         self._world = world
         kinds = list(world.setting.kinds or _KINDS)
         if not world.setting.kinds and not world.setting.shared_log:

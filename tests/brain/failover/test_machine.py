@@ -1,12 +1,12 @@
 """What the stories don't say: bounds, answers that come too late, and what others may ask."""
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import inputs
-from stoker.brain.failover.effects import Effect, InSyncChanged, Lead, LookAtMarker, Ping, PutMarker, StepDown
+from stoker.brain.failover.effects import Effect, InSyncChanged, Lead, Ping, ReadLeaseRecord, StepDown, WriteLeaseRecord
 from stoker.brain.failover.in_sync import MEMBERS_MAX
-from stoker.brain.failover.inputs import Input, Role
+from stoker.brain.failover.inputs import ControlRole, Input
 from stoker.brain.failover.lease_record_client import NEVER
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
@@ -16,7 +16,7 @@ from stoker.brain.failover.timing import DEFAULT
 A, B = Member(name="a", uid="1"), Member(name="b", uid="2")
 
 
-class Told:
+class MachineDriver:
     """A machine, and a short way to tell it things one after the other, a hundredth of a second apart."""
 
     def __init__(self, me: Member = A, *told: Input) -> None:
@@ -33,58 +33,58 @@ class Told:
         return done
 
     @property
-    def put(self) -> Marker:
-        return next(effect.marker for effect in reversed(self.done) if isinstance(effect, PutMarker))
+    def put(self) -> LeaseRecord:
+        return next(effect.marker for effect in reversed(self.done) if isinstance(effect, WriteLeaseRecord))
 
 
-def marker(version: int = 1, holder: Member | None = A, *in_sync: Member) -> Marker:
-    return Marker(
+def lease_record(version: int = 1, holder: Member | None = A, *in_sync: Member) -> LeaseRecord:
+    return LeaseRecord(
         version=version, epoch=Epoch(version), holder=holder, in_sync=in_sync or (A,), mark=f"{version}.{holder}"
     )
 
 
-def seen(what: Marker | None, at: float = 0.0) -> inputs.MarkerSeen:
-    return inputs.MarkerSeen(marker=what, asked_at=Mono(at))
+def record_read(what: LeaseRecord | None, at: float = 0.0) -> inputs.LeaseRecordRead:
+    return inputs.LeaseRecordRead(marker=what, asked_at=Mono(at))
 
 
 def log(epoch: int = 1, position: int = 5, *, fit: bool = True) -> inputs.LogState:
     return inputs.LogState(epoch=Epoch(epoch), position=Position(position), fit=fit)
 
 
-def said(who: Member, role: Role = Role.STANDBY) -> inputs.PeerState:
+def peer_state(who: Member, role: ControlRole = ControlRole.STANDBY) -> inputs.PeerState:
     return inputs.PeerState(member=who, role=role, epoch=Epoch(0), position=Position(0))
 
 
-def leading() -> Told:
-    told = Told(A, log(), seen(marker()), inputs.Promised(Epoch(2)))
-    told.tell(inputs.MarkerPut(marker=told.put, won=True))
-    assert told.machine.role is Role.ACTIVE
+def leading() -> MachineDriver:
+    told = MachineDriver(A, log(), record_read(lease_record()), inputs.Promised(Epoch(2)))
+    told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True))
+    assert told.machine.role is ControlRole.ACTIVE
     return told
 
 
 def test_one_look_or_put_is_under_way_at_a_time() -> None:
-    told = Told()
+    told = MachineDriver()
     for _ in range(300):
         told.tell(inputs.Tick())
-    assert [effect for effect in told.done if not isinstance(effect, Ping)] == [LookAtMarker()]
+    assert [effect for effect in told.done if not isinstance(effect, Ping)] == [ReadLeaseRecord()]
 
 
 def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
-    told = Told(B, log(), seen(marker(3, A, A, B)))
-    told.tell(seen(marker(4, None, A, B)))
-    told.tell(inputs.MarkerFailed("late"))
-    told.tell(inputs.MarkerPut(marker=marker(5, B), won=True))
-    assert told.machine.marker == marker(3, A, A, B)
+    told = MachineDriver(B, log(), record_read(lease_record(3, A, A, B)))
+    told.tell(record_read(lease_record(4, None, A, B)))
+    told.tell(inputs.LeaseRecordFailed("late"))
+    told.tell(inputs.LeaseRecordWritten(marker=lease_record(5, B), won=True))
+    assert told.machine.marker == lease_record(3, A, A, B)
     assert told.machine.why == "a is active"
 
 
 def test_an_answer_to_a_put_that_was_given_up_is_taken_while_the_look_is_under_way() -> None:
     told = leading()
     told.tell(inputs.Tick(), at=1.1)
-    told.tell(inputs.MarkerFailed("too slow"))
-    assert told.tell(inputs.MarkerPut(marker=told.put, won=True)) == ()
+    told.tell(inputs.LeaseRecordFailed("too slow"))
+    assert told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True)) == ()
     assert told.machine.lease_until == 1.1 + DEFAULT.lease_s
-    told.tell(seen(told.put, at=1.12))
+    told.tell(record_read(told.put, at=1.12))
     assert told.machine.holds(told.now)
 
 
@@ -92,10 +92,10 @@ def test_whoever_is_spent_answers_nothing_and_needs_no_tick() -> None:
     told = leading()
     (ended,) = told.tell(inputs.Tick(), at=4.1)
     assert isinstance(ended, StepDown)
-    for each in (inputs.Tick(), seen(marker(9, None, A)), inputs.ForcePromotion(), log(), inputs.Resign()):
+    for each in (inputs.Tick(), record_read(lease_record(9, None, A)), inputs.ForcePromotion(), log(), inputs.Resign()):
         assert told.tell(each) == ()
     assert told.machine.next_tick == NEVER
-    assert told.machine.role is Role.STANDBY
+    assert told.machine.role is ControlRole.STANDBY
     assert told.machine.lease_until == Mono(0.0)
     assert told.machine.in_sync == ()
 
@@ -103,7 +103,7 @@ def test_whoever_is_spent_answers_nothing_and_needs_no_tick() -> None:
 def test_the_timer_is_set_for_the_very_end_of_the_lease() -> None:
     told = leading()
     told.tell(inputs.Tick(), at=1.1)
-    told.tell(inputs.MarkerFailed("gone"), at=3.9)
+    told.tell(inputs.LeaseRecordFailed("gone"), at=3.9)
     told.tell(inputs.Tick(), at=3.95)
     end = told.machine.lease_until
     assert told.machine.next_tick <= end
@@ -112,64 +112,64 @@ def test_the_timer_is_set_for_the_very_end_of_the_lease() -> None:
 
 
 def test_one_whose_lease_is_over_and_that_is_heard_is_not_said_to_be_active_by_the_marker() -> None:
-    told = Told(B, log(), seen(marker(3, A, A, B)))
-    told.tell(said(A, Role.ACTIVE), at=5.0)
-    told.tell(seen(marker(3, A, A, B), at=5.0))
+    told = MachineDriver(B, log(), record_read(lease_record(3, A, A, B)))
+    told.tell(peer_state(A, ControlRole.ACTIVE), at=5.0)
+    told.tell(record_read(lease_record(3, A, A, B), at=5.0))
     assert told.machine.marker_client.lease_expired
     assert told.machine.why == "a said a moment ago that it is active still"
 
 
 def test_one_that_has_the_name_of_whoever_is_active_says_so_and_leads_only_once_that_lease_is_over() -> None:
     twin = Member("a", "another folder")
-    told = Told(A, log(), seen(marker(3, twin)), seen(marker(3, twin)))
+    told = MachineDriver(A, log(), record_read(lease_record(3, twin)), record_read(lease_record(3, twin)))
     words = "another control plane has the name a too: give each its own failover.name"
-    assert (told.machine.why, told.machine.force_obstacle(told.now)) == (words, words)
+    assert (told.machine.why, told.machine.forced_takeover_blocker(told.now)) == (words, words)
     told.tell(inputs.Tick(), at=4.0)
-    told.tell(seen(marker(4, twin), at=4.0))
+    told.tell(record_read(lease_record(4, twin), at=4.0))
     told.tell(inputs.Tick(), at=8.0)
-    told.tell(seen(marker(4, twin), at=8.0))
+    told.tell(record_read(lease_record(4, twin), at=8.0))
     assert told.machine.why == words
     told.tell(inputs.Tick(), at=8.5)
-    told.tell(seen(marker(4, twin), at=8.5))
+    told.tell(record_read(lease_record(4, twin), at=8.5))
     assert told.machine.why == "it is taking over"
 
 
 def test_one_whose_name_is_in_the_set_with_another_data_folder_says_so() -> None:
     """As after an exchange of folders, or with a folder that was made anew."""
-    told = Told(B, log())
+    told = MachineDriver(B, log())
     names = (A, Member("b", "another folder"))
-    told.tell(seen(marker(3, None, *names)))
+    told.tell(record_read(lease_record(3, None, *names)))
     assert told.machine.why == "not in the in-sync set: the b that is in it has another data folder, so another log"
 
 
 def test_it_says_what_forbids_force() -> None:
-    told = Told(B)
-    assert told.machine.force_obstacle(told.now) == "the marker hasn't been read yet"
-    told.tell(seen(marker(3, A, A)))
-    told.tell(seen(marker(3, A, A)))
-    assert told.machine.force_obstacle(told.now) == "its log isn't open yet"
+    told = MachineDriver(B)
+    assert told.machine.forced_takeover_blocker(told.now) == "the marker hasn't been read yet"
+    told.tell(record_read(lease_record(3, A, A)))
+    told.tell(record_read(lease_record(3, A, A)))
+    assert told.machine.forced_takeover_blocker(told.now) == "its log isn't open yet"
     told.tell(log())
-    assert told.machine.force_obstacle(told.now) == "a is active"
+    assert told.machine.forced_takeover_blocker(told.now) == "a is active"
     told.tell(inputs.Tick(), at=5.0)
-    told.tell(seen(marker(3, A, A), at=5.0))
-    assert told.machine.force_obstacle(told.now) == ""
-    told.tell(said(A, Role.ACTIVE))
-    assert told.machine.force_obstacle(told.now) == "a said a moment ago that it is active still"
-    told.tell(said(A))
+    told.tell(record_read(lease_record(3, A, A), at=5.0))
+    assert told.machine.forced_takeover_blocker(told.now) == ""
+    told.tell(peer_state(A, ControlRole.ACTIVE))
+    assert told.machine.forced_takeover_blocker(told.now) == "a said a moment ago that it is active still"
+    told.tell(peer_state(A))
     told.tell(inputs.ForcePromotion())
-    assert told.machine.force_obstacle(told.now) == "it is taking over already"
-    assert leading().machine.force_obstacle(Mono(0.1)) == "it is active already"
+    assert told.machine.forced_takeover_blocker(told.now) == "it is taking over already"
+    assert leading().machine.forced_takeover_blocker(Mono(0.1)) == "it is active already"
 
 
 def test_force_without_a_marker_asks_nobody() -> None:
     """Whoever else might know better can't be reached."""
-    told = Told(A, log(4), seen(None), inputs.ForcePromotion(), inputs.Promised(Epoch(1_004)))
-    told.tell(inputs.MarkerPut(marker=told.put, won=True))
+    told = MachineDriver(A, log(4), record_read(None), inputs.ForcePromotion(), inputs.Promised(Epoch(1_004)))
+    told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True))
     assert told.done[-1] == Lead(epoch=Epoch(1_004), forced=True)
 
 
 def test_what_it_says_of_itself_as_a_peer_is_not_heard() -> None:
-    told = Told(A, log(), seen(None), said(A))
+    told = MachineDriver(A, log(), record_read(None), peer_state(A))
     assert told.machine.why == "waits until every peer has been heard (0 of 1 so far), since there is no marker yet"
 
 
@@ -178,7 +178,7 @@ def test_a_marker_names_no_more_than_its_bound() -> None:
     told = leading()
     for number in range(MEMBERS_MAX + 5):
         told.tell(inputs.CaughtUp(Member(name=f"m{number:02}", uid="1")))
-        told.tell(inputs.MarkerPut(marker=told.put, won=True))
+        told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True))
     assert len(told.machine.in_sync) == MEMBERS_MAX
     assert told.done[-2:].count(InSyncChanged(told.machine.in_sync)) >= 1
 
@@ -186,7 +186,7 @@ def test_a_marker_names_no_more_than_its_bound() -> None:
 def test_of_too_many_peers_the_newest_are_remembered() -> None:
     peers = Peers(DEFAULT)
     for number in range(PEERS_MAX + 3):
-        peers.hear(said(Member(name=f"m{number:02}", uid="1")), Mono(0.0))
+        peers.hear(peer_state(Member(name=f"m{number:02}", uid="1")), Mono(0.0))
     names = [each.member.name for each in peers.standbys(Mono(0.0))]
     assert names == [f"m{number:02}" for number in range(3, PEERS_MAX + 3)]
 
@@ -195,8 +195,8 @@ def test_marks_of_one_life_never_repeat() -> None:
     told = leading()
     for _ in range(20):
         told.tell(inputs.Tick(), at=told.machine.next_tick)
-        told.tell(inputs.MarkerPut(marker=told.put, won=True))
-    puts = [effect.marker for effect in told.done if isinstance(effect, PutMarker)]
+        told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True))
+    puts = [effect.marker for effect in told.done if isinstance(effect, WriteLeaseRecord)]
     assert [put.mark for put in puts] == [f"L.{number}" for number in range(1, len(puts) + 1)]
     assert [put.version for put in puts] == list(range(2, len(puts) + 2))
     assert {put.http for put in puts} == {"http://a"}

@@ -13,8 +13,8 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from stoker.brain.failover.timing import DEFAULT, FAST, Timing
+from tests.brain.failover.sim_cluster import Setting
 from tests.brain.failover.sim_run import begin, simulate
-from tests.brain.failover.sim_world import Setting
 
 PAIR: Final = Setting(seed=0)
 QUICK: Final = dataclasses.replace(PAIR, hop_max=0.01)

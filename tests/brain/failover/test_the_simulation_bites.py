@@ -17,13 +17,13 @@ from stoker.brain.failover import machine as machine_file
 from stoker.brain.failover import takeover_eligibility as obstacle_file
 from stoker.brain.failover.effects import InSyncChanged
 from stoker.brain.failover.in_sync import InSync
-from stoker.brain.failover.inputs import Input, MarkerFailed, MarkerPut, MarkerSeen, Role
-from stoker.brain.failover.lease_record_client import NEVER, MarkerClient, Outcome
+from stoker.brain.failover.inputs import ControlRole, Input, LeaseRecordFailed, LeaseRecordRead, LeaseRecordWritten
+from stoker.brain.failover.lease_record_client import NEVER, LeaseRecordClient, WriteOutcome
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.phase import GivingBack, Phase
 from stoker.brain.failover.timing import DEFAULT
+from tests.brain.failover.sim_cluster import Setting
 from tests.brain.failover.sim_run import simulate
-from tests.brain.failover.sim_world import Setting
 
 SEEDS_MAX: Final = 400
 ALL: Final = Setting(seed=0)
@@ -36,37 +36,37 @@ Patch = pytest.MonkeyPatch
 
 
 def it_takes_over_without_waiting_for_the_lease_to_end(patch: Patch) -> None:
-    patch.setattr(MarkerClient, "lease_expired", property(lambda client: client.fresh))
+    patch.setattr(LeaseRecordClient, "lease_expired", property(lambda client: client.fresh))
 
 
 def it_waits_for_the_lease_but_not_for_the_drift_of_clocks(patch: Patch) -> None:
     patch.setattr(
-        MarkerClient,
+        LeaseRecordClient,
         "lease_expired",
         property(lambda client: client.asked_at >= client.first_seen_at + client._timing.lease_s),
     )
 
 
 def it_counts_a_lease_from_the_answer(patch: Patch) -> None:
-    real = MarkerClient.was_put
+    real = LeaseRecordClient.was_put
 
-    def was_put(client: MarkerClient, told: MarkerPut, now: Mono) -> Outcome | None:
+    def was_put(client: LeaseRecordClient, told: LeaseRecordWritten, now: Mono) -> WriteOutcome | None:
         client.put_at = now
         return real(client, told, now)
 
-    patch.setattr(MarkerClient, "was_put", was_put)
+    patch.setattr(LeaseRecordClient, "was_put", was_put)
 
 
 def it_counts_a_lease_from_when_it_learnt_of_it(patch: Patch) -> None:
-    real = MarkerClient.seen
+    real = LeaseRecordClient.seen
 
-    def seen(client: MarkerClient, told: MarkerSeen, now: Mono) -> Outcome | None:
+    def seen(client: LeaseRecordClient, told: LeaseRecordRead, now: Mono) -> WriteOutcome | None:
         outcome = real(client, told, now)
         if outcome is not None:
             client.put_at = now
         return outcome
 
-    patch.setattr(MarkerClient, "seen", seen)
+    patch.setattr(LeaseRecordClient, "seen", seen)
 
 
 def it_steps_down_late(patch: Patch) -> None:
@@ -80,8 +80,8 @@ def it_steps_down_late(patch: Patch) -> None:
 
 
 def a_lost_write_counts_as_won(patch: Patch) -> None:
-    real = MarkerClient.was_put
-    patch.setattr(MarkerClient, "was_put", lambda client, told, now: real(client, replace(told, won=True), now))
+    real = LeaseRecordClient.was_put
+    patch.setattr(LeaseRecordClient, "was_put", lambda client, told, now: real(client, replace(told, won=True), now))
 
 
 def a_write_of_unknown_outcome_counts_as_won(patch: Patch) -> None:
@@ -89,8 +89,8 @@ def a_write_of_unknown_outcome_counts_as_won(patch: Patch) -> None:
 
     def hear(machine: Machine, told: Input, now: Mono) -> None:
         put = machine._client.put
-        if isinstance(told, MarkerFailed) and put is not None:
-            told = MarkerPut(marker=put, won=True)
+        if isinstance(told, LeaseRecordFailed) and put is not None:
+            told = LeaseRecordWritten(marker=put, won=True)
         real(machine, told, now)
 
     patch.setattr(Machine, "_hear", hear)
@@ -112,13 +112,13 @@ def it_leads_under_the_epoch_of_the_one_before(patch: Patch) -> None:
 
 
 def who_is_not_in_the_set_takes_over(patch: Patch) -> None:
-    real = obstacle_file.obstacle
+    real = obstacle_file.takeover_blocker
 
     def obstacle(*told: object) -> str:
         said = real(*told)  # type: ignore[arg-type]  # what it was given
         return "" if said == "not in the in-sync set" else said
 
-    patch.setattr(machine_file, "obstacle", obstacle)
+    patch.setattr(machine_file, "takeover_blocker", obstacle)
 
 
 def whoever_takes_over_leaves_the_set_as_it_was(patch: Patch) -> None:
@@ -152,7 +152,9 @@ def a_member_is_put_into_the_marker_before_anybody_waits_for_it(patch: Patch) ->
 
 
 def it_acts_on_while_it_gives_the_lease_back(patch: Patch) -> None:
-    patch.setattr(Machine, "holds", lambda machine, now: machine.role is Role.ACTIVE and now < machine.lease_until)
+    patch.setattr(
+        Machine, "holds", lambda machine, now: machine.role is ControlRole.ACTIVE and now < machine.lease_until
+    )
 
 
 def it_gives_the_lease_back_to_whoever_once_followed(patch: Patch) -> None:
@@ -178,7 +180,7 @@ def a_promise_that_came_to_nothing_is_kept(patch: Patch) -> None:
 
 
 def a_write_that_failed_is_never_asked_about(patch: Patch) -> None:
-    patch.setattr(MarkerClient, "resolve_due", property(lambda client: NEVER))
+    patch.setattr(LeaseRecordClient, "resolve_due", property(lambda client: NEVER))
 
 
 MUTANTS: Final = (

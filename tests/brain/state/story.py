@@ -34,7 +34,7 @@ from stoker.brain.state.commands import (
 )
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.invariants import violations
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 
 ANNA = Principal("user:anna")
 
@@ -147,7 +147,7 @@ class Story:
         """One pass, carried out; the labels of what was placed."""
         from stoker.brain.cycle import propose
 
-        plan = propose(ClusterView(self.state), self.state.policy, self.now, 1, budget)
+        plan = propose(StateView(self.state), self.state.policy, self.now, 1, budget)
         settle_all(self, plan)
         return [self.job(action.job).label for action in plan.actions if action.job in self.state.jobs]
 

@@ -11,7 +11,7 @@ from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode, describe, hint_for
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.brain.state.commands import Cancel, NodeHeard, NodeSilent, ReportEnding
+from stoker.brain.state.commands import Cancel, NodeResponded, NodeSilent, ReportEnding
 from stoker.brain.state.events.job import AttemptStopping
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
 
@@ -303,7 +303,7 @@ def test_silence_ends_nothing_and_holds_everything() -> None:
     story.do(NodeSilent(by=ANNA, node=node))
     assert story.job(job).state is JobState.RUNNING
     assert node not in story.state.indexes.free, "it gets no new work"
-    story.do(NodeHeard(by=ANNA, node=node))
+    story.do(NodeResponded(by=ANNA, node=node))
     assert story.free_gpus("n1") == 2
 
 

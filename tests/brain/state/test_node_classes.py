@@ -11,8 +11,8 @@ from stoker.brain.domain.node import Node
 from stoker.brain.domain.where import ANYWHERE, Where, make_where, selects
 from stoker.brain.state import node_classes as module
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.node_classes import Makes
-from stoker.brain.state.view import Admitted
+from stoker.brain.state.node_classes import NodeClasses
+from stoker.brain.state.view import SelectedNodes
 from tests.builders import A100, V100, node
 
 _LABELS = st.dictionaries(st.sampled_from(["zone", "disk"]), st.sampled_from(["a", "b", ""]))
@@ -30,7 +30,7 @@ _PEOPLES = st.tuples(
     _TAINTS,
     st.sampled_from([(), ("x",)]),
 )
-_WISHES = st.builds(
+_SELECTORS = st.builds(
     make_where,
     st.sampled_from(
         [
@@ -44,29 +44,29 @@ _WISHES = st.builds(
 )  # fmt: skip
 
 
-def _names(admitted: Admitted) -> list[NodeName]:
+def _names(admitted: SelectedNodes) -> list[NodeName]:
     return sorted(name for alike in admitted.alike for name in alike.names)
 
 
-@given(st.lists(st.tuples(_NODES, _PEOPLES), max_size=12), st.lists(_WISHES, min_size=1, max_size=4))
+@given(st.lists(st.tuples(_NODES, _PEOPLES), max_size=12), st.lists(_SELECTORS, min_size=1, max_size=4))
 def test_a_selection_admits_just_the_nodes_that_it_selects_one_by_one(
     changes: list[tuple[Node, tuple[dict[str, str | None], list[str], tuple[str, ...]]]], wishes: list[Where]
 ) -> None:
     """After each of many changes, and whatever was remembered from before."""
-    makes, nodes = Makes(), dict[NodeName, Node]()
+    node_classes, nodes = NodeClasses(), dict[NodeName, Node]()
     for registered, (labels, taints, off) in changes:
         labelled = replace(registered, labels=labels, taints=tuple(taints), taints_off=off)
         for made in (registered, labelled):
-            makes.node_changed(nodes.get(made.name), made)
+            node_classes.node_changed(nodes.get(made.name), made)
             nodes[made.name] = made
             for wish in wishes:
-                admitted = makes.admitted(wish)
+                admitted = node_classes.admitted(wish)
                 assert _names(admitted) == sorted(name for name, each in nodes.items() if selects(wish, each))
                 assert admitted.everywhere == (len(_names(admitted)) == len(nodes))
-                _check_alike(admitted, nodes)
+                _check_same_class(admitted, nodes)
 
 
-def _check_alike(admitted: Admitted, nodes: dict[NodeName, Node]) -> None:
+def _check_same_class(admitted: SelectedNodes, nodes: dict[NodeName, Node]) -> None:
     assert [alike.names[0] for alike in admitted.alike] == sorted(alike.names[0] for alike in admitted.alike)
     for alike in admitted.alike:
         assert list(alike.names) == sorted(alike.names)
@@ -78,59 +78,59 @@ def _check_alike(admitted: Admitted, nodes: dict[NodeName, Node]) -> None:
 
 
 def test_a_selection_is_remembered_until_a_node_changes_in_what_may_be_selected() -> None:
-    makes, plain, zone = Makes(), node("a"), make_where("zone=a")
-    makes.node_changed(None, plain)
-    first = makes.admitted(zone)
+    node_classes, plain, zone = NodeClasses(), node("a"), make_where("zone=a")
+    node_classes.node_changed(None, plain)
+    first = node_classes.admitted(zone)
     drained = replace(plain, drain="disk", reachable=False)
-    makes.node_changed(plain, drained)
+    node_classes.node_changed(plain, drained)
     again = replace(drained, inventory=replace(plain.inventory, boot_id="boot-2", labels={}))
-    makes.node_changed(drained, again)
-    assert makes.admitted(zone) is first
-    makes.node_changed(again, replace(again, labels={"zone": "a"}))
-    assert _names(makes.admitted(zone)) == ["a"]
+    node_classes.node_changed(drained, again)
+    assert node_classes.admitted(zone) is first
+    node_classes.node_changed(again, replace(again, labels={"zone": "a"}))
+    assert _names(node_classes.admitted(zone)) == ["a"]
 
 
 def test_whatever_people_say_of_a_node_is_noticed() -> None:
-    makes, now = Makes(), node("a", taints=["old:NoSchedule"])
-    makes.node_changed(None, now)
-    assert _names(makes.admitted(ANYWHERE)) == []
+    node_classes, now = NodeClasses(), node("a", taints=["old:NoSchedule"])
+    node_classes.node_changed(None, now)
+    assert _names(node_classes.admitted(ANYWHERE)) == []
     for said, there in (
         ({"taints_off": ("old",)}, ["a"]),
         ({"taints": ("new:NoSchedule",)}, []),
         ({"taints": ()}, ["a"]),
     ):
-        makes.node_changed(now, now := replace(now, **said))
-        assert _names(makes.admitted(ANYWHERE)) == there
+        node_classes.node_changed(now, now := replace(now, **said))
+        assert _names(node_classes.admitted(ANYWHERE)) == there
 
 
 def test_a_node_that_is_dropped_is_admitted_nowhere() -> None:
     state = ClusterState()
     for name in ("a", "b"):
         state.put_node(node(name, forgotten=name == "a"))
-    assert _names(state.indexes.makes.admitted(ANYWHERE)) == ["a", "b"]
+    assert _names(state.indexes.node_classes.admitted(ANYWHERE)) == ["a", "b"]
     state.drop_node(NodeName("a"))
-    assert _names(state.indexes.makes.admitted(ANYWHERE)) == ["b"]
-    assert state.indexes.makes == state.rebuilt_indexes().makes
+    assert _names(state.indexes.node_classes.admitted(ANYWHERE)) == ["b"]
+    assert state.indexes.node_classes == state.rebuilt_indexes().node_classes
 
 
 def test_no_more_is_remembered_than_the_bound() -> None:
-    makes = Makes()
-    makes.node_changed(None, node("a"))
-    first = makes.admitted(ANYWHERE)
+    node_classes = NodeClasses()
+    node_classes.node_changed(None, node("a"))
+    first = node_classes.admitted(ANYWHERE)
     with patch.object(module, "REMEMBERED_MAX", 40):
         for number in range(19):
-            makes.admitted(make_where(f"!k{number}"))
-        assert makes.admitted(ANYWHERE) is first
-        makes.admitted(make_where("!one"))
-        makes.admitted(make_where("!more"))
-        assert makes.admitted(ANYWHERE) is not first
+            node_classes.admitted(make_where(f"!k{number}"))
+        assert node_classes.admitted(ANYWHERE) is first
+        node_classes.admitted(make_where("!one"))
+        node_classes.admitted(make_where("!more"))
+        assert node_classes.admitted(ANYWHERE) is not first
 
 
 def test_selections_share_what_they_admit_whole() -> None:
     """So that what is known of it is found once for all of them."""
-    makes = Makes()
+    node_classes = NodeClasses()
     for name, zone in (("a", "x"), ("b", "x"), ("c", "y")):
-        makes.node_changed(None, node(name, labels={"zone": zone}))
-    (of_x,) = makes.admitted(make_where("zone=x")).alike
-    assert makes.admitted(make_where(exclude=["c"])).alike == [of_x]
-    assert makes.admitted(make_where(exclude=["b"])).alike[0] is not of_x
+        node_classes.node_changed(None, node(name, labels={"zone": zone}))
+    (of_x,) = node_classes.admitted(make_where("zone=x")).alike
+    assert node_classes.admitted(make_where(exclude=["c"])).alike == [of_x]
+    assert node_classes.admitted(make_where(exclude=["b"])).alike[0] is not of_x

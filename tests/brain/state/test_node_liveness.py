@@ -11,9 +11,9 @@ from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.policy import LEASE_KILL_MS, LEASE_MS_MAX, Policy, surely_over_ms
 from stoker.brain.domain.reason import ReasonCode, describe
 from stoker.brain.state.codec import decode_fact, encode_fact
-from stoker.brain.state.commands import BeginEpoch, LoseSilent, NodeHeard, NodeSilent, Submit
+from stoker.brain.state.commands import BeginEpoch, LoseSilent, NodeResponded, NodeSilent, Submit
 from stoker.brain.state.events.job import JobPlaced
-from stoker.brain.state.events.node import NodeLost, NodeUnreachable, StraysFound
+from stoker.brain.state.events.node import NodeLost, NodeUnreachable, OrphanTasksFound
 from stoker.brain.state.leases import silence_of
 from tests.brain.state.leased import LEASE_MS, N1, N2, OVER_MS, leased, lose
 from tests.brain.state.story import ANNA, Story, inventory, spec
@@ -96,7 +96,7 @@ def test_silence_as_long_as_lease_and_bounds_ends_the_attempt_as_lost_and_requeu
     job = story.submit()
     story.run(job, ("n1", 0))
     lost, strays, *_ = lose(story, "n1")
-    assert (lost, type(strays)) == (NodeLost(node=N1, silent_ms=OVER_MS), StraysFound)
+    assert (lost, type(strays)) == (NodeLost(node=N1, silent_ms=OVER_MS), OrphanTasksFound)
     assert story.job(job).state is JobState.PENDING
     (attempt,) = story.job(job).attempts
     (task,) = attempt.tasks
@@ -161,7 +161,7 @@ def test_a_node_that_is_reachable_has_lost_nothing() -> None:
     story.run(job, ("n1", 0))
     assert story.do(LoseSilent(by=CONTROL, node=N1, silent_ms=OVER_MS)) == ()
     lose(story, "n1", OVER_MS - 1)
-    story.do(NodeHeard(by=node_principal(N1), node=N1))
+    story.do(NodeResponded(by=node_principal(N1), node=N1))
     assert story.do(LoseSilent(by=CONTROL, node=N1, silent_ms=OVER_MS)) == ()
 
 

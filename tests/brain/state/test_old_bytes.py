@@ -79,15 +79,15 @@ def test_a_cluster_from_before_there_were_tenants_has_the_default_one_charged_wi
     state = load_snapshot(lines(version, "snapshot"))
     assert state.tenants == {DEFAULT_TENANT: THE_DEFAULT}
     assert (state.pools, state.pools_configured, state.tokens) == (Pools(), None, {})
-    books, held = state.indexes.books, state.indexes.held
+    usage_ledger, held = state.indexes.usage_ledger, state.indexes.held
     placements = [placement for tasks in held.values() for placement in tasks.values()]
     gpus, cpus = sum(len(each.gpus) for each in placements), sum(each.cpus for each in placements)
     live = {task[0] for tasks in held.values() for task in tasks}
     assert len(live) > 1
-    assert books.used_by(DEFAULT_TENANT) == Amount(gpus=gpus, cpus=cpus, jobs=len(live))
-    assert books.used_by_class(JobClass.BATCH) == books.used_by(DEFAULT_TENANT)
-    assert books.used_by_class(JobClass.ONLINE) == NOTHING
-    assert books.pending_of(DEFAULT_TENANT) == state.indexes.pending_count > 0
+    assert usage_ledger.used_by(DEFAULT_TENANT) == Amount(gpus=gpus, cpus=cpus, jobs=len(live))
+    assert usage_ledger.used_by_class(JobClass.BATCH) == usage_ledger.used_by(DEFAULT_TENANT)
+    assert usage_ledger.used_by_class(JobClass.ONLINE) == NOTHING
+    assert usage_ledger.pending_of(DEFAULT_TENANT) == state.indexes.pending_count > 0
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -100,7 +100,7 @@ def test_an_old_cluster_goes_on_working(version: str) -> None:
     story.all_due()
     story.decide()
     assert story.job(job).live_attempt is not None
-    before = story.state.indexes.books.used_by(DEFAULT_TENANT)
+    before = story.state.indexes.usage_ledger.used_by(DEFAULT_TENANT)
     story.started(job)
     story.end(JobId(job))
-    assert story.state.indexes.books.used_by(DEFAULT_TENANT) == before.minus(Amount(gpus=8, cpus=1, jobs=1))
+    assert story.state.indexes.usage_ledger.used_by(DEFAULT_TENANT) == before.minus(Amount(gpus=8, cpus=1, jobs=1))

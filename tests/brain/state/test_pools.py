@@ -14,7 +14,7 @@ from stoker.brain.state.events.tenant import PoolsSet
 from tests.brain.state.story import ANNA, Story, spec
 
 HALVES = Pools(online=WHOLE // 2, batch=WHOLE // 2)
-WALLS = Pools(strict=True)
+STRICT_POOLS = Pools(strict=True)
 
 
 def set_pools(story: Story, pools: Pools, *, force: bool = False) -> str:
@@ -107,12 +107,12 @@ def test_q4_gpus_of_a_node_out_of_service_count_while_they_are_held_and_only_the
     story.node("n1", 8)
     story.node("n2", 8)
     story.run(story.submit(spec(2)), ("n2", 0))
-    books = story.state.indexes.books
-    assert books.held_gpus + story.state.indexes.free_gpus == 16
+    usage_ledger = story.state.indexes.usage_ledger
+    assert usage_ledger.held_gpus + story.state.indexes.free_gpus == 16
     story.forget("n1")
-    assert books.held_gpus + story.state.indexes.free_gpus == 8
+    assert usage_ledger.held_gpus + story.state.indexes.free_gpus == 8
     story.do(DrainNode(by=ANNA, node=NodeName("n2"), reason="fan"))
-    assert books.held_gpus + story.state.indexes.free_gpus == 2
+    assert usage_ledger.held_gpus + story.state.indexes.free_gpus == 2
 
 
 # -- the settings file and a person ------------------------------------------------------------------------------
@@ -128,15 +128,15 @@ def test_a_fresh_cluster_has_the_shares_of_its_settings_file_without_any_call() 
 def test_a_persons_change_outlives_restarts_with_the_same_file() -> None:
     story = Story()
     begin(story, HALVES)
-    set_pools(story, WALLS)
+    set_pools(story, STRICT_POOLS)
     for _ in range(3):
         begin(story, HALVES)
-        assert story.state.pools == WALLS
+        assert story.state.pools == STRICT_POOLS
 
 
 def test_a_new_word_in_the_file_wins_over_what_a_person_said_before() -> None:
     story = Story()
-    set_pools(story, WALLS)
+    set_pools(story, STRICT_POOLS)
     begin(story, HALVES)
     assert story.state.pools == HALVES
     begin(story, Pools())
@@ -146,7 +146,7 @@ def test_a_new_word_in_the_file_wins_over_what_a_person_said_before() -> None:
 def test_what_the_file_said_survives_a_snapshot() -> None:
     story = Story()
     begin(story, HALVES)
-    set_pools(story, WALLS)
+    set_pools(story, STRICT_POOLS)
     story.state = load_snapshot(list(snapshot_chunks(story.state)))
     begin(story, HALVES)
-    assert story.state.pools == WALLS
+    assert story.state.pools == STRICT_POOLS

@@ -6,12 +6,12 @@ from msgspec.structs import replace
 from stoker.brain.domain.ids import GpuUuid, JobId, node_principal
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState, NodeState, Outcome
-from stoker.brain.domain.node import Stray
+from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.quota import NOTHING
 from stoker.brain.domain.report import Registration, Started, TaskPhase
-from stoker.brain.state.commands import NodeHeard, Register, ReportStarted
-from stoker.brain.state.events.node import LeaseBroken, StraysFound
-from stoker.brain.state.invariants import no_stray_beside_work
+from stoker.brain.state.commands import NodeResponded, Register, ReportStarted
+from stoker.brain.state.events.node import LeaseBroken, OrphanTasksFound
+from stoker.brain.state.invariants import no_orphan_beside_work
 from tests.brain.state.leased import LEASE_MS, N1, OVER_MS, leased, lose
 from tests.brain.state.story import inventory, spec
 
@@ -22,11 +22,13 @@ def test_gpus_of_what_was_settled_without_proof_are_charged_to_nobody_and_not_of
     story.run(job, ("n1", 1))
     lose(story, "n1")
     (stray,) = story.state.nodes[N1].strays
-    assert stray == Stray(job=job, attempt=1, rank=0, gpus=(GpuUuid("n1-1"), GpuUuid("n1-2")), settled_at=story.now)
+    assert stray == OrphanTask(
+        job=job, attempt=1, rank=0, gpus=(GpuUuid("n1-1"), GpuUuid("n1-2")), settled_at=story.now
+    )
     assert N1 not in story.state.indexes.held
-    assert story.state.indexes.books.used_by(story.job(job).spec.tenant) == NOTHING
+    assert story.state.indexes.usage_ledger.used_by(story.job(job).spec.tenant) == NOTHING
     # Also where some words of the old stream arrive after all.
-    story.do(NodeHeard(by=node_principal(N1), node=N1))
+    story.do(NodeResponded(by=node_principal(N1), node=N1))
     assert story.free_gpus("n1") == 2
     waits = story.submit(spec(3))
     story.decide()
@@ -53,7 +55,7 @@ def test_the_late_end_of_a_lost_task_ends_its_quarantine_and_changes_nothing_els
     key, _ = story.key(job)
     lose(story, "n1")
     (event,) = story.finish(N1, key, cause=EndCause.LEASE_ENDED)
-    assert event == StraysFound(node=N1, strays=())
+    assert event == OrphanTasksFound(node=N1, strays=())
     assert story.finish(N1, key, cause=EndCause.LEASE_ENDED) == ()
     assert story.job(job).attempts[0].outcome is Outcome.LOST
 
@@ -82,7 +84,7 @@ def test_a_node_that_still_runs_what_must_be_dead_is_told_to_stop_it_and_the_bro
     events = story.compare("n1", status)
     assert events[:2] == (
         LeaseBroken(node=N1, job=job, attempt=1, rank=0),
-        StraysFound(node=N1, strays=(Stray(job=job, attempt=1, rank=0, gpus=status.gpus),)),
+        OrphanTasksFound(node=N1, strays=(OrphanTask(job=job, attempt=1, rank=0, gpus=status.gpus),)),
     )
     assert story.free_gpus("n1") == 3
     assert story.compare("n1", status) == ()
@@ -97,7 +99,7 @@ def test_a_start_that_is_reported_of_what_must_be_dead_is_a_broken_lease() -> No
     started = ReportStarted(by=node_principal(N1), node=N1, started=Started(key=key, at=story.now, pid=7))
     broken, found = story.do(started)
     assert broken == LeaseBroken(node=N1, job=job, attempt=1, rank=0)
-    assert found == StraysFound(node=N1, strays=(Stray(job=job, attempt=1, rank=0, gpus=(GpuUuid("n1-2"),)),))
+    assert found == OrphanTasksFound(node=N1, strays=(OrphanTask(job=job, attempt=1, rank=0, gpus=(GpuUuid("n1-2"),)),))
     assert story.do(started) == ()
 
 
@@ -110,7 +112,7 @@ def test_what_a_person_settled_breaks_no_lease() -> None:
     story.forget("n1")
     story.register("n1", inventory("n1", 4, leases=True))
     events = story.compare("n1", status)
-    assert [type(event) for event in events][:1] == [StraysFound]
+    assert [type(event) for event in events][:1] == [OrphanTasksFound]
     assert story.free_gpus("n1") == 3
 
 
@@ -137,8 +139,10 @@ def test_the_check_of_truths_sees_a_gpu_in_quarantine_that_is_offered_or_given_a
     job = story.submit()
     story.run(job, ("n1", 0))
     state, node = story.state, story.state.nodes[N1]
-    of_another = Stray(job=JobId(77), attempt=1, rank=0, gpus=(GpuUuid("n1-0"), GpuUuid("n1-1")), settled_at=story.now)
+    of_another = OrphanTask(
+        job=JobId(77), attempt=1, rank=0, gpus=(GpuUuid("n1-0"), GpuUuid("n1-1")), settled_at=story.now
+    )
     state.nodes[N1] = replace(node, strays=(of_another,))  # behind the back of the look-ups
-    offered, held = no_stray_beside_work(state)
+    offered, held = no_orphan_beside_work(state)
     assert "GPU n1-1 is offered" in offered
     assert "GPU n1-0 is in quarantine" in held

@@ -5,8 +5,8 @@ from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import WHOLE, Amount, Limits, Pools, Quota
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.state.quota_limits import Walls, alone
-from stoker.brain.state.usage_ledger import Books
+from stoker.brain.state.quota_limits import QuotaLimits, own_limit_broken
+from stoker.brain.state.usage_ledger import UsageLedger
 
 NOT_LENT = {"lend": False}
 
@@ -17,24 +17,24 @@ class Sharing:
     def __init__(self, gpus: int, pools: Pools | None = None) -> None:
         self.gpus, self.pools = gpus, pools or Pools()
         self.tenants: dict[TenantName, Tenant] = {}
-        self.books = Books(self.tenants)
+        self.usage_ledger = UsageLedger(self.tenants)
 
     def tenant(self, name: str, guaranteed: int = 0, *, parent: str = "", **fields: object) -> "Sharing":
         quota = Quota(guaranteed=guaranteed, **fields)  # type: ignore[arg-type]  # a test passes fields by name
         tenant = Tenant(name=TenantName(name), parent=TenantName(parent), quota=quota)
         self.tenants[tenant.name] = tenant
-        self.books.tenant_changed(tenant.name, tenant)
+        self.usage_ledger.tenant_changed(tenant.name, tenant)
         return self
 
     def holds(self, name: str, gpus: int, job_class: JobClass = JobClass.BATCH) -> "Sharing":
-        self.books.charge(TenantName(name), job_class, Amount(gpus=gpus, cpus=gpus, jobs=1))
+        self.usage_ledger.charge(TenantName(name), job_class, Amount(gpus=gpus, cpus=gpus, jobs=1))
         return self
 
     def before(
         self, name: str, gpus: int = 1, *, tasks: int = 1, job_class: JobClass = JobClass.BATCH
     ) -> Reason | None:
         shape = Shape(TenantName(name), job_class, Demand(gpu_count=gpus, tasks=tasks))
-        return Walls(self.tenants, self.pools, self.gpus).before(shape, self.books)
+        return QuotaLimits(self.tenants, self.pools, self.gpus).before(shape, self.usage_ledger)
 
     def code(self, name: str, gpus: int, **fields: object) -> ReasonCode | None:
         reason = self.before(name, gpus, **fields)  # type: ignore[arg-type]  # a test passes fields by name
@@ -42,7 +42,7 @@ class Sharing:
 
     def most(self, name: str, job_class: JobClass = JobClass.BATCH) -> int:
         """The most GPUs that one more job of this tenant may ask for."""
-        free = self.gpus - self.books.held_gpus
+        free = self.gpus - self.usage_ledger.held_gpus
         return max(gpus for gpus in range(free + 1) if self.before(name, gpus, job_class=job_class) is None)
 
 
@@ -80,8 +80,8 @@ def test_l1_the_limits_of_tenants_beside_or_beneath_are_of_no_concern() -> None:
 
 def test_alone_asks_what_could_never_start() -> None:
     tenant = Tenant(name=TenantName("lab"), quota=Quota(guaranteed=2, borrow=False, limits=Limits(cpus=4)))
-    assert alone(tenant, Amount(gpus=2, cpus=4)) is None
-    over = [alone(tenant, more) for more in (Amount(gpus=3), Amount(cpus=5))]
+    assert own_limit_broken(tenant, Amount(gpus=2, cpus=4)) is None
+    over = [own_limit_broken(tenant, more) for more in (Amount(gpus=3), Amount(cpus=5))]
     assert [(wall.limit, wall.asked) for wall in over if wall] == [(2, 3), (4, 5)]
 
 

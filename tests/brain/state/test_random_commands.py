@@ -43,7 +43,7 @@ from stoker.brain.state.arrays import member_counts
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
 from stoker.brain.state.events.job import JobFinished
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
 
 NODES = (NodeName("a"), NodeName("b"))
@@ -82,7 +82,7 @@ class Chaos(Story):
         turn = chance.random()
         if turn < 0.25:
             budget = chance.choice((1, 3, 100))
-            self.plan = propose(ClusterView(self.state), self.state.policy, self.now, 1, budget)
+            self.plan = propose(StateView(self.state), self.state.policy, self.now, 1, budget)
         if turn < 0.2 or 0.25 <= turn < 0.3:  # also of a plan that was made for another day
             settle_all(self, self.plan)
         else:
@@ -216,7 +216,7 @@ class Chaos(Story):
         return chance.choice(
             (
                 ask.NodeSilent(by=CONTROL, node=node),
-                ask.NodeHeard(by=by, node=node),
+                ask.NodeResponded(by=by, node=node),
                 ask.DrainNode(by=ANNA, node=node, reason="x"),
                 ask.ResumeNode(by=ANNA, node=node),
                 ask.ForgetNode(by=ANNA, node=node, force=chance.random() < 0.5),
@@ -316,7 +316,7 @@ def test_no_order_and_no_report_breaks_a_truth_and_everything_ends(seed: int, st
     chaos.calm()
     assert not chaos.state.indexes.held
     assert chaos.state.indexes.pending_count == 0
-    books = chaos.state.indexes.books
-    assert (books.by_class, books.by_tenant, books.pending) == ({}, {}, {})
+    usage_ledger = chaos.state.indexes.usage_ledger
+    assert (usage_ledger.by_class, usage_ledger.by_tenant, usage_ledger.pending) == ({}, {}, {})
     state = _replayed(chaos.log, chaos.chance.randint(0, len(chaos.log)))
     assert _bytes(state) == _bytes(chaos.state)

@@ -11,9 +11,9 @@ from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.admit.plan import admit_place
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
 from stoker.brain.state.commands import BeginEpoch, DrainNode, ForgetNode, NodeSilent
-from stoker.brain.state.events.node import NodeReachable, NodeReturned, StraysFound
+from stoker.brain.state.events.node import NodeReachable, NodeReturned, OrphanTasksFound
 from stoker.brain.state.invariants import violations
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story
 
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -33,7 +33,7 @@ def take_over(story: Story) -> None:
 
 
 def plan(story: Story) -> Plan:
-    return propose(ClusterView(story.state), story.state.policy, story.now, 1, 1_000)
+    return propose(StateView(story.state), story.state.policy, story.now, 1, 1_000)
 
 
 def why(story: Story) -> ReasonCode:
@@ -92,7 +92,7 @@ def test_strays_are_known_before_the_node_that_runs_them_gets_new_work() -> None
     stray = story.status(job)
     story.end(job)
     take_over(story)
-    assert [type(event) for event in story.compare("n1", stray)] == [StraysFound, NodeReturned]
+    assert [type(event) for event in story.compare("n1", stray)] == [OrphanTasksFound, NodeReturned]
     assert story.free_gpus("n1") == 3
 
 
@@ -145,8 +145,8 @@ def test_a_snapshot_keeps_who_has_returned() -> None:
     story.compare("n2")
     loaded = load_snapshot(snapshot_chunks(story.state))
     assert violations(loaded) == []
-    assert dict(ClusterView(loaded).returning) == {N1: loaded.indexes.free[N1]}
-    assert list(ClusterView(loaded).free) == [N2]
+    assert dict(StateView(loaded).returning) == {N1: loaded.indexes.free[N1]}
+    assert list(StateView(loaded).free) == [N2]
 
 
 def test_what_started_before_a_take_over_goes_on_to_its_end_whoever_has_returned() -> None:

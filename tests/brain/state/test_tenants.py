@@ -223,7 +223,7 @@ def test_a_job_that_ended_in_a_tenant_that_is_gone_cannot_be_run_once_more() -> 
         assert (refusal.code, refusal.facts["tenant"]) == ("unknown_tenant", "a")
     made(story, tenant("a"))
     story.tell(Requeue, f"{single}")
-    assert story.state.indexes.books.pending_of(name("a")) == 1
+    assert story.state.indexes.usage_ledger.pending_of(name("a")) == 1
 
 
 # -- T7 and bounds -----------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_t7_a_limit_below_what_is_in_use_is_taken_and_what_runs_goes_on() -> Non
     story.run(job, ("n1", 0))
     assert put(story, tenant("a", limit=1)) == ""
     assert story.job(job).live_attempt is not None
-    assert story.state.indexes.books.used_by(name("a")).gpus == 4
+    assert story.state.indexes.usage_ledger.used_by(name("a")).gpus == 4
 
 
 LIMITS = (

@@ -48,9 +48,9 @@ def running(story: Story) -> JobId:
 
 def used(story: Story) -> tuple[Amount, Amount, Amount, Amount, Amount]:
     """By team, lab, other and the two classes."""
-    books = story.state.indexes.books
-    tenants = (books.used_by(TEAM), books.used_by(LAB), books.used_by(OTHER))
-    return (*tenants, books.used_by_class(JobClass.ONLINE), books.used_by_class(JobClass.BATCH))
+    usage_ledger = story.state.indexes.usage_ledger
+    tenants = (usage_ledger.used_by(TEAM), usage_ledger.used_by(LAB), usage_ledger.used_by(OTHER))
+    return (*tenants, usage_ledger.used_by_class(JobClass.ONLINE), usage_ledger.used_by_class(JobClass.BATCH))
 
 
 def all_hold(amount: Amount) -> tuple[Amount, Amount, Amount, Amount, Amount]:
@@ -66,31 +66,31 @@ def test_who_waits_or_is_held_uses_nothing() -> None:
     assert used(story) == all_hold(NOTHING)
     story.tell(Hold, f"{job}")
     assert used(story) == all_hold(NOTHING)
-    assert story.state.indexes.books.pending_of(TEAM) == 1
+    assert story.state.indexes.usage_ledger.pending_of(TEAM) == 1
 
 
 def test_a_placement_is_charged_at_once_to_the_tenant_to_all_above_it_and_to_the_class() -> None:
     story = shared()
     story.place(gang(story), ("n1", 0), ("n2", 0))
     assert used(story) == all_hold(ALL)
-    assert story.state.indexes.books.used_by(DEFAULT_TENANT) == NOTHING
+    assert story.state.indexes.usage_ledger.used_by(DEFAULT_TENANT) == NOTHING
 
 
 def test_a_job_that_was_placed_waits_no_more() -> None:
     story = shared()
     job = gang(story)
-    assert [story.state.indexes.books.pending_of(name) for name in (TEAM, LAB, OTHER)] == [1, 1, 0]
+    assert [story.state.indexes.usage_ledger.pending_of(name) for name in (TEAM, LAB, OTHER)] == [1, 1, 0]
     story.place(job, ("n1", 0), ("n2", 0))
-    assert story.state.indexes.books.pending == {}
+    assert story.state.indexes.usage_ledger.pending == {}
 
 
 def test_an_array_waits_as_many_times_as_it_has_members_and_each_is_charged_when_it_starts() -> None:
     story = shared()
     story.submit(spec(1, tenant=TEAM, array=parse_array("0-4%2")))
-    books = story.state.indexes.books
-    assert (books.pending_of(LAB), books.used_by(LAB)) == (5, NOTHING)
+    usage_ledger = story.state.indexes.usage_ledger
+    assert (usage_ledger.pending_of(LAB), usage_ledger.used_by(LAB)) == (5, NOTHING)
     story.decide()
-    assert (books.pending_of(LAB), books.used_by(LAB)) == (3, Amount(gpus=2, cpus=2, jobs=2))
+    assert (usage_ledger.pending_of(LAB), usage_ledger.used_by(LAB)) == (3, Amount(gpus=2, cpus=2, jobs=2))
 
 
 # -- given back --------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_however_an_attempt_ends_everything_is_given_back_once(ends: Callable[[S
         story.finish(node, key)
     assert used(story) == all_hold(NOTHING)
     waits = int(not story.job(job).is_final)
-    assert [story.state.indexes.books.pending_of(name) for name in (TEAM, LAB)] == [waits, waits]
+    assert [story.state.indexes.usage_ledger.pending_of(name) for name in (TEAM, LAB)] == [waits, waits]
 
 
 def test_a_task_that_has_ended_gives_its_part_back_while_the_others_run() -> None:
@@ -207,7 +207,7 @@ def test_a_placement_that_is_refused_charges_nobody() -> None:
     for _ in range(3):
         assert story.decide() == []
     assert used(story) == all_hold(ALL)
-    assert story.state.indexes.books.pending_of(TEAM) == 1
+    assert story.state.indexes.usage_ledger.pending_of(TEAM) == 1
     _exits_at_once(story, first)
     assert story.decide() == [f"{second}"]
     assert used(story) == all_hold(ALL)
@@ -222,14 +222,14 @@ def test_a_submit_that_is_refused_counts_for_nobody() -> None:
     story = shared()
     bad = spec(1, tenant=TEAM, workdir="relative")
     story.refused(Submit(by=ANNA, specs=(spec(1, tenant=TEAM), bad)))
-    assert story.state.indexes.books.pending == {}
+    assert story.state.indexes.usage_ledger.pending == {}
 
 
 def test_the_books_are_the_same_after_a_snapshot() -> None:
     story = shared()
     running(story)
     gang(story)
-    assert load_snapshot(list(snapshot_chunks(story.state))).indexes.books == story.state.indexes.books
+    assert load_snapshot(list(snapshot_chunks(story.state))).indexes.usage_ledger == story.state.indexes.usage_ledger
 
 
 # -- bounds on who waits -----------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_the_members_of_an_array_count_one_by_one_and_all_or_none_are_taken() ->
     assert story.refused(Submit(by=ANNA, specs=(spec(1, tenant=TEAM, array=parse_array("0-5")),))).code == "queue_full"
     two = (spec(1, tenant=TEAM, array=parse_array("0-2")),) * 2
     assert story.refused(Submit(by=ANNA, specs=two)).code == "queue_full"
-    assert story.state.indexes.books.pending == {}
+    assert story.state.indexes.usage_ledger.pending == {}
     story.submit(spec(1, tenant=TEAM, array=parse_array("0-4")))
 
 
@@ -270,7 +270,7 @@ def test_a_job_that_comes_back_waits_also_beyond_the_cap() -> None:
     limited(story, TEAM, pending=1)
     gang(story)
     _loses_its_runners(story, job)
-    assert story.state.indexes.books.pending_of(TEAM) == 2
+    assert story.state.indexes.usage_ledger.pending_of(TEAM) == 2
 
 
 # -- limits on what runs -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.doctor import folder
-from stoker.cli.doctor.finding import Level, Said
+from stoker.cli.doctor.finding import CheckResult, Level
 
 MOUNTS = r"""22 1 254:1 / / rw,relatime - ext4 /dev/root rw
 30 22 0:25 / /run rw,nosuid - tmpfs tmpfs rw
@@ -17,7 +17,7 @@ MOUNTS = r"""22 1 254:1 / / rw,relatime - ext4 /dev/root rw
 """
 
 
-def one(said: Iterable[Said]) -> Said:
+def one(said: Iterable[CheckResult]) -> CheckResult:
     (only,) = said
     return only
 

@@ -9,14 +9,14 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.agent.settings import AgentSettings, ExecutorSettings, GpuSettings, NodeSettings
 from stoker.brain.domain.ids import GpuUuid
 from stoker.cli.doctor import node
-from stoker.cli.doctor.finding import Level, Said
+from stoker.cli.doctor.finding import CheckResult, Level
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 from stoker.wire.token import fresh_token
 
 GPU = ProbedGpu(uuid=GpuUuid("GPU-1"), index=0, model="NVIDIA H100", memory_mb=81_559)
 
 
-def levels(said: Iterable[Said]) -> list[Level]:
+def levels(said: Iterable[CheckResult]) -> list[Level]:
     return [each.level for each in said]
 
 

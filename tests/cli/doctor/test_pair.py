@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.errors import refuse
 from stoker.cli.doctor import pair
-from stoker.cli.doctor.finding import Level, Said
+from stoker.cli.doctor.finding import CheckResult, Level
 from stoker.cli.doctor.pair import Half, Health
 from stoker.cli.doctor.serving import Server
 from stoker.wire.rest.control import ControlView
@@ -19,13 +19,13 @@ def half(view: ControlView, health: Health = HEALTH) -> Half:
     return Half(address=f"http://{view.name or 'x'}:8080", health=health, view=view)
 
 
-def told(*halves: Half) -> list[Said]:
+def told(*halves: Half) -> list[CheckResult]:
     return list(pair.pair(halves))
 
 
 def test_a_whole_pair_is_fine() -> None:
     assert told(half(ACTIVE), half(STANDBY)) == [
-        Said(Level.OK, "a (http://a:8080) is active, and b (http://b:8080) stands by")
+        CheckResult(Level.OK, "a (http://a:8080) is active, and b (http://b:8080) stands by")
     ]
 
 

@@ -9,7 +9,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.doctor import serving
 from stoker.cli.doctor.examination import of_server
 from stoker.cli.doctor.exposition import Meters
-from stoker.cli.doctor.finding import Level, Said, named
+from stoker.cli.doctor.finding import CheckResult, Level, named
 from stoker.cli.doctor.serving import JobRow, NodeRow, ReasonRow, Server
 from stoker.wire.client.transport import Reply
 
@@ -17,7 +17,7 @@ NOON_MS = 1_796_040_000_000
 NOON = "Mon, 30 Nov 2026 12:00:00 GMT"
 
 
-def levels(said: Iterable[Said]) -> list[Level]:
+def levels(said: Iterable[CheckResult]) -> list[Level]:
     return [each.level for each in said]
 
 

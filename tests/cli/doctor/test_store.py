@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.log_store import ELSEWHERE_NAME
-from stoker.cli.doctor.finding import Level, Said
+from stoker.cli.doctor.finding import CheckResult, Level
 from stoker.cli.doctor.store import store
 
 
-def wrong(url: str, folder: Path) -> list[Said]:
+def wrong(url: str, folder: Path) -> list[CheckResult]:
     return [said for said in store(url, folder) if said.level is Level.ERROR]
 
 

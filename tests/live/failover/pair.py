@@ -10,8 +10,8 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import PeerState
 from stoker.brain.failover.timing import DEFAULT, Timing
-from stoker.control.control_ports import World
-from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
+from stoker.control.control_ports import ControlPorts
+from stoker.live.failover.follower import Follower, LogReplaced, ReceivedBackup
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.sender import Sender
@@ -80,7 +80,7 @@ class Active:
         self.disk = disk or disk_of()
         self.log = SimLog(self.disk, self.clock, self.entropy)
         self.holds = True
-        world = World(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
+        world = ControlPorts(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
         self.replication = Replication(self.log, world, timing=timing, sync=sync, holds=lambda: self.holds)
         self.backups = FakeBackups(b"a backup")
         self.caught_up: list[Member] = []
@@ -192,7 +192,7 @@ class Standby:
         self.heard: list[PeerState] = []
         self.received: list[bytes] = []
         self.coming: Callable[[list[bytes]], Coroutine[Any, Any, ReceivedBackup]] | None = None
-        world = World(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
+        world = ControlPorts(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
         self.follower = Follower(self.log, self._replay, world, member, receive=self._receive)
 
     @property
@@ -239,4 +239,4 @@ async def ended(task: "asyncio.Task[None]") -> BaseException | None:
     return how if isinstance(how, BaseException) else None
 
 
-__all__ = ["StartOver"]
+__all__ = ["LogReplaced"]

@@ -4,17 +4,17 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.live.failover.alone import leave_the_others
 from tests.rig.sim_lease import SharedPlace, SimLease
 from tests.rig.sim_ports import SimClock, SimEntropy
 from tests.rig.virtual_loop import run_virtual
 
 A, B = Member("a", "uid-a"), Member("b", "uid-b")
-LAST = Marker(version=1, epoch=Epoch(3), holder=A, in_sync=(A, B), position=Position(9), mark="a.7")
+LAST = LeaseRecord(version=1, epoch=Epoch(3), holder=A, in_sync=(A, B), position=Position(9), mark="a.7")
 
 
-def left_by(uid: str, end: int, last: Marker | None = LAST, *, down: bool = False) -> tuple[str, SharedPlace]:
+def left_by(uid: str, end: int, last: LeaseRecord | None = LAST, *, down: bool = False) -> tuple[str, SharedPlace]:
     place = SharedPlace()
     if last is not None:
         place.link(last)
@@ -55,7 +55,7 @@ def test_after_the_lease_was_given_back_so_does_whoever_was_in_sync() -> None:
         ("uid-a", 9, None, "the marker says nothing"),
     ],
 )
-def test_nobody_else_does_and_is_told_why(uid: str, end: int, last: Marker | None, why: str) -> None:
+def test_nobody_else_does_and_is_told_why(uid: str, end: int, last: LeaseRecord | None, why: str) -> None:
     said, place = left_by(uid, end, last)
     assert why in said
     assert place.newest == last

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
-from stoker.brain.failover.inputs import PeerState, Role
+from stoker.brain.failover.inputs import ControlRole, PeerState
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.live.rpc import replication_codec as codec
 from stoker.ports import EPOCHS_MAX
@@ -17,7 +17,7 @@ numbers = st.integers(0, 2**62)
 epochs, positions = numbers.map(Epoch), numbers.map(Position)
 words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 members = st.builds(Member, name=words, uid=words)
-said = st.builds(PeerState, member=members, role=st.sampled_from(Role), epoch=epochs, position=positions)
+said = st.builds(PeerState, member=members, role=st.sampled_from(ControlRole), epoch=epochs, position=positions)
 offers = st.builds(
     Offer,
     member=members,

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.failover import effects
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.timing import DEFAULT
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.standing import not_active
 from stoker.live.failover.backend import SharedBackend
 from stoker.live.failover.complaints import COMPLAINTS_MAX
@@ -29,7 +29,7 @@ from tests.rig.sim_shared_log import SimSharedLog
 class FaultyLog(SharedBackend):
     """One whose disk and whose active one fail as they are told to."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControlPorts) -> None:
         super().__init__(SimSharedLog(SimDisk(), world.clock, world.entropy), world, DEFAULT, lambda: False)
         self._clock = world.clock
         self.full = False
@@ -56,7 +56,7 @@ class Standby:
     def __init__(self) -> None:
         self.clock, entropy, self.place = SimClock(), SimEntropy(1), SharedPlace()
         self.notes = Notes(self.clock, "a")
-        world = World(clock=self.clock, entropy=entropy, telemetry=self.notes)
+        world = ControlPorts(clock=self.clock, entropy=entropy, telemetry=self.notes)
         membership = Membership(me=Member("a", "uid-a"), peers=0, shared_log=True)
         machine = Machine(membership, timing=DEFAULT, life="1", http="")
         self.log = FaultyLog(world)
@@ -77,7 +77,7 @@ async def test_a_log_that_fails_is_told_of_each_time_and_so_is_that_it_can_be_wr
     standby = Standby()
     for full, failed, fit in ((True, 1, 0), (False, 1, 1), (True, 2, 1), (False, 2, 2)):
         standby.log.full = full
-        await standby.does(*[effects.Promise(Epoch(2))] * 3, *[effects.LookAtMarker()] * 3)
+        await standby.does(*[effects.Promise(Epoch(2))] * 3, *[effects.ReadLeaseRecord()] * 3)
         assert (standby.told("log_unfit"), standby.told("log_fit_again")) == (failed, fit)
     await standby.driver._tasks.end()
 
@@ -100,7 +100,7 @@ async def test_words_that_change_with_each_failure_are_told_a_few_times_and_agai
 def unwritable(two: Two) -> None:
     """As on a full disk, or one that is mounted read-only: it shows what was there."""
 
-    def put(marker: Marker) -> bool:
+    def put(marker: LeaseRecord) -> bool:
         raise LeaseUnreachable("the marker folder can't be used: read-only file system")
 
     two.place.link = put  # type: ignore[method-assign]  # the simulated storage has no such fault

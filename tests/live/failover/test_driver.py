@@ -8,7 +8,7 @@ from stoker.brain.failover import effects
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.timing import DEFAULT
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.failover.backend import SharedBackend
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.links import PeerLink
@@ -22,7 +22,7 @@ from tests.rig.sim_shared_log import SimSharedLog
 class SlowLog(SharedBackend):
     """Its disk takes a second for each promise."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControlPorts) -> None:
         super().__init__(SimSharedLog(SimDisk(), world.clock, world.entropy), world, DEFAULT, lambda: False)
         self._clock = world.clock
         self.promises: list[int] = []
@@ -40,7 +40,7 @@ class SlowLog(SharedBackend):
 @virtual
 async def test_d2_a_withdrawn_promise_begins_no_following_once_another_one_is_made() -> None:
     clock, entropy = SimClock(), SimEntropy(1)
-    world = World(clock=clock, entropy=entropy, telemetry=Notes(clock, "a"))
+    world = ControlPorts(clock=clock, entropy=entropy, telemetry=Notes(clock, "a"))
     machine = Machine(Membership(me=Member("a", "uid-a"), peers=0, shared_log=True), timing=DEFAULT, life="1", http="")
     log = SlowLog(world)
     driver = Driver(machine, SimLease(SharedPlace(), clock, entropy, who="a"), log, (), world)

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.failover.inputs import PeerState, Role
+from stoker.brain.failover.inputs import ControlRole, PeerState
 from stoker.brain.failover.timing import DEFAULT
-from stoker.live.failover.follower import SIGNS_MAX, StartOver
+from stoker.live.failover.follower import SIGNS_MAX, LogReplaced
 from stoker.live.failover.links import BackupPiece, Following, Frame, Offer, PeerDown, PeerRefused, Records, Welcome
 from stoker.ports import LogFailed, Stored
 from tests.control.stage import virtual
@@ -235,7 +235,7 @@ async def test_an_active_that_does_not_keep_to_the_order_is_left(frames: Sequenc
 @virtual
 async def test_records_of_an_epoch_before_our_newest_make_it_begin_anew_from_disk() -> None:
     standby = Standby(B, disk_of((2, 10)))
-    assert isinstance(await follow(standby, Script(welcome(), rows(10, 1, epoch=1))), StartOver)
+    assert isinstance(await follow(standby, Script(welcome(), rows(10, 1, epoch=1))), LogReplaced)
     assert (standby.disk.end, standby.replayed) == (10, [])
 
 
@@ -246,8 +246,8 @@ async def test_records_of_an_epoch_before_our_newest_make_it_begin_anew_from_dis
 async def test_whatever_the_active_says_is_told_to_who_watches_it() -> None:
     standby = Standby(B, disk_of((1, 10)))
     await follow(standby, Script(welcome(), rows(10, 2)))
-    assert standby.heard[0] == PeerState(member=A, role=Role.ACTIVE, epoch=Epoch(2), position=Position(10))
-    assert standby.heard[-1] == PeerState(member=A, role=Role.ACTIVE, epoch=Epoch(2), position=Position(12))
+    assert standby.heard[0] == PeerState(member=A, role=ControlRole.ACTIVE, epoch=Epoch(2), position=Position(10))
+    assert standby.heard[-1] == PeerState(member=A, role=ControlRole.ACTIVE, epoch=Epoch(2), position=Position(12))
 
 
 @virtual

@@ -8,7 +8,7 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.live.failover.follower import ReceivedBackup, StartOver
+from stoker.live.failover.follower import LogReplaced, ReceivedBackup
 from stoker.live.failover.links import PeerRefused
 from tests.control.stage import virtual
 from tests.live.failover.pair import CLUSTER, Active, B, Cable, Standby, disk_of, ended, records, until
@@ -23,7 +23,7 @@ async def test_a_tail_that_the_active_does_not_have_is_cut_off_kept_aside_and_to
     await active.lead(3)
     standby = Standby(B, disk_of((1, 10), (2, 14)))
     await standby.log.open()
-    with pytest.raises(StartOver):
+    with pytest.raises(LogReplaced):
         await standby.follower.follow(Cable(active), standby.heard.append, cluster_id=CLUSTER)
     assert (standby.disk.end, standby.disk.tails[0].records) == (10, tuple(records(11, 14)))
     (line,) = [line for line in standby.notes.lines if "tail_set_aside" in line]
@@ -38,7 +38,7 @@ async def test_a_log_that_was_cut_follows_in_the_next_life() -> None:
     await active.lead(3)
     first = Standby(B, disk_of((1, 10), (2, 14)))
     await first.log.open()
-    with pytest.raises(StartOver):
+    with pytest.raises(LogReplaced):
         await first.follower.follow(Cable(active), first.heard.append, cluster_id=CLUSTER)
     second = Standby(B, first.disk)
     following = second.begin(Cable(active))
@@ -54,7 +54,7 @@ async def test_a_tail_that_cannot_be_cut_off_is_replaced_by_a_backup() -> None:
     standby = Standby(B, disk_of((1, 10), (2, 14), first=11))
     standby.coming = _comes(standby)
     cable = Cable(active)
-    assert isinstance(await ended(await _ended_by_itself(standby, cable)), StartOver)
+    assert isinstance(await ended(await _ended_by_itself(standby, cable)), LogReplaced)
     assert [offer.wants_backup for offer in cable.offers] == [False, True]
     assert standby.received == [b"a backup"]
 
@@ -65,7 +65,7 @@ async def test_a_backup_is_put_in_place_of_the_log_which_is_kept() -> None:
     await active.lead(3)
     standby = Standby(B, disk_of((1, 5)))
     standby.coming = _comes(standby)
-    assert isinstance(await ended(await _ended_by_itself(standby, Cable(active))), StartOver)
+    assert isinstance(await ended(await _ended_by_itself(standby, Cable(active))), LogReplaced)
     again = Standby(B, standby.disk)
     following = again.begin(Cable(active))
     await until(lambda: again.disk.end == 60)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
-from stoker.live.failover.sender import FRAME_BYTES, FRAME_RECORDS, PIECE_BYTES, Sender, alike_up_to
+from stoker.live.failover.sender import FRAME_BYTES, FRAME_RECORDS, PIECE_BYTES, Sender, common_log_end
 from stoker.ports import HistoryFailed
 from tests.control.stage import virtual
 from tests.live.failover.pair import CLUSTER, A, Active, B, FakeBackups, disk_of, records
@@ -62,7 +62,7 @@ async def first(sender: Sender, count: int) -> list[Frame]:
 def test_logs_are_alike_up_to_the_end_of_the_newest_epoch_of_both(
     mine: tuple[tuple[Epoch, Position], ...], theirs: tuple[tuple[Epoch, Position], ...], common: int | None
 ) -> None:
-    assert alike_up_to(mine, theirs) == common
+    assert common_log_end(mine, theirs) == common
 
 
 @given(
@@ -85,7 +85,7 @@ def test_what_is_alike_is_never_more_and_where_it_matters_never_less_than_what_i
         last = {epoch: at for at, epoch in enumerate(log, start=1)}
         return ends(*sorted(last.items(), reverse=True))
 
-    assert (alike_up_to(told(active), told(follower)) or 0) == same
+    assert (common_log_end(told(active), told(follower)) or 0) == same
 
 
 # --- records (F3) ---------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import LiveControlPlane
-from stoker.live.failover.driver import Driver, NewLife
+from stoker.live.failover.driver import Driver, TenureEnded
 from stoker.live.failover.replication import Replication
-from stoker.live.failover.tenure import Lives, OneLog, Surroundings
+from stoker.live.failover.tenure import OneLog, TenurePorts, Tenures
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.failover import FailoverSettings
 from tests.control.stage import virtual
@@ -50,11 +50,11 @@ class Database:
         if self.served == 2:
             self.stop.set()
         if self.served:
-            raise NewLife("it is over")
+            raise TenureEnded("it is over")
         yield
 
 
-def lives_on(database: Database) -> Lives:
+def lives_on(database: Database) -> Tenures:
     clock, entropy, disk, place = SimClock(), SimEntropy(1), SimDisk(), SharedPlace()
 
     class Log(SimSharedLog):
@@ -62,13 +62,15 @@ def lives_on(database: Database) -> Lives:
             database.opening()
             return await super().open()
 
-    around = Surroundings(
+    around = TenurePorts(
         logs=OneLog(log=lambda: Log(disk, clock, entropy, who="a"), uid=lambda: "uid-a"),
         history=lambda: SimHistory(disk.archive, clock),
         lease=SimLease(place, clock, entropy, who="a"),
     )
     settings = ControlSettings(failover=FailoverSettings(enabled=True, name="a", peers=(), marker=""))
-    return Lives(settings, around, World(clock=clock, entropy=entropy, telemetry=Notes(clock, "a")), database.serve)
+    return Tenures(
+        settings, around, ControlPorts(clock=clock, entropy=entropy, telemetry=Notes(clock, "a")), database.serve
+    )
 
 
 @virtual

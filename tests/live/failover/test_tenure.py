@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.failover.inputs import Role
+from stoker.brain.failover.inputs import ControlRole
 from stoker.brain.failover.timing import DEFAULT
 from stoker.brain.state.commands import Submit
 from stoker.control.standing import not_active
@@ -165,7 +165,7 @@ def test_a_standby_out_of_sync_never_takes_over_unless_somebody_says_so() -> Non
         assert not two.b.is_active
         assert two.b.driver is not None
         view = two.b.driver.view()
-        assert view.role is Role.STANDBY
+        assert view.role is ControlRole.STANDBY
         assert view.why == "not in the in-sync set"
         assert (view.active, view.silent, view.marker_reached) == ("a", True, True)
         refusal = not_active(view)
@@ -220,7 +220,7 @@ def test_one_that_was_stopped_past_its_lease_calls_nothing_that_it_shows_fresh()
         assert not old.follows
         two.a.process.stop()
         await two.until(lambda: two.b.is_active)
-        assert old.machine.role is Role.ACTIVE, "it hasn't had the time to notice"
+        assert old.machine.role is ControlRole.ACTIVE, "it hasn't had the time to notice"
         assert old.follows
 
     lived(story)

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from stoker.brain.state.commands import Submit
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
-from stoker.live.failover.tenure import Lives, OwnLogs, Surroundings
+from stoker.live.failover.tenure import OwnLogs, TenurePorts, Tenures
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.failover import FailoverSettings
 from tests.control.stage import ANNA, spec
@@ -43,7 +43,7 @@ class One:
     def start(self) -> None:
         self.process = SimProcess(self.name)
         self.stop = asyncio.Event()
-        world = World(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
+        world = ControlPorts(clock=self.clock, entropy=self.entropy, telemetry=self.notes)
         failover = FailoverSettings(
             enabled=True,
             name=self.name,
@@ -57,12 +57,12 @@ class One:
             links=[SimPeerLink(self._peers, self.name, self._other, self.process)],
             incoming=lambda: SimIncoming(self.disk, self.clock),
         )
-        around = Surroundings(
+        around = TenurePorts(
             logs=own,
             history=lambda: SimHistory(self.disk.archive, self.clock),
             lease=SimLease(self._place, self.clock, self.entropy, who=self.name),
         )
-        lives = Lives(ControlSettings(failover=failover), around, world, self._serve)
+        lives = Tenures(ControlSettings(failover=failover), around, world, self._serve)
         self.process.visit(lives.run(self.stop))
 
     @asynccontextmanager

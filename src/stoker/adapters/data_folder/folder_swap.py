@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.atomic_file import half_written, write_whole
+from stoker.adapters.atomic_file import half_written, write_atomic
 from stoker.adapters.data_folder.ownership import sync_folder
 
 INCOMING_NAME: Final = "incoming"
@@ -35,7 +35,7 @@ def begin_swap(folder: Path, *, keep: bool) -> str:
     if aside:
         (folder / aside).mkdir(mode=0o700)
         sync_folder(folder)
-    write_whole(folder / _OUT_NAME, aside.encode())
+    write_atomic(folder / _OUT_NAME, aside.encode())
     return str(folder / aside) if aside else ""
 
 

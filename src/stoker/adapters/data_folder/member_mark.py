@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.atomic_file import write_whole
+from stoker.adapters.atomic_file import write_atomic
 
 MARK_NAME: Final = "one-of-several"
 _NAME_BYTES_MAX: Final = 1_024
@@ -17,7 +17,7 @@ _NAME_BYTES_MAX: Final = 1_024
 def mark_member(folder: Path, name: str) -> None:
     """From now on it is, under this name. Raises: OSError."""
     if member_in(folder) != name:
-        write_whole(folder / MARK_NAME, f"{name}\n".encode())
+        write_atomic(folder / MARK_NAME, f"{name}\n".encode())
 
 
 def unmark_member(folder: Path) -> None:

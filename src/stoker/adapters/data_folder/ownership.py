@@ -54,7 +54,7 @@ def hold_folder(path: Path) -> HeldFolder:
     return HeldFolder(path, fd)
 
 
-def check_room(path: Path, size_bytes: int) -> None:
+def check_free_space(path: Path, size_bytes: int) -> None:
     """Write so much there, durably, and leave nothing of it. Raises: OSError."""
     fd, name = tempfile.mkstemp(prefix="room-", dir=path)
     try:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.atomic_file import write_whole
+from stoker.adapters.atomic_file import write_atomic
 from stoker.ports import Entropy
 
 ID_NAME: Final = "replica-id"
@@ -26,5 +26,5 @@ def replica_id(folder: Path, entropy: Entropy) -> str:
     if _ID.fullmatch(found):
         return found
     uid = entropy.uid()
-    write_whole(path, f"{uid}\n".encode())
+    write_atomic(path, f"{uid}\n".encode())
     return uid

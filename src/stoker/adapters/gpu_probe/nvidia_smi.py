@@ -8,7 +8,7 @@ silently see one slice of it.
 import shutil
 from typing import Final
 
-from stoker.adapters.bounded_run import Said, run_bounded
+from stoker.adapters.bounded_run import ProgramOutput, run_bounded
 from stoker.adapters.gpu_probe.nvidia_smi_text import FIELDS, parse_listing, parse_query
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
@@ -58,7 +58,7 @@ class SmiProbe:
         )
         return tuple(gpu for gpu in gpus if gpu.uuid not in instances), faults
 
-    def _ask(self, *arguments: str) -> Said:
+    def _ask(self, *arguments: str) -> ProgramOutput:
         path = shutil.which(self._binary)
         if path is None:
             raise SmiMissing(f"there is no program {self._binary} on PATH")

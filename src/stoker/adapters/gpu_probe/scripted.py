@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stoker.adapters.settings.types import Unreadable, from_node
-from stoker.adapters.settings.yaml_lines import Entries, Node, Parts, Text, YamlFault, read_yaml
+from stoker.adapters.settings.yaml_lines import Entries, Parts, Text, YamlFault, YamlNode, read_yaml
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import ProbedGpu, ProbeResult
@@ -85,8 +85,8 @@ class _Script:
             memory_mb=self._amount(root.line, top, "memory_mb", MEMORY_MB_PER_GPU * count, MEMORY_MB_MAX),
         )
 
-    def _take_lists(self, root: Entries) -> dict[str, tuple[Node, ...]]:
-        lists: dict[str, tuple[Node, ...]] = {}
+    def _take_lists(self, root: Entries) -> dict[str, tuple[YamlNode, ...]]:
+        lists: dict[str, tuple[YamlNode, ...]] = {}
         for key, node in root.entries:
             if key.text not in ("gpus", "links"):
                 continue
@@ -96,7 +96,7 @@ class _Script:
                 self._fault(node.line, f"{key.text} is a list")
         return lists
 
-    def _add_gpus(self, part: Node) -> None:
+    def _add_gpus(self, part: YamlNode) -> None:
         line, values = part.line, self._values(part, _GPU_KEYS)
         if values is None:
             return
@@ -123,7 +123,7 @@ class _Script:
                 self._fault(1, f"two GPUs have the uuid {gpu.uuid}")
             seen.add(gpu.uuid)
 
-    def _check_link(self, part: Node) -> None:
+    def _check_link(self, part: YamlNode) -> None:
         values = self._values(part, _LINK_KEYS)
         if values is None:
             return
@@ -134,7 +134,9 @@ class _Script:
         if "a" in values and values.get("a") == values.get("b"):
             self._fault(part.line, "a link joins two different GPUs")
 
-    def _values(self, node: Node, keys: Mapping[str, Any], passed: tuple[str, ...] = ()) -> dict[str, object] | None:
+    def _values(
+        self, node: YamlNode, keys: Mapping[str, Any], passed: tuple[str, ...] = ()
+    ) -> dict[str, object] | None:
         """The entry's values by key; what can't be read or isn't known is a fault and left out."""
         if not isinstance(node, Entries):
             self._fault(node.line, f"this is a group of the keys {', '.join(keys)}")
@@ -152,7 +154,7 @@ class _Script:
             seen.add(key.text)
         return values
 
-    def _read_value(self, key: Text, value: Node, wanted: object, values: dict[str, object]) -> None:
+    def _read_value(self, key: Text, value: YamlNode, wanted: object, values: dict[str, object]) -> None:
         try:
             values[key.text] = from_node(wanted, value)
         except Unreadable as fault:

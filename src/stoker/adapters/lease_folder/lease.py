@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from stoker.adapters.bounded_thread import LoneThread, TookTooLong
-from stoker.adapters.lease_folder.placement import MarkerPlace, check_folder
-from stoker.adapters.lease_folder.secret import KnownSecret, peer_secret
-from stoker.adapters.lease_folder.versions import MarkerFolder, unreachable
+from stoker.adapters.bounded_thread import BoundedThread, TookTooLong
+from stoker.adapters.lease_folder.placement import LeaseFolderCheck, check_folder
+from stoker.adapters.lease_folder.secret import PeerSecret, peer_secret
+from stoker.adapters.lease_folder.versions import LeaseRecordFolder, unreachable
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono
 from stoker.ports import Clock, Entropy, LeaseUnreachable
 
@@ -38,22 +38,22 @@ class FileLease:
         self._path = folder.absolute()
         self._clock = clock
         self._timeout_s = timeout_s
-        self._folder = MarkerFolder(self._path, clock, timeout_s)
-        self._thread = LoneThread("stoker-marker", (OSError, StokerError, LeaseUnreachable))
-        self._secret: KnownSecret | None = None
+        self._folder = LeaseRecordFolder(self._path, clock, timeout_s)
+        self._thread = BoundedThread("stoker-marker", (OSError, StokerError, LeaseUnreachable))
+        self._secret: PeerSecret | None = None
         self._noticed: Callable[[str], object] = _unheard
         self._trouble = self._told = ""
         self._closed = False
 
-    async def read(self) -> Marker | None:
+    async def read(self) -> LeaseRecord | None:
         return await self._in_thread(self._read, self._timeout_s)
 
-    async def put(self, marker: Marker) -> bool:
+    async def put(self, marker: LeaseRecord) -> bool:
         assert marker.mark, "without a mark nobody knows whose write it was"
         assert marker.version > 0, f"versions begin with 1: {marker.version}"
         return await self._in_thread(partial(self._put, marker, self._clock.mono()), self._timeout_s)
 
-    async def check_folder(self) -> MarkerPlace:
+    async def check_folder(self) -> LeaseFolderCheck:
         """At start: will this folder do? Raises: StokerError `marker_unusable` if it never will, LeaseUnreachable."""
         return await self._in_thread(partial(check_folder, self._path), max(START_S, self._timeout_s))
 
@@ -61,7 +61,7 @@ class FileLease:
         """By which peers know each other. `noticed` is told when something is wrong with its file from then on, or
         something else, or nothing any more (empty). Raises: StokerError `peer_secret_unusable`, LeaseUnreachable."""
         text = await self._in_thread(partial(peer_secret, self._path, entropy), max(START_S, self._timeout_s))
-        self._secret, self._noticed = KnownSecret(self._path, text), noticed
+        self._secret, self._noticed = PeerSecret(self._path, text), noticed
         return text
 
     async def close(self) -> None:
@@ -69,13 +69,13 @@ class FileLease:
         self._closed = True
         self._thread.close()
 
-    def _read(self) -> Marker | None:
+    def _read(self) -> LeaseRecord | None:
         """In the thread. What isn't the marker's folder now shows no marker, so its secret isn't looked at either."""
         found = self._folder.read()
         self._look_at_secret(active=False)
         return found
 
-    def _put(self, marker: Marker, began: Mono) -> bool:
+    def _put(self, marker: LeaseRecord, began: Mono) -> bool:
         won = self._folder.put(marker, began)
         self._look_at_secret(active=won and marker.holder is not None)
         return won

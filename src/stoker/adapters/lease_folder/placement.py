@@ -45,7 +45,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
-class MarkerPlace:
+class LeaseFolderCheck:
     """What is known about a folder that will do."""
 
     kind: str
@@ -55,7 +55,7 @@ class MarkerPlace:
     """What an operator should know about it."""
 
 
-def check_folder(folder: Path, mounts: Path = _MOUNTS) -> MarkerPlace:
+def check_folder(folder: Path, mounts: Path = _MOUNTS) -> LeaseFolderCheck:
     """Blocking. Leaves nothing behind.
 
     Raises: OSError when the folder isn't there, or can't be written now; StokerError `marker_unusable` when it can
@@ -78,7 +78,7 @@ def check_folder(folder: Path, mounts: Path = _MOUNTS) -> MarkerPlace:
             )
         )
     _try_links(folder, kind)
-    return MarkerPlace(kind, _reach(kind), _sentence(folder, kind, options))
+    return LeaseFolderCheck(kind, _reach(kind), _sentence(folder, kind, options))
 
 
 def _mount_of(folder: Path, mounts: str) -> tuple[str, frozenset[str]]:

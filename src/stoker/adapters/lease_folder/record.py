@@ -10,14 +10,14 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 
 FORMAT: Final = 1
 BYTES_MAX: Final = 64 * 1024
 """What can't be a marker isn't read to its end."""
 
 
-class MarkerDamaged(Exception):
+class LeaseRecordDamaged(Exception):
     """Not what was written. The message says how that shows."""
 
 
@@ -27,36 +27,36 @@ class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
     marker: msgspec.Raw
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _RecordVersion(msgspec.Struct, frozen=True):
     v: int
 
 
-def sealed(marker: Marker) -> bytes:
+def sealed(marker: LeaseRecord) -> bytes:
     """The bytes to keep."""
     body = msgspec.json.encode(marker)
     digest = hashlib.sha256(body).hexdigest()
     return msgspec.json.encode(_Sealed(v=FORMAT, sha256=digest, marker=msgspec.Raw(body))) + b"\n"
 
 
-def unsealed(kept: bytes, version: int) -> Marker:
+def unsealed(kept: bytes, version: int) -> LeaseRecord:
     """The marker of that version. Raises: MarkerDamaged, StokerError `store_too_new`."""
     if len(kept) > BYTES_MAX:
-        raise MarkerDamaged(f"it has more than {BYTES_MAX} bytes")
+        raise LeaseRecordDamaged(f"it has more than {BYTES_MAX} bytes")
     try:
-        if (format_ := msgspec.json.decode(kept, type=_Head).v) > FORMAT:
+        if (format_ := msgspec.json.decode(kept, type=_RecordVersion).v) > FORMAT:
             raise _too_new(version, format_)
         outer = msgspec.json.decode(kept, type=_Sealed)
         if hashlib.sha256(outer.marker).hexdigest() != outer.sha256:
-            raise MarkerDamaged("its checksum doesn't agree with its content")
-        marker = msgspec.json.decode(outer.marker, type=Marker)
+            raise LeaseRecordDamaged("its checksum doesn't agree with its content")
+        marker = msgspec.json.decode(outer.marker, type=LeaseRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise MarkerDamaged(f"it isn't a marker: {fault}" if kept else "it is empty") from fault
+        raise LeaseRecordDamaged(f"it isn't a marker: {fault}" if kept else "it is empty") from fault
     if marker.version != version:
-        raise MarkerDamaged(f"it says that it is version {marker.version}")
+        raise LeaseRecordDamaged(f"it says that it is version {marker.version}")
     return marker
 
 
-def damaged(where: str, fault: MarkerDamaged, hint: str) -> StokerError:
+def damaged(where: str, fault: LeaseRecordDamaged, hint: str) -> StokerError:
     """The refusal for whoever wants to know who is active."""
     return StokerError(refuse("marker_damaged", f"{where} can't be trusted: {fault}", hint))
 

@@ -45,7 +45,7 @@ def peer_secret(folder: Path, entropy: Entropy) -> str:
     return _read(path)
 
 
-class KnownSecret:
+class PeerSecret:
     """E4 and E5: what one that runs has read, and its file. Every look may block."""
 
     def __init__(self, folder: Path, text: str) -> None:

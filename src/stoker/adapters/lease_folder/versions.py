@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.adapters.data_folder.ownership import sync_folder
-from stoker.adapters.lease_folder.record import BYTES_MAX, MarkerDamaged, damaged, sealed, unsealed
-from stoker.brain.domain.lease_record import Marker
+from stoker.adapters.lease_folder.record import BYTES_MAX, LeaseRecordDamaged, damaged, sealed, unsealed
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono
 from stoker.ports import Clock, LeaseUnreachable
 
@@ -69,7 +69,7 @@ class _Listing(NamedTuple):
         return self.versions[-1] if self.versions else 0
 
 
-class MarkerFolder:
+class LeaseRecordFolder:
     """Every method may block for as long as the file system does."""
 
     def __init__(self, path: Path, clock: Clock, timeout_s: float) -> None:
@@ -82,7 +82,7 @@ class MarkerFolder:
         self._aged = 0
         self._leftovers: dict[str, Mono] = {}
 
-    def read(self) -> Marker | None:
+    def read(self) -> LeaseRecord | None:
         """Z1. Raises: LeaseUnreachable, OSError, StokerError `marker_damaged`."""
         for _ in range(READ_TRIES):
             highest = self._list().highest
@@ -91,13 +91,13 @@ class MarkerFolder:
             with suppress(FileNotFoundError):  # we were stopped while a hundred were written
                 try:
                     found = unsealed(self._load(highest), highest)
-                except MarkerDamaged as fault:
+                except LeaseRecordDamaged as fault:
                     raise damaged(str(self._file(highest)), fault, _way_out(self.path)) from fault
                 self._sync(highest)
                 return found
         raise LeaseUnreachable(f"the versions in {self.path} vanish faster than they can be read")
 
-    def put(self, marker: Marker, began: Mono) -> bool:
+    def put(self, marker: LeaseRecord, began: Mono) -> bool:
         """Z2 to Z4. `began`: when it was asked for. Raises: LeaseUnreachable, OSError."""
         highest = self._list().highest
         if highest > marker.version:
@@ -119,7 +119,7 @@ class MarkerFolder:
         return True
 
     @contextmanager
-    def _written(self, marker: Marker) -> Iterator[str]:
+    def _written(self, marker: LeaseRecord) -> Iterator[str]:
         """The whole content under a name of its own, on disk."""
         fd, temporary = tempfile.mkstemp(prefix=_PREFIX, suffix=".tmp", dir=self.path)
         try:
@@ -132,7 +132,7 @@ class MarkerFolder:
             with suppress(OSError):  # if it stays it is swept
                 os.unlink(temporary)
 
-    def _link(self, temporary: str, marker: Marker) -> bool:
+    def _link(self, temporary: str, marker: LeaseRecord) -> bool:
         """V4: is this write's content under its number now? Raises: LeaseUnreachable, OSError."""
         try:
             os.link(temporary, self._file(marker.version))
@@ -141,7 +141,7 @@ class MarkerFolder:
                 there = unsealed(self._load(marker.version), marker.version)
             except FileNotFoundError:
                 raise fault from None
-            except MarkerDamaged as known:
+            except LeaseRecordDamaged as known:
                 raise LeaseUnreachable(f"{self._file(marker.version)} can't be trusted: {known}") from fault
             return there.mark == marker.mark
         return True
@@ -182,11 +182,11 @@ class MarkerFolder:
             if fault.errno in _GONE:
                 raise FileNotFoundError(errno.ENOENT, fault.strerror) from fault
             if fault.errno == errno.ELOOP:
-                raise MarkerDamaged("it isn't a file") from fault
+                raise LeaseRecordDamaged("it isn't a file") from fault
             raise
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise MarkerDamaged("it isn't a file")
+                raise LeaseRecordDamaged("it isn't a file")
             return os.read(fd, BYTES_MAX + 1)
         finally:
             os.close(fd)

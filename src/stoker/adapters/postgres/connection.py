@@ -62,7 +62,7 @@ SETTLE: Final = "UPDATE stoker_end SET append = append RETURNING position, appen
 """P10. It changes nothing."""
 
 Answer = TypeVar("Answer")
-Connection = AsyncConnection[tuple[object, ...]]
+PostgresConnection = AsyncConnection[tuple[object, ...]]
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
@@ -77,16 +77,16 @@ class PostgresLink:
         self._clock = clock
         self._telemetry = telemetry
         self._reconnect_s = reconnect_s
-        self._writer: Connection | None = None
-        self._side: Connection | None = None
-        self._ear: Connection | None = None
+        self._writer: PostgresConnection | None = None
+        self._side: PostgresConnection | None = None
+        self._ear: PostgresConnection | None = None
         self._beside = asyncio.Lock()
         self._hearing = asyncio.Lock()
         self._unreplicated = False
         self._closed = False
 
     @property
-    def writer(self) -> Connection:
+    def writer(self) -> PostgresConnection:
         """Raises: LogFailed."""
         if self._closed or self._writer is None:
             raise LogFailed("the log is closed")
@@ -102,15 +102,15 @@ class PostgresLink:
             )
             self._telemetry.warn("store_unsafe", error=said)
 
-    async def write(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+    async def write(self, ask: Callable[[PostgresConnection], Awaitable[Answer]]) -> Answer:
         """Ask on the connection that writes. Raises: psycopg.Error; LogFailed (P8)."""
         self._unreplicated = False
-        answer = await asked(self.writer, ask)
+        answer = await cancellable(self.writer, ask)
         if self._unreplicated:
             raise LogFailed("the wait for the synchronous replica was cancelled on the server: it may lack this append")
         return answer
 
-    async def again(self, ask: Callable[[Connection], Awaitable[Answer]], fault: psycopg.Error) -> Answer:
+    async def again(self, ask: Callable[[PostgresConnection], Awaitable[Answer]], fault: psycopg.Error) -> Answer:
         """P2 and P3: the answer on a new writing connection. Raises: LogFailed, LogConflict."""
         lost_pid = 0 if self.writer.closed else self.writer.info.backend_pid
         self._telemetry.warn("store_lost", error=self.words(fault))
@@ -120,7 +120,7 @@ class PostgresLink:
                     with suppress(*LOST):
                         await self.writer.close()
                         self._writer = await self._connect_writer(lost_pid)
-                        answer = await asked(self._writer, ask)
+                        answer = await cancellable(self._writer, ask)
                         self._telemetry.event("store_back")
                         return answer
                     await self._clock.sleep(RETRY_S)
@@ -130,7 +130,7 @@ class PostgresLink:
         except StokerError as refused:
             raise LogConflict(refused.refusal.message) from refused
 
-    async def aside(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+    async def aside(self, ask: Callable[[PostgresConnection], Awaitable[Answer]]) -> Answer:
         """Ask on the second connection; once more, on another one, when it was lost. Raises: LogFailed."""
         async with self._beside:
             if self._side is not None:
@@ -142,17 +142,19 @@ class PostgresLink:
             except LOST as fault:
                 raise LogFailed(f"PostgreSQL doesn't answer: {self.words(fault)}") from fault
 
-    async def _ask_aside(self, side: Connection, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+    async def _ask_aside(
+        self, side: PostgresConnection, ask: Callable[[PostgresConnection], Awaitable[Answer]]
+    ) -> Answer:
         if self._closed:
             raise LogFailed("the log is closed")
         try:
-            return await asked(side, ask)
+            return await cancellable(side, ask)
         except LOST:
             raise
         except psycopg.Error as fault:
             raise LogFailed(f"PostgreSQL refused: {self.words(fault)}") from fault
 
-    async def _side_anew(self) -> Connection:
+    async def _side_anew(self) -> PostgresConnection:
         said = "it can't be connected to"
         try:
             async with asyncio.timeout(self._reconnect_s):
@@ -171,7 +173,7 @@ class PostgresLink:
         except TimeoutError as fault:
             raise LogFailed(f"PostgreSQL doesn't answer: {said}") from fault
 
-    async def hear(self, ask: Callable[[Connection], Awaitable[Answer]], within_s: float) -> Answer | None:
+    async def hear(self, ask: Callable[[PostgresConnection], Awaitable[Answer]], within_s: float) -> Answer | None:
         """Ask on the third connection, which hears whatever was sent to CHANNEL; then, if the answer is false, wait
         until something is heard, for at most that long. None = it was. Raises: LogFailed; it may be tried again."""
         if self._closed:
@@ -181,8 +183,8 @@ class PostgresLink:
                 async with asyncio.timeout(HEAR_S):
                     if self._ear is None:
                         self._ear = await self._connect_reader()
-                        await asked(self._ear, lambda db: db.execute(f"LISTEN {CHANNEL}"))
-                    answer = await asked(self._ear, ask)
+                        await cancellable(self._ear, lambda db: db.execute(f"LISTEN {CHANNEL}"))
+                    answer = await cancellable(self._ear, ask)
                 if answer:
                     return answer
                 async for _ in self._ear.notifies(timeout=within_s, stop_after=1):
@@ -205,24 +207,24 @@ class PostgresLink:
         if ear is not None:
             await _close(ear)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> PostgresConnection:
         several = len(str(conninfo_to_dict(self._url).get("host", "")).split(",")) > 1
         hosts: dict[str, Any] = {"target_session_attrs": "read-write"} if several else {}
         return await AsyncConnection.connect(self._url, **OPTIONS, **hosts)
 
-    async def _connect_reader(self) -> Connection:
+    async def _connect_reader(self) -> PostgresConnection:
         """P10"""
         db = await self._connect()
         if self._shared:
             try:
-                await asked(db, lambda db: db.execute(DURABLY))
-                await asked(db, lambda db: db.execute(SETTLE))
+                await cancellable(db, lambda db: db.execute(DURABLY))
+                await cancellable(db, lambda db: db.execute(SETTLE))
             except BaseException:
                 await _close(db)
                 raise
         return db
 
-    async def _connect_writer(self, lost_pid: int) -> Connection:
+    async def _connect_writer(self, lost_pid: int) -> PostgresConnection:
         """P8, P9"""
         db = await self._connect()
         try:
@@ -238,7 +240,7 @@ class PostgresLink:
         if notice.source_function == "SyncRepWaitForLSN":
             self._unreplicated = True
 
-    async def _lock(self, db: Connection, lost_pid: int) -> None:
+    async def _lock(self, db: PostgresConnection, lost_pid: int) -> None:
         """P9: who starts a control plane beside another one is told so. Our own lost session may still hold the lock,
         and is ended.
 
@@ -305,7 +307,7 @@ def words_of(fault: Exception, url: str) -> str:
     return said.replace(password, "***") if password else said
 
 
-async def asked(db: Connection, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+async def cancellable(db: PostgresConnection, ask: Callable[[PostgresConnection], Awaitable[Answer]]) -> Answer:
     """P7. Raises: psycopg.Error."""
     asking = asyncio.ensure_future(ask(db))
     try:
@@ -316,7 +318,7 @@ async def asked(db: Connection, ask: Callable[[Connection], Awaitable[Answer]]) 
     return asking.result()
 
 
-async def cut_off(db: Connection, asking: "asyncio.Future[Any] | None") -> None:
+async def cut_off(db: PostgresConnection, asking: "asyncio.Future[Any] | None") -> None:
     """Have done with a connection, whatever it is doing."""
     if asking is not None:
         if not asking.done():
@@ -328,12 +330,12 @@ async def cut_off(db: Connection, asking: "asyncio.Future[Any] | None") -> None:
     await _close(db)
 
 
-async def _close(db: Connection) -> None:
+async def _close(db: PostgresConnection) -> None:
     with suppress(psycopg.Error):
         await db.close()
 
 
-async def one(db: Connection, query: str, *values: object) -> tuple[object, ...]:
+async def one(db: PostgresConnection, query: str, *values: object) -> tuple[object, ...]:
     """The only row."""
     cursor = await db.execute(query, values)
     row = await cursor.fetchone()

@@ -37,7 +37,7 @@ POLL_S: Final = 1.0
 _GIVEN_UP: Final = "an append was given up before it was known to be done; open the log anew"
 
 
-class Limits(NamedTuple):
+class PostgresLogLimits(NamedTuple):
     """How much is kept, and how long it waits."""
 
     look_back_max: int = 50_000
@@ -45,7 +45,7 @@ class Limits(NamedTuple):
     reconnect_s: float = RECONNECT_S
 
 
-USUAL: Final = Limits()
+USUAL: Final = PostgresLogLimits()
 
 
 class PostgresLog:
@@ -59,7 +59,7 @@ class PostgresLog:
         telemetry: Telemetry,
         *,
         shared: bool = False,
-        limits: Limits = USUAL,
+        limits: PostgresLogLimits = USUAL,
     ) -> None:
         """`url`: as libpq reads it; several hosts are tried in turn for one that takes writes. `shared`: others have it
         open too, and who may append is said by the lease in the same database."""

@@ -11,7 +11,7 @@ import msgspec
 import psycopg
 from psycopg import AsyncConnection
 
-from stoker.adapters.postgres.connection import OPTIONS, Connection, one, whole, words_of
+from stoker.adapters.postgres.connection import OPTIONS, PostgresConnection, one, whole, words_of
 from stoker.adapters.postgres.schema import NEWEST, lacking
 from stoker.brain.domain.errors import StokerError, refuse
 
@@ -33,7 +33,7 @@ SELECT coalesce((SELECT chunk FROM stoker_snapshot_chunk WHERE number = 0 ORDER 
 """
 
 
-class Look(NamedTuple):
+class DatabaseInspection(NamedTuple):
     """What was seen."""
 
     server: int
@@ -70,7 +70,7 @@ class _Beginning(msgspec.Struct):
     event: _Created = msgspec.field(default_factory=_Created)
 
 
-async def look(url: str) -> Look:
+async def inspect_database(url: str) -> DatabaseInspection:
     """Raises: StokerError `store_unreachable`."""
     options: dict[str, Any] = {**OPTIONS, "connect_timeout": CONNECT_S}
     try:
@@ -87,10 +87,12 @@ def _unseen(why: str, hint: str) -> StokerError:
     return StokerError(refuse("store_unreachable", f"the database of store.url can't be looked at: {why}", hint))
 
 
-async def _seen(db: Connection) -> Look:
+async def _seen(db: PostgresConnection) -> DatabaseInspection:
     account, database, fsync, read_only, ours = await one(db, _ABOUT)
     lacks = tuple(await lacking(db))
-    seen = Look(db.info.server_version, str(account), str(database), bool(fsync), bool(read_only), lacks=lacks)
+    seen = DatabaseInspection(
+        db.info.server_version, str(account), str(database), bool(fsync), bool(read_only), lacks=lacks
+    )
     if not ours or any(right.startswith("SELECT") for right in lacks):
         return seen
     (schema,) = await one(db, "SELECT coalesce(max(version), 0) FROM stoker_schema")

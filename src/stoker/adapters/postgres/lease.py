@@ -21,10 +21,19 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 
-from stoker.adapters.lease_folder.record import MarkerDamaged, damaged, sealed, unsealed
-from stoker.adapters.postgres.connection import DURABLY, LOST, OPTIONS, Connection, cut_off, one, whole, words_of
+from stoker.adapters.lease_folder.record import LeaseRecordDamaged, damaged, sealed, unsealed
+from stoker.adapters.postgres.connection import (
+    DURABLY,
+    LOST,
+    OPTIONS,
+    PostgresConnection,
+    cut_off,
+    one,
+    whole,
+    words_of,
+)
 from stoker.adapters.postgres.schema import migrate
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.ports import Clock, LeaseUnreachable
 
 CONNECT_S: Final = 2
@@ -59,15 +68,15 @@ class PostgresLease:
         self._clock = clock
         self._timeout_s = timeout_s
         self._turn = asyncio.Lock()
-        self._db: Connection | None = None
-        self._connecting: asyncio.Task[Connection] | None = None
+        self._db: PostgresConnection | None = None
+        self._connecting: asyncio.Task[PostgresConnection] | None = None
         self._farewells: set[asyncio.Task[None]] = set()
         self._migrated = False
-        self._doubtful: Marker | None = None
+        self._doubtful: LeaseRecord | None = None
         self._seen = False
         self._closed = False
 
-    async def read(self) -> Marker | None:
+    async def read(self) -> LeaseRecord | None:
         """Raises: LeaseUnreachable, StokerError (`marker_damaged`, `store_too_new`, `store_unreachable`)."""
         version, record = await self._ask(lambda db: one(db, _READ))
         if version == 0:
@@ -76,14 +85,14 @@ class PostgresLease:
             return None
         try:
             marker = unsealed(bytes(record) if isinstance(record, bytes) else b"", whole(version))
-        except MarkerDamaged as fault:
+        except LeaseRecordDamaged as fault:
             raise damaged(f"version {version} of the marker in store.url", fault, _WAY_OUT) from fault
         self._seen = True
         if self._doubtful is not None and marker.mark == self._doubtful.mark and not await self.put(marker):  # Q2
             raise LeaseUnreachable("the marker has just been replaced")
         return marker
 
-    async def put(self, marker: Marker) -> bool:
+    async def put(self, marker: LeaseRecord) -> bool:
         """Raises: LeaseUnreachable, StokerError (`store_too_new`, `store_unreachable`)."""
         assert marker.mark, "without a mark nobody knows whose write it was"
         assert marker.version > 0, f"versions begin with 1: {marker.version}"
@@ -112,7 +121,7 @@ class PostgresLease:
         if self._farewells:
             await asyncio.wait(self._farewells, timeout=FAREWELL_S)
 
-    async def _ask(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+    async def _ask(self, ask: Callable[[PostgresConnection], Awaitable[Answer]]) -> Answer:
         """Z5"""
         if self._closed:
             raise LeaseUnreachable("the marker is closed")
@@ -131,7 +140,7 @@ class PostgresLease:
                 f"the database of store.url can't be used: {words_of(fault, self._url)}; see that the server is up"
             ) from fault
 
-    async def _once(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+    async def _once(self, ask: Callable[[PostgresConnection], Awaitable[Answer]]) -> Answer:
         db = await self._connected()
         asked = asyncio.ensure_future(ask(db))
         try:
@@ -141,7 +150,7 @@ class PostgresLease:
             self._leave(db, asked)
             raise
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> PostgresConnection:
         """Q5"""
         if self._db is None:
             if self._connecting is None:
@@ -152,7 +161,7 @@ class PostgresLease:
             self._db = connecting.result()
         return self._db
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> PostgresConnection:
         options: dict[str, Any] = {**OPTIONS, "connect_timeout": CONNECT_S, "target_session_attrs": "read-write"}
         db = await AsyncConnection.connect(self._url, **options)
         try:
@@ -167,7 +176,7 @@ class PostgresLease:
             raise
         return db
 
-    def _leave(self, db: Connection, asked: "asyncio.Future[Any] | None") -> None:
+    def _leave(self, db: PostgresConnection, asked: "asyncio.Future[Any] | None") -> None:
         """Q3: have done with a connection, whatever it is doing."""
         if self._db is db:
             self._db = None
@@ -176,7 +185,7 @@ class PostgresLease:
         farewell.add_done_callback(self._farewells.discard)
 
 
-async def _put(db: Connection, marker: Marker) -> tuple[object, ...]:
+async def _put(db: PostgresConnection, marker: LeaseRecord) -> tuple[object, ...]:
     """Q1: whether it is there now, and the version that was there before."""
     values = {
         "version": marker.version,

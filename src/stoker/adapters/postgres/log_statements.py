@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from stoker.adapters.postgres.connection import CHANNEL, Connection, one, whole
+from stoker.adapters.postgres.connection import CHANNEL, PostgresConnection, one, whole
 from stoker.adapters.record_check import RecordDamaged, checksum
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import Stored
@@ -51,20 +51,20 @@ def append_values(
     }
 
 
-async def end(db: Connection) -> Position:
+async def end(db: PostgresConnection) -> Position:
     return Position(whole((await one(db, "SELECT position FROM stoker_end"))[0]))
 
 
-async def reaches_beyond(db: Connection, position: Position) -> bool:
+async def reaches_beyond(db: PostgresConnection, position: Position) -> bool:
     return await end(db) > position
 
 
-async def first(db: Connection) -> int:
+async def first(db: PostgresConnection) -> int:
     """The oldest position; 0 = there is none."""
     return whole((await one(db, "SELECT coalesce(min(position), 0) FROM stoker_event"))[0])
 
 
-async def after(db: Connection, position: Position, through: Position, most: int = READ_ROWS) -> list[Stored]:
+async def after(db: PostgresConnection, position: Position, through: Position, most: int = READ_ROWS) -> list[Stored]:
     """The next rows, each proved to be the one that was written; at least one. Raises: RecordDamaged."""
     found: list[Stored] = []
     due = int(position)
@@ -81,7 +81,7 @@ async def after(db: Connection, position: Position, through: Position, most: int
     return found
 
 
-async def proved(db: Connection) -> tuple[Position, Epoch]:
+async def proved(db: PostgresConnection) -> tuple[Position, Epoch]:
     """Where the log ends, and which epoch it is at. Every row of it is read, as of one moment: a damaged one is refused
     at start, not found when it is needed. Raises: RecordDamaged."""
     async with db.transaction():
@@ -99,11 +99,11 @@ async def proved(db: Connection) -> tuple[Position, Epoch]:
     return last, floor
 
 
-async def _has_snapshot(db: Connection) -> bool:
+async def _has_snapshot(db: PostgresConnection) -> bool:
     return bool((await one(db, "SELECT EXISTS (SELECT FROM stoker_snapshot)"))[0])
 
 
-async def trim(db: Connection, through: Position, most: int) -> int:
+async def trim(db: PostgresConnection, through: Position, most: int) -> int:
     """How many of the oldest rows went."""
     cursor = await db.execute(
         "DELETE FROM stoker_event WHERE position <= least(%s, (SELECT min(position) FROM stoker_event) + %s - 1)",

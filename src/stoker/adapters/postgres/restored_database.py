@@ -15,7 +15,7 @@ import psycopg
 from stoker.adapters.data_folder.restored_folder import Beginning
 from stoker.adapters.postgres import log_statements as rows
 from stoker.adapters.postgres import snapshots as snapshots
-from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, Connection, PostgresLink
+from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, PostgresConnection, PostgresLink
 from stoker.adapters.postgres.schema import migrate
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.ports import Clock, LogFailed, Telemetry
@@ -52,7 +52,7 @@ async def filled_database(
         await link.close()
 
 
-async def _begin(db: Connection, beginning: Beginning) -> None:
+async def _begin(db: PostgresConnection, beginning: Beginning) -> None:
     """B1"""
     base = beginning.base[1]
     done = await db.execute(_END, beginning.base)

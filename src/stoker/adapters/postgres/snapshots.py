@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from stoker.adapters.postgres.connection import Connection, one, whole
+from stoker.adapters.postgres.connection import PostgresConnection, one, whole
 from stoker.brain.domain.ids import Position
 
 KEPT: Final = 2
@@ -18,7 +18,7 @@ CHUNKS_PER_STATEMENT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSnapshot:
+class PostgresSnapshot:
     """The `Snapshot` port, read from rows."""
 
     position: Position
@@ -28,7 +28,7 @@ class StoredSnapshot:
 class Newest(NamedTuple):
     """What was found."""
 
-    snapshot: StoredSnapshot | None
+    snapshot: PostgresSnapshot | None
     damaged: tuple[Position, ...]
     kept: int
     """How many there are, whole or not."""
@@ -36,7 +36,7 @@ class Newest(NamedTuple):
     """The oldest record; 0 = there is none."""
 
 
-async def save(db: Connection, position: Position, chunks: Sequence[bytes]) -> None:
+async def save(db: PostgresConnection, position: Position, chunks: Sequence[bytes]) -> None:
     async with db.transaction():
         await db.execute("DELETE FROM stoker_snapshot WHERE position = %s", (position,))
         await db.execute("INSERT INTO stoker_snapshot VALUES (%s, %s, %s)", (position, len(chunks), _crc(chunks)))
@@ -54,13 +54,13 @@ async def save(db: Connection, position: Position, chunks: Sequence[bytes]) -> N
         )
 
 
-async def positions(db: Connection) -> list[Position]:
+async def positions(db: PostgresConnection) -> list[Position]:
     """The newest first."""
     cursor = await db.execute("SELECT position FROM stoker_snapshot ORDER BY position DESC")
     return [Position(whole(position)) for (position,) in await cursor.fetchall()]
 
 
-async def newest(db: Connection) -> Newest:
+async def newest(db: PostgresConnection) -> Newest:
     """The newest one that is whole and that the log continues, all of it as of one moment."""
     async with db.transaction():
         await db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -77,7 +77,7 @@ async def newest(db: Connection) -> Newest:
         return Newest(None, tuple(damaged), len(kept), first)
 
 
-async def load(db: Connection, position: Position) -> StoredSnapshot | None:
+async def load(db: PostgresConnection, position: Position) -> PostgresSnapshot | None:
     """None when it isn't what was written."""
     cursor = await db.execute("SELECT chunks, crc FROM stoker_snapshot WHERE position = %s", (position,))
     head = await cursor.fetchone()
@@ -85,7 +85,7 @@ async def load(db: Connection, position: Position) -> StoredSnapshot | None:
         "SELECT chunk FROM stoker_snapshot_chunk WHERE position = %s ORDER BY number", (position,), binary=True
     )
     chunks = [chunk for (chunk,) in await cursor.fetchall() if isinstance(chunk, bytes)]
-    return StoredSnapshot(position, tuple(chunks)) if head == (len(chunks), _crc(chunks)) else None
+    return PostgresSnapshot(position, tuple(chunks)) if head == (len(chunks), _crc(chunks)) else None
 
 
 def _crc(chunks: Sequence[bytes]) -> int:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 from stoker.adapters.settings.types import Unreadable, from_node, from_text
-from stoker.adapters.settings.yaml_lines import Entries, Node, Text, YamlFault, read_yaml
+from stoker.adapters.settings.yaml_lines import Entries, Text, YamlFault, YamlNode, read_yaml
 from stoker.brain.domain.errors import StokerError, refuse
 
 PREFIX: Final = "STOKER__"
@@ -83,7 +83,7 @@ def examine(
     others: Sequence[type] = (),
 ) -> Examined[T]:
     """The same as `load`, for who wants the faults one by one."""
-    reading = _Reading(cls, others)
+    reading = _SettingsReader(cls, others)
     if path is not None:
         reading.file(path)
     reading.environment(environ)
@@ -100,7 +100,7 @@ class _Given:
     raw: object  # a Node from a file, or any value from a variable or flag
 
 
-class _Reading:
+class _SettingsReader:
     """What the sources said so far, and what was wrong with it."""
 
     def __init__(self, cls: type, others: Sequence[type]) -> None:
@@ -203,7 +203,7 @@ class _Reading:
         return "docs/reference/settings.md lists every key; `stoker doctor --settings` prints what holds"
 
 
-def _build(cls: type[T], prefix: str, reading: _Reading) -> T | None:
+def _build(cls: type[T], prefix: str, reading: _SettingsReader) -> T | None:
     """The settings value; None when one of its keys couldn't be read, which was then noted."""
     assert is_dataclass(cls), f"{cls!r} isn't a settings type"
     hints = get_type_hints(cls)
@@ -223,14 +223,14 @@ def _build(cls: type[T], prefix: str, reading: _Reading) -> T | None:
     return value
 
 
-def _value(name: str, wanted: Any, field: Field[Any], reading: _Reading) -> object:  # noqa: ANN401  # a type form
+def _value(name: str, wanted: Any, field: Field[Any], reading: _SettingsReader) -> object:  # noqa: ANN401  # a type form
     given = reading.given.get(name)
     if given is None:
         reading.origin[name] = "default"
         return _default(name, field, reading)
     reading.origin[name] = given.origin
     try:
-        if isinstance(given.raw, Node):
+        if isinstance(given.raw, YamlNode):
             return from_node(wanted, given.raw)
         return from_text(wanted, given.raw)
     except Unreadable as fault:
@@ -238,7 +238,7 @@ def _value(name: str, wanted: Any, field: Field[Any], reading: _Reading) -> obje
         return None
 
 
-def _default(name: str, field: Field[Any], reading: _Reading) -> object:
+def _default(name: str, field: Field[Any], reading: _SettingsReader) -> object:
     if field.default is not MISSING:
         return field.default
     if field.default_factory is not MISSING:
@@ -269,7 +269,7 @@ def _known_keys(cls: type, prefix: str = "") -> dict[str, bool]:
     return known
 
 
-def _kind(node: Node) -> str:
+def _kind(node: YamlNode) -> str:
     if isinstance(node, Text):
         return "value"
     return "group of keys" if isinstance(node, Entries) else "list"

@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
-from stoker.adapters.settings.yaml_lines import Node, Parts, Text
+from stoker.adapters.settings.yaml_lines import Parts, Text, YamlNode
 
 _INTEGER: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
 _YES: Final = frozenset({"true", "yes", "on", "1"})
@@ -25,7 +25,7 @@ class Unreadable(Exception):
     """The value can't be what is wanted. The message shows the value and says what is."""
 
 
-def from_node(wanted: Any, node: Node) -> object:  # noqa: ANN401  # a type form
+def from_node(wanted: Any, node: YamlNode) -> object:  # noqa: ANN401  # a type form
     """A value of type `wanted` from a node of a YAML file."""
     if isinstance(node, Text):
         return _scalar(wanted, None if node.null else node.text)
@@ -53,7 +53,7 @@ def from_text(wanted: Any, given: object) -> object:  # noqa: ANN401  # a type f
     return _mapping(wanted, [(key.strip(), value.strip()) for key, _, value in pairs])
 
 
-def _written(node: Node) -> str | None:
+def _written(node: YamlNode) -> str | None:
     if isinstance(node, Text):
         return None if node.null else node.text
     raise Unreadable(f"line {node.line} holds a {'list' if isinstance(node, Parts) else 'group of keys'}, not a value")

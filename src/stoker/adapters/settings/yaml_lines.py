@@ -32,7 +32,7 @@ class Entries:
     """A mapping. Keys may repeat: the reader decides what that means."""
 
     line: int
-    entries: tuple[tuple[Text, "Node"], ...]
+    entries: tuple[tuple[Text, "YamlNode"], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Parts:
     """A sequence."""
 
     line: int
-    parts: tuple["Node", ...]
+    parts: tuple["YamlNode", ...]
 
 
-Node = Text | Entries | Parts
+YamlNode = Text | Entries | Parts
 
 
 class YamlFault(Exception):
     """The file can't be read as YAML. The message has file and line."""
 
 
-def read_yaml(path: Path) -> Node | None:
+def read_yaml(path: Path) -> YamlNode | None:
     """The file's one document; None when it is empty.
 
     Raises: YamlFault for a file that can't be opened, isn't text, or isn't one plain YAML document.
@@ -93,7 +93,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _tree(path: Path, node: yaml.Node) -> Node:
+def _tree(path: Path, node: yaml.Node) -> YamlNode:
     line = node.start_mark.line + 1
     if not node.tag.startswith(_CORE_TAG) or node.tag == _MERGE:
         raise YamlFault(f"{path}:{line}: tags and merge keys aren't read here ({node.tag})")

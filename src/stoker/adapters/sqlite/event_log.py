@@ -26,17 +26,17 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stoker.adapters.data_folder.folder_swap import INCOMING_NAME, begin_swap, finish_swap
-from stoker.adapters.data_folder.ownership import HeldFolder, check_room, hold_folder, unusable
+from stoker.adapters.data_folder.ownership import HeldFolder, check_free_space, hold_folder, unusable
 from stoker.adapters.data_folder.replica_id import replica_id
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.record_check import RecordDamaged
 from stoker.adapters.sqlite.history import SqliteHistory
-from stoker.adapters.sqlite.journal import Journal
-from stoker.adapters.sqlite.reader import READ_ROWS, JournalReader, move_wal
-from stoker.adapters.sqlite.recovery_hints import WayOut
-from stoker.adapters.sqlite.snapshot_files import KEPT, SnapshotFiles, StoredSnapshot
+from stoker.adapters.sqlite.journal import SqliteJournal
+from stoker.adapters.sqlite.reader import READ_ROWS, SqliteJournalReader, move_wal
+from stoker.adapters.sqlite.recovery_hints import RecoveryHints
+from stoker.adapters.sqlite.snapshot_files import KEPT, FileSnapshot, SnapshotFiles
 from stoker.adapters.sqlite.store import as_os_error, words
-from stoker.adapters.sqlite.truncated_records import keep_tail, sweep_tails
+from stoker.adapters.sqlite.truncated_records import keep_truncated, sweep_truncated
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.snapshot_format import SnapshotDamaged
 from stoker.ports import (
@@ -79,14 +79,14 @@ class SqliteLog:
         self._entropy = entropy or SystemEntropy()
         self._look_back_max = look_back_max
         self._snapshots = SnapshotFiles(self._path)
-        self._way_out = WayOut(self._path, self._snapshots)
+        self._way_out = RecoveryHints(self._path, self._snapshots)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="stoker-log")
         self._side = ThreadPoolExecutor(1, thread_name_prefix="stoker-log-side")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="stoker-log-read")
         self._saving = asyncio.Lock()
         self._folder: HeldFolder | None = None
-        self._journal: Journal | None = None
-        self._reader: JournalReader | None = None
+        self._journal: SqliteJournal | None = None
+        self._reader: SqliteJournalReader | None = None
         self._uid = ""
         self._refusal: LogConflict | LogFailed | None = None
         self._spent = ""
@@ -188,12 +188,12 @@ class SqliteLog:
     async def _in(self, thread: ThreadPoolExecutor, work: Callable[..., Answer], *args: object) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
 
-    def _opened(self) -> Journal:
+    def _opened(self) -> SqliteJournal:
         if self._journal is None:
             raise LogFailed(f"the log in {self._path} isn't open")
         return self._journal
 
-    def _usable(self) -> Journal:
+    def _usable(self) -> SqliteJournal:
         """Raises: LogFailed, also once it was cut or replaced."""
         if self._spent:
             raise LogFailed(self._spent)
@@ -206,9 +206,9 @@ class SqliteLog:
             try:
                 finish_swap(self._path)
                 self._snapshots.sweep()
-                sweep_tails(self._path)
+                sweep_truncated(self._path)
                 uid = replica_id(self._path, self._entropy)
-                journal = Journal(self._path)
+                journal = SqliteJournal(self._path)
             except RecordDamaged as fault:
                 raise self._way_out.damaged(fault) from fault
             except sqlite3.Error as fault:
@@ -218,7 +218,7 @@ class SqliteLog:
             undo.callback(journal.close)
             newest = max(self._snapshots.positions(), default=0)
             if newest > journal.end:
-                raise self._way_out.tail_lost(journal, newest)
+                raise self._way_out.records_lost(journal, newest)
             undo.pop_all()
         self._folder, self._journal, self._uid = folder, journal, uid
         return journal.end
@@ -259,7 +259,7 @@ class SqliteLog:
     def _check_room(self, size_bytes: int) -> None:
         self._usable()
         try:
-            check_room(self._path, size_bytes)
+            check_free_space(self._path, size_bytes)
         except OSError as fault:
             raise LogFailed(f"can't write {size_bytes} bytes to {self._path}: {fault.strerror or fault}") from fault
 
@@ -270,7 +270,7 @@ class SqliteLog:
             return ""
         self._must_be_had(position)
         try:
-            path = keep_tail(self._path, journal.tail(position))
+            path = keep_truncated(self._path, journal.tail(position))
             self._snapshots.set_aside_after(position)
         except OSError as fault:
             raise LogFailed(f"can't set aside what came after record {position}: {fault.strerror or fault}") from fault
@@ -297,7 +297,7 @@ class SqliteLog:
     def _install(self, epoch: Epoch, position: Position, folder: Path) -> str:
         mine = self._usable()
         try:
-            other = Journal(folder)
+            other = SqliteJournal(folder)
             try:
                 found = (other.epoch, other.end, SnapshotFiles(folder).positions())
                 assert found == (epoch, position, [position]), f"{folder} holds {found}"
@@ -357,7 +357,7 @@ class SqliteLog:
         """Raises: LogTrimmed, LogDamaged, LogFailed."""
         first = self._opened().first
         try:
-            self._reader = self._reader or JournalReader(self._opened().store)
+            self._reader = self._reader or SqliteJournalReader(self._opened().store)
             return self._reader.after(position, through, most)
         except RecordDamaged as fault:
             first = max(first, self._opened().first)
@@ -367,11 +367,11 @@ class SqliteLog:
         except sqlite3.Error as fault:
             raise LogFailed(f"can't read {self._path}: {words(fault)}") from fault
 
-    def _newest_whole(self) -> tuple[StoredSnapshot | None, list[str]]:
+    def _newest_whole(self) -> tuple[FileSnapshot | None, list[str]]:
         """The newest snapshot that is whole and that the log continues, and what is wrong with newer ones."""
         journal = self._opened()
         notes: list[str] = []
-        found: StoredSnapshot | None = None
+        found: FileSnapshot | None = None
         damaged: list[Position] = []
         for position in self._snapshots.positions():
             try:

@@ -34,7 +34,7 @@ from stoker.brain.domain.ids import JobId, NodeName, Position
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
-from stoker.brain.domain.usage import Offer, Span, UsageQuery, UsageSum
+from stoker.brain.domain.usage import CapacityChange, NodeInterval, UsageQuery, UsageSum
 from stoker.ports import HistoryBatch, HistoryCopy, HistoryFailed, HistoryMark, HistoryTooNew
 
 HISTORY_NAME: Final = "history.db"
@@ -118,12 +118,15 @@ class SqliteHistory:
         found = [row for some in _slices(jobs) for row in await self._ask(*sql.charged_of(query, some))]
         return [(key, JobId(job)) for key, job in found]
 
-    async def offers(self, since: Instant, until: Instant) -> list[Offer]:
+    async def offers(self, since: Instant, until: Instant) -> list[CapacityChange]:
         rows = await self._ask(sql.OFFERS_BEFORE, (since,))
         rows += await self._ask(sql.OFFERS_WITHIN, (since, until))
-        return [Offer(node=NodeName(node), at=at, gpus=gpus, position=position) for node, at, gpus, position in rows]
+        return [
+            CapacityChange(node=NodeName(node), at=at, gpus=gpus, position=position)
+            for node, at, gpus, position in rows
+        ]
 
-    async def held(self, spans: Sequence[Span], through: Position) -> int:
+    async def held(self, spans: Sequence[NodeInterval], through: Position) -> int:
         return await self._in(self._reading, self._held, tuple(spans), through)
 
     async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
@@ -292,7 +295,7 @@ class SqliteHistory:
         except ValueError as fault:
             raise sqlite3.DataError(f"a record in it can't be read: {fault}") from fault
 
-    def _held(self, spans: Sequence[Span], through: Position) -> int:
+    def _held(self, spans: Sequence[NodeInterval], through: Position) -> int:
         rows = (self._selected(sql.HELD, sql.held_within(span.node, span.since, span.until, through)) for span in spans)
         return sum(gpu_ms or 0 for ((gpu_ms,),) in rows)
 

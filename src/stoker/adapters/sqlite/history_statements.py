@@ -14,7 +14,7 @@ from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.brain.domain.usage import Holding, Offer, UsageBy, UsageQuery
+from stoker.brain.domain.usage import CapacityChange, Holding, UsageBy, UsageQuery
 
 Value = int | str | bytes | None
 Row = tuple[Value, ...]
@@ -124,7 +124,7 @@ def upserts(
     jobs: Iterable[tuple[Position, Job]],
     attempts: Iterable[tuple[Position, JobId, Attempt]],
     holdings: Iterable[Holding],
-    offers: Iterable[Offer],
+    offers: Iterable[CapacityChange],
 ) -> Iterator[Upsert]:
     """What puts these into their tables."""
     jobs = list(jobs)

@@ -32,7 +32,7 @@ CHECKPOINT_PAGES: Final = 8_000
 _APPLICATION_ID: Final = 0x53544B52
 
 
-class Journal:
+class SqliteJournal:
     """The writer's side. Every method belongs to the thread that made it; what it knows may be read by others."""
 
     def __init__(self, folder: Path) -> None:
@@ -204,7 +204,7 @@ def begin_behind(folder: Path, base: tuple[Epoch, Position], epoch: Epoch, recor
     Raises: LogFailed.
     """
     try:
-        journal = Journal(folder)
+        journal = SqliteJournal(folder)
     except sqlite3.Error as fault:
         raise LogFailed(f"can't make {folder / STORE_NAME}: {words(fault)}") from fault
     try:

@@ -15,7 +15,7 @@ READ_BYTES: Final = 4 * 1024 * 1024
 """Of one page of records: it ends with the one that reaches this."""
 
 
-class JournalReader:
+class SqliteJournalReader:
     """A read-only look at a store, which neither waits for the writer nor holds it up."""
 
     def __init__(self, store: SqliteStore) -> None:

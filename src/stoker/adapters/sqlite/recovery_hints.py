@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.adapters.record_check import RecordDamaged
-from stoker.adapters.sqlite.journal import BUSY_TIMEOUT_S, STORE_NAME, Journal
-from stoker.adapters.sqlite.reader import JournalReader
+from stoker.adapters.sqlite.journal import BUSY_TIMEOUT_S, STORE_NAME, SqliteJournal
+from stoker.adapters.sqlite.reader import SqliteJournalReader
 from stoker.adapters.sqlite.snapshot_files import SnapshotFiles
 from stoker.adapters.sqlite.store import SqliteStore
 from stoker.brain.domain.ids import Position
@@ -16,7 +16,7 @@ from stoker.brain.state.snapshot_format import SnapshotDamaged
 from stoker.ports import LogDamaged
 
 
-class WayOut:
+class RecoveryHints:
     """Of one data folder."""
 
     def __init__(self, path: Path, snapshots: SnapshotFiles) -> None:
@@ -31,7 +31,7 @@ class WayOut:
             f"To recover: restore {self._path} from a backup"
         )
 
-    def tail_lost(self, journal: Journal, newest: int) -> LogDamaged:
+    def records_lost(self, journal: SqliteJournal, newest: int) -> LogDamaged:
         return LogDamaged(
             f"{journal.path} ends at record {journal.end}, but {self._snapshots.path(Position(newest))} was taken at "
             f"{newest}: the end of the log is missing. To recover: restore {self._path} from a backup"
@@ -74,7 +74,7 @@ class WayOut:
         )
 
     def _bounds(self) -> tuple[int, int]:
-        reader = JournalReader(SqliteStore(self._path / STORE_NAME, BUSY_TIMEOUT_S))
+        reader = SqliteJournalReader(SqliteStore(self._path / STORE_NAME, BUSY_TIMEOUT_S))
         try:
             return reader.bounds()
         finally:

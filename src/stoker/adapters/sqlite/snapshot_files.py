@@ -30,7 +30,7 @@ _DAMAGED_NAME: Final = "snapshot.damaged"
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSnapshot:
+class FileSnapshot:
     """The `Snapshot` port, read from a file."""
 
     position: Position
@@ -84,13 +84,13 @@ class SnapshotFiles:
                 os.fsync(file.fileno())
         going.unlink()
 
-    def load(self, position: Position) -> StoredSnapshot:
+    def load(self, position: Position) -> FileSnapshot:
         """Raises: SnapshotDamaged, also when the file can't be read."""
         try:
             data = self.path(position).read_bytes()
         except OSError as fault:
             raise SnapshotDamaged(fault.strerror or str(fault)) from fault
-        return StoredSnapshot(position, unframed(position, data))
+        return FileSnapshot(position, unframed(position, data))
 
     def set_aside_after(self, position: Position) -> None:
         """Those of facts that are about to be cut off are no snapshots any more. The newest KEPT are kept aside; doing

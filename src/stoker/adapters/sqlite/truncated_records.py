@@ -18,19 +18,19 @@ import msgspec
 from stoker.adapters.data_folder.ownership import make_private, sync_folder
 from stoker.ports import Stored
 
-TAILS_MAX: Final = 20
+TRUNCATED_MAX: Final = 20
 _HALF: Final = "tail.tmp"
 _NAME: Final = re.compile(r"tail-[0-9]{1,19}-[0-9]{1,19}-[0-9]{1,19}\.jsonl")
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _TruncatedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     position: int
     epoch: int
     record: msgspec.Raw = msgspec.Raw()
     base64: str = ""
 
 
-def keep_tail(folder: Path, rows: Iterator[Stored]) -> Path:
+def keep_truncated(folder: Path, rows: Iterator[Stored]) -> Path:
     """Set these records aside; there is at least one. Raises: OSError; whatever reading them raises."""
     beside = folder / _HALF
     beside.unlink(missing_ok=True)
@@ -49,12 +49,12 @@ def keep_tail(folder: Path, rows: Iterator[Stored]) -> Path:
         beside.unlink(missing_ok=True)
         raise
     sync_folder(folder)
-    for old in tails(folder)[:-TAILS_MAX]:
+    for old in truncated_files(folder)[:-TRUNCATED_MAX]:
         old.unlink(missing_ok=True)
     return path
 
 
-def tails(folder: Path) -> list[Path]:
+def truncated_files(folder: Path) -> list[Path]:
     """Those that are kept, the oldest first."""
     return sorted((entry for entry in folder.iterdir() if _NAME.fullmatch(entry.name)), key=_order)
 
@@ -64,7 +64,7 @@ def _order(path: Path) -> tuple[int, ...]:
     return tuple(map(int, re.findall("[0-9]+", path.name)))
 
 
-def sweep_tails(folder: Path) -> None:
+def sweep_truncated(folder: Path) -> None:
     """Remove what a crash left half written. Raises: OSError."""
     (folder / _HALF).unlink(missing_ok=True)
 
@@ -73,11 +73,11 @@ def _line(row: Stored) -> bytes:
     return msgspec.json.encode(_as_text(row)) + b"\n"
 
 
-def _as_text(row: Stored) -> _Line:
+def _as_text(row: Stored) -> _TruncatedRecord:
     try:
         msgspec.json.decode(row.record)
         if b"\n" not in row.record:
-            return _Line(position=row.position, epoch=row.epoch, record=msgspec.Raw(row.record))
+            return _TruncatedRecord(position=row.position, epoch=row.epoch, record=msgspec.Raw(row.record))
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    return _Line(position=row.position, epoch=row.epoch, base64=base64.b64encode(row.record).decode())
+    return _TruncatedRecord(position=row.position, epoch=row.epoch, base64=base64.b64encode(row.record).decode())

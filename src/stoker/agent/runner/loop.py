@@ -33,7 +33,7 @@ from stoker.agent.runner.protocol import (
     read_number,
     read_start,
 )
-from stoker.agent.runner.supervisor import Roster
+from stoker.agent.runner.supervisor import Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.guard import Guard
     from stoker.agent.runner.protocol import OverFields, TaskFields
     from stoker.agent.runner.settings import RunnerSettings
-    from stoker.agent.runner.task import Task
+    from stoker.agent.runner.task import RunnerTask
 
 _LAUNCHES_PER_TURN: Final = 16
 """About 10 ms; output, stops and ends have their turn in between."""
@@ -55,16 +55,16 @@ _FAREWELL_S: Final = 2.0
 """How long the last words may take to reach the agent."""
 
 
-class Loop:
+class RunnerLoop:
     def __init__(self, settings: RunnerSettings, guard: Guard | None) -> None:
         """Raises OSError, JournalDamaged."""
         self._settings = settings
         self._guard = guard
         self._epoll = select.epoll()
-        self._watched: dict[int, Task] = {}
+        self._watched: dict[int, RunnerTask] = {}
         self._journal = Journal(f"{settings.data_dir}/journal")
         self._journal.load()
-        self._roster = Roster(settings, self._journal, self._watch, self._unwatch)
+        self._supervisor = Supervisor(settings, self._journal, self._watch, self._unwatch)
         self._woken = self._listen_to_signals()
         if guard is not None:
             self._epoll.register(guard.descriptor, select.EPOLLIN)
@@ -82,7 +82,7 @@ class Loop:
 
     def run(self) -> None:
         """Until there is nothing left to do here."""
-        self._roster.inherit()
+        self._supervisor.inherit()
         while not self._turn():
             pass
         if self._renounced:
@@ -95,15 +95,15 @@ class Loop:
     def _turn(self) -> bool:
         """True when the runner may leave."""
         events = self._epoll.poll(self._patience_s(), _EVENTS_PER_TURN)
-        self._roster.look_again()
+        self._supervisor.look_again()
         for descriptor, _ in events:
             self._hear(descriptor)
         self._end_leases()
-        self._roster.reap()
-        self._roster.advance()
+        self._supervisor.reap()
+        self._supervisor.advance()
         self._make_durable()
         self._end_leases()  # the disk may have taken its time
-        self._roster.launch(_LAUNCHES_PER_TURN)
+        self._supervisor.launch(_LAUNCHES_PER_TURN)
         self._warn_guard()
         self._write_hints()
         self._report()
@@ -112,25 +112,25 @@ class Loop:
 
     def _end_leases(self) -> None:
         """And let the guard know: to see a thousand tasks to their ends may take longer than it is patient."""
-        self._roster.end_leases()
+        self._supervisor.end_leases()
         self._warn_guard()
 
     def _warn_guard(self) -> None:
         """Before what may hang on a disk, since it must know what is over meanwhile; and before each wait for events,
         since it takes a runner for stuck that lets a lease pass."""
         if self._guard is not None:
-            self._guard.expect(self._roster.leases.due_s)
+            self._guard.expect(self._supervisor.leases.due_s)
 
     def _patience_s(self) -> float:
         """How long the next turn may wait for something to happen."""
-        if self._roster.ready or self._roster.shelf.busy or self._greet:
+        if self._supervisor.ready or self._supervisor.output_retention.busy or self._greet:
             return 0
-        due = [self._roster.next_check_s(), self._roster.leases.due_s, self._housekeeping_at_s]
-        if self._roster.overs:
+        due = [self._supervisor.next_check_s(), self._supervisor.leases.due_s, self._housekeeping_at_s]
+        if self._supervisor.overs:
             due.append(self._rewrite_at_s)
         if self._channel.talking < 0 and self._settings.tether_s and not self._closing:
             due.append(self._alone_since_s + self._settings.tether_s)
-        if self._channel.talking < 0 and not self._roster.tasks:
+        if self._channel.talking < 0 and not self._supervisor.tasks:
             due.append(self._alone_since_s + self._settings.idle_exit_s)
         return max(0.0, min(due) - clock.boot_s())
 
@@ -147,7 +147,7 @@ class Loop:
         else:
             task = self._watched.get(descriptor)
             if task is not None:
-                self._roster.hear(descriptor, task)
+                self._supervisor.hear(descriptor, task)
 
     def _hear_agent(self) -> None:
         for message in self._channel.receive():
@@ -164,17 +164,17 @@ class Loop:
         deed = message.get("do")
         if deed == "start":
             if not self._closing:
-                self._roster.start(read_start(message))
+                self._supervisor.start(read_start(message))
         elif deed == "stop":
-            self._roster.stop(read_key(message), read_number(message, "grace_ms"))
+            self._supervisor.stop(read_key(message), read_number(message, "grace_ms"))
         elif deed == "signal":
-            self._roster.signal(read_key(message), read_number(message, "number"))
+            self._supervisor.signal(read_key(message), read_number(message, "number"))
         elif deed == "settle":
-            self._roster.settle(read_key(message))
+            self._supervisor.settle(read_key(message))
         elif deed == "recall":
-            self._roster.recall(read_key(message))
+            self._supervisor.recall(read_key(message))
         elif deed == "answered":
-            self._roster.leases.answered(read_number(message, "at_ms") / 1000, clock.boot_s())
+            self._supervisor.leases.answered(read_number(message, "at_ms") / 1000, clock.boot_s())
         elif deed in ("shutdown", "renounce"):
             self._renounced = self._renounced or deed == "renounce"
             self._close()
@@ -182,13 +182,13 @@ class Loop:
     def _close(self) -> None:
         """End every task, then leave."""
         self._closing = True
-        self._roster.stop_all()
+        self._supervisor.stop_all()
 
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def _make_durable(self) -> None:
         """Starts and ends of this turn, in one wait."""
-        if not self._roster.recorded and not self._roster.overs:
+        if not self._supervisor.recorded and not self._supervisor.overs:
             return
         try:
             if not self._disk_error:
@@ -199,12 +199,12 @@ class Loop:
         except OSError as error:
             self._disk_failed(error)
         if self._disk_error:
-            self._roster.records_failed(self._disk_error)
+            self._supervisor.records_failed(self._disk_error)
             return
-        self._roster.records_are_durable()
+        self._supervisor.records_are_durable()
         if not self._greet:
-            self._roster.news += ({"say": "over", **over} for over in self._roster.overs)
-        self._roster.overs.clear()
+            self._supervisor.news += ({"say": "over", **over} for over in self._supervisor.overs)
+        self._supervisor.overs.clear()
 
     def _renounce(self) -> None:
         """Nothing runs any more, and no end is told to anybody: the next runner finds an empty journal."""
@@ -234,17 +234,17 @@ class Loop:
         if self._greet and self._channel.talking >= 0:
             self._say_inventory()
         else:
-            for news in self._roster.news:
+            for news in self._supervisor.news:
                 self._channel.say(news)
         self._greet = False
-        self._roster.news.clear()
+        self._supervisor.news.clear()
         self._channel.flush()
 
     def _say_inventory(self) -> None:
         """P3. What isn't durable isn't in `ends`."""
-        waiting = {over["key"] for over in self._roster.overs}
+        waiting = {over["key"] for over in self._supervisor.overs}
         ends = [over for over in self._journal.offered_ends() if over["key"] not in waiting]
-        tasks = list(self._roster.inventory())
+        tasks = list(self._supervisor.inventory())
         kept = self._journal.kept()
         parts = max(-(-max(len(ends), len(tasks)) // INVENTORY_PART_MAX), -(-len(kept) // KEPT_PART_MAX), 1)
         for part in range(parts):
@@ -257,7 +257,7 @@ class Loop:
             "say": "inventory",
             "pid": os.getpid(),
             "boot_id": procfs.boot_id(),
-            "notes": self._roster.cgroups.notes,
+            "notes": self._supervisor.cgroups.notes,
             "guarded": self._guard is not None,
             "tasks": tasks[cut],
             "ends": ends[cut],
@@ -275,7 +275,7 @@ class Loop:
     # --- now and then -------------------------------------------------------------------------------------------
 
     def _housekeep(self) -> None:
-        self._roster.shelf.tidy()
+        self._supervisor.output_retention.tidy()
         now_s = clock.boot_s()
         if self._channel.talking >= 0:
             self._alone_since_s = now_s
@@ -286,11 +286,11 @@ class Loop:
             self._housekeeping_at_s = now_s + _HOUSEKEEPING_S
             oldest_ms = clock.wall_ms() - self._settings.ends_kept_s * 1000
             gone = self._journal.forget(self._settings.ends_max, oldest_ms)
-            self._roster.shelf.forget(gone, self._roster.tasks)
+            self._supervisor.output_retention.forget(gone, self._supervisor.tasks)
             give_back_memory()
 
     def _may_leave(self) -> bool:
-        if self._roster.tasks or self._roster.overs or self._roster.recorded:
+        if self._supervisor.tasks or self._supervisor.overs or self._supervisor.recorded:
             return False
         if self._closing or self._term or self._unguarded:
             return True
@@ -298,7 +298,7 @@ class Loop:
 
     # --- descriptors and signals --------------------------------------------------------------------------------
 
-    def _watch(self, descriptor: int, task: Task) -> None:
+    def _watch(self, descriptor: int, task: RunnerTask) -> None:
         self._watched[descriptor] = task
         self._epoll.register(descriptor, select.EPOLLIN)
 
@@ -328,7 +328,7 @@ class Loop:
         self._epoll.unregister(guard.descriptor)
         os.close(guard.descriptor)
         self._guard, self._unguarded = None, True
-        self._roster.news.append({"say": "unguarded"})
+        self._supervisor.news.append({"say": "unguarded"})
 
     def _terminated(self, number: int, frame: object) -> None:
         self._term = True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Final, Literal, TypedDict
 
-    class StartOrder(TypedDict):
+    class StartInstruction(TypedDict):
         """Start one task. Exactly one of `shell` and `argv` isn't empty."""
 
         do: Literal["start"]
@@ -96,7 +96,7 @@ def parse_key(text: str) -> tuple[int, int, int]:
     return int(parts[0]), int(parts[1]), int(parts[2])
 
 
-def read_start(message: Mapping[str, object]) -> StartOrder:
+def read_start(message: Mapping[str, object]) -> StartInstruction:
     """The order in a `start`. Raises BadFrame when a field is missing or of another type."""
     key, argv, env, gpus = _text(message, "key"), message.get("argv"), message.get("env"), message.get("gpus")
     parse_key(key)

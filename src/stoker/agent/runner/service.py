@@ -11,7 +11,7 @@ import os
 
 from stoker.agent.runner.journal import JournalDamaged
 from stoker.agent.runner.log import complain
-from stoker.agent.runner.loop import Loop
+from stoker.agent.runner.loop import RunnerLoop
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.protocol import LOCK_NAME
 
@@ -30,7 +30,7 @@ def serve(settings: RunnerSettings, guard: Guard | None) -> int:
             return 3
         if guard is not None:
             guard.succeed()
-        loop = Loop(settings, guard)
+        loop = RunnerLoop(settings, guard)
     except JournalDamaged as error:
         complain(str(error))
         return 4

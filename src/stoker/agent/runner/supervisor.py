@@ -16,14 +16,14 @@ from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.collector import Outputs
 from stoker.agent.runner.output.copier import Pipes
 from stoker.agent.runner.output.copies import Copies
-from stoker.agent.runner.output.retention import Shelf
+from stoker.agent.runner.output.retention import OutputRetention
 from stoker.agent.runner.output.spool import Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotBecome, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, Group
-from stoker.agent.runner.process.launch import CannotStart, Launch, answer_of, port_obstacle
+from stoker.agent.runner.process.launch import CannotStart, Launch, answer_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
-from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Task
+from stoker.agent.runner.task import ENDING, RUNNING, STARTING, RunnerTask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.journal import Journal, StartRecord
-    from stoker.agent.runner.protocol import OverFields, StartOrder, TaskFields
+    from stoker.agent.runner.protocol import OverFields, StartInstruction, TaskFields
     from stoker.agent.runner.settings import RunnerSettings
 
-    Watch = Callable[[int, Task], None]
+    Watch = Callable[[int, RunnerTask], None]
 
 _SIGNALS: Final = range(1, 65)
 
 
-class Roster:
+class Supervisor:
     """Every task from its start record to its end record."""
 
     def __init__(
@@ -51,19 +51,19 @@ class Roster:
         self._watch = watch
         self._unwatch = unwatch
         self.cgroups = Cgroups(settings.data_dir, settings.tree)
-        self.shelf = Shelf(settings.data_dir, settings.spool_bytes_max)
+        self.output_retention = OutputRetention(settings.data_dir, settings.spool_bytes_max)
         self._trees = Trees()
         self._boot_id = procfs.boot_id()
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, RunnerTask] = {}
         self.leases = Leases()
-        self.recorded: list[Task] = []
+        self.recorded: list[RunnerTask] = []
         """Starts whose record isn't durable yet."""
-        self.ready: deque[Task] = deque()
+        self.ready: deque[RunnerTask] = deque()
         """Starts whose record is."""
         self._copies = Copies(self._trees, watch, unwatch, self.ready.append)
-        self._outputs = Outputs(self.shelf, unwatch)
-        self._ending: dict[str, Task] = {}
+        self._outputs = Outputs(self.output_retention, unwatch)
+        self._ending: dict[str, RunnerTask] = {}
         self.overs: list[OverFields] = []
         """Ends whose record isn't durable yet."""
         self.news: list[dict[str, object]] = []
@@ -75,7 +75,7 @@ class Roster:
 
     # --- told by the agent --------------------------------------------------------------------------------------
 
-    def start(self, order: StartOrder) -> None:
+    def start(self, order: StartInstruction) -> None:
         key = order["key"]
         if self._journal.knows(key):
             self._answer_known(key)
@@ -83,7 +83,7 @@ class Roster:
         mark = f"{key}.{os.urandom(8).hex()}"
         folders = self.cgroups.planned(key, order["memory_mb"])
         group = Group(folders, order["memory_mb"] if self.cgroups.memory else 0) if folders else None
-        task = self.tasks[key] = Task(key, mark, order["gpus"], group)
+        task = self.tasks[key] = RunnerTask(key, mark, order["gpus"], group)
         task.order = order
         self.leases.add(key, order["lease_ms"])
         self._journal.start(task.start_record(self._boot_id, folders))
@@ -176,15 +176,15 @@ class Roster:
             except OSError as error:
                 self._fail(task, "never_started", f"this node can't start it: {error}")
 
-    def _launch(self, task: Task, order: StartOrder) -> None:
+    def _launch(self, task: RunnerTask, order: StartInstruction) -> None:
         """Raises CannotStart, CannotBecome, OSError."""
         whoever = actor(order["user"], self._settings.node, allow_root=order["allow_root"])
         if order["workdir"] and not order["workdir"].startswith("/"):
             raise CannotStart(f"the working directory {order['workdir'][:200]!r} isn't an absolute path")
-        obstacle = port_obstacle(order["probe_port"]) if order["probe_port"] else ""
+        obstacle = port_conflict(order["probe_port"]) if order["probe_port"] else ""
         if obstacle:
             raise CannotStart(obstacle, "port_taken")
-        workdir = order["workdir"] or self.shelf.workdir(task.key)
+        workdir = order["workdir"] or self.output_retention.workdir(task.key)
         if not order["workdir"]:
             whoever.owns(workdir)
         if not self._copies.opened(task, order, workdir, whoever):
@@ -192,13 +192,13 @@ class Roster:
         launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir, whoever)
         # A later runner takes a task without this file for never started: it is made before the process is.
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
-        task.spool = Spool(self.shelf.output(task.key), *limits)
+        task.spool = Spool(self.output_retention.output(task.key), *limits)
         if task.tree.group is not None:
             task.tree.group.make()
-            launch.doors = task.tree.group.doors()
+            launch.cgroup_entry = task.tree.group.cgroup_entry()
         self._fork(task, launch)
 
-    def _fork(self, task: Task, launch: Launch) -> None:
+    def _fork(self, task: RunnerTask, launch: Launch) -> None:
         pipes = task.copier.pipes if task.copier else Pipes()
         task.tree.born_s = clock.boot_s()
         task.tree.pipe = os.fstat(pipes.output).st_ino
@@ -216,7 +216,7 @@ class Roster:
         self._watch(task.output, task)
         self._watch(task.answer, task)
 
-    def hear(self, descriptor: int, task: Task) -> None:
+    def hear(self, descriptor: int, task: RunnerTask) -> None:
         """One of the task's descriptors is readable."""
         if descriptor == task.answer:
             self.hear_answer(task)
@@ -225,7 +225,7 @@ class Roster:
         elif task.copier is not None and descriptor == task.copier.line.fileno():
             self._copies.hear(task)
 
-    def hear_answer(self, task: Task) -> None:
+    def hear_answer(self, task: RunnerTask) -> None:
         reason = answer_of(task.answer, task.said)
         if reason is None:
             return
@@ -240,7 +240,7 @@ class Roster:
             task.phase, task.started_at = RUNNING, clock.wall_ms()
             self._say_running(task)
 
-    def _say_running(self, task: Task) -> None:
+    def _say_running(self, task: RunnerTask) -> None:
         self.news.append({"say": "running", "key": task.key, "pid": task.tree.pid, "at": task.started_at})
 
     # --- ending -------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Roster:
             for task in self._ending.values():
                 task.check_s = now_s
 
-    def _leader_ended(self, task: Task, status: int, now_s: float) -> None:
+    def _leader_ended(self, task: RunnerTask, status: int, now_s: float) -> None:
         if task.answer >= 0:
             self.hear_answer(task)
         termination.leader_ended(task, status, now_s)
@@ -299,14 +299,14 @@ class Roster:
         """When `advance` is due, in seconds since boot. Infinity = not before something happens."""
         return min((task.check_s for task in self._ending.values()), default=float("inf"))
 
-    def _fail(self, task: Task, cause: str, error: str) -> None:
+    def _fail(self, task: RunnerTask, cause: str, error: str) -> None:
         """It ends without ever having had a process."""
         task.order, task.cause, task.error = None, cause, error
         if task.tree.group is not None:
             task.tree.group.remove()
         self._over(task)
 
-    def _over(self, task: Task) -> None:
+    def _over(self, task: RunnerTask) -> None:
         """Its tree is gone. Reported once its end record is durable."""
         self._outputs.drain(task)
         if task.answer >= 0:
@@ -322,27 +322,27 @@ class Roster:
         over: OverFields = {"key": task.key, "gpus": task.gpus, "started_at": task.started_at, "end": end}
         self._journal.end(over)
         self.overs.append(over)
-        self.shelf.ended(task.key, self.tasks)
+        self.output_retention.ended(task.key, self.tasks)
 
     # --- what an earlier runner left ----------------------------------------------------------------------------
 
     def inherit(self) -> None:
         """Answer for every open record: end what it has, then say what became of it."""
         known = [*self._journal.open, *self._journal.offered, *self._journal.settled]
-        self.shelf.recount(known)
+        self.output_retention.recount(known)
         records = list(self._journal.open.values())
         self.cgroups.sweep({folder for record in records for folder in record["groups"]})
         for record in records:
-            task = Task(record["key"], record["mark"], record["gpus"], None)
+            task = RunnerTask(record["key"], record["mark"], record["gpus"], None)
             self.tasks[task.key] = task
             if record["boot"] != self._boot_id:
                 self._fail(task, "node_rebooted", "the node was rebooted while it ran")
-            elif not record["pid"] and not spool.exists(self.shelf.output(task.key)):
+            elif not record["pid"] and not spool.exists(self.output_retention.output(task.key)):
                 self._fail(task, "never_started", "the runner was killed before it started its process")
             else:
                 self._sweep(task, record)
 
-    def _sweep(self, task: Task, record: StartRecord) -> None:
+    def _sweep(self, task: RunnerTask, record: StartRecord) -> None:
         task.cause = "runner_lost"
         task.error = "the node's runner was killed while it ran; what was left of it was ended"
         task.started_at = record["at"]

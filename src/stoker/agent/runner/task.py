@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.output.copier import Copier
     from stoker.agent.runner.output.spool import Spool
     from stoker.agent.runner.process.cgroup import Group
-    from stoker.agent.runner.protocol import EndFields, StartOrder
+    from stoker.agent.runner.protocol import EndFields, StartInstruction
 
 STARTING: Final = "starting"
 RUNNING: Final = "running"
@@ -28,7 +28,7 @@ TERMINATED: Final = 1
 KILLED: Final = 2
 
 
-class Task:
+class RunnerTask:
     """One task from its start record to its end record."""
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Task:
         self.tree = Tree(key, mark, group)
         self.phase = STARTING
         self.started_at = 0
-        self.order: StartOrder | None = None
+        self.order: StartInstruction | None = None
         """Until it is launched."""
         self.answer = -1
         """Pipe on which the child says whether it became the program."""

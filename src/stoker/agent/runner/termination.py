@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.process.tree import Trees
-    from stoker.agent.runner.task import Task
+    from stoker.agent.runner.task import RunnerTask
 
 LINGER_S: Final = 0.2
 LEFTOVER_GRACE_S: Final = 2.0
@@ -30,7 +30,7 @@ _RECHECK_FIRST_S: Final = 0.005
 _RECHECK_MAX_S: Final = 1.0
 
 
-def leader_ended(task: Task, status: int, now_s: float) -> None:
+def leader_ended(task: RunnerTask, status: int, now_s: float) -> None:
     """Its leader was reaped."""
     task.status = status
     if task.phase != ENDING:
@@ -39,7 +39,7 @@ def leader_ended(task: Task, status: int, now_s: float) -> None:
         task.check_s = now_s
 
 
-def stop(task: Task, grace_s: float, trees: Trees, now_s: float) -> None:
+def stop(task: RunnerTask, grace_s: float, trees: Trees, now_s: float) -> None:
     """E2, E4."""
     if task.phase != ENDING:
         task.cause = "stopped"
@@ -55,19 +55,19 @@ def stop(task: Task, grace_s: float, trees: Trees, now_s: float) -> None:
         _kill(task, trees, now_s)
 
 
-def lapse(task: Task, words: str, now_s: float) -> None:
+def lapse(task: RunnerTask, words: str, now_s: float) -> None:
     """Its lease is over, and it is to be killed together with others. E4 holds here too."""
     if task.phase != ENDING:
         task.cause, task.error = "lease_ended", words
     _enter(task, KILLED, now_s, now_s)
 
 
-def inherit(task: Task, trees: Trees, now_s: float) -> None:
+def inherit(task: RunnerTask, trees: Trees, now_s: float) -> None:
     """An earlier runner left it: nobody will learn its exit code, so nothing of it may go on."""
     _kill(task, trees, now_s)
 
 
-def advance(task: Task, trees: Trees, now_s: float) -> bool:
+def advance(task: RunnerTask, trees: Trees, now_s: float) -> bool:
     """One check of a task in `ending`. True when it is over; else `check_s` says when to look again."""
     if trees.gone(task.tree):
         return True
@@ -85,17 +85,17 @@ def advance(task: Task, trees: Trees, now_s: float) -> bool:
     return False
 
 
-def _terminate(task: Task, trees: Trees, grace_s: float, now_s: float) -> None:
+def _terminate(task: RunnerTask, trees: Trees, grace_s: float, now_s: float) -> None:
     _enter(task, TERMINATED, now_s + grace_s, now_s)
     trees.signal(task.tree, signal.SIGTERM, signal.SIGCONT)  # one that is stopped must wake to hear the first
 
 
-def _kill(task: Task, trees: Trees, now_s: float) -> None:
+def _kill(task: RunnerTask, trees: Trees, now_s: float) -> None:
     _enter(task, KILLED, now_s, now_s)
     trees.kill(task.tree)
 
 
-def _enter(task: Task, step: int, until_s: float, now_s: float) -> None:
+def _enter(task: RunnerTask, step: int, until_s: float, now_s: float) -> None:
     task.phase = ENDING
     task.step = step
     task.step_until_s = until_s

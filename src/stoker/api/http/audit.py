@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stoker.api.http.audit_actions import READ
 from stoker.api.http.contract import json_content, route
-from stoker.api.http.responses import caller_of, json_answer, query_of
+from stoker.api.http.responses import caller_of, json_response, query_of
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.audit import OK, REFUSED, UNCHANGED, AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError, refuse
@@ -24,7 +24,7 @@ from stoker.control.queries.job_lookup import record_of
 from stoker.ports import HistoryFailed
 from stoker.wire.rest.audit import AUDIT_MAX, AuditAsked, AuditListView, audit_view
 from stoker.wire.status import STATUSES
-from stoker.wire.timestamp import parse_moment
+from stoker.wire.timestamp import parse_timestamp
 from stoker.wire.versions import API_PREFIX
 
 _REFUSALS: Final = (
@@ -49,7 +49,7 @@ def routes(control: ControlPlane) -> APIRouter:
         if asked.tenant and not rows and not asked.after:
             check_tenant(control.committer.state, asked.tenant)
         following = str(rows[limit - 1].key) if len(rows) > limit else None
-        return json_answer(audit_view(rows[:limit], limit, following))
+        return json_response(audit_view(rows[:limit], limit, following))
 
     return router
 
@@ -71,8 +71,8 @@ async def newest_rows(control: ControlPlane, query: AuditQuery, below: int, most
 async def _query(control: ControlPlane, asked: AuditAsked) -> AuditQuery:
     now = control.committer.now()
     return AuditQuery(
-        since=Instant(parse_moment(asked.since, now)) if asked.since else NEVER,
-        until=Instant(parse_moment(asked.until, now)) if asked.until else NEVER,
+        since=Instant(parse_timestamp(asked.since, now)) if asked.since else NEVER,
+        until=Instant(parse_timestamp(asked.until, now)) if asked.until else NEVER,
         by=asked.by,
         action=_action(asked.action),
         outcome=_outcome(asked.outcome),

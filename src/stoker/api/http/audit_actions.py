@@ -8,7 +8,7 @@ from typing import Final
 
 from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.errors import StokerError
-from stoker.control.audit_actions import Asked
+from stoker.control.audit_actions import AuditAction
 from stoker.control.audit_trail import ASK
 from stoker.wire.versions import API_PREFIX
 
@@ -41,7 +41,7 @@ _CHANGES: Final[Mapping[tuple[str, str, str], str]] = {
 """By method, noun, and what follows the name."""
 
 
-def asked_by(method: str, path: str) -> Asked:
+def audit_action_of(method: str, path: str) -> AuditAction:
     """Never what was in a query or a body."""
     noun, _, rest = path.removeprefix(API_PREFIX).strip("/").partition("/")
     name, _, tail = rest.partition("/")
@@ -49,8 +49,8 @@ def asked_by(method: str, path: str) -> Asked:
     if action == READ and noun in ("jobs", "tasks") and tail:
         action = f"{READ}_{tail.partition('/')[0][:20]}"
     if noun not in ("jobs", "tasks") or not name:
-        return Asked(action, name if action in _CHANGES.values() else path.removeprefix(API_PREFIX))
+        return AuditAction(action, name if action in _CHANGES.values() else path.removeprefix(API_PREFIX))
     try:
-        return Asked(action, name, parse_job_ref(name))
+        return AuditAction(action, name, parse_job_ref(name))
     except StokerError:
-        return Asked(action, name)
+        return AuditAction(action, name)

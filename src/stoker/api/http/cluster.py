@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from stoker.api.http.contract import json_content, route
 from stoker.api.http.gpus import count_gpus, known_nodes
-from stoker.api.http.responses import json_answer, query_of
+from stoker.api.http.responses import json_response, query_of
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, NodeState
 from stoker.brain.state.cluster import ClusterState
 from stoker.control.control_plane import ControlPlane
@@ -22,7 +22,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def cluster_status(request: Request) -> Response:
         """Show the cluster in numbers."""
         query_of(request, NoQuery)
-        return json_answer(cluster_view(control))
+        return json_response(cluster_view(control))
 
     return router
 

@@ -88,12 +88,12 @@ class Connections:
     def __init__(self, connections_max: int, admit: Admit = lambda connection: None) -> None:
         self.connections_max = connections_max
         self.admit = admit
-        self._open: set[Connection] = set()
-        self._owing: dict[Connection, float] = {}
+        self._open: set[HttpConnection] = set()
+        self._owing: dict[HttpConnection, float] = {}
         """Since when each owes us something, the oldest first."""
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def add(self, connection: "Connection") -> bool:
+    def add(self, connection: "HttpConnection") -> bool:
         """N2. False = there is no place for it."""
         if len(self._open) >= self.connections_max:
             oldest = next(iter(self._owing), None)
@@ -104,11 +104,11 @@ class Connections:
         self._open.add(connection)
         return True
 
-    def remove(self, connection: "Connection") -> None:
+    def remove(self, connection: "HttpConnection") -> None:
         self._open.discard(connection)
         self._owing.pop(connection, None)
 
-    def owes(self, connection: "Connection") -> None:
+    def owes(self, connection: "HttpConnection") -> None:
         """From now on, whatever was before."""
         if connection in self._open:
             self._owing.pop(connection, None)
@@ -116,7 +116,7 @@ class Connections:
             if self._sweeper is None:
                 self._sweeper = connection.loop.call_later(SWEEP_S, self._sweep, connection.loop)
 
-    def owes_nothing(self, connection: "Connection") -> None:
+    def owes_nothing(self, connection: "HttpConnection") -> None:
         self._owing.pop(connection, None)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -129,7 +129,7 @@ class Connections:
         self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if self._owing else None
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """One of them."""
 
     def __init__(

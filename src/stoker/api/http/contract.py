@@ -29,7 +29,7 @@ JOB: Final = (
     *("bad_job_id", "bad_array", "several_jobs"),
     *("job_unknown", "member_unknown", "job_forgotten", "not_an_array"),
 )
-RECALLED: Final = (*JOB, "history_unavailable")
+LOOKUP: Final = (*JOB, "history_unavailable")
 """What a route refuses with that shows jobs which the state may have forgotten."""
 LISTED: Final = ("unknown_state", "history_unavailable")
 LIST: Final = (*LISTED, "unknown_tenant", "bad_job_id", "bad_array", "bad_moment", "job_unknown")

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import json_content, route
-from stoker.api.http.responses import caller_of, json_answer
+from stoker.api.http.responses import caller_of, json_response
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.control import ControlView
@@ -18,7 +18,7 @@ def routes(control: ControlPlane) -> APIRouter:
     @router.get("", **route(json_content(ControlView)))
     async def show(request: Request) -> Response:
         """Show what this control plane is among those of its cluster."""
-        return json_answer(_view(control))
+        return json_response(_view(control))
 
     @router.post("/promote", **route(json_content(ControlView), refusals=("promotion_refused",)))
     async def promote(request: Request) -> Response:
@@ -28,7 +28,7 @@ def routes(control: ControlPlane) -> APIRouter:
             hint = "failover.enabled is false: there is only this one, and it is active"
             raise StokerError(refuse("promotion_refused", "this control plane is not one of several", hint))
         await control.pair.promote(caller_of(request).principal)
-        return json_answer(_view(control))
+        return json_response(_view(control))
 
     return router
 

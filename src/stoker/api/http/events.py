@@ -22,13 +22,13 @@ from starlette.responses import Response
 from stoker.api.http.contract import route
 from stoker.api.http.guard import is_head
 from stoker.api.http.responses import caller_of, query_of
-from stoker.api.http.stream_limits import EndlessAnswer, Readers
+from stoker.api.http.stream_limits import EndlessResponse, StreamLimit
 from stoker.brain.domain.errors import refuse
 from stoker.brain.domain.ids import Position
 from stoker.control.access import token_unknown
 from stoker.control.control_plane import ControlPlane
 from stoker.control.feed import Entry, FeedLost
-from stoker.control.queries.event_visibility import Heard, drop
+from stoker.control.queries.event_visibility import VisibleEvents, drop
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.event import EventQuery, event_view
 from stoker.wire.rest.problem import problem_of
@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["events"])
-    readers = Readers(STREAMS_MAX, "follow the events", "close some, or read the lists instead")
+    readers = StreamLimit(STREAMS_MAX, "follow the events", "close some, or read the lists instead")
 
     @router.get(
         "/events",
@@ -64,8 +64,8 @@ def routes(control: ControlPlane) -> APIRouter:
         after = _position(request.headers.get("last-event-id", "") or query.after)
         if is_head(request):
             return Response(media_type=MEDIA_TYPE)
-        heard = Heard(control, caller, control.committer.feed.subscribe(after))
-        return EndlessAnswer(
+        heard = VisibleEvents(control, caller, control.committer.feed.subscribe(after))
+        return EndlessResponse(
             readers,
             caller,
             messages(heard, partial(control.access.watch, caller)),
@@ -76,7 +76,7 @@ def routes(control: ControlPlane) -> APIRouter:
     return router
 
 
-async def messages(heard: Heard, revoked: Watch) -> AsyncGenerator[bytes, None]:
+async def messages(heard: VisibleEvents, revoked: Watch) -> AsyncGenerator[bytes, None]:
     """The stream, until its reader goes away, falls behind or may not listen any more, or the control plane stops."""
     over, upcoming = asyncio.ensure_future(revoked()), asyncio.ensure_future(heard.next())
     try:

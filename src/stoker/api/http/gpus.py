@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import json_content, route
-from stoker.api.http.responses import caller_of, json_answer, query_of
+from stoker.api.http.responses import caller_of, json_response, query_of
 from stoker.brain.domain.ids import GpuUuid, JobId
-from stoker.brain.domain.node import Node, Stray
+from stoker.brain.domain.node import Node, OrphanTask
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.control.access import Sight
+from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.gpu import GpuListView, GpuStatus, GpuView, gpu_id
 from stoker.wire.rest.instant import iso
@@ -39,10 +39,10 @@ def routes(control: ControlPlane) -> APIRouter:
         """List the GPUs of every node that wasn't forgotten."""
         query_of(request, NoQuery)
         state = control.committer.state
-        sees, now = Sight(state, caller_of(request)), control.clock.now()
+        sees, now = JobVisibility(state, caller_of(request)), control.clock.now()
         gpus = [gpu for node in known_nodes(state) for gpu in gpus_of(state, node, now, sees)]
         counts = count_gpus(state)
-        return json_answer(
+        return json_response(
             GpuListView(
                 total=counts.total,
                 idle=counts.idle,
@@ -61,7 +61,7 @@ def known_nodes(state: ClusterState) -> Iterator[Node]:
     return (state.nodes[name] for name in sorted(state.nodes) if not state.nodes[name].forgotten)
 
 
-def gpus_of(state: ClusterState, node: Node, now: Instant, sees: Sight) -> list[GpuView]:
+def gpus_of(state: ClusterState, node: Node, now: Instant, sees: JobVisibility) -> list[GpuView]:
     """Which job has a GPU is shown to those who see that job in full."""
     held, status_of = _held(state, node), _statuses(state, node)
     named = {uuid: str(job) for uuid, job in held.items() if is_seen(state, job, sees)}
@@ -86,7 +86,7 @@ def gpus_of(state: ClusterState, node: Node, now: Instant, sees: Sight) -> list[
     ]
 
 
-def is_seen(state: ClusterState, job: JobId, sees: Sight) -> bool:
+def is_seen(state: ClusterState, job: JobId, sees: JobVisibility) -> bool:
     """Is this job seen in full? One that nobody remembers only by those who see everything."""
     if sees.is_whole:
         return True
@@ -113,7 +113,7 @@ def _free(state: ClusterState, node: Node) -> frozenset[GpuUuid]:
     return frozenset(gpu.uuid for gpu in free.gpus) if free else frozenset()
 
 
-def _quarantined(node: Node) -> dict[GpuUuid, Stray]:
+def _quarantined(node: Node) -> dict[GpuUuid, OrphanTask]:
     return {uuid: stray for stray in node.strays if stray.unproved for uuid in stray.gpus}
 
 
@@ -132,7 +132,7 @@ def _statuses(state: ClusterState, node: Node) -> Callable[[GpuUuid], GpuStatus]
     return status_of
 
 
-def _quarantine_note(state: ClusterState, node: Node, stray: Stray, sees: Sight) -> str:
+def _quarantine_note(state: ClusterState, node: Node, stray: OrphanTask, sees: JobVisibility) -> str:
     job = state.jobs.get(stray.job)
     named = f"job {job.label if job else stray.job}" if is_seen(state, stray.job, sees) else "a job"
     return (

@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stoker.api.http.audit_actions import asked_by
+from stoker.api.http.audit_actions import audit_action_of
 from stoker.api.http.connections import came_by_socket, check_peer
 from stoker.api.http.cors import answer_preflight, is_preflight, naming
-from stoker.api.http.responses import CALLER, problem_answer
+from stoker.api.http.responses import CALLER, problem_response
 from stoker.api.http.roles import NOBODY, OPEN, check_role
 from stoker.api.http.standby import marked, must_be_active
 from stoker.brain.domain.access import OWNER, Caller
@@ -56,14 +56,14 @@ class _Said(NamedTuple):
     """Whose page a browser says that asks; of one who follows a link nothing."""
 
 
-class Guard:
+class AccessMiddleware:
     """The outermost layer of the application."""
 
     def __init__(self, app: ASGIApp, control: ControlPlane) -> None:
         self._app = app
         self._control = control
         self._access = control.access
-        self._rates = control.rates
+        self._rate_limit = control.rates
         http = control.settings.http
         self._names_loopback = control.access.open_to_owner and is_loopback_address(http.host)
         # Where no token is wanted, a page that may ask could do whatever the owner can.
@@ -88,10 +88,10 @@ class Guard:
             scope[CALLER] = self._admitted(scope, said)
         except StokerError as fault:
             self._note(scope, said, fault.refusal)
-            await problem_answer(fault.refusal)(scope, receive, send)
+            await problem_response(fault.refusal)(scope, receive, send)
             return
         if standby is not None and must_be_active(scope):
-            await problem_answer(not_active(standby))(scope, receive, send)
+            await problem_response(not_active(standby))(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             await self._app({**scope, "method": "GET", _HEAD: True}, receive, _without_body(send))
@@ -110,7 +110,7 @@ class Guard:
         if path in self._open or method == "OPTIONS":  # OPTIONS only says which methods there are
             return NOBODY
         caller = self._access.caller(said.authorization)
-        self._rates.take(caller.principal)
+        self._rate_limit.take(caller.principal)
         check_role(caller, method, path)
         return caller
 
@@ -119,7 +119,7 @@ class Guard:
         known = refusal.code in ("not_allowed", "rate_limited")
         caller = self._access.caller(said.authorization) if known else NOBODY
         self._control.audit_trail.refused(
-            caller.principal, asked_by(scope["method"], scope["path"]), refusal, self._control.committer.now()
+            caller.principal, audit_action_of(scope["method"], scope["path"]), refusal, self._control.committer.now()
         )
 
     def _foreign(self, said: _Said) -> Refusal | None:

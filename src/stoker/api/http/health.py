@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import json_content, route
-from stoker.api.http.responses import json_answer
+from stoker.api.http.responses import json_response
 from stoker.api.http.state_metrics import gauges
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.control_plane import ControlPlane
@@ -36,7 +36,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def health(request: Request) -> Response:
         """Say that the process serves."""
         state = control.committer.state
-        return json_answer(HealthView(version=PRODUCT, cluster_id=state.cluster_id, epoch=state.epoch))
+        return json_response(HealthView(version=PRODUCT, cluster_id=state.cluster_id, epoch=state.epoch))
 
     for path in ("/health", f"{API_PREFIX}/health"):
         router.get(path, **route(json_content(HealthView)))(health)
@@ -49,7 +49,7 @@ def routes(control: ControlPlane) -> APIRouter:
         await _check_log(control)
         _check_loop(control)
         age_s = round(control.loop.last_pass_age_s(), 3)
-        return json_answer(ReadyView(last_pass_age_s=age_s, position=control.committer.durable))
+        return json_response(ReadyView(last_pass_age_s=age_s, position=control.committer.durable))
 
     @router.get("/metrics", **route({"text/plain": {"schema": {"type": "string"}}}))
     async def metrics(request: Request) -> Response:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, JOB, Content, json_content, one_of, route
-from stoker.api.http.responses import body_of, caller_of, json_answer, raw_json
+from stoker.api.http.responses import body_of, caller_of, json_response, raw_json
 from stoker.api.http.row_cache import drawn
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, member_id, parse_job_ref
@@ -30,16 +30,16 @@ from stoker.brain.state.events.job import (
     MembersCancelled,
 )
 from stoker.brain.state.events.union import Event
-from stoker.control.access import Sight, check_change
+from stoker.control.access import JobVisibility, check_change
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import Seen, members_named, seen, shown
+from stoker.control.queries.job_details import ListedJobs, job_details, listed_jobs, members_named
 from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.job import JobsToldView, JobView, Shown, SignalBody, job_view
+from stoker.wire.rest.job import JobDetails, JobsToldView, JobView, SignalBody, job_view
 from stoker.wire.rest.query import NoBody
 from stoker.wire.signals import parse_signal
 from stoker.wire.versions import API_PREFIX
 
-Order = Cancel | Hold | Release | Requeue | SignalJob
+JobCommand = Cancel | Hold | Release | Requeue | SignalJob
 _REQUEUE: Final = (
     *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
     *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full"),
@@ -52,12 +52,12 @@ def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
     shapes = one_of(JobView, JobsToldView)
 
-    async def answered(request: Request, order: Callable[[Principal, JobRef], Order]) -> Response:
+    async def answered(request: Request, order: Callable[[Principal, JobRef], JobCommand]) -> Response:
         caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
-        told = await tell(control, caller, order(caller.principal, target))
-        if isinstance(told, Shown):
-            return json_answer(job_view(told))
-        content = b",".join(await drawn(control, told.seen, Sight(control.committer.state, caller)))
+        told = await carry_out_operation(control, caller, order(caller.principal, target))
+        if isinstance(told, JobDetails):
+            return json_response(job_view(told))
+        content = b",".join(await drawn(control, told.seen, JobVisibility(control.committer.state, caller)))
         return raw_json(b'{"jobs":[%b],"total":%d,"changed":%d}' % (content, told.total, told.changed))
 
     @router.delete("/jobs/{job_id}", **route(shapes, path="job_id", refusals=(*JOB, "job_ended", *CHANGE)))
@@ -65,19 +65,19 @@ def routes(control: ControlPlane) -> APIRouter:
         """Cancel a job, an array or members of one. A job is final once its processes are proved gone."""
         return await answered(request, lambda by, target: Cancel(by=by, target=target))
 
-    @router.post("/jobs/{job_id}/hold", **_order(shapes, "job_ended", "job_live", "too_many_jobs"))
+    @router.post("/jobs/{job_id}/hold", **_operation_route(shapes, "job_ended", "job_live", "too_many_jobs"))
     async def hold(request: Request) -> Response:
         """Keep what waits from starting, until it is released."""
         await _no_body(request)
         return await answered(request, lambda by, target: Hold(by=by, target=target))
 
-    @router.post("/jobs/{job_id}/release", **_order(shapes, "not_held", "too_many_jobs"))
+    @router.post("/jobs/{job_id}/release", **_operation_route(shapes, "not_held", "too_many_jobs"))
     async def release(request: Request) -> Response:
         """Let what is held wait for its turn again."""
         await _no_body(request)
         return await answered(request, lambda by, target: Release(by=by, target=target))
 
-    @router.post("/jobs/{job_id}/requeue", **_order(shapes, *_REQUEUE))
+    @router.post("/jobs/{job_id}/requeue", **_operation_route(shapes, *_REQUEUE))
     async def requeue(request: Request) -> Response:
         """Run it once more: what is live is stopped first. Of a whole array the members that failed."""
         await _no_body(request)
@@ -100,7 +100,7 @@ def routes(control: ControlPlane) -> APIRouter:
     return router
 
 
-def _order(answer: Content, *refusals: str) -> dict[str, Any]:
+def _operation_route(answer: Content, *refusals: str) -> dict[str, Any]:
     """The route of an order that takes no body."""
     return route(answer, path="job_id", refusals=(*JOB, *BODY, *refusals, *CHANGE))
 
@@ -112,15 +112,17 @@ async def _no_body(request: Request) -> None:
         decode_body(NoBody, data)
 
 
-class ToldMany(NamedTuple):
+class OperationResults(NamedTuple):
     """Several members, as an order left them."""
 
-    seen: Seen
+    seen: ListedJobs
     total: int
     changed: int
 
 
-async def tell(control: ControlPlane, caller: Caller, order: Order) -> Shown | ToldMany:
+async def carry_out_operation(
+    control: ControlPlane, caller: Caller, order: JobCommand
+) -> JobDetails | OperationResults:
     """Carry an order out, durably.
 
     Raises: StokerError `token_unknown` or `not_allowed`, or as the brain refuses.
@@ -138,14 +140,14 @@ async def tell(control: ControlPlane, caller: Caller, order: Order) -> Shown | T
     return answer
 
 
-def _after(control: ControlPlane, ref: JobRef, events: Sequence[Event]) -> Shown | ToldMany:
+def _after(control: ControlPlane, ref: JobRef, events: Sequence[Event]) -> JobDetails | OperationResults:
     state = control.committer.state
     total = 1 if ref.members is None else count_of(ref.members)
     if total > 1:
-        return ToldMany(seen(control, members_named(state, ref)), total, _changed(state, events))
+        return OperationResults(listed_jobs(control, members_named(state, ref)), total, _changed(state, events))
     job = state.find(ref)
     assert job is not None, f"{ref} took an order and is gone"
-    return shown(control, job)
+    return job_details(control, job)
 
 
 def _changed(state: ClusterState, events: Sequence[Event]) -> int:

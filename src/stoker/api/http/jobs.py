@@ -7,19 +7,19 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, KEYED, LIST, RECALLED, SUBMIT, json_content, keyed, one_of, route
-from stoker.api.http.responses import body_of, caller_of, json_answer, names_several, query_of, raw_json
-from stoker.api.http.row_cache import Rows, drawn
+from stoker.api.http.contract import BODY, CHANGE, KEYED, LIST, LOOKUP, SUBMIT, json_content, keyed, one_of, route
+from stoker.api.http.responses import body_of, caller_of, json_response, names_several, query_of, raw_json
+from stoker.api.http.row_cache import RowCache, drawn
 from stoker.api.http.submit import Submitted, key_of, of_index, spec_for, submitted
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import count_of, parse_job_ref
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.job import JobSpec
-from stoker.control.access import Sight, may_read
+from stoker.control.access import JobVisibility, may_read
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import members_named, seen, shown, shown_to
+from stoker.control.queries.job_details import job_details, job_details_for, listed_jobs, members_named
 from stoker.control.queries.job_listing import filter_of, page_of, select
-from stoker.control.queries.job_lookup import job_recalled
+from stoker.control.queries.job_lookup import lookup_job
 from stoker.wire.rest.decode import decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
     ForgottenJobView,
@@ -40,7 +40,7 @@ BODIES_PER_TURN: Final = 256
 
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
-    rows = Rows(control)
+    rows = RowCache(control)
 
     @router.post(
         "/jobs",
@@ -73,15 +73,15 @@ def routes(control: ControlPlane) -> APIRouter:
         """List jobs, newest first."""
         return await _page(control, rows, caller_of(request), query_of(request, JobListQuery))
 
-    @router.get("/jobs/{job_id}", **route(one_of(JobView, JobsView), path="job_id", refusals=RECALLED))
+    @router.get("/jobs/{job_id}", **route(one_of(JobView, JobsView), path="job_id", refusals=LOOKUP))
     async def show(request: Request) -> Response:
         """Show one job, or several members of an array."""
         ref = parse_job_ref(request.path_params["job_id"])
         if not names_several(ref):
-            job = await job_recalled(request, control)
-            return json_answer(job_view(shown_to(control, caller_of(request), job)))
-        members = seen(control, members_named(control.committer.state, ref))
-        content = b",".join(await drawn(control, members, Sight(control.committer.state, caller_of(request))))
+            job = await lookup_job(request, control)
+            return json_response(job_view(job_details_for(control, caller_of(request), job)))
+        members = listed_jobs(control, members_named(control.committer.state, ref))
+        content = b",".join(await drawn(control, members, JobVisibility(control.committer.state, caller_of(request))))
         return raw_json(b'{"jobs":[%b],"total":%d}' % (content, count_of(ref.members or ())))
 
     return router
@@ -91,28 +91,28 @@ def _one(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
     if answer.forgotten:
         job_id = str(answer.forgotten[0])
         said = f"job {job_id} was submitted under this key, and ended so long ago that its record is gone"
-        return json_answer(ForgottenJobView(id=job_id, job_id=job_id, message=said), 201, answer.headers)
+        return json_response(ForgottenJobView(id=job_id, job_id=job_id, message=said), 201, answer.headers)
     (job,) = answer.seen.jobs
-    now = answer.seen.arrays.get(job.id) or shown(control, job)
+    now = answer.seen.arrays.get(job.id) or job_details(control, job)
     # A repeat may show what was submitted with another token of the same user.
     now = now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
-    return json_answer(job_view(now, submitted=True), 201, answer.headers)
+    return json_response(job_view(now, submitted=True), 201, answer.headers)
 
 
 async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
-    sees = Sight(control.committer.state, caller)
+    sees = JobVisibility(control.committer.state, caller)
     content = b",".join(await drawn(control, answer.seen, sees, submitted=True))
     total = len(answer.seen.jobs) + len(answer.forgotten)
     gone = b',"forgotten":[%b]' % b",".join(b'"%d"' % job for job in answer.forgotten) if answer.forgotten else b""
     return raw_json(b'{"jobs":[%b],"total":%d%b}' % (content, total, gone), 201, answer.headers)
 
 
-async def _page(control: ControlPlane, rows: Rows, caller: Caller, query: JobListQuery) -> Response:
-    sees = Sight(control.committer.state, caller)
+async def _page(control: ControlPlane, rows: RowCache, caller: Caller, query: JobListQuery) -> Response:
+    sees = JobVisibility(control.committer.state, caller)
     wanted = filter_of(query, control.committer.now(), sees)
     page = await page_of(control, query.limit, query.offset, query.after)
     found = await select(control, wanted, page)
-    content = b",".join(await rows.of(seen(control, found.jobs), sees))
+    content = b",".join(await rows.of(listed_jobs(control, found.jobs), sees))
     following = b"null" if found.last is None else b'"%d"' % found.last
     members = (content, found.total, page.limit, following)
     return raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)

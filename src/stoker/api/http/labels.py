@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, NODE, json_content, route
 from stoker.api.http.nodes import node_shown
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_answer, node_at
+from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, node_at
 from stoker.brain.domain.label import parse_taint
 from stoker.brain.domain.node import Node
 from stoker.brain.state.commands import LabelNode, TaintNode
@@ -26,7 +26,7 @@ def routes(control: ControlPlane) -> APIRouter:
     shown = json_content(NodeView)
 
     def answer(request: Request, node: Node) -> Response:
-        return json_answer(node_shown(control, request, node))
+        return json_response(node_shown(control, request, node))
 
     @router.post(
         "/nodes/{name}/labels",

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from stoker.api.http.connections import break_off
 from stoker.api.http.log_reading import LOOK_MAX_S, YET_TO_BEGIN, LogReading
-from stoker.api.http.stream_limits import EndlessAnswer, Readers
+from stoker.api.http.stream_limits import EndlessResponse, StreamLimit
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.report import LogChunk
@@ -47,7 +47,7 @@ class LogStreams:
 
     def __init__(self, control: ControlPlane) -> None:
         self._clock = control.clock
-        self.readers = Readers(STREAMS_MAX, "follow output", "ask with `wait_s` instead, again and again")
+        self.readers = StreamLimit(STREAMS_MAX, "follow output", "ask with `wait_s` instead, again and again")
 
     def open(self, reading: LogReading, *, head: bool) -> Response:
         """Raises: StokerError when there is nothing to follow, or `too_many_streams`."""
@@ -55,13 +55,13 @@ class LogStreams:
         headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if head:
             return Response(media_type=MEDIA_TYPE, headers=headers)
-        return _Stream(self.readers, reading.caller, _Output(reading, self._clock), headers)
+        return _LogStream(self.readers, reading.caller, _Output(reading, self._clock), headers)
 
 
-class _Stream(EndlessAnswer):
+class _LogStream(EndlessResponse):
     """The answer to one of them."""
 
-    def __init__(self, readers: Readers, caller: Caller, output: "_Output", headers: dict[str, str]) -> None:
+    def __init__(self, readers: StreamLimit, caller: Caller, output: "_Output", headers: dict[str, str]) -> None:
         super().__init__(readers, caller, output.parts(), headers, MEDIA_TYPE)
         self._output = output
 

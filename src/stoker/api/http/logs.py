@@ -22,7 +22,7 @@ from stoker.api.http.guard import is_head
 from stoker.api.http.log_follow import PIECE_BYTES, LogStreams
 from stoker.api.http.log_reading import LogReading
 from stoker.api.http.responses import caller_of, query_of
-from stoker.api.http.stream_limits import Readers
+from stoker.api.http.stream_limits import StreamLimit
 from stoker.brain.domain.report import LogChunk
 from stoker.control.access import Access
 from stoker.control.control_plane import ControlPlane
@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
-    untaken, streams = Untaken(), LogStreams(control)
-    waiters = Readers(FOLLOWERS_MAX, "wait for output", "close some, or try again in a second")
+    unsent_bytes, streams = UnsentBytes(), LogStreams(control)
+    waiters = StreamLimit(FOLLOWERS_MAX, "wait for output", "close some, or try again in a second")
 
     @router.get("/jobs/{job_id}/logs", **route(_TEXT, path="job_id", query=LogQuery, refusals=_REFUSALS))
     async def logs(request: Request) -> Response:
@@ -62,17 +62,17 @@ def routes(control: ControlPlane) -> APIRouter:
         wait_s = 0 if is_head(request) else min(query.wait_s, LOG_WAIT_MAX_S)
         until_s = control.clock.mono() + wait_s
         if not wait_s:
-            return await _answer(reading, untaken, until_s)
+            return await _answer(reading, unsent_bytes, until_s)
         with waiters.counted(reading.caller):
-            return await _while_there(request, control.access, _answer(reading, untaken, until_s))
+            return await _while_there(request, control.access, _answer(reading, unsent_bytes, until_s))
 
     return router
 
 
-async def _answer(reading: LogReading, untaken: "Untaken", until_s: float) -> Response:
+async def _answer(reading: LogReading, unsent_bytes: "UnsentBytes", until_s: float) -> Response:
     """G1, G2."""
     place = await reading.begun(reading.query.attempt, until_s)
-    chunk = await reading.first(place, untaken.limit(), until_s)
+    chunk = await reading.first(place, unsent_bytes.limit(), until_s)
     headers = {
         ATTEMPT_HEADER: str(place.key.attempt),
         OFFSET_HEADER: str(chunk.offset),
@@ -81,7 +81,7 @@ async def _answer(reading: LogReading, untaken: "Untaken", until_s: float) -> Re
         # A browser mustn't guess that somebody's output is a page of ours.
         "X-Content-Type-Options": "nosniff",
     }
-    return _LogAnswer(chunk, headers, untaken)
+    return _LogResponse(chunk, headers, unsent_bytes)
 
 
 async def _while_there(request: Request, access: Access, work: Coroutine[None, None, T]) -> T:
@@ -109,7 +109,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-class Untaken:
+class UnsentBytes:
     """How many bytes of answers wait for their readers."""
 
     def __init__(self) -> None:
@@ -120,26 +120,26 @@ class Untaken:
         return min(LOG_LIMIT_MAX, max(PIECE_BYTES, UNTAKEN_BYTES_MAX - self.bytes))
 
 
-class _LogAnswer(Response):
+class _LogResponse(Response):
     """Sent piece by piece, so that a connection holds little of what isn't taken."""
 
     media_type = "text/plain; charset=utf-8"
 
-    def __init__(self, chunk: LogChunk, headers: dict[str, str], untaken: Untaken) -> None:
+    def __init__(self, chunk: LogChunk, headers: dict[str, str], unsent_bytes: UnsentBytes) -> None:
         super().__init__(chunk.data, headers=headers)
-        self._untaken = untaken
+        self._unsent_bytes = unsent_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = memoryview(self.body)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._untaken.bytes += len(body)
+        self._unsent_bytes.bytes += len(body)
         left = len(body)
         try:
             while left > PIECE_BYTES:
                 piece = bytes(body[-left:][:PIECE_BYTES])
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-                self._untaken.bytes -= PIECE_BYTES
+                self._unsent_bytes.bytes -= PIECE_BYTES
                 left -= PIECE_BYTES
             await send({"type": "http.response.body", "body": bytes(body[len(body) - left :])})
         finally:
-            self._untaken.bytes -= left
+            self._unsent_bytes.bytes -= left

@@ -6,14 +6,14 @@ from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, NODE, json_content, route
 from stoker.api.http.gpus import gpus_of, is_seen
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_answer, node_at, query_of
+from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, node_at, query_of
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.label import labels_of, parse_taint, taint_text, taints_of
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DrainNode, ForgetNode, ResumeNode
-from stoker.control.access import Sight
+from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.instant import iso, iso_or_none
@@ -35,13 +35,13 @@ def routes(control: ControlPlane) -> APIRouter:
     shown = json_content(NodeView)
 
     def answer(request: Request, node: Node) -> Response:
-        return json_answer(node_shown(control, request, node))
+        return json_response(node_shown(control, request, node))
 
     @router.get("/nodes", **route(json_content(NodeListView), query=NoQuery))
     async def list_nodes(request: Request) -> Response:
         """List every node ever registered, by name."""
         query_of(request, NoQuery)
-        return json_answer(_all(control, caller_of(request)))
+        return json_response(_all(control, caller_of(request)))
 
     @router.get("/nodes/{name}", **route(shown, path="name", refusals=NODE))
     async def show_node(request: Request) -> Response:
@@ -84,7 +84,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
 def _all(control: ControlPlane, caller: Caller) -> NodeListView:
     state, now = control.committer.state, control.clock.now()
-    sees = Sight(state, caller)
+    sees = JobVisibility(state, caller)
     nodes = [_node_view(state, state.nodes[name], now, sees) for name in sorted(state.nodes)]
     return NodeListView(nodes=nodes, total=len(nodes))
 
@@ -92,11 +92,11 @@ def _all(control: ControlPlane, caller: Caller) -> NodeListView:
 def node_shown(control: ControlPlane, request: Request, node: Node) -> NodeView:
     """The node as it is now, or as it was where it has gone."""
     state = control.committer.state
-    sees = Sight(state, caller_of(request))
+    sees = JobVisibility(state, caller_of(request))
     return _node_view(state, state.nodes.get(node.name, node), control.clock.now(), sees)
 
 
-def _node_view(state: ClusterState, node: Node, now: Instant, sees: Sight) -> NodeView:
+def _node_view(state: ClusterState, node: Node, now: Instant, sees: JobVisibility) -> NodeView:
     inventory, free = node.inventory, state.indexes.free.get(node.name)
     return NodeView(
         name=node.name,

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, PARTITION, json_content, route
 from stoker.api.http.gpus import known_nodes
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_answer, query_of
+from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import PartitionName
 from stoker.brain.domain.job import Job
@@ -45,7 +45,7 @@ def routes(control: ControlPlane) -> APIRouter:
     shown = json_content(PartitionView)
 
     async def answer(partition: Partition, status: int = 200) -> Response:
-        return json_answer((await _views(control, [partition]))[0], status)
+        return json_response((await _views(control, [partition]))[0], status)
 
     @router.get("/partitions", **route(json_content(PartitionListView), query=NoQuery))
     async def list_partitions(request: Request) -> Response:
@@ -53,7 +53,7 @@ def routes(control: ControlPlane) -> APIRouter:
         query_of(request, NoQuery)
         found = control.committer.state.partitions
         views = await _views(control, [found[name] for name in sorted(found)])
-        return json_answer(PartitionListView(partitions=views, total=len(views)))
+        return json_response(PartitionListView(partitions=views, total=len(views)))
 
     @router.post(
         "/partitions",
@@ -104,12 +104,12 @@ def _partition_at(request: Request, state: ClusterState) -> Partition:
     return found
 
 
-class _Jobs(NamedTuple):
+class _JobCounts(NamedTuple):
     pending: int = 0
     running: int = 0
 
 
-class _Nodes(NamedTuple):
+class _NodeCounts(NamedTuple):
     all: int = 0
     ready: int = 0
     gpus: int = 0
@@ -119,17 +119,17 @@ class _Nodes(NamedTuple):
 async def _views(control: ControlPlane, partitions: Sequence[Partition]) -> list[PartitionView]:
     jobs = await _jobs(control)
     nodes = await _nodes(control, partitions)
-    return [_view(each, jobs.get(each.name, _Jobs()), nodes[each.name]) for each in partitions]
+    return [_view(each, jobs.get(each.name, _JobCounts()), nodes[each.name]) for each in partitions]
 
 
-async def _jobs(control: ControlPlane) -> dict[PartitionName, _Jobs]:
-    found: dict[PartitionName, _Jobs] = {}
+async def _jobs(control: ControlPlane) -> dict[PartitionName, _JobCounts]:
+    found: dict[PartitionName, _JobCounts] = {}
     for looked, job in enumerate(list(control.committer.state.jobs.values()), start=1):
         if looked % SLICE == 0:
             await control.clock.sleep(0)
         if job.spec.partition and not job.is_final:
-            so_far = found.get(job.spec.partition, _Jobs())
-            found[job.spec.partition] = _Jobs(so_far.pending + _waiting(job), so_far.running + (job.state in LIVE))
+            so_far = found.get(job.spec.partition, _JobCounts())
+            found[job.spec.partition] = _JobCounts(so_far.pending + _waiting(job), so_far.running + (job.state in LIVE))
     return found
 
 
@@ -140,8 +140,8 @@ def _waiting(job: Job) -> int:
     return int(job.state not in LIVE)
 
 
-async def _nodes(control: ControlPlane, partitions: Sequence[Partition]) -> dict[PartitionName, _Nodes]:
-    found = {partition.name: _Nodes() for partition in partitions}
+async def _nodes(control: ControlPlane, partitions: Sequence[Partition]) -> dict[PartitionName, _NodeCounts]:
+    found = {partition.name: _NodeCounts() for partition in partitions}
     looked, state = 0, control.committer.state
     for node in list(known_nodes(state)):
         labels, taints, free = labels_of(node), taints_of(node), state.indexes.free.get(node.name)
@@ -152,13 +152,13 @@ async def _nodes(control: ControlPlane, partitions: Sequence[Partition]) -> dict
                 await control.clock.sleep(0)
             if admits(partition.where, node.name, labels, taints):
                 so_far = found[partition.name]
-                found[partition.name] = _Nodes(
+                found[partition.name] = _NodeCounts(
                     so_far.all + 1, so_far.ready + (free is not None), so_far.gpus + gpus, so_far.free_gpus + free_gpus
                 )
     return found
 
 
-def _view(partition: Partition, jobs: _Jobs, nodes: _Nodes) -> PartitionView:
+def _view(partition: Partition, jobs: _JobCounts, nodes: _NodeCounts) -> PartitionView:
     where = partition.where
     return PartitionView(
         name=partition.name,

@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stoker.api.http.audit_actions import asked_by
-from stoker.api.http.responses import caller_of, problem_answer
+from stoker.api.http.audit_actions import audit_action_of
+from stoker.api.http.responses import caller_of, problem_response
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.control_plane import ControlPlane
 from stoker.ports import Telemetry
@@ -30,9 +30,9 @@ def add_problems(app: FastAPI, control: ControlPlane) -> None:
 def _refused(control: ControlPlane) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def answer(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, StokerError), f"registered for StokerError, got {fault!r}"
-        by, asked = caller_of(request).principal, asked_by(request.method, request.scope["path"])
+        by, asked = caller_of(request).principal, audit_action_of(request.method, request.scope["path"])
         control.audit_trail.refused(by, asked, fault.refusal, control.committer.now())
-        told = problem_answer(fault.refusal)
+        told = problem_response(fault.refusal)
         after_s = retry_after_s(fault.refusal)
         if after_s:
             told.headers["Retry-After"] = str(after_s)
@@ -46,11 +46,11 @@ async def _framework_refused(request: Request, fault: Exception) -> Response:
     path, methods = request.url.path[:200], allowed_methods(request.app.routes, request.url.path)
     if not methods:
         hint = "GET /openapi.json lists every path"
-        return problem_answer(refuse("not_found", f"nothing lives at {path}", hint, path=path))
+        return problem_response(refuse("not_found", f"nothing lives at {path}", hint, path=path))
     allow = ", ".join(methods)
     if request.method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": allow})
-    answer = problem_answer(
+    answer = problem_response(
         refuse(
             "method_not_allowed",
             f"{path} has no {request.method[:20]}",
@@ -85,7 +85,7 @@ def _defect(telemetry: Telemetry) -> Callable[[Request, Exception], Awaitable[Re
     async def answer(request: Request, fault: Exception) -> Response:
         # The server logs the traceback: the framework raises the exception again after this answer.
         telemetry.count("requests_broken")
-        return problem_answer(
+        return problem_response(
             refuse(
                 "internal_error",
                 f"Stoker broke while it answered {request.method} {request.url.path[:200]}",

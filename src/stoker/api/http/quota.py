@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, json_content, route
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_answer, query_of
+from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
 from stoker.brain.state.commands import SetPools
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.quota import quota_now
@@ -23,7 +23,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def show_quota(request: Request) -> Response:
         """Show how online and batch jobs share the GPUs."""
         query_of(request, NoQuery)
-        return json_answer(quota_now(control.committer.state))
+        return json_response(quota_now(control.committer.state))
 
     @router.put(
         "/quota",
@@ -34,6 +34,6 @@ def routes(control: ControlPlane) -> APIRouter:
         body = decode_body(QuotaBody, await body_of(request))
         pools = pools_of(body, control.committer.state.pools)
         await carry_out(control, request, SetPools(by=caller_of(request).principal, pools=pools, force=body.force))
-        return json_answer(quota_now(control.committer.state))
+        return json_response(quota_now(control.committer.state))
 
     return router

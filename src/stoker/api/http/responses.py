@@ -45,7 +45,7 @@ Query = TypeVar("Query", bound=msgspec.Struct)
 _encode = msgspec.json.Encoder().encode
 
 
-def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return raw_json(_encode(value), status, headers)
 
 
@@ -53,7 +53,7 @@ def raw_json(content: bytes, status: int = 200, headers: Mapping[str, str] | Non
     return Response(content, status_code=status, headers=headers, media_type="application/json")
 
 
-def problem_answer(refusal: Refusal) -> Response:
+def problem_response(refusal: Refusal) -> Response:
     problem = problem_of(refusal)
     answer = Response(_encode(problem), status_code=problem.status, media_type=MEDIA_TYPE)
     if problem.status == HTTPStatus.UNAUTHORIZED:
@@ -86,7 +86,7 @@ def query_of(request: Request, shape: type[Query]) -> Query:
     return decode_query(shape, request.query_params.multi_items())
 
 
-class Bodies:
+class BodyBudget:
     """How much of bodies the process holds that aren't whole yet: whoever sends slowly holds it for long."""
 
     def __init__(self, bytes_max: int = BODIES_BYTES_MAX) -> None:
@@ -112,7 +112,7 @@ async def body_of(request: Request) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise too_large()
-    bodies: Bodies = request.app.state.bodies
+    bodies: BodyBudget = request.app.state.bodies
     chunks: list[bytes] = []
     size = 0
     try:

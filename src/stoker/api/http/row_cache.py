@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.ids import JobId
-from stoker.control.access import Sight
+from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import Seen, shown
-from stoker.wire.rest.job import Shown, job_view
+from stoker.control.queries.job_details import ListedJobs, job_details
+from stoker.wire.rest.job import JobDetails, job_view
 from stoker.wire.rest.reduced import reduced
 
 ROWS_MAX: Final = 4_096
@@ -25,18 +25,18 @@ ROWS_PER_TURN: Final = 256
 _encode = msgspec.json.Encoder().encode
 
 
-class Rows:
+class RowCache:
     """The rows of one application."""
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
-        self._kept: dict[tuple[JobId, bool], tuple[Shown, bytes]] = {}
+        self._kept: dict[tuple[JobId, bool], tuple[JobDetails, bytes]] = {}
 
-    async def of(self, seen: Seen, sees: Sight) -> list[bytes]:
+    async def of(self, seen: ListedJobs, sees: JobVisibility) -> list[bytes]:
         """Each job as JSON, reduced where it isn't seen in full."""
         return await _each(self._control, seen, lambda now: self._row(now, whole=sees(now.job.spec.tenant)))
 
-    def _row(self, now: Shown, *, whole: bool) -> bytes:
+    def _row(self, now: JobDetails, *, whole: bool) -> bytes:
         key = now.job.id, whole
         kept = self._kept.get(key)
         if kept is not None and kept[0].job is now.job and kept[0][1:] == now[1:]:
@@ -48,19 +48,21 @@ class Rows:
         return content
 
 
-async def drawn(control: ControlPlane, seen: Seen, sees: Sight, *, submitted: bool = False) -> list[bytes]:
+async def drawn(
+    control: ControlPlane, seen: ListedJobs, sees: JobVisibility, *, submitted: bool = False
+) -> list[bytes]:
     """The same of jobs that nobody is about to ask for again; with what the answer to a submit adds, if it is one."""
 
-    def draw(now: Shown) -> bytes:
+    def draw(now: JobDetails) -> bytes:
         return _encode(job_view(now if sees(now.job.spec.tenant) else reduced(now), submitted=submitted))
 
     return await _each(control, seen, draw)
 
 
-async def _each(control: ControlPlane, seen: Seen, draw: Callable[[Shown], bytes]) -> list[bytes]:
+async def _each(control: ControlPlane, seen: ListedJobs, draw: Callable[[JobDetails], bytes]) -> list[bytes]:
     rows: list[bytes] = []
     for job in seen.jobs:
-        rows.append(draw(seen.arrays.get(job.id) or shown(control, job)))
+        rows.append(draw(seen.arrays.get(job.id) or job_details(control, job)))
         if len(rows) % ROWS_PER_TURN == 0:
             await control.clock.sleep(0)
     return rows

@@ -13,7 +13,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from stoker.api.http.connections import KEEP_ALIVE_S, Connection, Connections, connections_max
+from stoker.api.http.connections import KEEP_ALIVE_S, Connections, HttpConnection, connections_max
 from stoker.api.peer_credentials import foreign_peer, peer_uid
 from stoker.brain.domain.errors import Refusal
 from stoker.control.supervisor import Duties
@@ -45,7 +45,7 @@ async def serve_http(
     server = _Server(
         uvicorn.Config(
             app,
-            http=partial(Connection, Connections(connections_max(), admit)),  # type: ignore[arg-type]  # called as a class
+            http=partial(HttpConnection, Connections(connections_max(), admit)),  # type: ignore[arg-type]  # called as a class
             ws="none",
             lifespan="off",
             log_config=None,

@@ -21,7 +21,7 @@ from stoker.wire.versions import PRODUCT
 _A_GAUGE: Final = "A gauge, in spite of the name, which dashboards expect."
 
 
-class Scene(NamedTuple):
+class ScrapeCounts(NamedTuple):
     """What is counted once for a scrape, and read by several meters."""
 
     control: ControlPlane
@@ -33,7 +33,7 @@ class Scene(NamedTuple):
     tenants: Mapping[str, TenantFigure]
 
 
-Read = Callable[[Scene], "float | Mapping[str, float] | None"]
+Read = Callable[[ScrapeCounts], "float | Mapping[str, float] | None"]
 """One value, or one for each value of the label; None where there is nothing to say."""
 
 
@@ -44,7 +44,7 @@ class Meter(NamedTuple):
     label: str = ""
 
 
-def _running(scene: Scene) -> float:
+def _running(scene: ScrapeCounts) -> float:
     """As dgpu counts: what is ending runs still. An array is no job of its own."""
     # The queue is counted some milliseconds after the jobs, so an array may have come between.
     return max(0, scene.jobs[JobState.RUNNING] + scene.jobs[JobState.STOPPING] - scene.queue.running_arrays)
@@ -54,7 +54,7 @@ def _leads(control: ControlPlane) -> bool:
     return control.committer.following is None and not control.committer.failed.is_set()
 
 
-def _free_bytes(scene: Scene) -> float | None:
+def _free_bytes(scene: ScrapeCounts) -> float | None:
     try:
         seen = os.statvfs(scene.control.settings.data_dir)
     except OSError:
@@ -62,11 +62,11 @@ def _free_bytes(scene: Scene) -> float | None:
     return seen.f_bavail * seen.f_frsize
 
 
-def _waiting(scene: Scene) -> float:
+def _waiting(scene: ScrapeCounts) -> float:
     return scene.control.committer.state.indexes.pending_count
 
 
-def _by_tenant(scene: Scene, read: Callable[[TenantFigure], int | None]) -> Mapping[str, float]:
+def _by_tenant(scene: ScrapeCounts, read: Callable[[TenantFigure], int | None]) -> Mapping[str, float]:
     said = {name: read(figure) for name, figure in scene.tenants.items()}
     return {name: value for name, value in said.items() if value is not None}
 
@@ -188,7 +188,7 @@ async def gauges(control: ControlPlane) -> bytes:
     state = control.committer.state
     queue = await count_queue(control)
     counts = count_gpus(state), count_jobs(state), count_nodes(state)
-    scene = Scene(control, *counts, queue, quota_now(state), tenant_figures(state))
+    scene = ScrapeCounts(control, *counts, queue, quota_now(state), tenant_figures(state))
     told = METERS if control.committer.following is None else [each for each in METERS if each.name in OWN]
     return "".join(_family(meter, meter.read(scene)) for meter in told).encode()
 

@@ -21,7 +21,7 @@ from stoker.brain.domain.ids import Principal
 SHARES: Final = 4
 
 
-class Readers:
+class StreamLimit:
     """Those of one kind."""
 
     def __init__(self, most: int, doing: str, hint: str) -> None:
@@ -59,11 +59,16 @@ class Readers:
         return StokerError(refuse("too_many_streams", message, self._hint, streams=most))
 
 
-class EndlessAnswer(StreamingResponse):
+class EndlessResponse(StreamingResponse):
     """An answer to one of them."""
 
     def __init__(
-        self, readers: Readers, caller: Caller, content: AsyncIterator[bytes], headers: dict[str, str], media_type: str
+        self,
+        readers: StreamLimit,
+        caller: Caller,
+        content: AsyncIterator[bytes],
+        headers: dict[str, str],
+        media_type: str,
     ) -> None:
         """Raises: StokerError `too_many_streams`."""
         readers.check(caller)

@@ -24,7 +24,7 @@ from stoker.brain.state.commands import Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.control.access import owned
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import Seen, seen
+from stoker.control.queries.job_details import ListedJobs, listed_jobs
 from stoker.control.queries.job_lookup import record_of
 from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.submit import JobBody, spec_of
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 class Submitted(NamedTuple):
     """What a submit came to, durably."""
 
-    seen: Seen
+    seen: ListedJobs
     forgotten: Sequence[JobId] = ()
     """I4"""
     at: Instant | None = None
@@ -95,7 +95,7 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
         return await _repeated(control, caller.principal, key)
     # Taken now: by the time they are durable a short job may have ended and, on a busy cluster, been forgotten.
     jobs = [committer.state.jobs[event.job] for event in events if isinstance(event, JobSubmitted)]
-    answer = Submitted(seen(control, jobs))
+    answer = Submitted(listed_jobs(control, jobs))
     await committer.settled()
     return answer
 
@@ -115,4 +115,4 @@ async def _repeated(control: ControlPlane, by: Principal, key: Key) -> Submitted
             forgotten.append(job_id)
         else:
             jobs.append(job)
-    return Submitted(seen(control, jobs), forgotten, first.at)
+    return Submitted(listed_jobs(control, jobs), forgotten, first.at)

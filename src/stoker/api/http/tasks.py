@@ -4,9 +4,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, JOB, KEYED, LISTED, RECALLED, SUBMIT, json_content, keyed, route
-from stoker.api.http.job_operations import ToldMany, tell
-from stoker.api.http.responses import body_of, caller_of, json_answer, query_of
+from stoker.api.http.contract import BODY, CHANGE, JOB, KEYED, LISTED, LOOKUP, SUBMIT, json_content, keyed, route
+from stoker.api.http.job_operations import OperationResults, carry_out_operation
+from stoker.api.http.responses import body_of, caller_of, json_response, query_of
 from stoker.api.http.submit import key_of, submitted
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.allocation import TaskPlacement
@@ -17,12 +17,12 @@ from stoker.brain.domain.units import NEVER
 from stoker.brain.state.commands import Cancel
 from stoker.control.access import owned
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import shown, shown_to
+from stoker.control.queries.job_details import job_details, job_details_for
 from stoker.control.queries.job_listing import page_of, select, states_of
-from stoker.control.queries.job_lookup import job_recalled
+from stoker.control.queries.job_lookup import lookup_job
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.gpu import gpu_id
-from stoker.wire.rest.job import Shown
+from stoker.wire.rest.job import JobDetails
 from stoker.wire.rest.task import (
     CLASS_OF,
     MessageView,
@@ -62,8 +62,8 @@ def routes(control: ControlPlane) -> APIRouter:
         spec = owned(control.committer.state, caller, task_spec(body, home=caller.home))
         answer = await submitted(control, caller, (spec,), key_of(request, data, "tasks"))
         if answer.forgotten:
-            return json_answer(task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, answer.headers)
-        return json_answer(task_submitted_view(shown(control, answer.seen.jobs[0])), 201, answer.headers)
+            return json_response(task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, answer.headers)
+        return json_response(task_submitted_view(job_details(control, answer.seen.jobs[0])), 201, answer.headers)
 
     @router.get(
         "/tasks",
@@ -73,12 +73,14 @@ def routes(control: ControlPlane) -> APIRouter:
         """List tasks, newest first."""
         caller, query = caller_of(request), query_of(request, TaskListQuery)
         found = await select(control, _wanted(query), await page_of(control, query.limit))
-        return json_answer(TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total))
+        return json_response(
+            TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total)
+        )
 
-    @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=RECALLED))
+    @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=LOOKUP))
     async def show_task(request: Request) -> Response:
         """Show one task."""
-        return json_answer(_shown(control, caller_of(request), await job_recalled(request, control)))
+        return json_response(_shown(control, caller_of(request), await lookup_job(request, control)))
 
     @router.delete(
         "/tasks/{job_id}", **route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))
@@ -86,14 +88,14 @@ def routes(control: ControlPlane) -> APIRouter:
     async def cancel_task(request: Request) -> Response:
         """Cancel a task, waiting or running."""
         caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
-        told = await tell(control, caller, Cancel(by=caller.principal, target=target))
-        return json_answer(MessageView(_said(told, target)))
+        told = await carry_out_operation(control, caller, Cancel(by=caller.principal, target=target))
+        return json_response(MessageView(_said(told, target)))
 
     return router
 
 
-def _said(told: Shown | ToldMany, target: JobRef) -> str:
-    if isinstance(told, ToldMany):
+def _said(told: JobDetails | OperationResults, target: JobRef) -> str:
+    if isinstance(told, OperationResults):
         return f"{told.changed} of the {told.total} tasks {target} are cancelled or being stopped"
     stopping = "is being stopped; its GPUs are free once its processes are gone"
     return f"task {told.job.label} {'is cancelled' if told.job.is_final else stopping}"
@@ -107,7 +109,7 @@ def _wanted(query: TaskListQuery) -> JobFilter:
 
 
 def _shown(control: ControlPlane, caller: Caller, job: Job) -> TaskView:
-    now = shown_to(control, caller, job)
+    now = job_details_for(control, caller, job)
     return task_view(now, _assigned(control, now.job))
 
 

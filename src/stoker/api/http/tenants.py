@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, TENANT, json_content, route
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_answer, query_of
+from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.suggestion import did_you_mean
@@ -48,7 +48,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def list_tenants(request: Request) -> Response:
         """List every tenant, each followed by those beneath it."""
         query_of(request, NoQuery)
-        return json_answer(await _all(control))
+        return json_response(await _all(control))
 
     @router.post("/tenants", **route(shown, status=201, body=json_content(NewTenantBody), refusals=(*_MADE, *_SAID)))
     async def create_tenant(request: Request) -> Response:
@@ -56,13 +56,13 @@ def routes(control: ControlPlane) -> APIRouter:
         body = decode_body(NewTenantBody, await body_of(request))
         tenant = tenant_of(body)
         await _put(control, request, tenant, create=True)
-        return json_answer(_view(control.committer.state, tenant), 201)
+        return json_response(_view(control.committer.state, tenant), 201)
 
     @router.get("/tenants/{name}", **route(shown, path="name", refusals=TENANT))
     async def show_tenant(request: Request) -> Response:
         """Show one tenant."""
         state = control.committer.state
-        return json_answer(_view(state, _tenant_at(request, state)))
+        return json_response(_view(state, _tenant_at(request, state)))
 
     @router.put(
         "/tenants/{name}",
@@ -73,7 +73,7 @@ def routes(control: ControlPlane) -> APIRouter:
         body = decode_body(TenantBody, await body_of(request))
         tenant = changed(_tenant_at(request, control.committer.state), body)
         await _put(control, request, tenant, create=False)
-        return json_answer(_view(control.committer.state, tenant))
+        return json_response(_view(control.committer.state, tenant))
 
     @router.delete(
         "/tenants/{name}",
@@ -85,7 +85,7 @@ def routes(control: ControlPlane) -> APIRouter:
         state = control.committer.state
         was = _view(state, _tenant_at(request, state))
         await carry_out(control, request, DeleteTenant(by=caller_of(request).principal, name=TenantName(was.name)))
-        return json_answer(was)
+        return json_response(was)
 
     return router
 
@@ -115,5 +115,5 @@ def _tenant_at(request: Request, state: ClusterState) -> Tenant:
 
 
 def _view(state: ClusterState, tenant: Tenant) -> TenantView:
-    books = state.indexes.books
-    return tenant_view(state.tenants, tenant, books.used_by(tenant.name), books.pending_of(tenant.name))
+    usage_ledger = state.indexes.usage_ledger
+    return tenant_view(state.tenants, tenant, usage_ledger.used_by(tenant.name), usage_ledger.pending_of(tenant.name))

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, json_content, route
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_answer, query_of
+from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
 from stoker.brain.domain.access import TokenId
 from stoker.brain.state.commands import CreateToken, RevokeToken
 from stoker.control.control_plane import ControlPlane
@@ -41,7 +41,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def list_tokens(request: Request) -> Response:
         """List every token that holds, the oldest first, without their texts."""
         query_of(request, NoQuery)
-        return json_answer(listed(tokens, control.committer.now()))
+        return json_response(listed(tokens, control.committer.now()))
 
     @router.post(
         "/tokens", **route(json_content(NewTokenView), status=201, body=json_content(NewTokenBody), refusals=_MADE)
@@ -52,7 +52,7 @@ def routes(control: ControlPlane) -> APIRouter:
         text = fresh_token(control.entropy, tokens)
         token = token_of(body, text, control.committer.now())
         await carry_out(control, request, CreateToken(by=caller_of(request).principal, token=token))
-        return json_answer(new_token_view(tokens[token.id], text), 201, _UNKEPT)
+        return json_response(new_token_view(tokens[token.id], text), 201, _UNKEPT)
 
     @router.delete("/tokens/{id}", **route(json_content(TokenView), path="id", refusals=("token_not_found", *CHANGE)))
     async def revoke_token(request: Request) -> Response:
@@ -61,6 +61,6 @@ def routes(control: ControlPlane) -> APIRouter:
         known = tokens.get(name)
         await carry_out(control, request, RevokeToken(by=caller_of(request).principal, id=name))
         assert known is not None, "the writer would have refused"
-        return json_answer(token_view(known))
+        return json_response(token_view(known))
 
     return router

@@ -2,11 +2,11 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stoker.api.http.responses import problem_answer
+from stoker.api.http.responses import problem_response
 from stoker.brain.domain.errors import Refusal, refuse
 
 
-class Between:
+class UnavailableApp:
     """An ASGI application that is another one in each life."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Between:
         if app is not None:
             await app(scope, receive, send)
         elif scope["type"] == "http":
-            await problem_answer(_beginning_anew())(scope, receive, send)
+            await problem_response(_beginning_anew())(scope, receive, send)
 
 
 def _beginning_anew() -> Refusal:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import json_content, route
-from stoker.api.http.responses import caller_of, json_answer, query_of
+from stoker.api.http.responses import caller_of, json_response, query_of
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position, TenantName
@@ -15,7 +15,7 @@ from stoker.brain.domain.tenant import NO_TENANT, is_within
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery, as_tree
 from stoker.brain.state.cluster import ClusterState
-from stoker.control.access import Sight, may_read, not_allowed
+from stoker.control.access import JobVisibility, may_read, not_allowed
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_listing import check_tenant
 from stoker.control.queries.usage import LINES_MAX, UsageReport, usage_report
@@ -30,7 +30,7 @@ from stoker.wire.rest.usage import (
     line_view,
     tree_line_view,
 )
-from stoker.wire.timestamp import parse_moment
+from stoker.wire.timestamp import parse_timestamp
 from stoker.wire.versions import API_PREFIX
 
 _REFUSALS: Final = ("bad_moment", "unknown_tenant", "history_unavailable")
@@ -48,7 +48,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def usage(request: Request) -> Response:
         """Sum up what was used, by tenant, user, job or node. A token that is bound to a tenant sees that tenant's use
         and that of those beneath it."""
-        return json_answer(await _report(control, caller_of(request), query_of(request, UsageAsked)))
+        return json_response(await _report(control, caller_of(request), query_of(request, UsageAsked)))
 
     return router
 
@@ -96,14 +96,14 @@ def _among(state: ClusterState, caller: Caller, asked: UsageAsked) -> frozenset[
         )
     if wanted and asked.tree:
         return frozenset(name for name in state.tenants if is_within(state.tenants, name, wanted)) | {wanted}
-    return Sight(state, caller).tenants()
+    return JobVisibility(state, caller).tenants()
 
 
 def _query(asked: UsageAsked, now: Instant, among: frozenset[TenantName] | None) -> UsageQuery:
     if asked.tree and asked.what is not UsageBy.TENANT:
         wanted = "left out, or `by` must be tenant: only tenants form a tree"
         raise bad_value("tree", wanted=wanted, got=f"true beside by={asked.by}", kind="parameter")
-    since, until = parse_moment(asked.since, now), min(parse_moment(asked.to, now), now)
+    since, until = parse_timestamp(asked.since, now), min(parse_timestamp(asked.to, now), now)
     if since >= until:
         raise StokerError(
             refuse(

@@ -10,8 +10,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import RECALLED, json_content, route
-from stoker.api.http.responses import json_answer
+from stoker.api.http.contract import LOOKUP, json_content, route
+from stoker.api.http.responses import json_response
 from stoker.brain.domain.array import Spans, contains, indexes_of, member_id
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
@@ -19,11 +19,11 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import Instant
 from stoker.brain.engine.queue_order import aged
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.state_view import StateView
 from stoker.brain.state.view import Bucket
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import shown
-from stoker.control.queries.job_lookup import own_job_recalled
+from stoker.control.queries.job_details import job_details
+from stoker.control.queries.job_lookup import lookup_own_job
 from stoker.control.queries.quota import lent_story
 from stoker.wire.rest.job import QueuePlace, WhyView, why_view
 from stoker.wire.versions import API_PREFIX
@@ -32,14 +32,14 @@ from stoker.wire.versions import API_PREFIX
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
 
-    @router.get("/jobs/{job_id}/why", **route(json_content(WhyView), path="job_id", refusals=RECALLED))
+    @router.get("/jobs/{job_id}/why", **route(json_content(WhyView), path="job_id", refusals=LOOKUP))
     async def why(request: Request) -> Response:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state
-        job = await own_job_recalled(request, control)
-        now = shown(control, job)
+        job = await lookup_own_job(request, control)
+        now = job_details(control, job)
         place = queue_place(state, job, control.committer.now())
-        return json_answer(why_view(now, place, lent_story(state, job, now.reason)))
+        return json_response(why_view(now, place, lent_story(state, job, now.reason)))
 
     return router
 
@@ -58,7 +58,7 @@ def queue_place(state: ClusterState, job: Job, now: Instant) -> QueuePlace | Non
     if job.state is not JobState.PENDING:
         return None
     place = _Place(state, job, now)
-    for bucket in ClusterView(state).pending():
+    for bucket in StateView(state).pending():
         place.look_at(bucket)
     return place.found()
 

@@ -21,7 +21,7 @@ from stoker.brain.domain.audit import NOBODY
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import Principal
 from stoker.control.access import not_allowed
-from stoker.control.audit_actions import Asked
+from stoker.control.audit_actions import AuditAction
 from stoker.control.control_plane import ControlPlane
 from stoker.control.settings import GrpcSettings, is_loopback
 from stoker.wire.token import HEADER
@@ -33,7 +33,7 @@ _Find: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | Non
 _KEY: Final = HEADER.lower()
 _OURS: Final = "/stoker."
 _PEERS: Final = "/stoker.v1.ReplicationService/"
-_JOIN: Final = Asked("node_join")
+_JOIN: Final = AuditAction("node_join")
 _LOOPBACK: Final = {"ipv4": "127.0.0.1", "ipv6": "::1"}
 
 
@@ -61,7 +61,7 @@ class Callers:
         try:
             self._access.caller(authorization(metadata))
         except StokerError as fault:
-            self.note(NOBODY, Asked("ask", method), fault.refusal)
+            self.note(NOBODY, AuditAction("ask", method), fault.refusal)
             raise
 
     def of(self, context: Context) -> Caller:
@@ -85,7 +85,7 @@ class Callers:
             raise fault
         return caller
 
-    def note(self, by: Principal, asked: Asked, refusal: Refusal) -> None:
+    def note(self, by: Principal, asked: AuditAction, refusal: Refusal) -> None:
         """C4"""
         self._audit_trail.refused(by, asked, refusal, self._now())
 

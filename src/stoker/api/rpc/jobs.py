@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from stoker.api.http.audit_actions import asked_by
-from stoker.api.http.job_operations import tell
+from stoker.api.http.audit_actions import audit_action_of
+from stoker.api.http.job_operations import carry_out_operation
 from stoker.api.http.responses import BODY_BYTES_MAX, names_several, too_large
 from stoker.api.http.roles import NOBODY, check_role
 from stoker.api.http.submit import Key, keyed, of_index, spec_for, submitted
@@ -29,15 +29,15 @@ from stoker.brain.domain.array import count_of, parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.state.commands import Cancel
-from stoker.control.access import Sight
+from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import Seen, members_named, seen, shown, shown_to
+from stoker.control.queries.job_details import ListedJobs, job_details, job_details_for, listed_jobs, members_named
 from stoker.control.queries.job_listing import filter_of, page_of, select
-from stoker.control.queries.job_lookup import named_recalled
+from stoker.control.queries.job_lookup import lookup_job_named
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.gen.job_pb2_grpc import JobServiceServicer
 from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job_body, job_list_query
-from stoker.wire.rest.job import Shown, job_view
+from stoker.wire.rest.job import JobDetails, job_view
 from stoker.wire.rest.reduced import reduced
 from stoker.wire.versions import API_PREFIX
 
@@ -96,7 +96,7 @@ class JobService(JobServiceServicer):
                     return await work(caller, request)
         except StokerError as fault:
             refusal = fault.refusal
-            self._callers.note(caller.principal, asked_by(method, _path(request)), refusal)
+            self._callers.note(caller.principal, audit_action_of(method, _path(request)), refusal)
         except TimeoutError:
             refusal = _took_too_long()
         except Exception as fault:
@@ -135,7 +135,7 @@ class JobService(JobServiceServicer):
         ids = sorted([*(job.id for job in jobs), *answer.forgotten])  # given out in the order of the request
         return pb.SubmitResponse(
             ids=[str(job) for job in ids],
-            jobs=await self._encoded(answer.seen, Sight(control.committer.state, caller)),
+            jobs=await self._encoded(answer.seen, JobVisibility(control.committer.state, caller)),
             replayed=answer.at is not None,
             forgotten=[str(job) for job in answer.forgotten],
         )
@@ -159,37 +159,37 @@ class JobService(JobServiceServicer):
     async def _get(self, caller: Caller, request: pb.GetRequest) -> pb.GetResponse:
         control, ref = self._control, parse_job_ref(request.id)
         if not names_several(ref):
-            job = await named_recalled(request.id, control)
-            return pb.GetResponse(jobs=[_encode(shown_to(control, caller, job))], total=1)
+            job = await lookup_job_named(request.id, control)
+            return pb.GetResponse(jobs=[_encode(job_details_for(control, caller, job))], total=1)
         state = control.committer.state
-        jobs = await self._encoded(seen(control, members_named(state, ref)), Sight(state, caller))
+        jobs = await self._encoded(listed_jobs(control, members_named(state, ref)), JobVisibility(state, caller))
         return pb.GetResponse(jobs=jobs, total=count_of(ref.members or ()))
 
     async def _list(self, caller: Caller, request: pb.ListRequest) -> pb.ListResponse:
         control, query = self._control, job_list_query(request)
-        sees = Sight(control.committer.state, caller)
+        sees = JobVisibility(control.committer.state, caller)
         wanted = filter_of(query, control.committer.now(), sees)
         page = await page_of(control, query.limit, query.offset, query.after)
         found = await select(control, wanted, page)
-        jobs = await self._encoded(seen(control, found.jobs), sees)
+        jobs = await self._encoded(listed_jobs(control, found.jobs), sees)
         last = found.jobs[len(jobs) - 1].id if len(jobs) < len(found.jobs) else found.last
         following = "" if last is None else str(last)
         return pb.ListResponse(jobs=jobs, total=found.total, limit=page.limit, next=following)
 
     async def _cancel(self, caller: Caller, request: pb.CancelRequest) -> pb.CancelResponse:
         order = Cancel(by=caller.principal, target=parse_job_ref(request.id))
-        told = await tell(self._control, caller, order)
-        if isinstance(told, Shown):
+        told = await carry_out_operation(self._control, caller, order)
+        if isinstance(told, JobDetails):
             return pb.CancelResponse(jobs=[_encode(told)], total=1)
-        jobs = await self._encoded(told.seen, Sight(self._control.committer.state, caller))
+        jobs = await self._encoded(told.seen, JobVisibility(self._control.committer.state, caller))
         return pb.CancelResponse(jobs=jobs, total=told.total, changed=told.changed)
 
-    async def _encoded(self, jobs: Seen, sees: Sight) -> list[pb.Job]:
+    async def _encoded(self, jobs: ListedJobs, sees: JobVisibility) -> list[pb.Job]:
         """J2: the first of them, and always one."""
         encoded: list[pb.Job] = []
         left = ANSWER_BYTES_MAX
         for job in jobs.jobs:
-            now = jobs.arrays.get(job.id) or shown(self._control, job)
+            now = jobs.arrays.get(job.id) or job_details(self._control, job)
             message = _encode(now if sees(job.spec.tenant) else reduced(now))
             left -= message.ByteSize()
             if left < 0 and encoded:
@@ -200,7 +200,7 @@ class JobService(JobServiceServicer):
         return encoded
 
 
-def _encode(now: Shown) -> pb.Job:
+def _encode(now: JobDetails) -> pb.Job:
     return encode_job(job_view(now))
 
 

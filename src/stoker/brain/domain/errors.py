@@ -5,8 +5,8 @@ A refusal is a value with four parts, so that a person, a program and a test can
 
 import msgspec
 
-Fact = int | str | bool
-Facts = dict[str, Fact]
+FactValue = int | str | bool
+Facts = dict[str, FactValue]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +30,6 @@ class StokerError(Exception):
         self.refusal = refusal
 
 
-def refuse(code: str, message: str, hint: str, **facts: Fact) -> Refusal:
+def refuse(code: str, message: str, hint: str, **facts: FactValue) -> Refusal:
     """A refusal in one line."""
     return Refusal(code=code, message=message, hint=hint, facts=facts)

@@ -59,7 +59,7 @@ def tasks_ever(inventory: Inventory, demand: Demand) -> int:
     return tasks_that_fit(count, inventory.cpus, inventory.memory_mb, demand)
 
 
-def asked(demand: Demand) -> str:
+def task_demand_text(demand: Demand) -> str:
     """The need of one task in words: `4 x A100 with 40000 MiB each, 2 CPUs, 1024 MiB memory`."""
     gpus = f"{demand.gpu_count} GPU(s)"
     if demand.gpu_model:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
-from stoker.brain.domain.job import Command, StopCause
+from stoker.brain.domain.job import CommandLine, StopCause
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True):
@@ -25,7 +25,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
     key: TaskKey
     epoch: Epoch
-    command: Command
+    command: CommandLine
     env: dict[str, str]
     workdir: str
     """Empty = a folder of the attempt's own."""

@@ -20,7 +20,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where
 
-Command = str | tuple[str, ...]
+CommandLine = str | tuple[str, ...]
 """A shell line (run by `/bin/sh -c`) or an argv."""
 
 
@@ -36,7 +36,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     demand: Demand
-    command: Command
+    command: CommandLine
     priority: int
     time_limit_ms: int
     tenant: TenantName = DEFAULT_TENANT
@@ -141,7 +141,7 @@ class StopCause(StrEnum):
     """A task of the gang failed, so the others must not hang on."""
 
 
-class StopOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StopRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cause: StopCause
     at: Instant
     by: Principal
@@ -162,7 +162,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How long its nodes may be unheard of before their runners end it. 0 = for ever: silence never ends it."""
     started_at: Instant = NEVER
     """When the last rank had started."""
-    stop: StopOrder | None = None
+    stop: StopRequest | None = None
     outcome: Outcome | None = None
     ended_at: Instant = NEVER
     exit_code: int | None = None

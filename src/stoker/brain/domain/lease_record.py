@@ -18,7 +18,7 @@ class Member(msgspec.Struct, frozen=True, order=True):
     """Made once per data folder: a folder that was lost and made anew holds nothing of what the old one had."""
 
 
-class Marker(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One version of the record."""
 
     version: int

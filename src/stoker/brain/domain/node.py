@@ -15,7 +15,7 @@ NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 ROOT: Final = "root"
 
 
-class Stray(msgspec.Struct, frozen=True, kw_only=True):
+class OrphanTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that a node runs, or may run, although it isn't live in our ledger. It is told to stop; until its end is
     reported its GPUs are not offered and are charged to nobody."""
 
@@ -84,7 +84,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     drain: str | None = None
     """Why a person drains it. None = it isn't drained."""
     forgotten: bool = False
-    strays: tuple[Stray, ...] = ()
+    strays: tuple[OrphanTask, ...] = ()
     labels: dict[str, str | None] = msgspec.field(default_factory=dict)
     """Set by people, over those of the inventory. None = taken off."""
     taints: tuple[str, ...] = ()

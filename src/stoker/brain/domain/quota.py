@@ -106,7 +106,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
         return {JobClass.ONLINE: online, JobClass.BATCH: batch}
 
 
-def walls_of(quota: Quota) -> Iterator[tuple[int, int]]:
+def limits_of(quota: Quota) -> Iterator[tuple[int, int]]:
     """The limits on what is held, each with its place among the fields of an Amount."""
     limits = quota.limits
     walls = (quota.gpus_max, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)

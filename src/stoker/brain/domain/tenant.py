@@ -81,7 +81,7 @@ def priority_default(tenants: Mapping[TenantName, Tenant], name: TenantName) -> 
     return PRIORITY_DEFAULT if cap is None else cap
 
 
-class Standing(NamedTuple):
+class InheritedLimits(NamedTuple):
     """What holds for every job of one tenant."""
 
     path: tuple[Tenant, ...]
@@ -95,10 +95,10 @@ class Standing(NamedTuple):
     """The same on how many may wait."""
 
 
-def standing_of(tenants: Mapping[TenantName, Tenant], name: TenantName) -> Standing:
+def inherited_limits(tenants: Mapping[TenantName, Tenant], name: TenantName) -> InheritedLimits:
     path = tuple(path_of(tenants, name))
     limits = [(tenant.name, tenant.quota.limits) for tenant in path]
-    return Standing(
+    return InheritedLimits(
         path=path,
         priority=priority_default(tenants, name),
         priority_max=priority_cap(tenants, name),

@@ -1,10 +1,11 @@
-"""Who used how much, and what was there to be used?
+"""Usage of GPUs and CPUs by jobs and tenants over time, and the capacity that nodes offered.
 
 Units: whole milliseconds of one GPU or one CPU; a report divides them for people. No floats, so sums are exact.
 Rules: U1  a task holds its GPUs and CPUs from its placement until its end was proved or settled
        U2  members of an array are charged to the array
        U3  a span holds its beginning and not its end, so that neighbouring reports add up
-       U4  what a node offers holds from one `Offer` to the next of that node; before the first it offered nothing
+       U4  what a node offers holds from one `CapacityChange` to the next of that node; before the first it
+           offered nothing
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +38,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """Of the fact that ended it."""
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class CapacityChange(msgspec.Struct, frozen=True, kw_only=True):
     """From `at` on a node offers so many GPUs to new work."""
 
     node: NodeName
@@ -113,7 +114,7 @@ class TreeSum(msgspec.Struct, frozen=True):
     """With what all tenants beneath it used."""
 
 
-class Span(msgspec.Struct, frozen=True):
+class NodeInterval(msgspec.Struct, frozen=True):
     """A node, for a while."""
 
     node: NodeName
@@ -145,9 +146,9 @@ def overlap_ms(holding: Holding, since: Instant, until: Instant) -> int:
     return max(0, min(holding.until, until) - max(holding.since, since))
 
 
-def gpu_ms_within(holdings: Iterable[Holding], spans: Iterable[Span]) -> int:
+def gpu_ms_within(holdings: Iterable[Holding], spans: Iterable[NodeInterval]) -> int:
     """GPU-milliseconds held on those nodes at those times."""
-    by_node: dict[NodeName, list[Span]] = {}
+    by_node: dict[NodeName, list[NodeInterval]] = {}
     for span in spans:
         by_node.setdefault(span.node, []).append(span)
     return sum(
@@ -157,24 +158,24 @@ def gpu_ms_within(holdings: Iterable[Holding], spans: Iterable[Span]) -> int:
     )
 
 
-def offered(offers: Sequence[Offer], since: Instant, until: Instant) -> tuple[int, list[Span]]:
+def offered(offers: Sequence[CapacityChange], since: Instant, until: Instant) -> tuple[int, list[NodeInterval]]:
     """GPU-milliseconds offered within a span, and the nodes and times at which nothing was.
 
     `offers` are in order of time and hold, of each node, the newest one before the span.
     """
-    by_node: dict[NodeName, list[Offer]] = {}
+    by_node: dict[NodeName, list[CapacityChange]] = {}
     for offer in offers:
         by_node.setdefault(offer.node, []).append(offer)
-    total, closed = 0, list[Span]()
+    total, closed = 0, list[NodeInterval]()
     for node, steps in by_node.items():
         for gpus, begin, end in _steps(steps, since, until):
             total += gpus * (end - begin)
             if not gpus:
-                closed.append(Span(node, begin, end))
+                closed.append(NodeInterval(node, begin, end))
     return total, closed
 
 
-def _steps(steps: Sequence[Offer], since: Instant, until: Instant) -> Iterable[tuple[int, Instant, Instant]]:
+def _steps(steps: Sequence[CapacityChange], since: Instant, until: Instant) -> Iterable[tuple[int, Instant, Instant]]:
     """U4, clipped to the span."""
     gpus, begin = 0, since
     for step in steps:

@@ -17,7 +17,7 @@ from typing import Final
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.engine.draft import Draft
-from stoker.brain.state.view import Admitted, GpuKinds
+from stoker.brain.state.view import GpuKinds, SelectedNodes
 
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
 """Names by kind and number of free GPUs, sorted; no list is empty."""
@@ -25,12 +25,12 @@ NO_SUCH_GPU: Final = 1 << 40
 """More memory than any GPU has."""
 
 
-class Pool:
+class CandidateNodes:
     """The nodes of one selection in one draft."""
 
     __slots__ = ("_at", "_counts", "_memories", "_own", "_slots", "admitted", "draft", "kinds")
 
-    def __init__(self, draft: Draft, admitted: Admitted) -> None:
+    def __init__(self, draft: Draft, admitted: SelectedNodes) -> None:
         self.admitted = admitted
         self.draft = draft
         self.kinds: Sequence[GpuKinds] = (

@@ -17,7 +17,7 @@ UNBOUNDED: Final = 1 << 40
 """More tasks than any gang has: GPUs don't limit who asks for none."""
 
 
-class GpuRoom(NamedTuple):
+class GpuCapacity(NamedTuple):
     """What the GPUs alone would allow."""
 
     slots: int
@@ -30,22 +30,22 @@ class GpuRoom(NamedTuple):
     """The most on one node."""
 
 
-Row = tuple[int, int, int]
+CapacityRow = tuple[int, int, int]
 """Of a node whose GPUs serve at least one task: for how many, no more than may share it; free CPUs, free memory."""
 
 
-class Room:
+class Capacity:
     """What is free for the tasks of one lane, from one moment of the draft on."""
 
     __slots__ = ("_beside", "_best_cpus", "_known", "_rows", "gpus", "version")
 
-    def __init__(self, version: int, gpus: GpuRoom, rows: Callable[[], list[Row]]) -> None:
+    def __init__(self, version: int, gpus: GpuCapacity, rows: Callable[[], list[CapacityRow]]) -> None:
         self.version = version
         self.gpus = gpus
         self._rows = rows
-        self._known: list[Row] | None = None
+        self._known: list[CapacityRow] | None = None
         self._best_cpus = -1
-        self._beside: dict[int, Beside] = {}
+        self._beside: dict[int, CpuCapacity] = {}
 
     def best_cpus(self) -> int:
         """The most CPUs on a node that has the GPUs."""
@@ -53,7 +53,7 @@ class Room:
             self._best_cpus = max([cpus for _, cpus, _ in self._all()], default=0)
         return self._best_cpus
 
-    def _all(self) -> list[Row]:
+    def _all(self) -> list[CapacityRow]:
         # Only now, since most shapes are short of GPUs already. Later than at `version` less is free, which is as
         # good for saying no.
         if self._known is None:
@@ -66,11 +66,11 @@ class Room:
             return beside.tasks > 0 and beside.best_memory >= demand.memory_mb
         return beside.tasks >= demand.tasks <= beside.tasks_with(demand.memory_mb, enough=demand.tasks)
 
-    def beside(self, cpus: int) -> "Beside":
+    def beside(self, cpus: int) -> "CpuCapacity":
         """The room of tasks that ask for so many CPUs each."""
         found = self._beside.get(cpus)
         if found is None:
-            found = self._beside[cpus] = Beside(
+            found = self._beside[cpus] = CpuCapacity(
                 [
                     (min(slots, has // cpus) if cpus else slots, memory_mb)
                     for slots, has, memory_mb in self._all()
@@ -80,7 +80,7 @@ class Room:
         return found
 
 
-class Beside:
+class CpuCapacity:
     """The nodes that have GPUs and CPUs for at least one task: for how many, and their memory."""
 
     __slots__ = ("_floors", "_nodes", "_walked", "best_memory", "tasks")

@@ -30,17 +30,17 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
-from stoker.brain.engine.candidate_nodes import Pool
-from stoker.brain.engine.demand_cache import Lane, mixing_helps
+from stoker.brain.engine.candidate_nodes import CandidateNodes
+from stoker.brain.engine.demand_cache import DemandCache, mixing_helps
 from stoker.brain.engine.draft import Draft
-from stoker.brain.engine.fit import Search, Seat
-from stoker.brain.engine.gang import number_ranks, seat_gang
-from stoker.brain.engine.guarantee_hold import KEPT_MAX, Keeper
+from stoker.brain.engine.fit import NodeFit, Search
+from stoker.brain.engine.gang import fit_gang, number_ranks
+from stoker.brain.engine.guarantee_hold import KEPT_MAX, GuaranteeHold
 from stoker.brain.engine.queue_order import Candidate, in_order
-from stoker.brain.engine.quota_order import FIRST, Turns
+from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.rendezvous import choose_port, needs_rendezvous
-from stoker.brain.engine.satisfiability import Census
-from stoker.brain.state.view import Admitted, Bucket, View
+from stoker.brain.engine.satisfiability import NodeClassStatus
+from stoker.brain.state.view import Bucket, SelectedNodes, View
 
 _NODES_PER_SHAPE: Final = 8
 """Where a shape has no more nodes to itself, a table of what is free on them is cheaper than searches in vain."""
@@ -56,7 +56,11 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
     unseen: dict[Shape, Reason] = {}
     while pass_.begin_round():
         for candidate in in_order(buckets, view, policy, now, pass_.blocked):
-            if candidate.job in actions or not pass_.has_room(candidate) or not pass_.is_its_turn(candidate.shape):
+            if (
+                candidate.job in actions
+                or not pass_.below_array_limit(candidate)
+                or not pass_.is_first_by_quota(candidate.shape)
+            ):
                 continue
             if len(actions) >= budget:
                 unseen[candidate.shape] = pass_.blocked[candidate.shape] = explain.budget_spent(len(actions))
@@ -71,22 +75,22 @@ _LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
 """Stands for shapes whose round hasn't come."""
 
 
-_Wish = tuple[Where, PartitionName, str, int, int, int]
+_GpuDemand = tuple[Where, PartitionName, str, int, int, int]
 """What shapes of one lane have in common: selection, model, memory and number of GPUs, and tasks per node."""
 
 
-class _Ways:
+class _GpuChoices:
     """How shapes of one wish may be served: with one model per task, then, where that could help, with a mix."""
 
     __slots__ = ("lanes", "last", "shapes", "waiting")
 
-    def __init__(self, lanes: tuple[Lane, ...]) -> None:
+    def __init__(self, lanes: tuple[DemandCache, ...]) -> None:
         self.lanes = lanes
         self.last = lanes[-1]
         """What it can't hold, none can."""
         self.shapes: list[Shape] = []
         """Those for which there are enough GPUs at the start."""
-        self.waiting: explain.Waiting | None = None
+        self.waiting: explain.WaitExplanation | None = None
 
 
 class _Pass:
@@ -97,33 +101,33 @@ class _Pass:
         self._policy = policy
         self._buckets = buckets
         self._draft = Draft(view)
-        self._turns = Turns(view, buckets)
+        self._turns = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
         self._later: dict[Shape, None] = {}
         """Shapes that wait for a later round."""
         self._borrowers: dict[Shape, None] = {}
         """Those that came up in one."""
         self._placed: dict[Shape, int] = {}
-        self._keeper = Keeper(self._draft)
-        self._pools: dict[Admitted, Pool] = {}
-        self._ways: dict[_Wish, _Ways] = {}
+        self._guarantee_hold = GuaranteeHold(self._draft)
+        self._pools: dict[SelectedNodes, CandidateNodes] = {}
+        self._gpu_choices: dict[_GpuDemand, _GpuChoices] = {}
         """By what shapes say."""
-        self._meant: dict[tuple[Pool, str, int, int, int], _Ways] = {}
+        self._meant: dict[tuple[CandidateNodes, str, int, int, int], _GpuChoices] = {}
         """By what that means here."""
-        self.blocked: dict[Shape, _Ways | Reason] = {}
+        self.blocked: dict[Shape, _GpuChoices | Reason] = {}
         """Shapes that are done with, and how a reason is found, or the reason."""
-        self._hopeful: dict[Shape, _Ways] = {}
+        self._hopeful: dict[Shape, _GpuChoices] = {}
         """Shapes for which there was room at the start."""
         self._searches: dict[Shape, tuple[Search, ...]] = {}
         self._portless: dict[NodeName, None] = {}
         """Nodes whose address has no port left: they take no part in attempts that need one."""
-        self._census = Census(view)
-        self._rooms: dict[JobId, int | None] = {}
+        self._class_status = NodeClassStatus(view)
+        self._array_slots: dict[JobId, int | None] = {}
         """Members that arrays may still start in this pass."""
 
     def sift(self) -> None:
         """Block every shape for which there isn't enough room even now. The hottest loop of a long queue."""
-        blocked, hopeful, known = self.blocked, self._hopeful, self._ways
+        blocked, hopeful, known = self.blocked, self._hopeful, self._gpu_choices
         for bucket in self._buckets:
             shape = bucket.shape
             demand = shape.demand
@@ -137,7 +141,7 @@ class _Pass:
                     demand.gpu_count,
                     demand.tasks_per_node,
                 )
-            ) or self._ways_for(shape)
+            ) or self._gpu_choices_for(shape)
             if demand.tasks > ways.last.at_most:
                 blocked[shape] = ways
             elif shape not in hopeful:
@@ -150,9 +154,9 @@ class _Pass:
                     if not room.holds(shape.demand):
                         blocked[shape] = ways
 
-    def _ways_for(self, shape: Shape) -> _Ways:
-        wish = _wish_of(shape)
-        ways = self._ways.get(wish)
+    def _gpu_choices_for(self, shape: Shape) -> _GpuChoices:
+        wish = _gpu_demand_of(shape)
+        ways = self._gpu_choices.get(wish)
         if ways is None:
             pool, demand = self._pool_of(shape), shape.demand
             memory_mb = pool.gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
@@ -160,16 +164,18 @@ class _Pass:
             ways = self._meant.get(meant)
             if ways is None:
                 mixes = (False, True) if mixing_helps(pool, demand) else (False,)
-                ways = self._meant[meant] = _Ways(tuple(Lane(pool, demand, mixed=mixed) for mixed in mixes))
-            self._ways[wish] = ways
+                ways = self._meant[meant] = _GpuChoices(
+                    tuple(DemandCache(pool, demand, mixed=mixed) for mixed in mixes)
+                )
+            self._gpu_choices[wish] = ways
         return ways
 
-    def _pool_of(self, shape: Shape) -> Pool:
+    def _pool_of(self, shape: Shape) -> CandidateNodes:
         """D7. A partition that is gone adds nothing."""
         admitted = self._view.admitted(selection(self._view.partitions, shape.where, shape.partition))
         pool = self._pools.get(admitted)
         if pool is None:
-            pool = self._pools[admitted] = Pool(self._draft, admitted)
+            pool = self._pools[admitted] = CandidateNodes(self._draft, admitted)
         return pool
 
     def begin_round(self) -> bool:
@@ -187,7 +193,7 @@ class _Pass:
         self._later = {}
         return True
 
-    def is_its_turn(self, shape: Shape) -> bool:
+    def is_first_by_quota(self, shape: Shape) -> bool:
         """Else the shape is blocked, for this round or for good."""
         wall = self._turns.wall(shape)
         if wall is not None:
@@ -201,29 +207,29 @@ class _Pass:
 
     def _keep(self) -> None:
         """For whoever had his turn and waits."""
-        keeper, turns = self._keeper, self._turns
+        guarantee_hold, turns = self._guarantee_hold, self._turns
         spent = turns.spent.copy()
-        for shape, jobs in keeper.kept.items():
+        for shape, jobs in guarantee_hold.kept.items():
             for _ in range(jobs):
                 turns.charge(shape, spent)
         gone: dict[Shape, int] = {}
         for bucket in sorted(self._waiting_before(), key=self._rank):
             shape = bucket.shape
             if shape not in gone:
-                gone[shape] = self._placed.get(shape, 0) + keeper.kept.get(shape, 0)
+                gone[shape] = self._placed.get(shape, 0) + guarantee_hold.kept.get(shape, 0)
             waiting = self._waiting(bucket, gone[shape])
             gone[shape] = max(0, -waiting)
             for _ in range(waiting):
-                if keeper.is_full or not turns.would_wait(shape, spent, self._standing):
+                if guarantee_hold.is_full or not turns.would_wait(shape, spent, self._standing):
                     break
-                if not keeper.keep(self._pool_of(shape), shape):
+                if not guarantee_hold.keep(self._pool_of(shape), shape):
                     break
                 turns.charge(shape, spent)
 
     def _waiting_before(self) -> Iterator[Bucket]:
         for bucket in self._buckets:
             if (
-                isinstance(self.blocked.get(bucket.shape), _Ways)
+                isinstance(self.blocked.get(bucket.shape), _GpuChoices)
                 and self._turns.standing(bucket.shape) < self._standing
             ):
                 yield bucket
@@ -242,14 +248,14 @@ class _Pass:
         first = (bucket.jobs or bucket.arrays)[0]
         return self._turns.standing(bucket.shape), -bucket.priority, first
 
-    def has_room(self, candidate: Candidate) -> bool:
+    def below_array_limit(self, candidate: Candidate) -> bool:
         """D6."""
-        return candidate.array == 0 or self._room_of(candidate.array) != 0
+        return candidate.array == 0 or self._array_slots_of(candidate.array) != 0
 
-    def _room_of(self, array: JobId) -> int | None:
-        if array not in self._rooms:
-            self._rooms[array] = self._view.room(array)
-        return self._rooms[array]
+    def _array_slots_of(self, array: JobId) -> int | None:
+        if array not in self._array_slots:
+            self._array_slots[array] = self._view.room(array)
+        return self._array_slots[array]
 
     def place(self, candidate: Candidate) -> Place | None:
         """The placement, with all it takes taken; or None, and the shape is blocked."""
@@ -262,16 +268,16 @@ class _Pass:
         self._turns.take(shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
         if candidate.array:
-            room = self._room_of(candidate.array)
-            self._rooms[candidate.array] = room if room is None else room - 1
+            room = self._array_slots_of(candidate.array)
+            self._array_slots[candidate.array] = room if room is None else room - 1
         return placed
 
-    def _place(self, candidate: Candidate, ways: _Ways) -> Place | None:
+    def _place(self, candidate: Candidate, ways: _GpuChoices) -> Place | None:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
         searches = self._searches_for(candidate.shape, ways)
         attempt = 1 if candidate.lazy else len(self._view.job(job).attempts) + 1
-        while seats := _first_seats(searches):
+        while seats := _first_fits(searches):
             mark = self._draft.checkpoint()
             tasks = number_ranks(self._draft, seats, demand)
             kinds = {seat.node: seat.kinds for seat in seats}
@@ -295,7 +301,7 @@ class _Pass:
             self._bar(address)
         return None
 
-    def _searches_for(self, shape: Shape, ways: _Ways) -> tuple[Search, ...]:
+    def _searches_for(self, shape: Shape, ways: _GpuChoices) -> tuple[Search, ...]:
         searches = self._searches.get(shape)
         if searches is None:
             demand = shape.demand
@@ -312,7 +318,7 @@ class _Pass:
 
     def reasons(self) -> dict[Shape, Reason]:
         """Why each blocked shape waits, now that the pass is over."""
-        self._keeper.give_back()
+        self._guarantee_hold.give_back()
         return {
             shape: self._said(shape, ways) if isinstance(ways, Reason) else self._why(shape, ways)
             for shape, ways in self.blocked.items()
@@ -324,39 +330,39 @@ class _Pass:
             return reason
         return self._turns.wall(shape) or self._why(shape, self._hopeful[shape])
 
-    def _why(self, shape: Shape, ways: _Ways) -> Reason:
+    def _why(self, shape: Shape, ways: _GpuChoices) -> Reason:
         waiting = ways.waiting
         if waiting is None:
             if not ways.last.pool.admitted.alike:
                 return explain.none_selected(self._view, shape)
-            waiting = ways.waiting = explain.Waiting(self._census, ways.last)
+            waiting = ways.waiting = explain.WaitExplanation(self._class_status, ways.last)
         reason = waiting.why(shape.demand)
-        if reason is None and shape in self._borrowers and self._keeper.withdrawn:
-            free, kept = ways.last.room().gpus.free, self._keeper.gpus
+        if reason is None and shape in self._borrowers and self._guarantee_hold.withdrawn:
+            free, kept = ways.last.room().gpus.free, self._guarantee_hold.gpus
             return explain.guarantee_kept(free, kept, shape.demand)
         return reason or self._no_port(shape.demand, ways)
 
-    def _no_port(self, demand: Demand, ways: _Ways) -> Reason:
+    def _no_port(self, demand: Demand, ways: _GpuChoices) -> Reason:
         """Everything else would be there."""
-        seats = _first_seats(tuple(Search(lane, demand) for lane in ways.lanes))
+        seats = _first_fits(tuple(Search(lane, demand) for lane in ways.lanes))
         assert seats, f"blocked, and nothing is short: {demand}"
         barred = min(seat.node for seat in seats if seat.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
 
 
-def _wish_of(shape: Shape) -> _Wish:
+def _gpu_demand_of(shape: Shape) -> _GpuDemand:
     demand = shape.demand
     gpus = demand.gpu_model, demand.gpu_memory_mb, demand.gpu_count
     return shape.where, shape.partition, *gpus, demand.tasks_per_node
 
 
-def _first_seats(searches: tuple[Search, ...]) -> list[Seat] | None:
+def _first_fits(searches: tuple[Search, ...]) -> list[NodeFit] | None:
     """Of the first search that finds any. Those that are known to be in vain aren't made."""
     last = searches[-1]
     if last.lane.foresees_no(last.demand):
         return None
     for search in searches:
-        seats = seat_gang(search)
+        seats = fit_gang(search)
         if seats:
             return seats
     last.lane.missed()

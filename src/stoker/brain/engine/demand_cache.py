@@ -18,15 +18,15 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import one_model_slots, slots_ever, suitable_gpus
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.node import Free
-from stoker.brain.engine.candidate_nodes import Pool
-from stoker.brain.engine.capacity import UNBOUNDED, GpuRoom, Room, Row
+from stoker.brain.engine.candidate_nodes import CandidateNodes
+from stoker.brain.engine.capacity import UNBOUNDED, Capacity, CapacityRow, GpuCapacity
 from stoker.brain.state.view import GpuKinds
 
 _MISSES_MAX: Final = 4
 """Searches that may fail in vain before a table is made that foresees it: a table costs about as much as two."""
 
 
-class Judged(Enum):
+class GpuCounting(Enum):
     """How the GPUs of a node are counted for a demand."""
 
     NEVER = "none of its GPUs suits"
@@ -34,7 +34,7 @@ class Judged(Enum):
     BY_GPU = "each free GPU must be looked at"
 
 
-class Lane:
+class DemandCache:
     """All demands of one wish for GPUs, on the nodes of one pool.
 
     What was too much at one moment of a pass is too much at every later one, since a pass only takes. So old numbers
@@ -43,20 +43,22 @@ class Lane:
 
     __slots__ = ("_misses", "_room", "at_most", "by_count", "gpu_count", "mixed", "per_node", "pool", "sample")
 
-    def __init__(self, pool: Pool, sample: Demand, *, mixed: bool) -> None:
+    def __init__(self, pool: CandidateNodes, sample: Demand, *, mixed: bool) -> None:
         self.pool = pool
         self.sample = sample
         """Any demand of this lane."""
         self.mixed = mixed
         self.gpu_count = sample.gpu_count
         self.per_node = sample.tasks_per_node or UNBOUNDED
-        judged = {kinds: judge(kinds, sample, mixed=mixed) for kinds in pool.kinds}
-        self.by_count = {kinds: how is Judged.BY_COUNT for kinds, how in judged.items() if how is not Judged.NEVER}
+        judged = {kinds: gpu_counting(kinds, sample, mixed=mixed) for kinds in pool.kinds}
+        self.by_count = {
+            kinds: how is GpuCounting.BY_COUNT for kinds, how in judged.items() if how is not GpuCounting.NEVER
+        }
         """Kinds that may serve, and whether counting their free GPUs is enough."""
         self.at_most = self._most()
         """No gang of more tasks finds GPUs."""
         self._misses = 0
-        self._room: Room | None = None
+        self._room: Capacity | None = None
 
     def slots(self, gpus: int) -> int:
         """Tasks that so many suitable GPUs of one model serve."""
@@ -99,18 +101,18 @@ class Lane:
         if self._misses % _MISSES_MAX == 0:
             self.room()
 
-    def room(self) -> Room:
+    def room(self) -> Capacity:
         """What is free now."""
         if self._room is None or self._room.version != self.pool.draft.version:
-            self._room = Room(self.pool.draft.version, self._gpu_room(), self.rows)
+            self._room = Capacity(self.pool.draft.version, self._gpu_room(), self.rows)
         return self._room
 
-    def _gpu_room(self) -> GpuRoom:
+    def _gpu_room(self) -> GpuCapacity:
         slots = spread = free = best = 0
         for gpus, serves, nodes in self._serving():
             slots, free, best = slots + serves * nodes, free + gpus * nodes, max(best, gpus)
             spread += min(serves, self.per_node) * nodes
-        return GpuRoom(slots, spread, free, best)
+        return GpuCapacity(slots, spread, free, best)
 
     def _serving(self) -> Iterator[tuple[int, int, int]]:
         """Suitable GPUs, the tasks that they serve, and the number of nodes of which that is true."""
@@ -121,8 +123,8 @@ class Lane:
             else:
                 yield from ((*self.gpus_of(free), 1) for free in self._frees(kinds))
 
-    def rows(self) -> list[Row]:
-        rows: list[Row] = []
+    def rows(self) -> list[CapacityRow]:
+        rows: list[CapacityRow] = []
         for kinds, by_count in self.by_count.items():
             for free in self._frees(kinds):
                 serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free)[1]
@@ -130,9 +132,9 @@ class Lane:
                     rows.append((min(serves, self.per_node), free.cpus, free.memory_mb))
         return rows
 
-    def rows_of(self, frees: Iterable[Free]) -> list[Row]:
+    def rows_of(self, frees: Iterable[Free]) -> list[CapacityRow]:
         """The same of nodes elsewhere, which have this free; with a mix of models where that may be."""
-        rows: list[Row] = []
+        rows: list[CapacityRow] = []
         for free in frees:
             serves = slots_ever(free.gpus, self.sample) if self.gpu_count else UNBOUNDED
             if serves:
@@ -153,24 +155,24 @@ class Lane:
         return len(suitable), one_model_slots(suitable, self.gpu_count)
 
 
-def judge(kinds: GpuKinds, demand: Demand, *, mixed: bool) -> Judged:
+def gpu_counting(kinds: GpuKinds, demand: Demand, *, mixed: bool) -> GpuCounting:
     """How to count the GPUs of a node of `kinds` for `demand`."""
     if not demand.gpu_count:
-        return Judged.BY_COUNT
-    return _judged(kinds, demand.gpu_model, demand.gpu_memory_mb, mixed or demand.gpu_count == 1)
+        return GpuCounting.BY_COUNT
+    return _gpu_counting(kinds, demand.gpu_model, demand.gpu_memory_mb, mixed or demand.gpu_count == 1)
 
 
 # A cluster has few kinds of node and its users few wishes, and the engine asks for each pair of them in each pass.
 @lru_cache(maxsize=4_096)
-def _judged(kinds: GpuKinds, wanted: str, at_least_mb: int, any_model: bool) -> Judged:
+def _gpu_counting(kinds: GpuKinds, wanted: str, at_least_mb: int, any_model: bool) -> GpuCounting:
     suiting = [model for model, memory_mb in kinds if memory_mb >= at_least_mb and model_matches(wanted, model)]
     if not suiting:
-        return Judged.NEVER
+        return GpuCounting.NEVER
     whole = len(suiting) == len(kinds)
-    return Judged.BY_COUNT if whole and (any_model or len(set(suiting)) == 1) else Judged.BY_GPU
+    return GpuCounting.BY_COUNT if whole and (any_model or len(set(suiting)) == 1) else GpuCounting.BY_GPU
 
 
-def mixing_helps(pool: Pool, demand: Demand) -> bool:
+def mixing_helps(pool: CandidateNodes, demand: Demand) -> bool:
     """Could tasks of several models each (L2) fit where tasks of one model don't? Nobody who named a model is asked."""
     if demand.gpu_model or demand.gpu_count < 2:
         return False

@@ -14,7 +14,7 @@ from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Free
-from stoker.brain.state.view import Alike, GpuKinds, View
+from stoker.brain.state.view import GpuKinds, NodeClass, View
 
 Buckets = dict[GpuKinds, dict[int, Sequence[NodeName]]]
 
@@ -61,7 +61,7 @@ class Draft:
         """Another number whenever something else is free."""
         self.moved: list[NodeName] = []
         """Each node whose number of free GPUs changed, each time; it only grows."""
-        self._counted: dict[Alike, list[int]] = {}
+        self._counted: dict[NodeClass, list[int]] = {}
         self._counted_at = 0
 
     def take(self, kinds: GpuKinds, placement: TaskPlacement) -> None:
@@ -87,7 +87,7 @@ class Draft:
         """Held by live attempts, and promised in this pass."""
         return self._view.ports_in_use(address), self._ports.get(address, set())
 
-    def free_gpus(self, alike: Alike) -> Sequence[int]:
+    def free_gpus(self, alike: NodeClass) -> Sequence[int]:
         """How many GPUs are free on each of these nodes that takes work. Selections share the answer."""
         if self._counted_at < len(self.moved):
             self._counted_at = len(self.moved)

@@ -16,9 +16,9 @@ from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.where import where_text
-from stoker.brain.engine.capacity import GpuRoom, Room
-from stoker.brain.engine.demand_cache import Lane
-from stoker.brain.engine.satisfiability import Census, Fleet
+from stoker.brain.engine.capacity import Capacity, GpuCapacity
+from stoker.brain.engine.demand_cache import DemandCache
+from stoker.brain.engine.satisfiability import NodeClassStatus, Satisfiability
 from stoker.brain.state.view import View
 
 _ASKED_MAX: Final = 400
@@ -50,16 +50,16 @@ def none_selected(view: View, shape: Shape) -> Reason:
     return Reason(ReasonCode.NO_SELECTED_NODE, {"nodes": len(view.nodes), "asked": words[:_ASKED_MAX]})
 
 
-class Waiting:
+class WaitExplanation:
     """Why the shapes of one lane wait. To be asked at the end of a pass (X6)."""
 
-    __slots__ = ("_away", "_fleet", "_lane", "_of_gpus", "_room")
+    __slots__ = ("_away", "_demand_cache", "_of_gpus", "_room", "_satisfiability")
 
-    def __init__(self, census: Census, lane: Lane) -> None:
-        self._lane = lane
-        self._fleet = Fleet(census, lane)
-        self._room: Room = lane.room()
-        self._away = _Away(census, lane) if census.returning else None
+    def __init__(self, class_status: NodeClassStatus, lane: DemandCache) -> None:
+        self._demand_cache = lane
+        self._satisfiability = Satisfiability(class_status, lane)
+        self._room: Capacity = lane.room()
+        self._away = _ReturningNodes(class_status, lane) if class_status.returning else None
         self._of_gpus: dict[int, Reason] = {}
         """By number of tasks: many shapes differ only in what they ask beside their GPUs."""
 
@@ -67,7 +67,7 @@ class Waiting:
         """X2, X3, X5 and X7; None when it would fit, but for ports."""
         if self._away is not None and self._away.completes(self._room, demand):
             return Reason(ReasonCode.NODES_RETURNING, {"returning": self._away.nodes})
-        return self._fleet.never(demand) or self._short_of(demand)
+        return self._satisfiability.never(demand) or self._short_of(demand)
 
     def _short_of(self, demand: Demand) -> Reason | None:
         room, gpus, tasks = self._room, self._room.gpus, demand.tasks
@@ -96,23 +96,23 @@ class Waiting:
         return None
 
 
-class _Away:
+class _ReturningNodes:
     """The nodes of one lane that haven't returned and have GPUs free for it."""
 
     __slots__ = ("_together", "nodes")
 
-    def __init__(self, census: Census, lane: Lane) -> None:
-        names = (name for alike in lane.pool.admitted.alike for name in alike.names if name in census.returning)
-        rows = lane.rows_of(census.returning[name] for name in names)
+    def __init__(self, class_status: NodeClassStatus, lane: DemandCache) -> None:
+        names = (name for alike in lane.pool.admitted.alike for name in alike.names if name in class_status.returning)
+        rows = lane.rows_of(class_status.returning[name] for name in names)
         self.nodes = len(rows)
-        self._together = Room(0, GpuRoom(0, 0, 0, 0), lambda: lane.rows() + rows)
+        self._together = Capacity(0, GpuCapacity(0, 0, 0, 0), lambda: lane.rows() + rows)
 
-    def completes(self, room: Room, demand: Demand) -> bool:
+    def completes(self, room: Capacity, demand: Demand) -> bool:
         """Would it fit there, or here and there together, and not here alone?"""
         return self.nodes > 0 and self._together.holds(demand) and not room.holds(demand)
 
 
-def _short_of_gpus(gpus: GpuRoom, demand: Demand) -> Reason:
+def _short_of_gpus(gpus: GpuCapacity, demand: Demand) -> Reason:
     return Reason(
         ReasonCode.INSUFFICIENT_GPUS,
         {

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import tasks_that_fit
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.engine.demand_cache import Lane
+from stoker.brain.engine.demand_cache import DemandCache
 from stoker.brain.state.view import GpuKinds
 
 CANDIDATES_MAX: Final = 32
@@ -23,7 +23,7 @@ CANDIDATES_MAX: Final = 32
 number of free GPUs already."""
 
 
-class Seat(NamedTuple):
+class NodeFit(NamedTuple):
     """Room for so many tasks on one node."""
 
     node: NodeName
@@ -39,14 +39,14 @@ class Search:
 
     __slots__ = ("_barred", "_draft", "demand", "lane")
 
-    def __init__(self, lane: Lane, demand: Demand, barred: Container[NodeName] = ()) -> None:
+    def __init__(self, lane: DemandCache, demand: Demand, barred: Container[NodeName] = ()) -> None:
         """`barred` nodes take no part; it is read anew at each look."""
         self.lane = lane
         self.demand = demand
         self._draft = lane.pool.draft
         self._barred = barred
 
-    def tightest(self, tasks: int, besides: Container[NodeName] = ()) -> Seat | None:
+    def tightest(self, tasks: int, besides: Container[NodeName] = ()) -> NodeFit | None:
         """The node, other than `besides`, that `tasks` tasks fill best; None when no node holds them all. There must
         not be more of them than may share a node."""
         gpus = self.demand.gpu_count * tasks
@@ -64,7 +64,7 @@ class Search:
                     best = found, kinds
                 if found is not None and by_count:
                     break
-        return Seat(best[0][-1], best[1], tasks) if best is not None else None
+        return NodeFit(best[0][-1], best[1], tasks) if best is not None else None
 
     def _tightest_of(
         self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Container[NodeName]
@@ -92,14 +92,14 @@ class Search:
                 break
         return best
 
-    def largest_first(self) -> Iterator[Seat]:
+    def largest_first(self) -> Iterator[NodeFit]:
         """Nodes with what they hold of the demand's tasks, most first; at equal number the fewest GPUs left over.
 
         Naive: judge every node, then sort. But a large gang usually fills nodes that are free altogether, so buckets
         come by the most that a node in them could hold; nodes that hold less (for want of CPUs or memory) wait in a
         heap until the buckets have come down to them.
         """
-        waiting: list[tuple[int, int, NodeName, Seat]] = []
+        waiting: list[tuple[int, int, NodeName, NodeFit]] = []
         by_free = self.lane.pool.by_free()
         for bound, left_over, kinds, count in self._by_bound():
             while waiting and -waiting[0][0] > bound:
@@ -107,9 +107,9 @@ class Search:
             for name in by_free[kinds][count]:
                 tasks = self._tasks_on(name, count, self.lane.by_count[kinds])
                 if tasks == bound:
-                    yield Seat(name, kinds, tasks)
+                    yield NodeFit(name, kinds, tasks)
                 elif tasks:
-                    heappush(waiting, (-tasks, left_over, name, Seat(name, kinds, tasks)))
+                    heappush(waiting, (-tasks, left_over, name, NodeFit(name, kinds, tasks)))
         while waiting:
             yield heappop(waiting)[-1]
 

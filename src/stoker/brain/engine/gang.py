@@ -13,10 +13,10 @@ from stoker.brain.domain.fit import suitable_gpus
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.engine.choose_gpus import choose_gpus
 from stoker.brain.engine.draft import Draft
-from stoker.brain.engine.fit import Search, Seat
+from stoker.brain.engine.fit import NodeFit, Search
 
 
-def seat_gang(search: Search) -> list[Seat] | None:
+def fit_gang(search: Search) -> list[NodeFit] | None:
     """Seats for every task of the demand that is searched for; None when it doesn't fit whole."""
     tasks = search.demand.tasks
     if not search.lane.may_hold(tasks):
@@ -27,8 +27,8 @@ def seat_gang(search: Search) -> list[Seat] | None:
     return _spread(search, tasks)
 
 
-def _spread(search: Search, tasks: int) -> list[Seat] | None:
-    seats: dict[NodeName, Seat] = {}
+def _spread(search: Search, tasks: int) -> list[NodeFit] | None:
+    seats: dict[NodeName, NodeFit] = {}
     for seat in search.largest_first():
         if seat.tasks >= tasks:
             # This node would do; a tighter one may. When the very first does, one node holds the whole gang (G2).
@@ -40,7 +40,7 @@ def _spread(search: Search, tasks: int) -> list[Seat] | None:
     return None
 
 
-def number_ranks(draft: Draft, seats: list[Seat], demand: Demand) -> list[TaskPlacement]:
+def number_ranks(draft: Draft, seats: list[NodeFit], demand: Demand) -> list[TaskPlacement]:
     """What each rank holds, in rank order. Nothing is taken from the draft yet."""
     placements: list[TaskPlacement] = []
     for seat in sorted(seats, key=lambda seat: seat.node):

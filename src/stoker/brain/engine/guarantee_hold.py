@@ -21,15 +21,15 @@ from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.fit import suitable_gpus, tasks_ever
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.engine.candidate_nodes import Pool
+from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
 from stoker.brain.state.view import GpuKinds
 
 KEPT_MAX: Final = 256
-LANES_MAX: Final = 16
+HOLD_DEMANDS_MAX: Final = 16
 
 
-class _Target(NamedTuple):
+class _HoldTarget(NamedTuple):
     """A node to wait for."""
 
     node: NodeName
@@ -38,19 +38,19 @@ class _Target(NamedTuple):
     """For how many it would have room if it were empty, beside what is kept there already."""
 
 
-class Withdrawn(NamedTuple):
+class HeldCapacity(NamedTuple):
     kinds: GpuKinds
     placement: TaskPlacement
     gpus: tuple[Gpu, ...]
 
 
-class Keeper:
+class GuaranteeHold:
     """Of one pass."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._targets: dict[tuple[Pool, Demand], list[_Target]] = {}
-        self.withdrawn: list[Withdrawn] = []
+        self._targets: dict[tuple[CandidateNodes, Demand], list[_HoldTarget]] = {}
+        self.withdrawn: list[HeldCapacity] = []
         self.kept: dict[Shape, int] = {}
         """For how many jobs of each shape."""
 
@@ -63,12 +63,12 @@ class Keeper:
         """Withdrawn in all."""
         return sum(len(each.gpus) for each in self.withdrawn)
 
-    def keep(self, pool: Pool, shape: Shape) -> bool:
+    def keep(self, pool: CandidateNodes, shape: Shape) -> bool:
         """Keep what one job of this shape waits for. False when nothing could be (K3)."""
         demand = shape.demand
         targets = self._targets.get((pool, demand))
         if targets is None:
-            if len(self._targets) == LANES_MAX:
+            if len(self._targets) == HOLD_DEMANDS_MAX:
                 return False
             targets = self._targets[pool, demand] = sorted(
                 self._found(pool, demand), key=lambda target: (-self._free(target, demand), target.node)
@@ -90,17 +90,17 @@ class Keeper:
         for kinds, placement, gpus in reversed(self.withdrawn):
             self._draft.put_back(kinds, placement, gpus)
 
-    def _found(self, pool: Pool, demand: Demand) -> Iterator[_Target]:
+    def _found(self, pool: CandidateNodes, demand: Demand) -> Iterator[_HoldTarget]:
         free = self._draft.free
         for alike in pool.admitted.alike:
             tasks = min(tasks_ever(alike.inventory, demand), demand.tasks_per_node or demand.tasks)
             if tasks:
-                yield from (_Target(name, alike.kinds, tasks) for name in alike.names if name in free)
+                yield from (_HoldTarget(name, alike.kinds, tasks) for name in alike.names if name in free)
 
-    def _free(self, target: _Target, demand: Demand) -> int:
+    def _free(self, target: _HoldTarget, demand: Demand) -> int:
         return len(suitable_gpus(self._draft.free[target.node].gpus, demand))
 
-    def _withdraw(self, target: _Target, demand: Demand, gpus_max: int | None = None) -> int:
+    def _withdraw(self, target: _HoldTarget, demand: Demand, gpus_max: int | None = None) -> int:
         """The GPUs that were free there and now are kept."""
         free = self._draft.free[target.node]
         wanted = target.tasks * demand.gpu_count
@@ -115,14 +115,14 @@ class Keeper:
             memory_mb=min(free.memory_mb, target.tasks * demand.memory_mb),
         )
         self._draft.take(target.kinds, placement)
-        self.withdrawn.append(Withdrawn(target.kinds, placement, gpus))
+        self.withdrawn.append(HeldCapacity(target.kinds, placement, gpus))
         return len(gpus)
 
 
-def _chosen(targets: list[_Target], tasks: int) -> Sequence[_Target] | None:
+def _chosen(targets: list[_HoldTarget], tasks: int) -> Sequence[_HoldTarget] | None:
     """Nodes for that many tasks, the first of `targets`; what room they have left is offered again. None when there
     are too few."""
-    chosen: list[_Target] = []
+    chosen: list[_HoldTarget] = []
     for target in targets:
         chosen.append(target._replace(tasks=min(target.tasks, tasks)))
         tasks -= chosen[-1].tasks

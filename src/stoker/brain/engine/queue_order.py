@@ -43,7 +43,7 @@ def in_order(
     buckets: Iterable[Bucket], view: View, policy: Policy, now: Instant, blocked: Container[Shape]
 ) -> Iterator[Candidate]:
     """The waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way."""
-    line = _Line(view, policy, now)
+    line = _QueueOrder(view, policy, now)
     firsts = line.heads(buckets, blocked)
     others: list[_Head] = []
     at = 0
@@ -61,7 +61,7 @@ def in_order(
                 heappush(others, following)
 
 
-class _Line:
+class _QueueOrder:
     """How long has everyone waited?"""
 
     __slots__ = ("_now", "_policy", "_view")

@@ -20,7 +20,7 @@ from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import needs
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import path_of
-from stoker.brain.state.quota_limits import Walls
+from stoker.brain.state.quota_limits import QuotaLimits
 from stoker.brain.state.view import Bucket, View
 
 FIRST: Final = 0
@@ -42,7 +42,7 @@ class _Account(NamedTuple):
     charged: tuple[_Row, ...]
 
 
-class Draft:
+class UsageDraft:
     """Who would use how much: rows with the fields of an Amount, of accounts that somebody asks about, changed in
     place."""
 
@@ -50,16 +50,16 @@ class Draft:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        books = view.books
-        self.by_class: dict[JobClass, _Row] = {each: list(books.used_by_class(each)) for each in JobClass}
+        usage_ledger = view.usage_ledger
+        self.by_class: dict[JobClass, _Row] = {each: list(usage_ledger.used_by_class(each)) for each in JobClass}
         self.by_tenant: dict[TenantName, _Row] = {}
-        self.unlending: Mapping[TenantName, None] = books.unlending
+        self.unlending: Mapping[TenantName, None] = usage_ledger.unlending
         self._accounts: dict[tuple[TenantName, JobClass], _Account] = {}
-        for name in (*books.promised, *books.limited):
-            self.by_tenant[name] = list(books.used_by(name))
+        for name in (*usage_ledger.promised, *usage_ledger.limited):
+            self.by_tenant[name] = list(usage_ledger.used_by(name))
 
-    def copy(self) -> "Draft":
-        made = Draft(self._view)
+    def copy(self) -> "UsageDraft":
+        made = UsageDraft(self._view)
         made.by_class = {each: list(row) for each, row in self.by_class.items()}
         made.by_tenant = {name: list(row) for name, row in self.by_tenant.items()}
         return made
@@ -86,22 +86,22 @@ class Draft:
                 row[at] += amount
 
 
-class Turns:
+class QuotaOrder:
     """Of one pass."""
 
     __slots__ = ("_busy", "_contended", "_guaranteed", "_needs", "_promised", "_view", "_walls", "spent")
 
     def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
         self._view = view
-        books = view.books
-        self._promised = bool(books.promised)
+        usage_ledger = view.usage_ledger
+        self._promised = bool(usage_ledger.promised)
         self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
-        self._busy = bool(self._contended or self._promised or view.pools.strict or books.limited)
+        self._busy = bool(self._contended or self._promised or view.pools.strict or usage_ledger.limited)
         self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
         if self._busy:
-            self._walls = Walls(view.tenants, view.pools, books.held_gpus + view.free_gpus)
+            self._walls = QuotaLimits(view.tenants, view.pools, usage_ledger.held_gpus + view.free_gpus)
             self._guaranteed = view.pools.guaranteed(self._walls.gpus)
-            self.spent = Draft(view)
+            self.spent = UsageDraft(view)
 
     def wall(self, shape: Shape) -> Reason | None:
         """W1"""
@@ -112,7 +112,7 @@ class Turns:
         if self._busy:
             self.charge(shape, self.spent)
 
-    def charge(self, shape: Shape, spent: Draft) -> None:
+    def charge(self, shape: Shape, spent: UsageDraft) -> None:
         more = self._needs.get(shape)
         if more is None:
             more = self._needs[shape] = tuple((at, each) for at, each in enumerate(needs(shape.demand)) if each)
@@ -122,11 +122,11 @@ class Turns:
         """Lower comes first. It only rises in a pass, as GPUs are taken."""
         return self._standing(shape, self.spent) if self._busy else FIRST
 
-    def would_wait(self, shape: Shape, spent: Draft, standing: int) -> bool:
+    def would_wait(self, shape: Shape, spent: UsageDraft, standing: int) -> bool:
         """With so much spent, does this shape come before `standing`, within its limits?"""
         return self._standing(shape, spent) < standing and self._walls.before(shape, spent) is None
 
-    def _standing(self, shape: Shape, spent: Draft) -> int:
+    def _standing(self, shape: Shape, spent: UsageDraft) -> int:
         """W2, W3 and W5."""
         account, gpus = spent.account(shape), shape.demand.total_gpus
         standing = FIRST

@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.fit import asked, slots_ever, suitable_gpus, tasks_ever
+from stoker.brain.domain.fit import slots_ever, suitable_gpus, task_demand_text, tasks_ever
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.engine.capacity import UNBOUNDED
-from stoker.brain.engine.demand_cache import Lane
-from stoker.brain.state.view import Alike, View
+from stoker.brain.engine.demand_cache import DemandCache
+from stoker.brain.state.view import NodeClass, View
 
 _READY, _UNREACHABLE, _DRAINING, _FORGOTTEN = "ready", "unreachable", "draining", "forgotten"
 
 
-class Census:
+class NodeClassStatus:
     """What is known of nodes that are alike. One for a pass: selections share it."""
 
     __slots__ = ("_nodes", "_of", "_slots", "free", "returning")
@@ -30,10 +30,10 @@ class Census:
     def __init__(self, view: View) -> None:
         self._nodes = view.nodes
         self.free, self.returning = view.free, view.returning
-        self._of: dict[Alike, dict[str, int]] = {}
-        self._slots: dict[tuple[Alike, str, int, int], int] = {}
+        self._of: dict[NodeClass, dict[str, int]] = {}
+        self._slots: dict[tuple[NodeClass, str, int, int], int] = {}
 
-    def slots(self, alike: Alike, demand: Demand) -> int:
+    def slots(self, alike: NodeClass, demand: Demand) -> int:
         """Tasks that the GPUs of each serve."""
         if not demand.gpu_count:
             return UNBOUNDED
@@ -43,7 +43,7 @@ class Census:
             slots = self._slots[wish] = slots_ever(alike.inventory.gpus, demand)
         return slots
 
-    def of(self, alike: Alike) -> Mapping[str, int]:
+    def of(self, alike: NodeClass) -> Mapping[str, int]:
         """How many are in service, and why the others aren't."""
         count = self._of.get(alike)
         if count is None:
@@ -74,14 +74,14 @@ class _Share(NamedTuple):
     memory_mb: int
 
 
-class Fleet:
+class Satisfiability:
     """The nodes of one lane, as if nothing ran."""
 
-    __slots__ = ("_census", "_lane", "_more", "_rows", "_shares")
+    __slots__ = ("_class_status", "_demand_cache", "_more", "_rows", "_shares")
 
-    def __init__(self, census: Census, lane: Lane) -> None:
-        self._census = census
-        self._lane = lane
+    def __init__(self, class_status: NodeClassStatus, lane: DemandCache) -> None:
+        self._class_status = class_status
+        self._demand_cache = lane
         self._rows: list[_Row] = []
         self._shares: list[_Share] = []
         self._more = self._make_rows()
@@ -113,12 +113,12 @@ class Fleet:
 
     def _make_rows(self) -> Iterator[_Row]:
         """Makes one more with each step."""
-        sample, per_node = self._lane.sample, self._lane.per_node
+        sample, per_node = self._demand_cache.sample, self._demand_cache.per_node
         all_tasks, least_cpus, least_memory = 0, UNBOUNDED, UNBOUNDED
-        for alike in self._lane.pool.admitted.alike:
-            ready = self._census.of(alike)[_READY]
+        for alike in self._demand_cache.pool.admitted.alike:
+            ready = self._class_status.of(alike)[_READY]
             has = alike.inventory
-            slots = min(self._census.slots(alike, sample), per_node)
+            slots = min(self._class_status.slots(alike, sample), per_node)
             if ready and slots:
                 row = _Row(slots, has.cpus, has.memory_mb, ready)
                 self._rows.append(row)
@@ -131,21 +131,23 @@ class Fleet:
 
     def _why(self, demand: Demand) -> Reason:
         room, nodes = _tally(), _tally()
-        for alike in self._lane.pool.admitted.alike:
+        for alike in self._demand_cache.pool.admitted.alike:
             tasks = tasks_ever(alike.inventory, demand)
-            for word, count in self._census.of(alike).items():
+            for word, count in self._class_status.of(alike).items():
                 room[word] += tasks * count
                 nodes[word] += count if tasks else 0
         if sum(room.values()) < demand.tasks:
-            among = "that ever registered" if self._lane.pool.admitted.everywhere else "that it selects"
+            among = "that ever registered" if self._demand_cache.pool.admitted.everywhere else "that it selects"
             largest = self._largest(demand, sum(room.values()))
-            return Reason(ReasonCode.NO_FITTING_NODE, {"asked": asked(demand), "among": among, "largest": largest})
+            return Reason(
+                ReasonCode.NO_FITTING_NODE, {"asked": task_demand_text(demand), "among": among, "largest": largest}
+            )
         del nodes[_READY]
         return Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": sum(nodes.values()), **nodes})
 
     def _largest(self, demand: Demand, room: int) -> str:
         """What the largest node has, in words that follow `the largest has`."""
-        inventories = [alike.inventory for alike in self._lane.pool.admitted.alike]
+        inventories = [alike.inventory for alike in self._demand_cache.pool.admitted.alike]
         if room:
             best = max(tasks_ever(each, demand) for each in inventories)
             most = f" (at most {demand.tasks_per_node} may share a node)" if demand.tasks_per_node else ""

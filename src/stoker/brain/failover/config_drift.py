@@ -6,12 +6,12 @@ the active one's mode, and a standby reckons with the longer lease of both. What
 
 from collections.abc import Iterator
 
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.timing import DEFAULT, FAST, Timing
 
 
-def unlike(us: Membership, timing: Timing, marker: Marker | None) -> str:
+def config_drift(us: Membership, timing: Timing, marker: LeaseRecord | None) -> str:
     """Each such setting with both values, for people; empty = none is known."""
     holder = marker.holder if marker is not None else None
     if marker is None or holder is None or holder == us.me:
@@ -20,7 +20,7 @@ def unlike(us: Membership, timing: Timing, marker: Marker | None) -> str:
     return "; ".join(f"{key} is {ours} here and {theirs} {named}" for key, ours, theirs in _each(us, timing, marker))
 
 
-def _each(us: Membership, timing: Timing, marker: Marker) -> Iterator[tuple[str, str, str]]:
+def _each(us: Membership, timing: Timing, marker: LeaseRecord) -> Iterator[tuple[str, str, str]]:
     if marker.sync != us.sync and not us.shared_log:
         yield "failover.mode", _mode(us.sync), _mode(marker.sync)
     if marker.lease_s and marker.lease_s != timing.lease_s:

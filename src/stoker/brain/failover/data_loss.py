@@ -8,7 +8,7 @@ Rules: S1  whoever is promoted by force may lack anything
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.ids import Position
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.failover.inputs import LogState
 
 FORCED_EPOCHS: Final = 1_000
@@ -23,12 +23,12 @@ class Reached(NamedTuple):
     lossy: bool
 
 
-def found(before: Marker | None) -> Reached:
+def found(before: LeaseRecord | None) -> Reached:
     """As that version has it."""
     return Reached(before.position, before.sync, before.lossy) if before else Reached(Position(0), True, False)
 
 
-def may_lack(me: Member, before: Marker | None, log: LogState) -> bool:
+def may_lack(me: Member, before: LeaseRecord | None, log: LogState) -> bool:
     """Who takes over from `before` without force."""
     if before is None:
         return False
@@ -39,6 +39,6 @@ def may_lack(me: Member, before: Marker | None, log: LogState) -> bool:
     return before.holder is not None or log.position < before.position  # S2
 
 
-def still_lossy(ours: Marker | None, log: LogState) -> bool:
+def still_lossy(ours: LeaseRecord | None, log: LogState) -> bool:
     """S3. `ours`: the last version that we won. What begins an epoch is the first that is written under it."""
     return ours is not None and ours.lossy and log.position <= ours.position

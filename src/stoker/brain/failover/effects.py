@@ -7,17 +7,17 @@ Effects are carried out in order. Each has an answer among `inputs`, but for `Pi
 import msgspec
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 
 
-class LookAtMarker(msgspec.Struct, frozen=True):
+class ReadLeaseRecord(msgspec.Struct, frozen=True):
     """Answered by MarkerSeen or MarkerFailed."""
 
 
-class PutMarker(msgspec.Struct, frozen=True):
+class WriteLeaseRecord(msgspec.Struct, frozen=True):
     """Answered by MarkerPut or MarkerFailed. At most one look or write is under way at a time."""
 
-    marker: Marker
+    marker: LeaseRecord
 
 
 class Ping(msgspec.Struct, frozen=True):
@@ -60,4 +60,4 @@ class StepDown(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-Effect = LookAtMarker | PutMarker | Ping | Promise | Follow | Lead | InSyncChanged | StepDown
+Effect = ReadLeaseRecord | WriteLeaseRecord | Ping | Promise | Follow | Lead | InSyncChanged | StepDown

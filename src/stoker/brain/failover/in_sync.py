@@ -7,7 +7,7 @@ Rules: S1  acknowledgements wait for all that any marker of ours may name: a mem
 
 from typing import Final
 
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 
 MEMBERS_MAX: Final = 32
 """Of more, the marker names none: nobody asks in so many."""
@@ -27,7 +27,7 @@ class InSync:
         """Does the marker, as far as we know, name whom it should?"""
         return self.wanted == self._named
 
-    def waits_for(self, put: Marker | None) -> tuple[Member, ...]:
+    def waits_for(self, put: LeaseRecord | None) -> tuple[Member, ...]:
         """S1. `put`: a marker that may or may not be there."""
         return tuple(sorted({*self._named, *self.wanted, *(put.in_sync if put else ())}))
 
@@ -41,7 +41,7 @@ class InSync:
         if member != self._me:
             self.wanted = tuple(each for each in self.wanted if each != member)
 
-    def named(self, marker: Marker) -> bool:
+    def named(self, marker: LeaseRecord) -> bool:
         """This marker is there. Did it change anything?"""
         changed = marker.in_sync != self._named
         self._named = marker.in_sync

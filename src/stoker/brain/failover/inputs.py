@@ -8,11 +8,11 @@ from enum import StrEnum
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 
 
-class Role(StrEnum):
+class ControlRole(StrEnum):
     """What a control plane is for others."""
 
     STANDBY = "standby"
@@ -23,25 +23,25 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed. Told at the latest when `Machine.next_tick` says."""
 
 
-class MarkerSeen(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseRecordRead(msgspec.Struct, frozen=True, kw_only=True):
     """A look at the marker has succeeded."""
 
-    marker: Marker | None
+    marker: LeaseRecord | None
     """The highest version. None = there never was one."""
     asked_at: Mono
     """Before the look began."""
 
 
-class MarkerFailed(msgspec.Struct, frozen=True):
+class LeaseRecordFailed(msgspec.Struct, frozen=True):
     """A look or a write has failed: the place can't be reached, or not in time. A write may have been done or not."""
 
     error: str
 
 
-class MarkerPut(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseRecordWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A write has come to an end."""
 
-    marker: Marker
+    marker: LeaseRecord
     won: bool
     """False = another version is at its place, or a higher one is there."""
 
@@ -50,7 +50,7 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True):
     """Another control plane has answered a ping, or has spoken on a stream."""
 
     member: Member
-    role: Role
+    role: ControlRole
     """ACTIVE only while its lease holds."""
     epoch: Epoch
     """Of the newest record in its log."""
@@ -105,9 +105,9 @@ class Resign(msgspec.Struct, frozen=True):
 
 Input = (
     Tick
-    | MarkerSeen
-    | MarkerFailed
-    | MarkerPut
+    | LeaseRecordRead
+    | LeaseRecordFailed
+    | LeaseRecordWritten
     | PeerState
     | CaughtUp
     | FellBehind

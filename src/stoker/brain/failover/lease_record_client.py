@@ -10,10 +10,10 @@ Rules: T1  one look or put at a time
 from enum import Enum, auto
 from typing import Final
 
-from stoker.brain.domain.lease_record import Marker
+from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.effects import LookAtMarker, PutMarker
-from stoker.brain.failover.inputs import MarkerPut, MarkerSeen
+from stoker.brain.failover.effects import ReadLeaseRecord, WriteLeaseRecord
+from stoker.brain.failover.inputs import LeaseRecordRead, LeaseRecordWritten
 from stoker.brain.failover.timing import Timing
 
 NEVER: Final = Mono(float("inf"))
@@ -21,7 +21,7 @@ NEVER: Final = Mono(float("inf"))
 _LONG_AGO: Final = Mono(float("-inf"))
 
 
-class Outcome(Enum):
+class WriteOutcome(Enum):
     """What became of a put."""
 
     WON = auto()
@@ -33,12 +33,12 @@ class _Busy(Enum):
     PUT = auto()
 
 
-class MarkerClient:
+class LeaseRecordClient:
     """Our reads and writes of the marker, one at a time. It says what to ask for, and is told the answers."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self.newest: Marker | None = None
+        self.newest: LeaseRecord | None = None
         """The newest version that was ever seen or won."""
         self.first_seen_at = Mono(0.0)
         """When it was first seen. Whoever put it began before that."""
@@ -50,7 +50,7 @@ class MarkerClient:
         """Why the last one hasn't."""
         self._unwritten = ""
         """Why the last try of `put` came to nothing. A marker that can't be written may well be read meanwhile."""
-        self.put: Marker | None = None
+        self.put: LeaseRecord | None = None
         """Handed out, and nobody knows yet what became of it."""
         self.put_at = Mono(0.0)
         """T3"""
@@ -106,27 +106,27 @@ class MarkerClient:
             return NEVER
         return self.look_due if self._in_doubt else self._put_again_at
 
-    def look(self, now: Mono) -> LookAtMarker:
+    def look(self, now: Mono) -> ReadLeaseRecord:
         assert not self.busy, "one at a time"
         self._busy, self._looked_at = _Busy.LOOK, now
-        return LookAtMarker()
+        return ReadLeaseRecord()
 
-    def write(self, marker: Marker, now: Mono) -> PutMarker:
+    def write(self, marker: LeaseRecord, now: Mono) -> WriteLeaseRecord:
         assert self.put is None, "what became of the last put isn't known"
         assert marker.version == self.next_version
         self.put, self.put_at = marker, now
         return self._hand_out(marker, now)
 
-    def resolve(self, now: Mono) -> LookAtMarker | PutMarker:
+    def resolve(self, now: Mono) -> ReadLeaseRecord | WriteLeaseRecord:
         """T2"""
         assert self.put is not None
         return self.look(now) if self._in_doubt else self._hand_out(self.put, now)
 
-    def _hand_out(self, marker: Marker, now: Mono) -> PutMarker:
+    def _hand_out(self, marker: LeaseRecord, now: Mono) -> WriteLeaseRecord:
         assert not self.busy, "one at a time"
         self._busy, self._in_doubt = _Busy.PUT, False
         self._put_again_at = Mono(now + self._timing.look_s)
-        return PutMarker(marker)
+        return WriteLeaseRecord(marker)
 
     # --- answers ------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class MarkerClient:
         self._busy = None
         self._out_of_reach(error)
 
-    def seen(self, told: MarkerSeen, now: Mono) -> Outcome | None:
+    def seen(self, told: LeaseRecordRead, now: Mono) -> WriteOutcome | None:
         """A look has come back. The outcome is that of `put`, where the look tells it."""
         if self._busy is not _Busy.LOOK:
             return None  # an answer that nobody waits for any more
@@ -154,7 +154,7 @@ class MarkerClient:
         self.asked_at = told.asked_at
         return outcome
 
-    def was_put(self, told: MarkerPut, now: Mono) -> Outcome | None:
+    def was_put(self, told: LeaseRecordWritten, now: Mono) -> WriteOutcome | None:
         """A put has come back."""
         if self.put is None or told.marker.mark != self.put.mark:
             return None
@@ -164,12 +164,12 @@ class MarkerClient:
         if told.won:
             self.error, self.fresh = "", True
             self._learn(put, now)
-            return Outcome.WON
+            return WriteOutcome.WON
         self._floor = max(self._floor, put.version)
         self.fresh, self._looked_at = False, _LONG_AGO
-        return Outcome.LOST
+        return WriteOutcome.LOST
 
-    def _outcome(self, seen: Marker | None) -> Outcome | None:
+    def _outcome(self, seen: LeaseRecord | None) -> WriteOutcome | None:
         put = self.put
         if put is None:
             return None
@@ -177,13 +177,13 @@ class MarkerClient:
             self._in_doubt = False  # not done yet: once more
             return None
         self.put, self._in_doubt, self._unwritten = None, False, ""
-        return Outcome.WON if seen.mark == put.mark else Outcome.LOST
+        return WriteOutcome.WON if seen.mark == put.mark else WriteOutcome.LOST
 
-    def _learn(self, marker: Marker | None, now: Mono) -> None:
+    def _learn(self, marker: LeaseRecord | None, now: Mono) -> None:
         if marker is not None and (self.newest is None or marker.version > self.newest.version):
             self.newest, self.first_seen_at, self._floor = marker, now, marker.version
 
-    def _gone_back(self, seen: Marker | None) -> str:
+    def _gone_back(self, seen: LeaseRecord | None) -> str:
         """T4"""
         version = seen.version if seen else 0
         if version < self._floor:

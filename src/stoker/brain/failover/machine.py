@@ -10,32 +10,32 @@ Rules: M1  whoever leads holds a marker of its own that it won, and only until `
 from typing import assert_never
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.data_loss import FORCED_EPOCHS, Reached, found, may_lack, still_lossy
 from stoker.brain.failover.effects import Effect, Follow, InSyncChanged, Lead, Ping, Promise, StepDown
 from stoker.brain.failover.in_sync import InSync
 from stoker.brain.failover.inputs import (
     CaughtUp,
+    ControlRole,
     FellBehind,
     ForcePromotion,
     Input,
+    LeaseRecordFailed,
+    LeaseRecordRead,
+    LeaseRecordWritten,
     LogState,
-    MarkerFailed,
-    MarkerPut,
-    MarkerSeen,
     PeerState,
     Promised,
     Resign,
-    Role,
     Tick,
 )
-from stoker.brain.failover.lease_record_client import NEVER, MarkerClient, Outcome
+from stoker.brain.failover.lease_record_client import NEVER, LeaseRecordClient, WriteOutcome
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import Peers
 from stoker.brain.failover.phase import MOVES, TAKING_OVER, WITH_LEASE, GivingBack, Phase
 from stoker.brain.failover.promotion_request import PromotionRequest
-from stoker.brain.failover.takeover_eligibility import forced_obstacle, newest_epoch, obstacle
+from stoker.brain.failover.takeover_eligibility import forced_takeover_blocker, newest_epoch, takeover_blocker
 from stoker.brain.failover.timing import Timing
 
 
@@ -46,12 +46,16 @@ class Machine:
         """`life`: unique text of this life. `http`: where we answer people."""
         self.me = membership.me
         self.timing = timing
-        self.role = Role.STANDBY
+        self.role = ControlRole.STANDBY
         self.lease_until = Mono(0.0)
         """End of our lease; 0 = we have none."""
         self.membership = membership
         self._life, self._http, self._marks = life, http, 0
-        self._client, self._peers, self._promotion_request = MarkerClient(timing), Peers(timing), PromotionRequest()
+        self._client, self._peers, self._promotion_request = (
+            LeaseRecordClient(timing),
+            Peers(timing),
+            PromotionRequest(),
+        )
         self._log: LogState | None = None
         self._phase = Phase.WATCHING
         self._now = Mono(0.0)
@@ -61,7 +65,7 @@ class Machine:
         self._follows: Epoch | None = None
         self._promised = Epoch(0)
         self._lossy = False
-        self._before: Marker | None = None
+        self._before: LeaseRecord | None = None
         self._renew_at = Mono(0.0)
         self._in_sync = InSync(self.me)
         self._giving_back = GivingBack("", "", ())
@@ -69,26 +73,26 @@ class Machine:
     # --- what others read ---------------------------------------------------------------------------------------
 
     @property
-    def marker(self) -> Marker | None:
+    def marker(self) -> LeaseRecord | None:
         """The newest version known."""
         return self._client.newest
 
     @property
-    def marker_client(self) -> MarkerClient:
+    def marker_client(self) -> LeaseRecordClient:
         """What is known of the marker; only to be read."""
         return self._client
 
     @property
     def epoch(self) -> Epoch:
         """The one we lead under, else the marker's; 0 = there is none."""
-        if self.role is Role.ACTIVE:
+        if self.role is ControlRole.ACTIVE:
             return self._promised
         return self.marker.epoch if self.marker else Epoch(0)
 
     @property
     def in_sync(self) -> tuple[Member, ...]:
         """Whom acknowledgements wait for now; empty while we aren't active."""
-        return self._in_sync.waits_for(self._client.put) if self.role is Role.ACTIVE else ()
+        return self._in_sync.waits_for(self._client.put) if self.role is ControlRole.ACTIVE else ()
 
     @property
     def next_tick(self) -> Mono:
@@ -111,7 +115,7 @@ class Machine:
             return self._obstacle(self._now) or "it is about to take over"
         if self._phase in TAKING_OVER:
             return self._client.trouble or "it is taking over"
-        if self._phase is Phase.GIVING_BACK and self.role is Role.STANDBY:
+        if self._phase is Phase.GIVING_BACK and self.role is ControlRole.STANDBY:
             return self._giving_back.why
         return self._ended
 
@@ -119,11 +123,11 @@ class Machine:
         """May we speak for the cluster at this moment?"""
         return self._phase is Phase.LEADING and now < self.lease_until
 
-    def force_obstacle(self, now: Mono) -> str:
+    def forced_takeover_blocker(self, now: Mono) -> str:
         """Why a person can't promote us right now; empty = ForcePromotion would begin at once."""
         if self._phase is not Phase.WATCHING:
-            return "it is active already" if self.role is Role.ACTIVE else "it is taking over already"
-        return forced_obstacle(self.membership, self._client, self._log, self._peers, now)
+            return "it is active already" if self.role is ControlRole.ACTIVE else "it is taking over already"
+        return forced_takeover_blocker(self.membership, self._client, self._log, self._peers, now)
 
     # --- what it is told ----------------------------------------------------------------------------------------
 
@@ -144,11 +148,11 @@ class Machine:
         match told:
             case Tick():
                 pass
-            case MarkerSeen():
+            case LeaseRecordRead():
                 self._resolved(self._client.seen(told, now), now)
-            case MarkerPut():
+            case LeaseRecordWritten():
                 self._resolved(self._client.was_put(told, now), now)
-            case MarkerFailed():
+            case LeaseRecordFailed():
                 self._client.failed(told.error)
             case PeerState():
                 self._hear_peer(told, now)
@@ -197,13 +201,13 @@ class Machine:
     def _watch(self, now: Mono) -> None:
         if not self._obstacle(now):
             self._promise(1, forced=False)
-        elif self._promotion_request.stands(self.marker, now) and not self.force_obstacle(now):
+        elif self._promotion_request.stands(self.marker, now) and not self.forced_takeover_blocker(now):
             self._promise(FORCED_EPOCHS, forced=True)
         else:
             self._follow()
 
     def _obstacle(self, now: Mono) -> str:
-        return obstacle(self.membership, self._client, self._log, self._peers, now)
+        return takeover_blocker(self.membership, self._client, self._log, self._peers, now)
 
     def _follow(self) -> None:
         """M4. Whatever we, or an earlier life, have promised: this is the epoch that the log takes."""
@@ -237,7 +241,7 @@ class Machine:
     def _hear_peer(self, told: PeerState, now: Mono) -> None:
         if told.member != self.me:
             self._peers.hear(told, now)
-            if told.role is Role.ACTIVE:
+            if told.role is ControlRole.ACTIVE:
                 self._promotion_request.forget()
 
     def _hear_promotion_request(self, now: Mono) -> None:
@@ -246,10 +250,10 @@ class Machine:
 
     # --- what became of a put -----------------------------------------------------------------------------------
 
-    def _resolved(self, outcome: Outcome | None, now: Mono) -> None:
-        if outcome is Outcome.WON:
+    def _resolved(self, outcome: WriteOutcome | None, now: Mono) -> None:
+        if outcome is WriteOutcome.WON:
             self._won(now)
-        elif outcome is Outcome.LOST:
+        elif outcome is WriteOutcome.LOST:
             self._lost()
 
     def _won(self, now: Mono) -> None:
@@ -278,7 +282,7 @@ class Machine:
         self._hold(until)
         if self._log.fit:
             self._go(Phase.LEADING)
-            self.role = Role.ACTIVE
+            self.role = ControlRole.ACTIVE
             self._effects.append(Lead(epoch=self._promised, forced=self._lossy))
         else:
             # Nothing was acknowledged, so whoever might have taken over before us may do so now.
@@ -286,7 +290,7 @@ class Machine:
                 "log_failed", "the log can't be written", self._before.in_sync if self._before else (self.me,)
             )
 
-    def _renewed(self, marker: Marker, until: Mono) -> None:
+    def _renewed(self, marker: LeaseRecord, until: Mono) -> None:
         assert until >= self.lease_until, "a later write never has an earlier lease"
         self._hold(until)
         if self._in_sync.named(marker):
@@ -318,7 +322,7 @@ class Machine:
     def _write(self, holder: Member | None, in_sync: tuple[Member, ...], now: Mono) -> None:
         self._marks += 1
         reached = self._reached()
-        marker = Marker(
+        marker = LeaseRecord(
             version=self._client.next_version,
             epoch=self._promised,
             holder=holder,
@@ -335,7 +339,7 @@ class Machine:
     def _reached(self) -> Reached:
         """Who leaves without having led gives back what it found."""
         assert self._log is not None
-        if self._phase is Phase.GIVING_BACK and self.role is not Role.ACTIVE:
+        if self._phase is Phase.GIVING_BACK and self.role is not ControlRole.ACTIVE:
             return found(self._before)
         lossy = self._lossy if self._phase is Phase.CLAIMING else still_lossy(self.marker, self._log)
         return Reached(self._log.position, self.membership.sync, lossy)
@@ -389,7 +393,7 @@ class Machine:
     def _step_down(self, code: str, why: str) -> None:
         """M2"""
         self._go(Phase.SPENT)
-        self.role, self.lease_until, self._ended = Role.STANDBY, Mono(0.0), why
+        self.role, self.lease_until, self._ended = ControlRole.STANDBY, Mono(0.0), why
         self._effects.append(StepDown(code=code, why=why))
 
     def _go(self, phase: Phase) -> None:

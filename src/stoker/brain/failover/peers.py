@@ -4,7 +4,7 @@ from typing import Final
 
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.inputs import PeerState, Role
+from stoker.brain.failover.inputs import ControlRole, PeerState
 from stoker.brain.failover.timing import Timing
 
 PEERS_MAX: Final = 64
@@ -29,11 +29,11 @@ class Peers:
     def active(self, now: Mono) -> Member | None:
         """Who said within the time of silence that it is active?"""
         for at, said in self._said.values():
-            if said.role is Role.ACTIVE and now < at + self._timing.silence_s:
+            if said.role is ControlRole.ACTIVE and now < at + self._timing.silence_s:
                 return said.member
         return None
 
     def standbys(self, now: Mono) -> list[PeerState]:
         """Who is there, and a standby?"""
         lately = now - _PINGS * self._timing.ping_s
-        return [said for at, said in self._said.values() if said.role is Role.STANDBY and at >= lately]
+        return [said for at, said in self._said.values() if said.role is ControlRole.STANDBY and at >= lately]

@@ -14,22 +14,22 @@ Rules: O1  nobody takes over while the marker is out of reach, or the log can't 
 from typing import Final
 
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.inputs import LogState, PeerState
-from stoker.brain.failover.lease_record_client import MarkerClient
+from stoker.brain.failover.lease_record_client import LeaseRecordClient
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.peers import Peers
 
 LOG_UNFIT: Final = "the log can't be written"
 
 
-def newest_epoch(marker: Marker | None, log: LogState) -> Epoch:
+def newest_epoch(marker: LeaseRecord | None, log: LogState) -> Epoch:
     """Whoever takes over takes one above."""
     return Epoch(max(marker.epoch if marker else 0, log.epoch))
 
 
-def obstacle(us: Membership, client: MarkerClient, log: LogState | None, peers: Peers, now: Mono) -> str:
+def takeover_blocker(us: Membership, client: LeaseRecordClient, log: LogState | None, peers: Peers, now: Mono) -> str:
     """One sentence for people; empty = nothing is in the way."""
     marker = client.newest
     first = unready(client, log)
@@ -49,7 +49,9 @@ def obstacle(us: Membership, client: MarkerClient, log: LogState | None, peers: 
     return ""
 
 
-def forced_obstacle(us: Membership, client: MarkerClient, log: LogState | None, peers: Peers, now: Mono) -> str:
+def forced_takeover_blocker(
+    us: Membership, client: LeaseRecordClient, log: LogState | None, peers: Peers, now: Mono
+) -> str:
     """O7"""
     first = unready(client, log)
     if first:
@@ -60,7 +62,7 @@ def forced_obstacle(us: Membership, client: MarkerClient, log: LogState | None, 
     return _lease(us, client.newest, client, peers, now) if client.newest is not None else ""
 
 
-def unready(client: MarkerClient, log: LogState | None) -> str:
+def unready(client: LeaseRecordClient, log: LogState | None) -> str:
     """O1"""
     if not client.fresh:
         return f"the marker can't be reached: {client.error}" if client.error else "the marker hasn't been read yet"
@@ -69,7 +71,7 @@ def unready(client: MarkerClient, log: LogState | None) -> str:
     return "" if log.fit else LOG_UNFIT
 
 
-def _lease(us: Membership, marker: Marker, client: MarkerClient, peers: Peers, now: Mono) -> str:
+def _lease(us: Membership, marker: LeaseRecord, client: LeaseRecordClient, peers: Peers, now: Mono) -> str:
     """O2, O4"""
     if marker.holder is None or marker.holder == us.me:
         return ""
@@ -79,7 +81,7 @@ def _lease(us: Membership, marker: Marker, client: MarkerClient, peers: Peers, n
     return _still_heard(active) if active is not None else ""
 
 
-def name_taken(me: Member, marker: Marker | None) -> str:
+def name_taken(me: Member, marker: LeaseRecord | None) -> str:
     """Is somebody else active who is called as we are? So is what we were ourselves with another data folder, until
     the lease of that is over."""
     if marker is None or marker.holder in (None, me) or marker.holder.name != me.name:

@@ -16,10 +16,10 @@ from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.reason import Reason
-from stoker.brain.domain.tenant import THE_DEFAULT, Standing, Tenant, standing_of
+from stoker.brain.domain.tenant import THE_DEFAULT, InheritedLimits, Tenant, inherited_limits
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
-from stoker.brain.state.quota_limits import Walls
+from stoker.brain.state.quota_limits import QuotaLimits
 
 
 class ClusterState:
@@ -60,7 +60,7 @@ class ClusterState:
         self.submit_keys: dict[str, SubmitKey] = {}
         """Idempotency keys of submits, oldest first, by principal and key."""
         self.tenants: dict[TenantName, Tenant] = {THE_DEFAULT.name: THE_DEFAULT}
-        self._standings: dict[TenantName, Standing] = {}
+        self._standings: dict[TenantName, InheritedLimits] = {}
         self.demand_faults: dict[tuple[TenantName, Demand], Refusal | None] = {}
         """Which demands a tenant's limits let in, remembered by `admit` until a tenant changes."""
         """As far as anybody asked since a tenant last changed."""
@@ -97,29 +97,29 @@ class ClusterState:
         self.tenants[tenant.name] = tenant
         self._standings.clear()
         self.demand_faults.clear()
-        self.indexes.books.tenant_changed(tenant.name, tenant)
+        self.indexes.usage_ledger.tenant_changed(tenant.name, tenant)
 
     def drop_tenant(self, name: TenantName) -> None:
         del self.tenants[name]
         self._standings.clear()
         self.demand_faults.clear()
-        self.indexes.books.tenant_changed(name, None)
+        self.indexes.usage_ledger.tenant_changed(name, None)
 
-    def standing(self, name: TenantName) -> Standing:
+    def standing(self, name: TenantName) -> InheritedLimits:
         """What holds for every job of this tenant."""
         standing = self._standings.get(name)
         if standing is None:
-            standing = standing_of(self.tenants, name)
+            standing = inherited_limits(self.tenants, name)
             if standing.path:  # of names that nobody made there is no end
                 self._standings[name] = standing
         return standing
 
     def wall(self, shape: Shape) -> Reason | None:
         """Which limit one more job of this shape would break now."""
-        books = self.indexes.books
-        if not (books.limited or books.unlending or self.pools.strict):
+        usage_ledger = self.indexes.usage_ledger
+        if not (usage_ledger.limited or usage_ledger.unlending or self.pools.strict):
             return None
-        return Walls(self.tenants, self.pools, self.indexes.gpus_in_service).before(shape, books)
+        return QuotaLimits(self.tenants, self.pools, self.indexes.gpus_in_service).before(shape, usage_ledger)
 
     def put_token(self, token: Token) -> None:
         self.tokens[token.id] = token

@@ -115,7 +115,7 @@ class LoseSilent(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int
 
 
-class NodeHeard(msgspec.Struct, frozen=True, kw_only=True):
+class NodeResponded(msgspec.Struct, frozen=True, kw_only=True):
     """A node that was unreachable spoke again on its old stream."""
 
     by: Principal
@@ -252,7 +252,7 @@ Command = (
     | ReportFinished
     | NodeSilent
     | LoseSilent
-    | NodeHeard
+    | NodeResponded
     | DrainNode
     | ResumeNode
     | ForgetNode

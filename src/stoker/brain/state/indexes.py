@@ -19,9 +19,9 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.dependencies import Dependents
-from stoker.brain.state.node_classes import Makes, kinds_of
+from stoker.brain.state.node_classes import NodeClasses, kinds_of
 from stoker.brain.state.sorted_index import Agenda, SortedIds
-from stoker.brain.state.usage_ledger import Books
+from stoker.brain.state.usage_ledger import UsageLedger
 from stoker.brain.state.view import GpuKinds
 
 TaskId = tuple[JobId, int, int]
@@ -30,7 +30,7 @@ TaskId = tuple[JobId, int, int]
 _Offered = tuple[int, Shape, Instant]
 """Base priority, shape, and the time to begin of who was told one: so that in each list ids come in order of age."""
 
-_Standing = tuple[JobState | None, _Offered | None]
+_ArrayMemberEntry = tuple[JobState | None, _Offered | None]
 """What a job is shown as, and under which key it is offered to the engine."""
 
 _Offers = dict[_Offered, "SortedIds"]
@@ -57,7 +57,7 @@ class Indexes:
         """Arrays whose members have all ended, while they haven't yet."""
         self.pending_count = 0
         """Jobs and members that wait."""
-        self._of_array: dict[JobId, _Standing] = {}
+        self._of_array: dict[JobId, _ArrayMemberEntry] = {}
         """What each array is shown as and offered under: both depend on its members too."""
         self.delayed = Agenda()
         self.limits = Agenda()
@@ -77,15 +77,15 @@ class Indexes:
         self._slot: dict[NodeName, tuple[GpuKinds, int]] = {}
         self.free_gpus = 0
         """On all nodes in service."""
-        self.makes = Makes()
-        self.books = Books(tenants)
+        self.node_classes = NodeClasses()
+        self.usage_ledger = UsageLedger(tenants)
         self.ended_max = 0
         """Copied from the policy, so that `next_deadline` knows when pruning is due."""
 
     @property
     def gpus_in_service(self) -> int:
         """Held, or free on a node in service: what class pools are shares of."""
-        return self.books.held_gpus + self.free_gpus
+        return self.usage_ledger.held_gpus + self.free_gpus
 
     def next_deadline(self) -> Instant | None:
         """When `RunDeadlines` has something to do next; None = nothing is foreseen."""
@@ -105,7 +105,7 @@ class Indexes:
         changed = new or old
         assert changed is not None, "a change has a before or an after"
         if waiting:
-            self.books.wait(changed.spec.tenant, waiting)
+            self.usage_ledger.wait(changed.spec.tenant, waiting)
         if changed.members is not None:
             self._follow_array(changed.id)
         else:
@@ -128,7 +128,7 @@ class Indexes:
     def _follow_array(self, array: JobId) -> None:
         """Its shown state, its place among what is offered and whether it is over, anew."""
         job = self._jobs.get(array)
-        new: _Standing = (None, None)
+        new: _ArrayMemberEntry = (None, None)
         if job is not None:
             lazy = job.members is not None and job.members.lazy and self.arrays.room(job) != 0
             new = self.arrays.shown(job), _offered(job) if lazy else None
@@ -177,15 +177,15 @@ class Indexes:
         for node in touched:
             self._refresh(node)
         if touched:
-            self._follow_books(old, new)
+            self._follow_usage_ledger(old, new)
 
-    def _follow_books(self, old: Job | None, new: Job | None) -> None:
+    def _follow_usage_ledger(self, old: Job | None, new: Job | None) -> None:
         """A job's tenant and class never change."""
         job = new or old
         before, after = held(old), held(new)
         if job is not None and before != after:
             more = after if before == NOTHING else after.minus(before)
-            self.books.charge(job.spec.tenant, job.spec.job_class, more)
+            self.usage_ledger.charge(job.spec.tenant, job.spec.job_class, more)
 
     def _hold(self, task: TaskId, placement: TaskPlacement) -> None:
         self.held.setdefault(placement.node, {})[task] = placement
@@ -226,12 +226,12 @@ class Indexes:
             if not new.forgotten:
                 for gpu in new.inventory.gpus:
                     self.gpu_owner[gpu.uuid] = new.name
-        self.makes.node_changed(old, new)
+        self.node_classes.node_changed(old, new)
         self._refresh(new.name)
 
     def node_dropped(self, name: NodeName) -> None:
         """Follow one forgotten node whose record is gone: it was in nothing else."""
-        self.makes.node_dropped(name)
+        self.node_classes.node_dropped(name)
 
     def _refresh(self, name: NodeName) -> None:
         node = self._nodes.get(name)
@@ -292,7 +292,7 @@ def rebuild(
     made = Indexes(nodes, jobs if known is None else known, tenants)
     made.ended_max = ended_max
     for tenant in tenants.values():
-        made.books.tenant_changed(tenant.name, tenant)
+        made.usage_ledger.tenant_changed(tenant.name, tenant)
     for node in nodes.values():
         made.node_changed(None, node)
     for job in jobs.values():

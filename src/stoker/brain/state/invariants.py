@@ -33,8 +33,8 @@ INDEXES: Final = (
     "returning",
     "by_free",
     "free_gpus",
-    "makes",
-    "books",
+    "node_classes",
+    "usage_ledger",
 )
 
 
@@ -42,7 +42,7 @@ def violations(state: ClusterState) -> list[str]:
     """Every broken truth, in words. Cost: one walk over all jobs and nodes."""
     return [
         *no_gpu_twice(state),
-        *no_stray_beside_work(state),
+        *no_orphan_beside_work(state),
         *no_node_overdrawn(state),
         *each_job_consistent(state),
         *indexes_derived(state),
@@ -67,7 +67,7 @@ def no_gpu_twice(state: ClusterState) -> Iterator[str]:
                 holder[uuid] = me
 
 
-def no_stray_beside_work(state: ClusterState) -> Iterator[str]:
+def no_orphan_beside_work(state: ClusterState) -> Iterator[str]:
     """What a stray has isn't offered, and what is in quarantine is held by nobody else meanwhile."""
     for node in state.nodes.values():
         if not node.strays:

@@ -18,14 +18,14 @@ from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.label import HOSTNAME, JOBS_AS, USERS, Taint, labels_of, taints_of
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.where import ANYWHERE, Operator, Requirement, Where, admits
-from stoker.brain.state.view import Admitted, Alike, GpuKinds
+from stoker.brain.state.view import GpuKinds, NodeClass, SelectedNodes
 
 REMEMBERED_MAX: Final = 1 << 20
 """Names and groups in all selections remembered; with more all are forgotten, and found anew when they are asked
 for."""
 
 
-class _Likeness(NamedTuple):
+class _NodeClassKey(NamedTuple):
     """All that may be asked about a node but for its name and what is free on it."""
 
     gpus: tuple[tuple[str, int], ...]
@@ -48,36 +48,36 @@ class _Group:
 
     __slots__ = ("alike", "labels", "likeness", "names")
 
-    def __init__(self, likeness: _Likeness, node: Node) -> None:
+    def __init__(self, likeness: _NodeClassKey, node: Node) -> None:
         self.likeness = likeness
         self.labels = dict(likeness.labels)
         self.names: list[NodeName] = []
-        self.alike = Alike(kinds_of(node), node.inventory, self.names)
+        self.alike = NodeClass(kinds_of(node), node.inventory, self.names)
 
 
-class Makes:
+class NodeClasses:
     """All nodes ever registered, by likeness."""
 
     def __init__(self) -> None:
-        self._groups: dict[_Likeness, _Group] = {}
+        self._groups: dict[_NodeClassKey, _Group] = {}
         self._group_of: dict[NodeName, _Group] = {}
-        self._admitted: dict[Where, Admitted] = {}
+        self._admitted: dict[Where, SelectedNodes] = {}
         self._remembered = 0
         self._strict: Strict | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Makes) and self._names() == other._names()
+        return isinstance(other, NodeClasses) and self._names() == other._names()
 
     __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
 
-    def _names(self) -> dict[_Likeness, list[NodeName]]:
+    def _names(self) -> dict[_NodeClassKey, list[NodeName]]:
         return {likeness: group.names for likeness, group in self._groups.items()}
 
     def node_changed(self, old: Node | None, new: Node) -> None:
         """Follow one node record being made or replaced."""
         if old is not None and _nothing_new(old, new):
             return
-        likeness = _likeness_of(new)
+        likeness = _node_class_key(new)
         group = self._group_of.get(new.name)
         if group is not None and group.likeness == likeness:
             return
@@ -106,7 +106,7 @@ class Makes:
             if not group.names:
                 del self._groups[group.likeness]
 
-    def admitted(self, where: Where) -> Admitted:
+    def admitted(self, where: Where) -> SelectedNodes:
         """The nodes on which a job that selects `where` may run. Good until the next change."""
         found = self._admitted.get(where)
         if found is None:
@@ -119,7 +119,7 @@ class Makes:
         self._admitted.clear()
         self._remembered = 0
 
-    def _select(self, where: Where) -> Admitted:
+    def _select(self, where: Where) -> SelectedNodes:
         by_name = Where(require=tuple(filter(_of_name, where.require)), exclude=where.exclude)
         by_group = Where(require=tuple(each for each in where.require if not _of_name(each)), tolerate=where.tolerate)
         alike = []
@@ -130,11 +130,11 @@ class Makes:
                 if len(names) == len(group.names):
                     alike.append(group.alike)
                 elif names:
-                    alike.append(Alike(group.alike.kinds, group.alike.inventory, names))
+                    alike.append(NodeClass(group.alike.kinds, group.alike.inventory, names))
                     self._remembered += len(names)
         self._remembered += 1 + len(alike)
         everywhere = sum(len(each.names) for each in alike) == len(self._group_of)
-        return Admitted(sorted(alike, key=_first_name), everywhere=everywhere)
+        return SelectedNodes(sorted(alike, key=_first_name), everywhere=everywhere)
 
     def _named(self, requirements: Iterable[Requirement]) -> Iterable[tuple[_Group, Sequence[NodeName]]]:
         """The groups with those of their nodes that are worth a look. Who selects one node pays for one."""
@@ -164,7 +164,7 @@ def _of_name(requirement: Requirement) -> bool:
     return requirement.key == HOSTNAME
 
 
-def _first_name(alike: Alike) -> NodeName:
+def _first_name(alike: NodeClass) -> NodeName:
     return alike.names[0]
 
 
@@ -178,8 +178,8 @@ def _nothing_new(old: Node, new: Node) -> bool:
     )
 
 
-def _likeness_of(node: Node) -> _Likeness:
+def _node_class_key(node: Node) -> _NodeClassKey:
     inventory, labels = node.inventory, labels_of(node)
     del labels[HOSTNAME]
     gpus = tuple([(gpu.model, gpu.memory_mb) for gpu in inventory.gpus])
-    return _Likeness(gpus, inventory.cpus, inventory.memory_mb, tuple(sorted(labels.items())), taints_of(node))
+    return _NodeClassKey(gpus, inventory.cpus, inventory.memory_mb, tuple(sorted(labels.items())), taints_of(node))

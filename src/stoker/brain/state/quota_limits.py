@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.quota import NOTHING, Amount, Pools, needs, walls_of
+from stoker.brain.domain.quota import NOTHING, Amount, Pools, limits_of, needs
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import Tenant, path_of
 
@@ -24,7 +24,7 @@ WHAT: Final = ("GPU(s)", "MiB of GPU memory", "CPU(s)", "MiB of memory", "runnin
 _OTHER: Final = {JobClass.ONLINE: JobClass.BATCH, JobClass.BATCH: JobClass.ONLINE}
 
 
-class Spent(Protocol):
+class UsageTotals(Protocol):
     """Who uses how much: each row has the fields of an Amount."""
 
     @property
@@ -37,7 +37,7 @@ class Spent(Protocol):
     def unlending(self) -> Mapping[TenantName, None]: ...
 
 
-class Wall(NamedTuple):
+class QuotaLimit(NamedTuple):
     """A limit of one tenant on what jobs of one shape ask for: `at` is the field of an Amount."""
 
     tenant: TenantName
@@ -46,7 +46,7 @@ class Wall(NamedTuple):
     asked: int
 
 
-class Walls:
+class QuotaLimits:
     """The limits there are now, for a cluster with so many GPUs in service: free or held."""
 
     __slots__ = ("_known", "_tenants", "gpus", "pools")
@@ -55,9 +55,9 @@ class Walls:
         self._tenants = tenants
         self.pools = pools
         self.gpus = gpus
-        self._known: dict[Shape, tuple[Wall, ...]] = {}
+        self._known: dict[Shape, tuple[QuotaLimit, ...]] = {}
 
-    def before(self, shape: Shape, spent: Spent) -> Reason | None:
+    def before(self, shape: Shape, spent: UsageTotals) -> Reason | None:
         """Why one more job of this shape can't hold what it needs now."""
         walls = self._known.get(shape)
         if walls is None:
@@ -71,16 +71,16 @@ class Walls:
             return self._shared(shape, spent)
         return None
 
-    def _walls(self, shape: Shape) -> list[Wall]:
+    def _walls(self, shape: Shape) -> list[QuotaLimit]:
         more = needs(shape.demand)
         return [
-            Wall(tenant.name, at, limit, more[at])
+            QuotaLimit(tenant.name, at, limit, more[at])
             for tenant in path_of(self._tenants, shape.tenant)
-            for at, limit in walls_of(tenant.quota)
+            for at, limit in limits_of(tenant.quota)
             if more[at]
         ]
 
-    def _shared(self, shape: Shape, spent: Spent) -> Reason | None:
+    def _shared(self, shape: Shape, spent: UsageTotals) -> Reason | None:
         gpus = shape.demand.total_gpus
         if not gpus:
             return None
@@ -91,15 +91,15 @@ class Walls:
                 return Reason(ReasonCode.POOL_LIMIT, {"pool": shape.job_class.value, **facts})
         return self._unlent(shape.tenant, gpus, spent) if spent.unlending else None
 
-    def pool_limit(self, job_class: JobClass, spent: Spent) -> int:
+    def pool_limit(self, job_class: JobClass, spent: UsageTotals) -> int:
         """The most that a strict pool may hold now (L2)."""
         other = _OTHER[job_class]
         return self.gpus - max(self.pools.guaranteed(self.gpus)[other], _gpus(spent, other))
 
-    def _unlent(self, name: TenantName, gpus: int, spent: Spent) -> Reason | None:
+    def _unlent(self, name: TenantName, gpus: int, spent: UsageTotals) -> Reason | None:
         """L3"""
         path = {tenant.name: tenant for tenant in path_of(self._tenants, name)}
-        within = next((each.name for each in path.values() if owed(each, spent, gpus)), None)
+        within = next((each.name for each in path.values() if within_guarantee(each, spent, gpus)), None)
         others = [
             tuple(each.name for each in path_of(self._tenants, one)) for one in spent.unlending if one not in path
         ]
@@ -126,11 +126,11 @@ def _depth(path: Sequence[TenantName]) -> tuple[int, Sequence[TenantName]]:
     return len(path), path
 
 
-def _gpus(spent: Spent, job_class: JobClass) -> int:
+def _gpus(spent: UsageTotals, job_class: JobClass) -> int:
     return spent.by_class.get(job_class, NOTHING)[0]
 
 
-def owed(tenant: Tenant, spent: Spent, gpus: int) -> bool:
+def within_guarantee(tenant: Tenant, spent: UsageTotals, gpus: int) -> bool:
     """Does the guarantee of this very tenant cover so many GPUs more?"""
     return gpus > 0 and spent.by_tenant.get(tenant.name, NOTHING)[0] + gpus <= tenant.quota.guaranteed
 
@@ -139,9 +139,9 @@ def other_class(job_class: JobClass) -> JobClass:
     return _OTHER[job_class]
 
 
-def alone(tenant: Tenant, more: Amount) -> Wall | None:
+def own_limit_broken(tenant: Tenant, more: Amount) -> QuotaLimit | None:
     """The limit of this tenant that `more` would break if nobody else used anything."""
-    for at, limit in walls_of(tenant.quota):
+    for at, limit in limits_of(tenant.quota):
         if more[at] > limit:
-            return Wall(tenant.name, at, limit, more[at])
+            return QuotaLimit(tenant.name, at, limit, more[at])
     return None

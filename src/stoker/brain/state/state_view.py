@@ -15,13 +15,13 @@ from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.where import Where
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.usage_ledger import Books
-from stoker.brain.state.view import Admitted, Bucket, GpuKinds
+from stoker.brain.state.usage_ledger import UsageLedger
+from stoker.brain.state.view import Bucket, GpuKinds, SelectedNodes
 
 _NO_PORTS: dict[int, JobId] = {}
 
 
-class ClusterView:
+class StateView:
     """A View of `state` as it is at each call."""
 
     __slots__ = ("_state",)
@@ -68,15 +68,15 @@ class ClusterView:
         return self._state.pools
 
     @property
-    def books(self) -> Books:
-        return self._state.indexes.books
+    def usage_ledger(self) -> UsageLedger:
+        return self._state.indexes.usage_ledger
 
     @property
     def free_gpus(self) -> int:
         return self._state.indexes.free_gpus
 
-    def admitted(self, where: Where) -> Admitted:
-        return self._state.indexes.makes.admitted(where)
+    def admitted(self, where: Where) -> SelectedNodes:
+        return self._state.indexes.node_classes.admitted(where)
 
     @property
     def nodes(self) -> Mapping[NodeName, Node]:

@@ -9,14 +9,14 @@ from typing import Final, TypeVar
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.quota import NOTHING, Amount, walls_of
+from stoker.brain.domain.quota import NOTHING, Amount, limits_of
 from stoker.brain.domain.tenant import Tenant, path_of
 
 _NONE_WAIT: Final = 0
 _Key = TypeVar("_Key", JobClass, TenantName)
 
 
-class Books:
+class UsageLedger:
     """No entry says nothing: equal books are equal dictionaries."""
 
     __slots__ = ("_paths", "_tenants", "by_class", "by_tenant", "limited", "pending", "promised", "unlending")
@@ -39,7 +39,7 @@ class Books:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Books)
+            isinstance(other, UsageLedger)
             and self.by_class == other.by_class
             and self.by_tenant == other.by_tenant
             and self.pending == other.pending
@@ -74,7 +74,7 @@ class Books:
         quota = tenant.quota if tenant else None
         _keep(self.promised, name, quota is not None and quota.guaranteed > 0)
         _keep(self.unlending, name, quota is not None and quota.guaranteed > 0 and not quota.lend)
-        _keep(self.limited, name, quota is not None and any(walls_of(quota)))
+        _keep(self.limited, name, quota is not None and any(limits_of(quota)))
 
     def charge(self, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
         """So much more is held; less where negative."""

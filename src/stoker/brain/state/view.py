@@ -16,7 +16,7 @@ from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.where import Where
-from stoker.brain.state.usage_ledger import Books
+from stoker.brain.state.usage_ledger import UsageLedger
 
 GpuKinds = tuple[tuple[str, int], ...]
 """The distinct (model, memory_mb) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""
@@ -33,7 +33,7 @@ class Bucket(NamedTuple):
     """Arrays that may start another lazy member. Never empty together with `jobs`."""
 
 
-class Alike(msgspec.Struct, frozen=True, eq=False):
+class NodeClass(msgspec.Struct, frozen=True, eq=False):
     """Nodes that have the same GPUs, CPUs and memory."""
 
     kinds: GpuKinds
@@ -43,10 +43,10 @@ class Alike(msgspec.Struct, frozen=True, eq=False):
     """Sorted, never empty."""
 
 
-class Admitted(msgspec.Struct, frozen=True, eq=False):
+class SelectedNodes(msgspec.Struct, frozen=True, eq=False):
     """On which of the nodes ever registered a job may run, by labels, names and taints."""
 
-    alike: Sequence[Alike]
+    alike: Sequence[NodeClass]
     """By first name."""
     everywhere: bool
     """It's all of them."""
@@ -89,7 +89,7 @@ class View(Protocol):
     def pools(self) -> Pools: ...
 
     @property
-    def books(self) -> Books:
+    def usage_ledger(self) -> UsageLedger:
         """Who uses how much. Not to be changed: take a copy."""
         ...
 
@@ -98,7 +98,7 @@ class View(Protocol):
         """On all nodes of `free` and `returning`."""
         ...
 
-    def admitted(self, where: Where) -> Admitted:
+    def admitted(self, where: Where) -> SelectedNodes:
         """The nodes that `where` admits. Cheap when it was asked for before and no node has changed."""
         ...
 

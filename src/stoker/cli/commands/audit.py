@@ -38,10 +38,10 @@ def audit(form: str, limit: int, since: str | None, until: str | None, **given: 
       stoker audit --since 1d --by user:ada
       stoker audit --job 7 --outcome refused --json
     """
-    from stoker.cli.local_zone import moment
+    from stoker.cli.local_zone import timestamp
 
     asked = {name: value for name, value in given.items() if value}
-    asked |= {name: moment(text) for name, text in (("since", since), ("until", until)) if text}
+    asked |= {name: timestamp(text) for name, text in (("since", since), ("until", until)) if text}
     page = _gathered(connect(), asked, limit)
     show_rows(form, _columns(), page.rows, page)
 

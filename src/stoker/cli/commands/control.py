@@ -185,10 +185,10 @@ def _pairs(view: "ControlView") -> list[tuple[str, object]]:
     pairs = (
         ("name", view.name or "(the only one)"),
         ("role", view.role),
-        ("active", active_words(view)),
+        ("active", active_text(view)),
         ("in sync", ", ".join(view.in_sync)),
-        ("epoch", epoch_words(view)),
-        ("marker", marker_words(view)),
+        ("epoch", epoch_text(view)),
+        ("marker", lease_record_text(view)),
         ("position", view.position),
         ("lag", f"{view.lag_ms / 1_000:.1f} s" if view.role == "standby" else ""),
         ("why not active", view.why),
@@ -198,7 +198,7 @@ def _pairs(view: "ControlView") -> list[tuple[str, object]]:
     return [(key, shown) for key, shown in pairs if shown != ""]
 
 
-def active_words(view: "ControlView") -> str:
+def active_text(view: "ControlView") -> str:
     """Who is active, by the marker; and that it may be so no more."""
     named = " at ".join(filter(None, (view.active, view.active_http)))
     if not view.name:
@@ -210,14 +210,14 @@ def active_words(view: "ControlView") -> str:
     return named or "nobody"
 
 
-def epoch_words(view: "ControlView") -> str:
+def epoch_text(view: "ControlView") -> str:
     """One that hasn't read the marker yet knows what its log says."""
     if view.epoch == 0 and view.name:
         return f"unknown; the newest record of its log has {view.log_epoch}"
     return str(view.epoch) if view.marker_reached else f"unknown; last known: {view.epoch}"
 
 
-def marker_words(view: "ControlView") -> str:
+def lease_record_text(view: "ControlView") -> str:
     """Empty while it is read."""
     if view.marker_reached:
         return ""

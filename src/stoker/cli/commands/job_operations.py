@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.job import JobsToldView, JobView
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Order = Callable[[str], "JobsToldView"]
+SendOperation = Callable[[str], "JobsToldView"]
 LINES_MAX: Final = 20
 """Beyond that the members of one answer are counted, not listed."""
 
@@ -120,7 +120,7 @@ def signal(ctx: click.Context, words: tuple[str, ...], form: str) -> None:
     give(ctx, form, job_ids, lambda job_id: client.signal(job_id, name.upper()))
 
 
-def give(ctx: click.Context, form: str, job_ids: Sequence[str], order: Order) -> None:
+def give(ctx: click.Context, form: str, job_ids: Sequence[str], order: SendOperation) -> None:
     """Say it to each, and print what each is now (J1)."""
     done: list[JobView] = []
     worst = 0

@@ -6,7 +6,7 @@ import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.job_columns import job_columns
-from stoker.cli.display.notices import Kept
+from stoker.cli.display.notices import NoticeBuffer
 from stoker.cli.display.output import Form, for_people, output_options, show_rows, value_text
 from stoker.cli.display.table import table_lines
 from stoker.cli.display.terminal import is_terminal, paints, size
@@ -69,7 +69,7 @@ def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, 
     wanted = _wanted(given)
     most = None if every else limit or LIMIT
     if watch_s is not None:
-        kept = Kept()
+        kept = NoticeBuffer()
         watched = connect(LOOK_PATIENCE_S, kept)
         watch(lambda: (_lines(watched, wanted, most, form), kept.take()), watch_s, _title(wanted))
     page = gather(connect(), wanted, most)
@@ -90,9 +90,9 @@ def _named_states(text: str | None) -> str | None:
 def _wanted(given: dict[str, Any]) -> dict[str, Any]:
     wanted = {name: value for name, value in given.items() if value}
     for name in wanted.keys() & {"since", "until"}:
-        from stoker.cli.local_zone import moment
+        from stoker.cli.local_zone import timestamp
 
-        wanted[name] = moment(wanted[name])
+        wanted[name] = timestamp(wanted[name])
     return wanted
 
 

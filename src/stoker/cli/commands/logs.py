@@ -17,7 +17,7 @@ from stoker.cli.display.problem import refused
 from stoker.cli.display.safe_text import visible
 from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_end import EXIT_OF_STATE, goes_on
-from stoker.cli.polling import mono_s, pause
+from stoker.cli.polling import mono_s, sleep_blocking
 from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 
 if TYPE_CHECKING:
@@ -203,5 +203,5 @@ class LogReader:
 
 def _pause(delay_s: float) -> float:
     """Wait, and answer how long to wait next time."""
-    pause(delay_s)
+    sleep_blocking(delay_s)
     return min(delay_s * 1.3, POLL_MAX_S)

@@ -44,7 +44,7 @@ def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each 
       stoker usage --by tenant --tree
       stoker usage --from 2026-11-01 --to 2026-12-01 --by job --tenant vision --json
     """
-    from stoker.cli.local_zone import moment
+    from stoker.cli.local_zone import timestamp
     from stoker.wire.rest.usage import FROM_DEFAULT, TO_DEFAULT, UsageAsked
 
     if given["tree"] and given["by"] != "tenant":
@@ -52,8 +52,8 @@ def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each 
             f"--tree goes with --by tenant, and not with --by {given['by']}: only tenants form a tree"
         )
     asked = UsageAsked(
-        since=moment(given["since"]) if given["since"] else FROM_DEFAULT,
-        to=moment(given["to"]) if given["to"] else TO_DEFAULT,
+        since=timestamp(given["since"]) if given["since"] else FROM_DEFAULT,
+        to=timestamp(given["to"]) if given["to"] else TO_DEFAULT,
         by=given["by"],
         tenant=given["tenant"] or "",
         user=given["user"] or "",

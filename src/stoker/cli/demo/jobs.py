@@ -96,11 +96,11 @@ class Evidence:
     timeline: Timeline
 
 
-Check = tuple[bool, str]
+DemoCheck = tuple[bool, str]
 """Whether it held, and what was checked."""
 
 
-def checks(jobs: Mapping[str, JobView], seen: Evidence) -> Iterator[Check]:
+def checks(jobs: Mapping[str, JobView], seen: Evidence) -> Iterator[DemoCheck]:
     """Every promise, held against what the API answered and what the machine shows."""
     for name, expected in EXPECTED.items():
         yield _ended_as_expected(name, jobs.get(name), expected)
@@ -116,7 +116,7 @@ def checks(jobs: Mapping[str, JobView], seen: Evidence) -> Iterator[Check]:
     yield seen.free_gpus == total, f"all {total} GPUs are free again"
 
 
-def _ended_as_expected(name: str, job: JobView | None, expected: Expected) -> Check:
+def _ended_as_expected(name: str, job: JobView | None, expected: Expected) -> DemoCheck:
     tries = f" after {len(expected.outcomes)} attempts" if len(expected.outcomes) > 1 else ""
     code = f" with exit code {expected.exit_code}" if expected.exit_code else ""
     says = f"{name} ended {expected.state.value}{code}{tries}"
@@ -130,7 +130,7 @@ def _ended_as_expected(name: str, job: JobView | None, expected: Expected) -> Ch
     return False, f"{says}; it is {job.state.value} with exit code {job.exit_code} and attempts [{tried}]"
 
 
-def _ranks_met(job: JobView | None, logs: Sequence[str]) -> Check:
+def _ranks_met(job: JobView | None, logs: Sequence[str]) -> DemoCheck:
     last = job.attempts[-1] if job is not None and job.attempts else None
     nodes = len({task.node for task in last.tasks}) if last else 0
     met = len(logs) == NODES and all(f"rank {rank} of {NODES}" in log and "met" in log for rank, log in enumerate(logs))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stoker.cli.demo.jobs import GPUS_PER_NODE, NODES, Check, Evidence
+from stoker.cli.demo.jobs import GPUS_PER_NODE, NODES, DemoCheck, Evidence
 from stoker.cli.display.formatting import ran, reason_line, waited
 from stoker.cli.display.table import Column, show_table
 from stoker.cli.display.timeline import Piece, Timeline, job_order, plain, text_lines
@@ -30,7 +30,7 @@ def write_picture(out: Path, timeline: Timeline) -> Path:
     return path
 
 
-def print_report(jobs: Sequence[JobView], seen: Evidence, found: Sequence[Check], picture: Path) -> None:
+def print_report(jobs: Sequence[JobView], seen: Evidence, found: Sequence[DemoCheck], picture: Path) -> None:
     """The timeline, the jobs, the checks, and where the picture is."""
     click.echo("\nWho held which GPU when (a number is a job, ✗ an attempt without success):\n")
     _show_timeline(seen.timeline)

@@ -37,7 +37,7 @@ from stoker.cli.demo.report import print_report, write_picture
 from stoker.cli.demo.screen import Screen, open_screen
 from stoker.cli.display.formatting import instant_ms
 from stoker.cli.display.gpu_spans import gpu_timeline
-from stoker.cli.polling import mono_s, now_ms, pause
+from stoker.cli.polling import mono_s, now_ms, sleep_blocking
 from stoker.wire.client.sync_client import Client, JobBody, LogQuery
 from stoker.wire.rest.job import JobView, WhyView
 
@@ -135,7 +135,7 @@ def _until(look: Callable[[], Found | None], patience_s: float, what: str) -> Fo
         if mono_s() > give_up_s:
             message = f"waited {patience_s:.0f} s in vain for {what}"
             raise StokerError(refuse("demo_stuck", message, "the machine may be busy: try again"))
-        pause(POLL_S)
+        sleep_blocking(POLL_S)
     return found
 
 

@@ -6,24 +6,24 @@ A GPU is held from the moment its task was placed until that task's end was prov
 from collections.abc import Iterable, Iterator
 
 from stoker.cli.display.formatting import instant_ms
-from stoker.cli.display.timeline import Lane, Span, Timeline, make_timeline
+from stoker.cli.display.timeline import Timeline, TimelineRow, TimelineSpan, make_timeline
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import JobView
 
 
 def gpu_timeline(gpus: GpuListView, jobs: Iterable[JobView], now_ms: int) -> Timeline:
     """`now_ms` is where what still runs is drawn to."""
-    lanes = [Lane(node=gpu.node, index=gpu.device_index, uuid=gpu.uuid) for gpu in gpus.gpus]
+    lanes = [TimelineRow(node=gpu.node, index=gpu.device_index, uuid=gpu.uuid) for gpu in gpus.gpus]
     return make_timeline(lanes, (span for job in jobs for span in _spans(job, now_ms)))
 
 
-def _spans(job: JobView, now_ms: int) -> Iterator[Span]:
+def _spans(job: JobView, now_ms: int) -> Iterator[TimelineSpan]:
     for attempt in job.attempts:
         start_ms = instant_ms(attempt.placed_at)
         for task in attempt.tasks:
             end = task.ended_at or attempt.ended_at
             for uuid in task.gpus:
-                yield Span(
+                yield TimelineSpan(
                     gpu=uuid,
                     job=job.id,
                     name=job.name,

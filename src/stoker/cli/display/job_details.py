@@ -35,7 +35,7 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
         yield "reason", f"{job.reason.message} [{job.reason.code.value}]"
         yield "hint", job.reason.hint
     yield "exit code", job.exit_code
-    yield from _wish_pairs(job, whole=whole)
+    yield from _demand_pairs(job, whole=whole)
     yield "submitted", job.submitted_at
     if whole:
         yield "started", job.started_at
@@ -63,7 +63,7 @@ def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:
     yield "hidden", f"the rest: it is for people of tenant {job.tenant}"
 
 
-def _wish_pairs(job: "JobView", *, whole: bool) -> Pairs:
+def _demand_pairs(job: "JobView", *, whole: bool) -> Pairs:
     """What its owner asked for."""
     yield "command", command_text(job)
     yield "asks for", demand_text(job)

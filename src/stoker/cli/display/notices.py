@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stoker.wire.client.staleness import Notice
 
 
-class Said:
+class NoticePrinter:
     """Told by a client; says it at once."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Said:
             click.echo(visible(str(notice)), err=True)
 
 
-class Kept:
+class NoticeBuffer:
     """Told by a client whose answers are looked at again and again; says it to whoever draws them."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ _STEPS_MS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class TimelineRow:
     """One GPU: a row of the picture."""
 
     node: str
@@ -38,7 +38,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TimelineSpan:
     """One attempt of one job on one GPU, from the moment it was given the GPU to the moment it gave it back."""
 
     gpu: str
@@ -58,8 +58,8 @@ class Span:
 class Timeline:
     """Everything a drawing needs. Spans of GPUs without a lane are not drawn."""
 
-    lanes: tuple[Lane, ...]
-    spans: tuple[Span, ...]
+    lanes: tuple[TimelineRow, ...]
+    spans: tuple[TimelineSpan, ...]
     start_ms: int
     end_ms: int
 
@@ -76,7 +76,7 @@ class Piece:
     job: str = ""
 
 
-def make_timeline(lanes: Iterable[Lane], spans: Iterable[Span]) -> Timeline:
+def make_timeline(lanes: Iterable[TimelineRow], spans: Iterable[TimelineSpan]) -> Timeline:
     """Order lanes by node and index, and let time run from the first span to the last."""
     ordered = tuple(sorted(lanes, key=lambda lane: (lane.node, lane.index, lane.uuid)))
     by_time = tuple(sorted(spans, key=lambda span: (span.start_ms, len(span.job), span.job, span.gpu, span.attempt)))
@@ -111,7 +111,7 @@ def text_lines(timeline: Timeline, width: int) -> list[list[Piece]]:
     `width` is in cells. Lines are ragged on the right but never wider than `max(width, WIDTH_MIN)`.
     """
     width = max(width, WIDTH_MIN)
-    labels = _lane_labels(timeline.lanes, width // 3)
+    labels = _row_labels(timeline.lanes, width // 3)
     margin = max((len(label) for label in labels), default=0) + 2
     cells = width - margin
     fills = {job: _FILLS[place % len(_FILLS)] for place, job in enumerate(job_order(timeline))}
@@ -127,7 +127,7 @@ def plain(lines: Iterable[Sequence[Piece]]) -> str:
     return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)
 
 
-def _lane_labels(lanes: Sequence[Lane], longest: int) -> list[str]:
+def _row_labels(lanes: Sequence[TimelineRow], longest: int) -> list[str]:
     """A node's name stands only beside its first GPU; a long name keeps its end, where names differ."""
     labels = []
     shown = None
@@ -152,7 +152,7 @@ def _axis(timeline: Timeline, cells: int) -> str:
     return "".join(axis)
 
 
-def _row(timeline: Timeline, spans: Sequence[Span], cells: int, fills: dict[str, str]) -> list[Piece]:
+def _row(timeline: Timeline, spans: Sequence[TimelineSpan], cells: int, fills: dict[str, str]) -> list[Piece]:
     owners = _owners(timeline, spans, cells)
     pieces = []
     before = ""
@@ -170,9 +170,9 @@ def _row(timeline: Timeline, spans: Sequence[Span], cells: int, fills: dict[str,
     return pieces
 
 
-def _owners(timeline: Timeline, spans: Sequence[Span], cells: int) -> list[Span | None]:
+def _owners(timeline: Timeline, spans: Sequence[TimelineSpan], cells: int) -> list[TimelineSpan | None]:
     """Who owns each cell: longer spans are laid first, so that a short one is seen beside or on top of them."""
-    owners: list[Span | None] = [None] * cells
+    owners: list[TimelineSpan | None] = [None] * cells
     for span in sorted(spans, key=lambda s: (s.start_ms - s.end_ms, s.start_ms, s.job, s.attempt)):
         first = (span.start_ms - timeline.start_ms) * cells // timeline.length_ms
         last = (span.end_ms - timeline.start_ms) * cells // timeline.length_ms
@@ -182,7 +182,7 @@ def _owners(timeline: Timeline, spans: Sequence[Span], cells: int) -> list[Span 
     return owners
 
 
-def _lay(owners: list[Span | None], span: Span, first: int, last: int) -> None:
+def _lay(owners: list[TimelineSpan | None], span: TimelineSpan, first: int, last: int) -> None:
     taken = [column for column in range(first, last) if owners[column] is None]
     if not taken and owners.count(owners[first]) > 1:  # T3
         taken = [first]
@@ -190,7 +190,7 @@ def _lay(owners: list[Span | None], span: Span, first: int, last: int) -> None:
         owners[column] = span
 
 
-def _run(span: Span, length: int, fill: str) -> str:
+def _run(span: TimelineSpan, length: int, fill: str) -> str:
     """A run of cells with the job's id in its middle (T5) and a mark at its end if it ended badly."""
     tail = BROKEN if span.broken and length > len(span.job) else ""
     room = length - len(tail)

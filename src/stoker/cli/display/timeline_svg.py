@@ -12,13 +12,13 @@ from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
 from stoker.cli.display.safe_text import visible
-from stoker.cli.display.timeline import Lane, Span, Timeline, job_order, tick_label, tick_step_ms
+from stoker.cli.display.timeline import Timeline, TimelineRow, TimelineSpan, job_order, tick_label, tick_step_ms
 
 _WIDTH: Final = 1_040
 _LEFT: Final = 190
 _RIGHT: Final = 24
 _TOP: Final = 66
-_LANE: Final = 26
+_ROW_HEIGHT: Final = 26
 _BAR: Final = 20
 _GAP: Final = 12
 """Between two nodes."""
@@ -53,8 +53,8 @@ _STYLE: Final = (
 
 def svg(timeline: Timeline, title: str) -> str:
     """The whole file. GPUs run down, time runs right; a bar is one attempt on one GPU."""
-    tops = _lane_tops(timeline.lanes)
-    bottom = max(tops.values(), default=_TOP) + _LANE
+    tops = _row_tops(timeline.lanes)
+    bottom = max(tops.values(), default=_TOP) + _ROW_HEIGHT
     jobs = job_order(timeline)
     rows = -(-min(len(jobs), _LEGEND_MAX) // _LEGEND_COLUMNS) + (len(jobs) > _LEGEND_MAX)
     height = bottom + 62 + rows * _LEGEND_ROW
@@ -65,7 +65,7 @@ def svg(timeline: Timeline, title: str) -> str:
         f"<style>{_STYLE}</style>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text class="title" x="16" y="28">{_text(title)}</text>',
-        *_lane_marks(timeline.lanes, tops),
+        *_row_marks(timeline.lanes, tops),
         *_axis(timeline, bottom),
         *_bars(timeline, tops, jobs),
         *_legend(timeline, jobs, bottom + 46),
@@ -78,18 +78,18 @@ def _text(text: str) -> str:
     return escape(visible(text))
 
 
-def _lane_tops(lanes: Sequence[Lane]) -> dict[str, int]:
+def _row_tops(lanes: Sequence[TimelineRow]) -> dict[str, int]:
     tops: dict[str, int] = {}
     y = _TOP - _GAP
     for _, members in groupby(lanes, key=lambda lane: lane.node):
         y += _GAP
         for lane in members:
             tops[lane.uuid] = y
-            y += _LANE
+            y += _ROW_HEIGHT
     return tops
 
 
-def _lane_marks(lanes: Sequence[Lane], tops: dict[str, int]) -> Iterator[str]:
+def _row_marks(lanes: Sequence[TimelineRow], tops: dict[str, int]) -> Iterator[str]:
     shown = None
     for lane in lanes:
         y = tops[lane.uuid]
@@ -127,7 +127,7 @@ def _bars(timeline: Timeline, tops: dict[str, int], jobs: Sequence[str]) -> Iter
             yield from _bar(timeline, span, tops[span.gpu], _COLOURS[place[span.job] % len(_COLOURS)])
 
 
-def _bar(timeline: Timeline, span: Span, y: int, colours: tuple[str, str]) -> Iterator[str]:
+def _bar(timeline: Timeline, span: TimelineSpan, y: int, colours: tuple[str, str]) -> Iterator[str]:
     x, right = _x(timeline, span.start_ms), _x(timeline, span.end_ms)
     width = max(2.0, right - x)
     story = f"job {span.job} {span.name}, attempt {span.attempt}: {span.outcome or 'running'}"

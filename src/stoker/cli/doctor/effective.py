@@ -18,7 +18,7 @@ from stoker.adapters.settings.loader import Examined, examine
 from stoker.adapters.settings.yaml_lines import Entries, YamlFault, read_yaml
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.cli.doctor.finding import Check, Said, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, fine, wrong
 from stoker.live.settings.control import ControlSettings
 
 Settings = ControlSettings | AgentSettings
@@ -82,7 +82,7 @@ def check(seen: Examined[Settings], path: Path | None) -> Check:
     return Check("settings", lambda: judged(seen, path))
 
 
-def judged(seen: Examined[Settings], path: Path | None) -> Iterator[Said]:
+def judged(seen: Examined[Settings], path: Path | None) -> Iterator[CheckResult]:
     if seen.value is None:
         for fault in seen.faults:
             yield wrong(fault, seen.hint)

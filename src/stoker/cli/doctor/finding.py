@@ -18,7 +18,7 @@ class Level(StrEnum):
     """It doesn't work, or work will be lost."""
 
 
-class Said(NamedTuple):
+class CheckResult(NamedTuple):
     """One thing seen. `fix` is what to do about it; empty for what is fine."""
 
     level: Level
@@ -39,21 +39,21 @@ class Check(NamedTuple):
     """One question. It may hang or break; whoever runs it bounds it."""
 
     name: str
-    look: Callable[[], Iterable[Said]]
+    look: Callable[[], Iterable[CheckResult]]
     seconds: float = CHECK_S
 
 
-def fine(what: str) -> Said:
-    return Said(Level.OK, what)
+def fine(what: str) -> CheckResult:
+    return CheckResult(Level.OK, what)
 
 
-def doubtful(what: str, fix: str) -> Said:
-    return Said(Level.WARNING, what, fix)
+def doubtful(what: str, fix: str) -> CheckResult:
+    return CheckResult(Level.WARNING, what, fix)
 
 
-def wrong(what: str, fix: str) -> Said:
-    return Said(Level.ERROR, what, fix)
+def wrong(what: str, fix: str) -> CheckResult:
+    return CheckResult(Level.ERROR, what, fix)
 
 
-def named(check: str, said: Iterable[Said]) -> list[Finding]:
+def named(check: str, said: Iterable[CheckResult]) -> list[Finding]:
     return [Finding(check=check, level=each.level, what=each.what, fix=each.fix) for each in said]

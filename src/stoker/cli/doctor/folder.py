@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.adapters.data_folder.ownership import LOCK_NAME
-from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.processes import account, words_of
 from stoker.cli.polling import mono_s
 
@@ -54,7 +54,7 @@ def checks(kind: str, path: Path) -> list[Check]:
     ]
 
 
-def data_dir(kind: str, path: Path) -> Iterator[Said]:
+def data_dir(kind: str, path: Path) -> Iterator[CheckResult]:
     try:
         seen = path.stat()
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def data_dir(kind: str, path: Path) -> Iterator[Said]:
         yield fine(f"in use by process {holder} ({words_of(holder)})")
 
 
-def _not_there(path: Path) -> Said:
+def _not_there(path: Path) -> CheckResult:
     around = _existing(path)
     if os.access(around, os.W_OK | os.X_OK):
         return fine(f"{path} isn't there yet; it will be made in {around} at the first start")
@@ -85,7 +85,7 @@ def _not_there(path: Path) -> Said:
     return wrong(f"{path} isn't there, and {account(os.geteuid())} can't make it: {around} belongs to {owner}", fix)
 
 
-def _writable(path: Path, seen: os.stat_result) -> Said:
+def _writable(path: Path, seen: os.stat_result) -> CheckResult:
     me, owner = os.geteuid(), seen.st_uid
     try:
         os.close(nameless_file(path))
@@ -141,7 +141,7 @@ def mount_of(path: Path, mountinfo: str) -> Mount | None:
     return found
 
 
-def file_system(kind: str, mount: Mount | None) -> Iterator[Said]:
+def file_system(kind: str, mount: Mount | None) -> Iterator[CheckResult]:
     if mount is None:
         yield doubtful("the file system of data_dir isn't among the mounts of this process", "look with `findmnt`")
     elif mount.read_only:
@@ -160,7 +160,7 @@ def file_system(kind: str, mount: Mount | None) -> Iterator[Said]:
         yield fine(f"{mount.kind} on {mount.point}")
 
 
-def free_space(path: Path) -> Iterator[Said]:
+def free_space(path: Path) -> Iterator[CheckResult]:
     seen = os.statvfs(_existing(path))
     yield space(seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize)
     if seen.f_files and seen.f_favail < FREE_FILES_MIN:
@@ -168,7 +168,7 @@ def free_space(path: Path) -> Iterator[Said]:
         yield wrong(f"only {seen.f_favail} more files can be made on that file system", fix)
 
 
-def space(free: int, total: int) -> Said:
+def space(free: int, total: int) -> CheckResult:
     """Bytes that are left, of all."""
     words = f"{free >> 20} MiB of {total >> 20} MiB are free where data_dir lies"
     fix = "free some, or name a data_dir on a larger file system: a full disk stops the daemon"
@@ -177,7 +177,7 @@ def space(free: int, total: int) -> Said:
     return doubtful(words, fix) if free < FREE_WANTED_BYTES else fine(words)
 
 
-def disk_sync(path: Path) -> Iterator[Said]:
+def disk_sync(path: Path) -> Iterator[CheckResult]:
     """How long one small write takes to be on disk, which is the least that any acknowledgement takes."""
     if not path.is_dir():
         yield fine("not measured: the folder isn't there yet")
@@ -205,7 +205,7 @@ def _syncs(fd: int) -> list[float]:
     return took
 
 
-def sync_time(median_s: float, longest_s: float, count: int) -> Said:
+def sync_time(median_s: float, longest_s: float, count: int) -> CheckResult:
     words = (
         f"a write of 4 KiB is on disk after {median_s * 1_000:.2f} ms (median of {count}, the longest took "
         f"{longest_s * 1_000:.2f} ms)"

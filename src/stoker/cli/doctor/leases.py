@@ -8,10 +8,10 @@ from pathlib import Path
 
 from stoker.agent.runner.guard import PROCESS_NAME
 from stoker.agent.runner.protocol import LOCK_NAME
-from stoker.cli.doctor.finding import Said, doubtful, fine
+from stoker.cli.doctor.finding import CheckResult, doubtful, fine
 
 
-def leases(data_dir: Path) -> Iterator[Said]:
+def leases(data_dir: Path) -> Iterator[CheckResult]:
     runner = running(data_dir)
     if runner and parent_name(runner) != PROCESS_NAME:
         what = f"the runner, process {runner}, has no guard: if it were killed its tasks would run on, so the silence "

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.polling import now_ms
 
 PYTHON_MIN: Final = (3, 11)
@@ -36,7 +36,7 @@ def checks(kind: str) -> list[Check]:
     ]
 
 
-def python() -> Iterator[Said]:
+def python() -> Iterator[CheckResult]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON_MIN:
         yield wrong(f"Python {version} is too old", f"install Stoker under Python {'.'.join(map(str, PYTHON_MIN))}")
@@ -57,7 +57,7 @@ def clock_state() -> int | None:
     return None if state < 0 else state
 
 
-def clock(state: int | None, now: int) -> Iterator[Said]:
+def clock(state: int | None, now: int) -> Iterator[CheckResult]:
     """`state` as of `clock_state`, `now` in milliseconds since 1970."""
     fix = "run chrony, ntpd or systemd-timesyncd; `timedatectl` shows whether it has taken hold"
     if now < WRITTEN_MS:
@@ -71,7 +71,7 @@ def clock(state: int | None, now: int) -> Iterator[Said]:
         yield fine("the kernel says that the clock is synchronised")
 
 
-def open_files(kind: str, limits: tuple[int, int]) -> Iterator[Said]:
+def open_files(kind: str, limits: tuple[int, int]) -> Iterator[CheckResult]:
     """`limits`: soft and hard."""
     soft, hard = limits
     wanted = FILES_WANTED[kind]

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.folder import held_by
 from stoker.cli.doctor.processes import holder_of, words_of
 
@@ -24,7 +24,7 @@ def port_checks(listeners: Sequence[tuple[str, str, int]], data_dir: Path) -> li
     return [Check(f"{each[0]}_port", partial(listener, *each, data_dir)) for each in listeners]
 
 
-def listener(section: str, host: str, port: int, data_dir: Path) -> Iterator[Said]:
+def listener(section: str, host: str, port: int, data_dir: Path) -> Iterator[CheckResult]:
     if port == 0:
         yield fine("any free port will do")
         return
@@ -53,7 +53,7 @@ def _cannot_bind(host: str, port: int) -> OSError | None:
     return None
 
 
-def _taken(section: str, host: str, port: int, data_dir: Path) -> Said:
+def _taken(section: str, host: str, port: int, data_dir: Path) -> CheckResult:
     tables = [Path("/proc/net", name).read_text() for name in ("tcp", "tcp6") if Path("/proc/net", name).exists()]
     pids = [pid for pid in (holder_of(inode) for table in tables for inode in listening(table, port)) if pid]
     if pids and pids[0] == held_by(data_dir, Path("/proc/locks").read_text()):
@@ -73,7 +73,7 @@ def control_check(addresses: Sequence[str]) -> Check:
     return Check("control", lambda: control(addresses), seconds=5 + 2 * CONNECT_S * len(addresses))
 
 
-def control(addresses: Sequence[str]) -> Iterator[Said]:
+def control(addresses: Sequence[str]) -> Iterator[CheckResult]:
     """Does a control plane listen where the agent will look for one?"""
     faults = {address: _cannot_connect(address) for address in addresses}
     reached = [address for address, fault in faults.items() if not fault]
@@ -100,7 +100,7 @@ def address_check(given: str, found: Callable[[], str]) -> Check:
     return Check("address", lambda: node_address(given, found))
 
 
-def node_address(given: str, found: Callable[[], str]) -> Iterator[Said]:
+def node_address(given: str, found: Callable[[], str]) -> Iterator[CheckResult]:
     """`given` as in the settings; where that is empty the agent takes what `found` answers."""
     address = given or found()
     fix = "set node.address to the name or IP under which the other nodes reach this one"

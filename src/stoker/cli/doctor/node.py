@@ -13,7 +13,7 @@ from stoker.agent.settings import AgentSettings
 from stoker.agent.token_file import TokenFile
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.label import check_label, parse_taint
-from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.leases import leases
 from stoker.ports import ProbeResult
 
@@ -34,14 +34,14 @@ def checks(settings: AgentSettings) -> list[Check]:
     ]
 
 
-def name(settings: AgentSettings) -> Iterator[Said]:
+def name(settings: AgentSettings) -> Iterator[CheckResult]:
     try:
         yield fine(f"this node joins as {node_name(settings, host_name())}")
     except StokerError as fault:
         yield wrong(fault.refusal.message, fault.refusal.hint)
 
 
-def token_file(named: str) -> Iterator[Said]:
+def token_file(named: str) -> Iterator[CheckResult]:
     """Read as the agent reads it. Whether the token is good is the control plane's to say."""
     if not named:
         fix = "name a file with a token of role agent, readable by its owner alone"
@@ -55,7 +55,7 @@ def token_file(named: str) -> Iterator[Said]:
         yield fine(f"{named} holds a token, for its owner alone")
 
 
-def labels(given: Mapping[str, str], taints: Sequence[str]) -> Iterator[Said]:
+def labels(given: Mapping[str, str], taints: Sequence[str]) -> Iterator[CheckResult]:
     faults = 0
     for key, value in given.items():
         try:
@@ -73,7 +73,7 @@ def labels(given: Mapping[str, str], taints: Sequence[str]) -> Iterator[Said]:
         yield fine(f"{len(given)} labels, {len(taints)} taints")
 
 
-def gpus(settings: AgentSettings) -> Iterator[Said]:
+def gpus(settings: AgentSettings) -> Iterator[CheckResult]:
     """Asks as the agent would."""
     gpu = settings.gpu
     try:
@@ -91,7 +91,7 @@ def gpus(settings: AgentSettings) -> Iterator[Said]:
         yield wrong(str(fault), "run `nvidia-smi` by hand: the driver may need a reboot, or its library is of another")
 
 
-def found(result: ProbeResult) -> Iterator[Said]:
+def found(result: ProbeResult) -> Iterator[CheckResult]:
     """What a probe that answered means."""
     for fault in result.faults:
         fix = "the other GPUs are offered without it; `nvidia-smi` and the kernel's log say more"
@@ -106,7 +106,7 @@ def found(result: ProbeResult) -> Iterator[Said]:
         yield none_found(bool(list(_DEVICES.glob("nvidia[0-9]*"))))
 
 
-def none_found(devices: bool) -> Said:
+def none_found(devices: bool) -> CheckResult:
     """`devices`: has the kernel made any?"""
     if devices:
         return wrong("/dev has NVIDIA devices, and nvidia-smi finds none", "install it, or let this account use it")
@@ -150,7 +150,7 @@ def _has_v1(kinds: Sequence[tuple[str, str, str]]) -> bool:
     return any(kind == "cgroup" and "freezer" in options.split(",") for kind, _, options in kinds)
 
 
-def cgroups(state: CgroupState) -> Iterator[Said]:
+def cgroups(state: CgroupState) -> Iterator[CheckResult]:
     fix = "under systemd give the agent's unit `Delegate=yes`; in a container mount /sys/fs/cgroup writable"
     if not state.version:
         yield doubtful("no cgroups are mounted: processes of a job are followed by descent, session and mark", fix)
@@ -164,7 +164,7 @@ def cgroups(state: CgroupState) -> Iterator[Said]:
         yield fine(f"version {state.version} at {state.folder}, with the memory controller")
 
 
-def checkpoint_dir(named: str) -> Iterator[Said]:
+def checkpoint_dir(named: str) -> Iterator[CheckResult]:
     path = Path(named)
     if not named:
         yield fine("in data_dir; jobs that move to another node start without their checkpoint")

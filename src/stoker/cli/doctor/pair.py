@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.serving import BOUND_S, Server
 from stoker.wire.client.servers import each_alone
 from stoker.wire.rest.control import ControlView
@@ -65,7 +65,7 @@ def _asked(server: Server, address: str) -> Half:
     return half
 
 
-def pair(halves: Sequence[Half]) -> Iterator[Said]:
+def pair(halves: Sequence[Half]) -> Iterator[CheckResult]:
     for half in halves:
         if half.refusal is not None:
             yield wrong(f"{half.address} doesn't tell what it is: {half.refusal.message}", half.refusal.hint)
@@ -78,7 +78,7 @@ def pair(halves: Sequence[Half]) -> Iterator[Said]:
         yield fine(f"{active.called} is active, and {others} stands by")
 
 
-def _who(told: Sequence[Half]) -> Iterator[Said]:
+def _who(told: Sequence[Half]) -> Iterator[CheckResult]:
     """Those that belong together have names of their own and one cluster."""
     alone = [half.address for half in told if half.view and not half.view.name]
     if alone:
@@ -96,7 +96,7 @@ def _who(told: Sequence[Half]) -> Iterator[Said]:
         yield wrong(f"they are of {len(clusters)} clusters ({shown})", f"name those of one cluster; {_SETTINGS}")
 
 
-def _active(told: Sequence[Half], *, everybody: bool) -> Iterator[Said]:
+def _active(told: Sequence[Half], *, everybody: bool) -> Iterator[CheckResult]:
     """Exactly one, and another one that may take over at once."""
     active = [half for half in told if half.view and half.view.name and half.view.role == "active"]
     if len(active) > 1:
@@ -112,7 +112,7 @@ def _active(told: Sequence[Half], *, everybody: bool) -> Iterator[Said]:
             yield doubtful(f"only {half.called} is in sync: if it dies now, nobody takes over by itself", fix)
 
 
-def _versions(told: Sequence[Half]) -> Iterator[Said]:
+def _versions(told: Sequence[Half]) -> Iterator[CheckResult]:
     """Neighbours run beside each other."""
     numbers = sorted(
         {(int(found[1]), int(found[2])) for half in told if (found := _NUMBERS.match(half.health.version))}
@@ -124,7 +124,7 @@ def _versions(told: Sequence[Half]) -> Iterator[Said]:
         )
 
 
-def _places(told: Sequence[Half]) -> Iterator[Said]:
+def _places(told: Sequence[Half]) -> Iterator[CheckResult]:
     """What they share, as each of them sees it."""
     for half in told:
         view = half.view

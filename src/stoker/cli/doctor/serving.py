@@ -15,7 +15,7 @@ from stoker import __version__
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.reason import ReasonCode
 from stoker.cli.doctor.exposition import Meters, shown_s
-from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.folder import FREE_MIN_BYTES, FREE_WANTED_BYTES
 from stoker.cli.polling import now_ms
 from stoker.wire.client.servers import each_alone
@@ -60,11 +60,11 @@ class JobRow(msgspec.Struct, kw_only=True):
     reason: ReasonRow | None = None
 
 
-class _Nodes(msgspec.Struct):
+class _NodeListReply(msgspec.Struct):
     nodes: list[NodeRow]
 
 
-class _Jobs(msgspec.Struct):
+class _JobListReply(msgspec.Struct):
     jobs: list[JobRow]
 
 
@@ -118,7 +118,7 @@ def token(server: Server) -> Check:
     return Check("token", lambda: proves(server), seconds=BOUND_S)
 
 
-def proves(server: Server) -> Iterator[Said]:
+def proves(server: Server) -> Iterator[CheckResult]:
     try:
         server.get(f"{API_PREFIX}/cluster/status")
     except StokerError as fault:
@@ -142,7 +142,7 @@ def checks(server: Server) -> list[Check]:
     return [Check(name, look, seconds=BOUND_S) for name, look in looks.items()]
 
 
-def answers(server: Server) -> Iterator[Said]:
+def answers(server: Server) -> Iterator[CheckResult]:
     try:
         reply = server.get("/health")
         health = msgspec.json.decode(reply.body, type=_Health)
@@ -162,7 +162,7 @@ def answers(server: Server) -> Iterator[Said]:
         yield doubtful(f"the control plane is of version {health.version}, this command of {__version__}", fix)
 
 
-def ready(server: Server) -> Iterator[Said]:
+def ready(server: Server) -> Iterator[CheckResult]:
     try:
         server.get("/ready")
     except StokerError as fault:
@@ -171,7 +171,7 @@ def ready(server: Server) -> Iterator[Said]:
         yield fine("the loop decides and the log takes facts")
 
 
-def server_clock(reply: Reply, now: int) -> Iterator[Said]:
+def server_clock(reply: Reply, now: int) -> Iterator[CheckResult]:
     """Holds the server's clock against ours, `now` in milliseconds since 1970."""
     try:
         theirs = parsedate_to_datetime(reply.headers.get("date", "")).timestamp()
@@ -188,10 +188,10 @@ def server_clock(reply: Reply, now: int) -> Iterator[Said]:
 
 
 def _nodes(server: Server) -> list[NodeRow]:
-    return msgspec.json.decode(server.get(f"{API_PREFIX}/nodes").body, type=_Nodes).nodes
+    return msgspec.json.decode(server.get(f"{API_PREFIX}/nodes").body, type=_NodeListReply).nodes
 
 
-def nodes(rows: Sequence[NodeRow]) -> Iterator[Said]:
+def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
     known = [row for row in rows if row.state != "forgotten"]
     if not known:
         yield doubtful("no node has joined: every job waits", "start an agent: `stoker agent -c agent.yaml`")
@@ -207,7 +207,7 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[Said]:
         yield doubtful("no node takes new work", "`stoker node resume NAME` ends a drain")
 
 
-def agents(rows: Sequence[NodeRow], ours: str) -> Iterator[Said]:
+def agents(rows: Sequence[NodeRow], ours: str) -> Iterator[CheckResult]:
     known = [row for row in rows if row.state not in ("forgotten", "unreachable")]
     others = [f"{row.name} ({row.version or 'unknown'})" for row in known if row.version != ours]
     if others:
@@ -217,7 +217,7 @@ def agents(rows: Sequence[NodeRow], ours: str) -> Iterator[Said]:
         yield fine(f"{len(known)} agents are of version {ours}")
 
 
-def addresses(rows: Sequence[NodeRow]) -> Iterator[Said]:
+def addresses(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
     """Can the ranks of a gang meet? Simulated nodes are on one machine, where loopback is right."""
     known = [row for row in rows if row.state != "forgotten" and not row.simulated]
     local = [row.name for row in known if row.address == "localhost" or row.address.startswith(("127.", "::1"))]
@@ -230,10 +230,10 @@ def addresses(rows: Sequence[NodeRow]) -> Iterator[Said]:
 
 def _pending(server: Server) -> list[JobRow]:
     path = f"{API_PREFIX}/jobs?state=pending&limit={JOBS_MAX}"
-    return msgspec.json.decode(server.get(path).body, type=_Jobs).jobs
+    return msgspec.json.decode(server.get(path).body, type=_JobListReply).jobs
 
 
-def queue(rows: Sequence[JobRow]) -> Iterator[Said]:
+def queue(rows: Sequence[JobRow]) -> Iterator[CheckResult]:
     stuck = {code: [row.id for row in rows if row.reason and row.reason.code == code] for code in _CANT_RUN}
     for code, jobs in stuck.items():
         if jobs:
@@ -244,7 +244,7 @@ def queue(rows: Sequence[JobRow]) -> Iterator[Said]:
         yield fine(f"{len(rows)} {newest}jobs wait, and something here could run each of them")
 
 
-def commits(meters: Meters) -> Iterator[Said]:
+def commits(meters: Meters) -> Iterator[CheckResult]:
     most_s = meters.at_most("stoker_commit_seconds", 0.99)
     if most_s is None:
         yield fine("nothing was committed yet")
@@ -255,7 +255,7 @@ def commits(meters: Meters) -> Iterator[Said]:
         yield fine(f"99 of 100 commits are on disk within {shown_s(most_s)}")
 
 
-def snapshot(meters: Meters) -> Iterator[Said]:
+def snapshot(meters: Meters) -> Iterator[CheckResult]:
     age_s, faults = meters.value("stoker_snapshot_age_seconds"), meters.value("stoker_snapshot_faults_total")
     fix = "see `snapshot_failed` in the control plane's log; a restart replays all that came since"
     if faults:
@@ -268,7 +268,7 @@ def snapshot(meters: Meters) -> Iterator[Said]:
         yield fine(f"the oldest fact that is in no snapshot is {age_s:.0f} s old")
 
 
-def history(meters: Meters) -> Iterator[Said]:
+def history(meters: Meters) -> Iterator[CheckResult]:
     ok, waiting = meters.value("stoker_history_ok"), meters.value("stoker_history_waiting")
     if ok == 0:
         fix = "see `history_failed` in the control plane's log: most often the disk of data_dir is full"
@@ -277,7 +277,7 @@ def history(meters: Meters) -> Iterator[Said]:
         yield fine("what ended is in the history" if ok else "nothing was written to the history yet")
 
 
-def server_disk(meters: Meters) -> Iterator[Said]:
+def server_disk(meters: Meters) -> Iterator[CheckResult]:
     free = meters.value("stoker_data_dir_free_bytes")
     if free is None:
         yield fine("this control plane doesn't say how much space it has left")
@@ -290,7 +290,7 @@ def server_disk(meters: Meters) -> Iterator[Said]:
         yield doubtful(words, fix) if free < FREE_WANTED_BYTES else fine(words)
 
 
-def ledger(meters: Meters) -> Iterator[Said]:
+def ledger(meters: Meters) -> Iterator[CheckResult]:
     drift, passes = meters.value("stoker_ledger_drift"), meters.value("stoker_pass_faults_total")
     fix = "see `ledger_violated` and `pass_failed` in the control plane's log, and report it: it is a defect of Stoker"
     if drift:

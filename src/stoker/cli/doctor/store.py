@@ -16,11 +16,11 @@ from stoker.adapters.sqlite.history import HISTORY_NAME, cluster_in
 from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.adapters.sqlite.schema import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.processes import account
 
 if TYPE_CHECKING:
-    from stoker.adapters.postgres.inspection import Look
+    from stoker.adapters.postgres.inspection import DatabaseInspection
 
 SERVER_MIN: Final = 150_000
 _FILES: Final = {STORE_NAME: LOG_STEPS, HISTORY_NAME: HISTORY_STEPS}
@@ -31,7 +31,7 @@ def check(url: str, folder: Path) -> Check:
     return Check("store", lambda: store(url, folder))
 
 
-def store(url: str, folder: Path) -> Iterator[Said]:
+def store(url: str, folder: Path) -> Iterator[CheckResult]:
     try:
         yield from files(folder)
         yield from database(url, folder) if url else in_folder(folder)
@@ -39,7 +39,7 @@ def store(url: str, folder: Path) -> Iterator[Said]:
         yield doubtful(f"not looked at in {folder}: {fault.strerror}", "see what is said of data_dir")
 
 
-def files(folder: Path) -> Iterator[Said]:
+def files(folder: Path) -> Iterator[CheckResult]:
     """What is wrong with what is in the folder already, whichever store has the log."""
     for name, steps in _FILES.items():
         path = folder / name
@@ -53,7 +53,7 @@ def files(folder: Path) -> Iterator[Said]:
             yield wrong(newer.message, newer.hint)
 
 
-def in_folder(folder: Path) -> Iterator[Said]:
+def in_folder(folder: Path) -> Iterator[CheckResult]:
     if (mark := folder / ELSEWHERE_NAME).exists():
         fix = f"set store.url as before; if the queue there is to be given up, remove {mark}"
         yield wrong(f"the log of {folder} is in PostgreSQL, and store.url is empty", fix)
@@ -62,15 +62,15 @@ def in_folder(folder: Path) -> Iterator[Said]:
         yield fine(f"SQLite: {folder / STORE_NAME} {known}")
 
 
-def database(url: str, folder: Path) -> Iterator[Said]:
+def database(url: str, folder: Path) -> Iterator[CheckResult]:
     if (folder / STORE_NAME).exists():
         fix = f"leave store.url empty; if the queue there is to be given up, move {folder / STORE_NAME} away"
         yield wrong(f"{folder} has a log of its own, and store.url names a database", fix)
     # Only who asks for it needs the driver.
-    from stoker.adapters.postgres.inspection import look
+    from stoker.adapters.postgres.inspection import inspect_database
 
     try:
-        seen = asyncio.run(look(url))
+        seen = asyncio.run(inspect_database(url))
     except StokerError as fault:
         yield wrong(fault.refusal.message, fault.refusal.hint)
         return
@@ -80,7 +80,7 @@ def database(url: str, folder: Path) -> Iterator[Said]:
         yield fine(f"{_named(seen)}: {_content(seen)}")
 
 
-def _of_server(seen: "Look") -> Iterator[Said]:
+def _of_server(seen: "DatabaseInspection") -> Iterator[CheckResult]:
     named = _named(seen)
     if seen.server < SERVER_MIN:
         yield wrong(f"{named} is too old", "use PostgreSQL 15 or newer")
@@ -93,7 +93,7 @@ def _of_server(seen: "Look") -> Iterator[Said]:
         yield wrong(f"{seen.account} lacks rights in {seen.database}: {', '.join(seen.lacks)}", fix)
 
 
-def _of_content(seen: "Look", folder: Path) -> Iterator[Said]:
+def _of_content(seen: "DatabaseInspection", folder: Path) -> Iterator[CheckResult]:
     if seen.schema > seen.newest:
         words = f"{seen.database} has schema {seen.schema}; this Stoker knows schemas up to {seen.newest}"
         yield wrong(words, "start the version of Stoker that wrote it, or a newer one")
@@ -105,11 +105,11 @@ def _of_content(seen: "Look", folder: Path) -> Iterator[Said]:
         yield wrong(f"{seen.database} holds cluster {seen.cluster_id}, and {folder} the history of {known}", fix)
 
 
-def _named(seen: "Look") -> str:
+def _named(seen: "DatabaseInspection") -> str:
     return f"PostgreSQL {seen.server // 10_000}.{seen.server % 10_000}, {seen.database} as {seen.account}"
 
 
-def _content(seen: "Look") -> str:
+def _content(seen: "DatabaseInspection") -> str:
     if seen.is_empty:
         return "empty; the first start begins a new cluster"
     return f"cluster {seen.cluster_id or 'without a name'}, {seen.end} events"

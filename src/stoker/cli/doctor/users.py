@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.agent.settings import AgentSettings
-from stoker.cli.doctor.finding import Check, Said, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.processes import account
 
 _WANTED: Final = {
@@ -37,7 +37,7 @@ def checks(settings: AgentSettings) -> list[Check]:
     return [Check("users", lambda: users(_self(), allow_root=allow_root, data_dir=settings.data_dir))]
 
 
-def users(me: Self, *, allow_root: bool, data_dir: Path) -> Iterator[Said]:
+def users(me: Self, *, allow_root: bool, data_dir: Path) -> Iterator[CheckResult]:
     if me.uid != 0:
         yield fine(f"an agent of this account runs every job as {account(me.uid)}, whatever user the job names")
         return

@@ -18,7 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.display.notices import Kept
+from stoker.cli.display.notices import NoticeBuffer
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.why_text import why_lines
 from stoker.cli.polling import clock_text, now_ms
@@ -313,7 +313,7 @@ class TopApp(App[int]):
 
 def run_top(servers: str, token: str) -> int:
     """Run until a person leaves; the exit status. Raises: StokerError `bad_server`."""
-    kept = Kept()
+    kept = NoticeBuffer()
     looks = AsyncClient(servers, token=token, patience_s=LOOK_PATIENCE_S, notify=kept)
     orders = AsyncClient(servers, token=token)
     return TopApp(looks, orders=orders, told=kept.take).run(mouse=False) or 0

@@ -23,15 +23,15 @@ from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.cli.polling import pause
+from stoker.cli.polling import sleep_blocking
 from stoker.cli.wiring.token_store import HELD_PAUSE_S, HELD_TRIES, as_owner, must_be_control, must_have_its_log
 from stoker.control.backup import Backups
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import recover_control
 from stoker.live.main import as_refusals
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryMark
-from stoker.wire.backup import BackupHead, Source, read_backup
+from stoker.wire.backup import BackupHead, ByteSource, read_backup
 from stoker.wire.client.transport import SocketTransport, Transport
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 from stoker.wire.versions import API_PREFIX
@@ -98,14 +98,14 @@ def backup_in(data_dir: Path, out: BinaryIO, store_url: str = "") -> BackupHead:
             # It starts or ends: it holds the folder and has no socket yet, or no longer.
             if fault.refusal.code != "data_dir_held" or not left:
                 raise
-        pause(HELD_PAUSE_S)
+        sleep_blocking(HELD_PAUSE_S)
     raise AssertionError("unreachable: the last try returns or raises")
 
 
 class _Tee:
     """U2. What is read there is written here."""
 
-    def __init__(self, source: Source, out: BinaryIO) -> None:
+    def __init__(self, source: ByteSource, out: BinaryIO) -> None:
         self._source, self._out = source, out
 
     def read(self, size: int, /) -> bytes:
@@ -128,7 +128,7 @@ def _of_stopped(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
 
 async def _taken(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
     clock = SystemClock()
-    world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
+    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
     log = log_at(folder, store_url, clock, world.entropy, world.telemetry)
     history = SqliteHistory(folder)
     try:

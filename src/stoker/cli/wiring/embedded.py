@@ -38,7 +38,7 @@ LAST_WORDS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class EmbeddedSpec:
     """The cluster to run. `gpus_per_node` 0 and no model: one node with the GPUs that are really there."""
 
     nodes: int
@@ -62,7 +62,7 @@ class Shape:
 class EmbeddedCluster:
     """One cluster, from start to end."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: EmbeddedSpec) -> None:
         self._shape = shape
         self._clock = SystemClock()
         self._family = Descendants()
@@ -164,7 +164,7 @@ async def _first(*tasks: "asyncio.Task[object] | asyncio.Task[None]") -> None:
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _control_settings(shape: Shape) -> ControlSettings:
+def _control_settings(shape: EmbeddedSpec) -> ControlSettings:
     """Through the loader, so that faults are told as for a daemon."""
     flags: dict[str, object] = {
         "data_dir": shape.data_dir / "control",
@@ -180,7 +180,7 @@ def _control_settings(shape: Shape) -> ControlSettings:
     return load(ControlSettings, None, {}, flags).value
 
 
-def _write_agent_files(shape: Shape, name: str, folder: Path) -> Path:
+def _write_agent_files(shape: EmbeddedSpec, name: str, folder: Path) -> Path:
     """The settings of one node, and its GPUs where they are simulated."""
     folder.mkdir(parents=True, exist_ok=True)
     # Every address is none that ranks of a gang could meet at; this machine's own always is.
@@ -202,7 +202,7 @@ def _write_agent_files(shape: Shape, name: str, folder: Path) -> Path:
     return path
 
 
-def _gpu_script(shape: Shape) -> dict[str, object]:
+def _gpu_script(shape: EmbeddedSpec) -> dict[str, object]:
     gpus = {"count": shape.gpus_per_node, "model": shape.gpu_model, "memory_mb": GPU_MEMORY_MB}
     scale = max(4, shape.gpus_per_node)
     return {"gpus": [gpus], "cpus": CPUS * scale // 4, "memory_mb": MEMORY_MB * scale // 4}

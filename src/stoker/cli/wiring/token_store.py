@@ -30,13 +30,13 @@ from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.brain.domain.access import OWNER, TokenId
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.state.commands import CreateToken, RevokeToken
-from stoker.cli.polling import pause
+from stoker.cli.polling import sleep_blocking
 from stoker.control.committer import Committer
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.offline_writer import writing
 from stoker.live.main import as_refusals
 from stoker.wire.client import endpoints
-from stoker.wire.client.endpoints import Ask
+from stoker.wire.client.endpoints import ApiCall
 from stoker.wire.client.transport import SocketTransport
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 from stoker.wire.rest.token import (
@@ -101,7 +101,7 @@ class FolderTokens:
                 if fault.refusal.code != "data_dir_held":
                     raise
                 held = fault
-            pause(HELD_PAUSE_S)
+            sleep_blocking(HELD_PAUSE_S)
         hint = "another program uses that folder: stop it, or name the data_dir of a control plane"
         raise StokerError(replace(held.refusal, hint=hint)) from held
 
@@ -160,7 +160,7 @@ class ServedTokens:
     def revoke_token(self, token_id: str) -> TokenView:
         return self._ask(endpoints.revoke_token(token_id))
 
-    def _ask(self, ask: Ask[Answer]) -> Answer:
+    def _ask(self, ask: ApiCall[Answer]) -> Answer:
         return ask.read(self._transport.send(ask.request))
 
 
@@ -221,7 +221,7 @@ class StoppedTokens:
     async def _write(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
         clock = SystemClock()
         # Standard output is the command's: what the log has to say of itself, the control plane says at its start.
-        world = World(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
+        world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
         log = log_at(self._folder, "", clock, world.entropy, world.telemetry)
         try:
             await log.open()

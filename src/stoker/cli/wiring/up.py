@@ -20,7 +20,7 @@ from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.agent.machine import die_with_parent
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.until_signal import run_until_signal
-from stoker.cli.wiring.embedded import EmbeddedCluster, Shape
+from stoker.cli.wiring.embedded import EmbeddedCluster, EmbeddedSpec
 from stoker.control.settings import is_loopback
 from stoker.wire.client.sync_client import DEFAULT_SERVER
 
@@ -40,7 +40,7 @@ def run_up(
     real = {} if must_simulate else _real_gpus()
     cluster_of = {"nodes": 1, "gpus_per_node": 0, "gpu_model": ""} if real else simulated
     with _folder(where["data_dir"]) as data_dir:
-        shape = Shape(
+        shape = EmbeddedSpec(
             data_dir=data_dir,
             **cluster_of,
             **{key: where[key] for key in ("host", "http_port", "grpc_port", "node_prefix")},
@@ -68,7 +68,7 @@ def _open_to_others(host: str) -> click.BadParameter:
 
 
 @contextmanager
-def _flags_in_hints(shape: Shape) -> Iterator[None]:
+def _flags_in_hints(shape: EmbeddedSpec) -> Iterator[None]:
     """A control plane's hints name settings; whoever typed `stoker up` has flags."""
     try:
         yield
@@ -125,7 +125,7 @@ def _held(folder: Path) -> Iterator[None]:
         held.release()
 
 
-def _welcome(shape: Shape, real: Mapping[str, int], *, temporary: bool) -> None:
+def _welcome(shape: EmbeddedSpec, real: Mapping[str, int], *, temporary: bool) -> None:
     address = f"[{shape.host}]" if ":" in shape.host else shape.host
     url = f"http://{address}:{shape.http_port}"
     server = "" if url == DEFAULT_SERVER else f"--server {url} "
@@ -143,7 +143,7 @@ def _welcome(shape: Shape, real: Mapping[str, int], *, temporary: bool) -> None:
     say("Ctrl-C ends it.")
 
 
-def _nodes(shape: Shape, real: Mapping[str, int]) -> str:
+def _nodes(shape: EmbeddedSpec, real: Mapping[str, int]) -> str:
     names = shape.node_names
     label = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
     if real:

@@ -51,11 +51,11 @@ from stoker.brain.state.events.node import (
     NodeReturned,
     NodeTainted,
     NodeUnreachable,
-    StraysFound,
+    OrphanTasksFound,
 )
 from stoker.brain.state.events.partition import PartitionEvent
 from stoker.brain.state.events.tenant import TenantEvent
-from stoker.control.access import Sight, may_read
+from stoker.control.access import JobVisibility, may_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.feed import Entry
 from stoker.control.queries.job_lookup import record_of
@@ -95,17 +95,17 @@ _OF_ALL = (
 SLICE: Final = 500
 """Facts looked at before others get a turn: about a millisecond."""
 
-_Hears = Callable[[Fact], Awaitable[Fact | None]]
+_EventFilter = Callable[[Fact], Awaitable[Fact | None]]
 """What one reader is told of a fact; None = nothing."""
 
 
-class Heard:
+class VisibleEvents:
     """The facts of the feed as one caller hears them."""
 
     def __init__(self, control: ControlPlane, caller: Caller, entries: AsyncIterator[Entry]) -> None:
         self._clock = control.clock
         self._entries = entries
-        self._hears = _hears(control, caller)
+        self._event_filter = _event_filter(control, caller)
         self.passed: Position | None = None
         """The newest fact that was looked at, heard or not."""
 
@@ -114,7 +114,7 @@ class Heard:
         looked = 0
         async for position, fact in self._entries:
             self.passed = position
-            heard = await self._hears(fact)
+            heard = await self._event_filter(fact)
             if heard is not None:
                 return position, _without_secrets(heard)
             looked += 1
@@ -142,10 +142,14 @@ def _without_secrets(fact: Fact) -> Fact:
     return fact
 
 
-def _hears(control: ControlPlane, caller: Caller) -> _Hears:
+def _event_filter(control: ControlPlane, caller: Caller) -> _EventFilter:
     if caller.role is Role.ADMIN:
         return _everything
-    return _all_but_tokens if Sight(control.committer.state, caller).is_whole else _Part(control, caller).heard
+    return (
+        _all_but_tokens
+        if JobVisibility(control.committer.state, caller).is_whole
+        else _TenantFilter(control, caller).heard
+    )
 
 
 async def _everything(fact: Fact) -> Fact | None:
@@ -156,7 +160,7 @@ async def _all_but_tokens(fact: Fact) -> Fact | None:
     return None if isinstance(fact.event, TokenCreated | TokenRevoked) else fact
 
 
-class _Part:
+class _TenantFilter:
     """What one hears who is bound to a tenant."""
 
     def __init__(self, control: ControlPlane, caller: Caller) -> None:
@@ -174,7 +178,7 @@ class _Part:
         if isinstance(event, _OF_SEVERAL):
             jobs = tuple([job for job in event.jobs if await self._sees(job)])
             return replace(fact, event=replace(event, jobs=jobs)) if jobs else None
-        if isinstance(event, StraysFound):
+        if isinstance(event, OrphanTasksFound):
             strays = tuple([stray for stray in event.strays if await self._sees(stray.job)])
             return replace(fact, event=replace(event, strays=strays))
         # A new kind of fact is heard by nobody here until it is named above.

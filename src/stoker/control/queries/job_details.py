@@ -20,52 +20,52 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.leases import silence_of
 from stoker.control.access import may_read
 from stoker.control.control_plane import ControlPlane
-from stoker.wire.rest.job import LIST_MAX, Shown, members_view
+from stoker.wire.rest.job import LIST_MAX, JobDetails, members_view
 from stoker.wire.rest.reduced import reduced
 
 _WAITING = (JobState.PENDING, JobState.HELD)
 
 
-class Seen(NamedTuple):
+class ListedJobs(NamedTuple):
     """Jobs at one instant. A plain record may be drawn later: it doesn't change."""
 
     jobs: Sequence[Job]
-    arrays: dict[JobId, Shown]
+    arrays: dict[JobId, JobDetails]
 
 
-def shown(control: ControlPlane, job: Job) -> Shown:
+def job_details(control: ControlPlane, job: Job) -> JobDetails:
     """`job` is as the state has it now or, if that has forgotten it, the history."""
     state = control.committer.state
     if job.members is None:
-        return Shown(job, job.state, _reason_of(control, job))
+        return JobDetails(job, job.state, _reason_of(control, job))
     tally = state.indexes.arrays.get(job.id)
     if tally is None:
         return _forgotten(job)
     counts = member_counts(job, tally)
     waits = any(counts.get(each) for each in _WAITING)
     reason = control.loop.reason_for(job) if waits and not job.is_final else job.reason
-    return Shown(job, state.shown_state(job), reason, members_view(counts))
+    return JobDetails(job, state.shown_state(job), reason, members_view(counts))
 
 
-def shown_to(control: ControlPlane, caller: Caller, job: Job) -> Shown:
+def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetails:
     """The same, reduced where it isn't his."""
-    now = shown(control, job)
+    now = job_details(control, job)
     return now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
 
 
-def _forgotten(array: Job) -> Shown:
+def _forgotten(array: Job) -> JobDetails:
     """An array that only the history knows. What it says of the members may be older than their being forgotten."""
     counts = member_counts(array, Tally())
     spec, _ = array.as_array
     whole = sum(counts.values()) == spec.count
-    return Shown(array, array.state, array.reason, members_view(counts) if whole else None)
+    return JobDetails(array, array.state, array.reason, members_view(counts) if whole else None)
 
 
-def seen(control: ControlPlane, jobs: Sequence[Job]) -> Seen:
+def listed_jobs(control: ControlPlane, jobs: Sequence[Job]) -> ListedJobs:
     """These jobs now, where each may have been found a little earlier."""
     known = control.committer.state.jobs
-    arrays = {job.id: shown(control, known.get(job.id, job)) for job in jobs if job.members is not None}
-    return Seen(jobs, arrays)
+    arrays = {job.id: job_details(control, known.get(job.id, job)) for job in jobs if job.members is not None}
+    return ListedJobs(jobs, arrays)
 
 
 def _reason_of(control: ControlPlane, job: Job) -> Reason | None:

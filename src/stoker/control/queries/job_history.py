@@ -19,9 +19,9 @@ from stoker.brain.domain.lifecycle import Outcome
 from stoker.brain.domain.reason import describe
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.wire.rest.instant import iso
-from stoker.wire.rest.job_event import JobEventView, order_view
+from stoker.wire.rest.job_event import JobEventView, operation_view
 
-Moment = tuple[Instant, JobEventView]
+TimedEvent = tuple[Instant, JobEventView]
 
 
 def story_of(job: Job, rows: Sequence[AuditRow]) -> list[JobEventView]:
@@ -34,7 +34,7 @@ def story_of(job: Job, rows: Sequence[AuditRow]) -> list[JobEventView]:
     cause = {row.at: place for place, row in enumerate(told, 1) if row.outcome == OK}
     moments = [(job.submitted_at, 0, 0, _submitted(job))]
     moments += [(at, cause.get(at, 0), 1, view) for at, view in happened]
-    moments += [(row.at, place, 0, order_view(row)) for place, row in enumerate(told, 1)]
+    moments += [(row.at, place, 0, operation_view(row)) for place, row in enumerate(told, 1)]
     moments.sort(key=lambda moment: moment[:3])  # stable
     return [view.numbered(number) for number, (*_, view) in enumerate(moments, 1)]
 
@@ -43,7 +43,7 @@ def _submitted(job: Job) -> JobEventView:
     return JobEventView(at=iso(job.submitted_at), event="submitted", by=job.by)
 
 
-def _finished(job: Job) -> Moment:
+def _finished(job: Job) -> TimedEvent:
     said = describe(job.reason) if job.reason else ""
     at = iso(job.ended_at)
     return job.ended_at, JobEventView(
@@ -51,7 +51,7 @@ def _finished(job: Job) -> Moment:
     )
 
 
-def _attempts(job: Job, told: Sequence[AuditRow]) -> Iterator[Moment]:
+def _attempts(job: Job, told: Sequence[AuditRow]) -> Iterator[TimedEvent]:
     for attempt, following in zip_longest(job.attempts, job.attempts[1:]):
         yield from _attempt(attempt)
         if attempt.outcome is None:
@@ -71,7 +71,7 @@ def _was_returned(attempt: Attempt, until: Instant | None, told: Sequence[AuditR
     return any(attempt.ended_at <= at and (until is None or at <= until) for at in wanted)
 
 
-def _attempt(attempt: Attempt) -> Iterator[Moment]:
+def _attempt(attempt: Attempt) -> Iterator[TimedEvent]:
     number = attempt.number
     placements = [task.placement for task in attempt.tasks]
     nodes = tuple(dict.fromkeys(placement.node for placement in placements))

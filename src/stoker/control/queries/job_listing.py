@@ -30,13 +30,13 @@ from stoker.brain.domain.lifecycle import JOB_STATES, JobState, states_named
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.cluster import ClusterState
-from stoker.control.access import Sight
+from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import history_failed, record_of
 from stoker.ports import Clock, HistoryFailed
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.job import LIST_MAX, JobListQuery
-from stoker.wire.timestamp import parse_moment
+from stoker.wire.timestamp import parse_timestamp
 
 SLICE: Final = 1_000
 """Jobs looked at before others get a turn: below a millisecond."""
@@ -46,7 +46,7 @@ ARRAYS_PER_TURN: Final = 100
 """Records of arrays read from the history at once."""
 
 
-class Page(NamedTuple):
+class JobPage(NamedTuple):
     """Which part of the matches. `before` is exclusive: ids from there on aren't shown."""
 
     limit: int
@@ -66,20 +66,20 @@ class Found(NamedTuple):
     """After which the next page begins; None = there is none."""
 
 
-class Unborn(NamedTuple):
+class LazyMembers(NamedTuple):
     """Members of one array that match and are no records."""
 
     array: Job
     spans: Spans
 
 
-async def page_of(control: ControlPlane, limit: int, offset: int = 0, after: str = "") -> Page:
+async def page_of(control: ControlPlane, limit: int, offset: int = 0, after: str = "") -> JobPage:
     """Raises: StokerError `bad_job_id`, `bad_parameter`, `job_unknown`, `history_unavailable`."""
     if offset > OFFSET_MAX:
         wanted = f"at most {OFFSET_MAX}; `after` with the last id of a page leads to the next one"
         raise bad_value("offset", wanted=wanted, got=str(offset), kind="parameter")
     before = JobId(JOB_ID_MAX + 1) if not after else await _place_of(control, after)
-    return Page(min(limit, LIST_MAX), offset, before)
+    return JobPage(min(limit, LIST_MAX), offset, before)
 
 
 async def _place_of(control: ControlPlane, after: str) -> JobId:
@@ -96,7 +96,7 @@ async def _place_of(control: ControlPlane, after: str) -> JobId:
     return member_id(ref.job, spec, index)
 
 
-def filter_of(query: JobListQuery, now: Instant, sees: Sight) -> JobFilter:
+def filter_of(query: JobListQuery, now: Instant, sees: JobVisibility) -> JobFilter:
     """What a query of jobs asks for. Raises: StokerError `bad_parameter`, `unknown_state`, `bad_moment`."""
     if query.tenant and query.tenant_id and query.tenant != query.tenant_id:
         raise bad_value("tenant_id", wanted="left out beside `tenant`", got="another tenant", kind="parameter")
@@ -106,8 +106,8 @@ def filter_of(query: JobListQuery, now: Instant, sees: Sight) -> JobFilter:
         job_class=JobClass(query.job_class) if query.job_class else None,
         user=query.user,
         name=query.name,
-        since=Instant(parse_moment(query.since, now)) if query.since else NEVER,
-        until=Instant(parse_moment(query.until, now)) if query.until else NEVER,
+        since=Instant(parse_timestamp(query.since, now)) if query.since else NEVER,
+        until=Instant(parse_timestamp(query.until, now)) if query.until else NEVER,
         members=query.members,
         # Whoever could ask for a hidden name would learn it by what matches.
         among=sees.tenants() if query.user or query.name else None,
@@ -136,10 +136,10 @@ def _unknown_state(word: str) -> Refusal:
     )
 
 
-async def select(control: ControlPlane, wanted: JobFilter, page: Page) -> Found:
+async def select(control: ControlPlane, wanted: JobFilter, page: JobPage) -> Found:
     """The page of jobs that match. Raises: StokerError `unknown_tenant`, `history_unavailable`."""
     found = await _selected(control, wanted, page)
-    if wanted.tenant and not found.jobs and page == Page(page.limit):
+    if wanted.tenant and not found.jobs and page == JobPage(page.limit):
         check_tenant(control.committer.state, wanted.tenant)
     return found
 
@@ -155,7 +155,7 @@ def check_tenant(state: ClusterState, name: str) -> None:
         raise StokerError(gone)
 
 
-async def _selected(control: ControlPlane, wanted: JobFilter, page: Page) -> Found:
+async def _selected(control: ControlPlane, wanted: JobFilter, page: JobPage) -> Found:
     remembered, total = await _remembered(control, wanted, page)
     rows: dict[JobId, Job | None] = {job.id: job for job in remembered}
     floor = remembered[-1].id if len(remembered) == page.reach else JobId(0)
@@ -169,7 +169,7 @@ async def _selected(control: ControlPlane, wanted: JobFilter, page: Page) -> Fou
     return await _found(control, rows, total, page)
 
 
-async def _found(control: ControlPlane, rows: dict[JobId, Job | None], total: int, page: Page) -> Found:
+async def _found(control: ControlPlane, rows: dict[JobId, Job | None], total: int, page: JobPage) -> Found:
     ids = sorted(rows, reverse=True)[page.offset : page.reach]
     shown = ids[: page.limit]
     stored = [job for job in shown if rows[job] is None]
@@ -179,7 +179,7 @@ async def _found(control: ControlPlane, rows: dict[JobId, Job | None], total: in
     return Found([job for job in jobs if job is not None], total, shown[-1] if len(ids) > page.limit else None)
 
 
-async def _remembered(control: ControlPlane, wanted: JobFilter, page: Page) -> tuple[list[Job], int]:
+async def _remembered(control: ControlPlane, wanted: JobFilter, page: JobPage) -> tuple[list[Job], int]:
     """The newest `page.reach` rows of the state, and how many match in all."""
     state = control.committer.state
     ids = [state.indexes.by_state[each].ids for each in wanted.states or JobState]
@@ -196,11 +196,11 @@ async def _remembered(control: ControlPlane, wanted: JobFilter, page: Page) -> t
 
 
 async def _search(
-    state: ClusterState, ids: list[list[JobId]], wanted: JobFilter, page: Page, clock: Clock
+    state: ClusterState, ids: list[list[JobId]], wanted: JobFilter, page: JobPage, clock: Clock
 ) -> tuple[list[Job], int]:
     jobs: list[Job] = []
     total = 0
-    for looked, job_id in enumerate(_newest_first(ids, Page(0).before), start=1):
+    for looked, job_id in enumerate(_newest_first(ids, JobPage(0).before), start=1):
         if looked % SLICE == 0:
             await clock.sleep(0)
         job = state.jobs.get(job_id)
@@ -228,19 +228,19 @@ def _id_of(job: Job) -> JobId:
 # -- members that are no records -----------------------------------------------------------------------------------
 
 
-def _unborn(arrays: Iterable[Job], wanted: JobFilter) -> list[Unborn]:
+def _unborn(arrays: Iterable[Job], wanted: JobFilter) -> list[LazyMembers]:
     """L4. All members of one kind look alike, so one of them is asked."""
-    found: list[Unborn] = []
+    found: list[LazyMembers] = []
     for array in arrays if wanted.members else ():
         _, members = array.as_array
         for spans in (members.lazy, *(gone.indexes for gone in members.cancelled)):
             one = lazy_member(array, spans[0][0]) if spans else None
             if one is not None and wanted.matches(one, one.state):
-                found.append(Unborn(array, spans))
+                found.append(LazyMembers(array, spans))
     return found
 
 
-def _unborn_rows(unborn: Sequence[Unborn], before: JobId) -> Iterator[Job]:
+def _unborn_rows(unborn: Sequence[LazyMembers], before: JobId) -> Iterator[Job]:
     """Newest first. `unborn` is in the order of its arrays, newest first."""
     for array, kinds in groupby(unborn, key=lambda each: each.array):
         spec, _ = array.as_array
@@ -271,7 +271,9 @@ def _reaches_the_forgotten(control: ControlPlane, wanted: JobFilter, floor: JobI
     return wanted.may_have_ended and newest > 0 and (wanted.members or newest >= floor)
 
 
-async def _forgotten(control: ControlPlane, wanted: JobFilter, page: Page) -> AsyncIterator[tuple[JobId, Job | None]]:
+async def _forgotten(
+    control: ControlPlane, wanted: JobFilter, page: JobPage
+) -> AsyncIterator[tuple[JobId, Job | None]]:
     """The newest `page.reach` of them; None = its record is still to be read."""
     known, history = control.committer.state.jobs, control.history
     waiting = [job for job in history.ended().values() if job.id not in known]
@@ -295,7 +297,7 @@ async def _forgotten(control: ControlPlane, wanted: JobFilter, page: Page) -> As
 
 
 async def _forgotten_unborn(
-    control: ControlPlane, wanted: JobFilter, page: Page, arrays: Sequence[Job]
+    control: ControlPlane, wanted: JobFilter, page: JobPage, arrays: Sequence[Job]
 ) -> AsyncIterator[Job]:
     """L4. `arrays` aren't in the store yet."""
     known, below, found = control.committer.state.jobs, page.before, 0

@@ -15,27 +15,27 @@ from stoker.control.control_plane import ControlPlane
 from stoker.ports import HistoryFailed
 
 
-async def job_recalled(request: Request, control: ControlPlane) -> Job:
+async def lookup_job(request: Request, control: ControlPlane) -> Job:
     """As `job_at`, and what the history knows. Raises: the same, and `history_unavailable`."""
-    return await named_recalled(request.path_params["job_id"], control)
+    return await lookup_job_named(request.path_params["job_id"], control)
 
 
-async def named_recalled(text: str, control: ControlPlane) -> Job:
+async def lookup_job_named(text: str, control: ControlPlane) -> Job:
     """As `job_named`, and what the history knows."""
     try:
         return job_named(text, control.committer.state)
     except StokerError as fault:
         if fault.refusal.code != "job_forgotten":
             raise
-        found = await _recalled(control, parse_job_ref(text))
+        found = await _job_in_history(control, parse_job_ref(text))
         if found is None:
             raise
         return found
 
 
-async def own_job_recalled(request: Request, control: ControlPlane) -> Job:
+async def lookup_own_job(request: Request, control: ControlPlane) -> Job:
     """The same, for one who may see it in full. Raises: the same, and `not_allowed`."""
-    job = await job_recalled(request, control)
+    job = await lookup_job(request, control)
     check_read(control.committer.state, caller_of(request), job)
     return job
 
@@ -51,7 +51,7 @@ async def record_of(control: ControlPlane, job: JobId) -> Job | None:
         raise history_failed(fault) from fault
 
 
-async def _recalled(control: ControlPlane, ref: JobRef) -> Job | None:
+async def _job_in_history(control: ControlPlane, ref: JobRef) -> Job | None:
     record = await record_of(control, ref.job)
     if ref.members is None or record is None:
         return record

@@ -17,8 +17,8 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import NO_TENANT, Tenant, path_of
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.quota_limits import Walls, other_class, owed
-from stoker.brain.state.state_view import ClusterView
+from stoker.brain.state.quota_limits import QuotaLimits, other_class, within_guarantee
+from stoker.brain.state.state_view import StateView
 from stoker.brain.state.view import Bucket
 from stoker.wire.rest.lent import HolderView, LentView
 from stoker.wire.rest.quota import PoolNow, QuotaView, quota_view
@@ -35,16 +35,16 @@ _FOR_GPUS: Final = (ReasonCode.INSUFFICIENT_GPUS, ReasonCode.INSUFFICIENT_NODES)
 
 def quota_now(state: ClusterState) -> QuotaView:
     """Its cost: about 3 us for each shape that waits, whatever the length of the queue."""
-    books, free = state.indexes.books, state.indexes.free_gpus
-    walls = Walls(state.tenants, state.pools, books.held_gpus + free)
-    used = {each: books.used_by_class(each).gpus for each in JobClass}
+    usage_ledger, free = state.indexes.usage_ledger, state.indexes.free_gpus
+    walls = QuotaLimits(state.tenants, state.pools, usage_ledger.held_gpus + free)
+    used = {each: usage_ledger.used_by_class(each).gpus for each in JobClass}
     left = {each: most - used[each] for each, most in state.pools.guaranteed(walls.gpus).items()}
     wanted, covered = dict.fromkeys(JobClass, 0), dict.fromkeys(JobClass, 0)
-    for bucket in ClusterView(state).pending():
+    for bucket in StateView(state).pending():
         job_class, gpus = bucket.shape.job_class, bucket.shape.demand.total_gpus
         jobs = _jobs(state, bucket) if gpus else 0
         wanted[job_class] += gpus * jobs
-        if jobs and walls.before(bucket.shape, books) is None:
+        if jobs and walls.before(bucket.shape, usage_ledger) is None:
             covered[job_class] += gpus * max(0, min(jobs, left[job_class] // gpus))
     return quota_view(state.pools, free, {each: PoolNow(used[each], wanted[each], covered[each]) for each in JobClass})
 
@@ -71,8 +71,8 @@ class TenantFigure(NamedTuple):
 
 def tenant_figures(state: ClusterState, most: int = FIGURES_MAX) -> dict[str, TenantFigure]:
     """The tenants that use most, and under OTHERS all that are neither among them nor beneath one of them."""
-    books = state.indexes.books
-    busy = dict.fromkeys((*books.by_tenant, *books.pending, *books.promised))
+    usage_ledger = state.indexes.usage_ledger
+    busy = dict.fromkeys((*usage_ledger.by_tenant, *usage_ledger.pending, *usage_ledger.promised))
     idle = (name for name in sorted(state.tenants) if name not in busy)
     # Of those that use alike the one higher in the tree comes first, so whoever is shown has all above him shown too.
     ranked = [*sorted(busy, key=lambda name: (*_least(state, name), name)), *idle]
@@ -85,9 +85,9 @@ def tenant_figures(state: ClusterState, most: int = FIGURES_MAX) -> dict[str, Te
 
 
 def _figure(state: ClusterState, name: TenantName) -> TenantFigure:
-    books, quota = state.indexes.books, state.tenants[name].quota
-    used = books.used_by(name)
-    return TenantFigure(used.gpus, quota.guaranteed, quota.gpus_max, used.jobs, books.pending_of(name))
+    usage_ledger, quota = state.indexes.usage_ledger, state.tenants[name].quota
+    used = usage_ledger.used_by(name)
+    return TenantFigure(used.gpus, quota.guaranteed, quota.gpus_max, used.jobs, usage_ledger.pending_of(name))
 
 
 def _least(state: ClusterState, name: TenantName) -> tuple[int, ...]:
@@ -123,21 +123,21 @@ _Covered = tuple[str, str, list[HolderView]]
 
 
 def _by_class(state: ClusterState, own: JobClass, gpus: int) -> Iterator[_Covered]:
-    books, other = state.indexes.books, other_class(own)
+    usage_ledger, other = state.indexes.usage_ledger, other_class(own)
     guaranteed = state.pools.guaranteed(state.indexes.gpus_in_service)
-    used, beyond = books.used_by_class(own).gpus, books.used_by_class(other).gpus - guaranteed[other]
+    used, beyond = usage_ledger.used_by_class(own).gpus, usage_ledger.used_by_class(other).gpus - guaranteed[other]
     if used + gpus <= guaranteed[own] and beyond > 0:
         said = f"{own.value} jobs ({used} of {guaranteed[own]} GPU(s) used)"
         yield f"class {own.value}", said, [HolderView(kind="class", name=other.value, gpus=beyond)]
 
 
 def _by_tenant(state: ClusterState, name: TenantName, gpus: int) -> Iterator[_Covered]:
-    books, path = state.indexes.books, list(path_of(state.tenants, name))
-    at = next((at for at, tenant in enumerate(path) if owed(tenant, books, gpus)), None)
+    usage_ledger, path = state.indexes.usage_ledger, list(path_of(state.tenants, name))
+    at = next((at for at, tenant in enumerate(path) if within_guarantee(tenant, usage_ledger, gpus)), None)
     if at is None:
         return
     tenant = path[at]
-    said = f"tenant {tenant.name} ({books.used_by(tenant.name).gpus} of {tenant.quota.guaranteed} GPU(s) used)"
+    said = f"tenant {tenant.name} ({usage_ledger.used_by(tenant.name).gpus} of {tenant.quota.guaranteed} GPU(s) used)"
     beyond = dict(_beyond(state, path[at:]))
     largest = sorted(beyond, key=lambda holder: (-beyond[holder], holder))[:HOLDERS_MAX]
     yield f"tenant {tenant.name}", said, [HolderView(kind="tenant", name=each, gpus=beyond[each]) for each in largest]
@@ -146,16 +146,16 @@ def _by_tenant(state: ClusterState, name: TenantName, gpus: int) -> Iterator[_Co
 def _beyond(state: ClusterState, path: Sequence[Tenant]) -> Iterator[tuple[TenantName, int]]:
     """Who beside this path holds more than his guarantee, with all beneath him (L2); of those on it above the first,
     what their own jobs hold of what is promised to others."""
-    books, beneath = state.indexes.books, _children(state.tenants)
+    usage_ledger, beneath = state.indexes.usage_ledger, _children(state.tenants)
     on_path = {tenant.name for tenant in path}
     for above in (*(tenant.name for tenant in path[1:]), NO_TENANT):
         children = beneath.get(above, ())
         for child in children:
-            more = books.used_by(child.name).gpus - child.quota.guaranteed
+            more = usage_ledger.used_by(child.name).gpus - child.quota.guaranteed
             if more > 0 and child.name not in on_path:
                 yield child.name, more
         if above:
-            own = books.used_by(above).gpus - sum(books.used_by(child.name).gpus for child in children)
+            own = usage_ledger.used_by(above).gpus - sum(usage_ledger.used_by(child.name).gpus for child in children)
             left = state.tenants[above].quota.guaranteed - sum(child.quota.guaranteed for child in children)
             if own > max(0, left):
                 yield above, own - max(0, left)

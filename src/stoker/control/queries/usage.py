@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import (
+    CapacityChange,
     Holding,
-    Offer,
     UsageQuery,
     UsageSum,
     gpu_ms_within,
@@ -56,7 +56,7 @@ class _Cut(NamedTuple):
     holdings: Sequence[Holding]
     again: list[JobId]
     """Jobs of which the store may have other holdings."""
-    offers: Sequence[Offer]
+    offers: Sequence[CapacityChange]
 
 
 async def usage_report(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.ports import Lease, LeaseUnreachable
 
 
@@ -58,9 +58,9 @@ def not_alone(folder: Path, name: str, why: str, by_hand: Path) -> StokerError:
     )
 
 
-def _member(known: Marker, uid: str) -> Member | None:
+def _member(known: LeaseRecord, uid: str) -> Member | None:
     return next((one for one in known.in_sync if one.uid == uid), None)
 
 
-def _who(known: Marker) -> str:
+def _who(known: LeaseRecord) -> str:
     return f"{known.holder.name} was active last" if known.holder else "the lease was given back"

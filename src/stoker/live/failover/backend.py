@@ -18,10 +18,10 @@ from stoker.brain.failover.inputs import CaughtUp, FellBehind, Input
 from stoker.brain.failover.timing import Timing
 from stoker.control.backup import Backups
 from stoker.control.control_plane import ControlPlane
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.replicas import NotActive, Replicas
 from stoker.live.failover.backup_receiver import receive_backup
-from stoker.live.failover.follower import Follower, ReceivedBackup, StartOver
+from stoker.live.failover.follower import Follower, LogReplaced, ReceivedBackup
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
 from stoker.ports import Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
@@ -101,7 +101,12 @@ class ReplicatedBackend:
     owns_log = True
 
     def __init__(
-        self, me: Member, log: ReplicaLog, replication: Replication, world: World, incoming: Callable[[], Incoming]
+        self,
+        me: Member,
+        log: ReplicaLog,
+        replication: Replication,
+        world: ControlPorts,
+        incoming: Callable[[], Incoming],
     ) -> None:
         self._me = me
         self._log = log
@@ -172,7 +177,7 @@ class SharedBackend:
 
     owns_log = False
 
-    def __init__(self, log: SharedLog, world: World, timing: Timing, holds: Callable[[], bool]) -> None:
+    def __init__(self, log: SharedLog, world: ControlPorts, timing: Timing, holds: Callable[[], bool]) -> None:
         self._log = log
         self._clock = world.clock
         self._timing = timing
@@ -230,6 +235,6 @@ async def _read_on(log: ReplicaLog | SharedLog, control: ControlPlane) -> None:
                 control.committer.replay(rows)
                 rows = []
     except LogTrimmed as fault:
-        raise StartOver(f"the log has forgotten what comes next: {fault}") from fault
+        raise LogReplaced(f"the log has forgotten what comes next: {fault}") from fault
     if rows:
         control.committer.replay(rows)

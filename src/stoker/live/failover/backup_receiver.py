@@ -16,7 +16,7 @@ from stoker.brain.state.codec import load_snapshot
 from stoker.brain.state.snapshot_format import SnapshotDamaged, unframed
 from stoker.live.failover.follower import ReceivedBackup
 from stoker.ports import HistoryMark, Incoming
-from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, PassingBackup, damaged
+from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, StreamingBackupReader, damaged
 
 
 async def receive_backup(pieces: AsyncIterator[bytes], incoming: Incoming) -> ReceivedBackup:
@@ -32,7 +32,7 @@ async def receive_backup(pieces: AsyncIterator[bytes], incoming: Incoming) -> Re
 async def _receive(pieces: AsyncIterator[bytes], incoming: Incoming) -> ReceivedBackup:
     snapshot = bytearray()
     history: list[bytes] = []
-    backup = PassingBackup({SNAPSHOT: snapshot.extend, HISTORY: history.append})
+    backup = StreamingBackupReader({SNAPSHOT: snapshot.extend, HISTORY: history.append})
     await incoming.begin()
     async for piece in pieces:
         backup.passed(piece)

@@ -1,7 +1,8 @@
-"""Who tells the failover machine what happens, and carries out what it wants?
+"""Feed the failover machine with what happens, and carry out the effects that it asks for.
 
 One `Driver` is one life of a control plane: recovered from its log it is a standby first, perhaps active later, and
-when it must step down it ends with `NewLife`: what was in its memory then is not trusted, but read from the log anew.
+when it must step down it ends with `TenureEnded`: what was in its memory then is not trusted, but read from the log
+anew.
 
 Rules: D1  every look and every write of the marker is answered, within the lease's own bound
        D2  a standby stops following before it promises, and what its log holds is all in its state before it leads
@@ -22,19 +23,19 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL, Principal
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover import effects, inputs
-from stoker.brain.failover.config_drift import unlike
+from stoker.brain.failover.config_drift import config_drift
 from stoker.brain.failover.effects import Effect
-from stoker.brain.failover.inputs import Input, PeerState, Role
+from stoker.brain.failover.inputs import ControlRole, Input, PeerState
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.takeover_eligibility import name_taken
 from stoker.control.control_plane import ControlPlane, active, following
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.replicas import NotActive, Replicas
 from stoker.control.standing import PairView, not_promoted, view_of
 from stoker.control.supervisor import Duties, DutyEnded, first_of
 from stoker.live.failover.backend import Backend
 from stoker.live.failover.complaints import Complaints
-from stoker.live.failover.follower import StartOver
+from stoker.live.failover.follower import LogReplaced
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
 from stoker.live.failover.named_tasks import NamedTasks
 from stoker.ports import Lease, LeaseUnreachable, LogFailed
@@ -49,7 +50,7 @@ _ONCE: Final = ("marker", "promise", "follow")
 """Tasks that nobody begins again; a ping is followed by the next."""
 
 
-class NewLife(Exception):
+class TenureEnded(Exception):
     """This life is over; begin another one from what is on disk. The message says why."""
 
     def __init__(self, why: str, *, fit: bool = True) -> None:
@@ -70,7 +71,7 @@ class Driver:
         lease: Lease,
         backend: Backend,
         peers: Sequence[PeerLink],
-        world: World,
+        world: ControlPorts,
         *,
         fit: bool = True,
     ) -> None:
@@ -121,7 +122,7 @@ class Driver:
 
     def _own_state(self) -> PeerState:
         state = self._parts.committer.state
-        role = Role.ACTIVE if self.machine.holds(self._clock.mono()) else Role.STANDBY
+        role = ControlRole.ACTIVE if self.machine.holds(self._clock.mono()) else ControlRole.STANDBY
         return PeerState(member=self.machine.me, role=role, epoch=state.epoch, position=self._parts.committer.durable)
 
     async def promote(self, by: Principal) -> None:
@@ -152,9 +153,9 @@ class Driver:
                 if self._lead is not None and not stop.is_set():
                     await self._act(duties, stop)
         except DutyEnded as fault:
-            raise self._new_life(fault) from fault
-        except (NotActive, StartOver, StokerError, LogFailed) as fault:
-            raise NewLife(str(fault), fit=not isinstance(fault, LogFailed)) from fault
+            raise self._end_tenure(fault) from fault
+        except (NotActive, LogReplaced, StokerError, LogFailed) as fault:
+            raise TenureEnded(str(fault), fit=not isinstance(fault, LogFailed)) from fault
         finally:
             await self._tasks.end()
 
@@ -187,14 +188,14 @@ class Driver:
         except TimeoutError:
             return
 
-    def _new_life(self, fault: DutyEnded) -> Exception:
+    def _end_tenure(self, fault: DutyEnded) -> Exception:
         cause = fault.__cause__
         if self._ended is not None:
-            return NewLife(self._ended.why, fit=self._fit and not isinstance(cause, LogFailed))
-        if isinstance(cause, NotActive | StartOver):
-            return NewLife(str(cause))
+            return TenureEnded(self._ended.why, fit=self._fit and not isinstance(cause, LogFailed))
+        if isinstance(cause, NotActive | LogReplaced):
+            return TenureEnded(str(cause))
         if isinstance(cause, LogFailed):
-            return NewLife(str(cause), fit=False)
+            return TenureEnded(str(cause), fit=False)
         return fault
 
     @property
@@ -218,7 +219,7 @@ class Driver:
             for effect in self.machine.step(told, self._clock.mono()):
                 await self._carry_out(effect)
         self._over.set()
-        self._telemetry.event("role_changed", role=Role.STANDBY, code=self._ended.code, why=self._ended.why)
+        self._telemetry.event("role_changed", role=ControlRole.STANDBY, code=self._ended.code, why=self._ended.why)
         raise SteppedDown(self._ended.why)
 
     async def _next(self) -> Input:
@@ -239,9 +240,9 @@ class Driver:
 
     async def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case effects.LookAtMarker():
+            case effects.ReadLeaseRecord():
                 self._tasks.begin("marker", self._look())
-            case effects.PutMarker():
+            case effects.WriteLeaseRecord():
                 self._tasks.begin("marker", self._put(effect))
             case effects.Ping():
                 for link in self._peers:
@@ -290,12 +291,12 @@ class Driver:
         known, taken = self.machine.marker, name_taken(self.machine.me, marker)
         if taken and known and marker and known.version < marker.version:  # it lives: what we once were renews nothing
             self._complaints.warn("name_taken", "name", error=taken)
-        if differ := unlike(self.machine.membership, self.machine.timing, marker):
+        if differ := config_drift(self.machine.membership, self.machine.timing, marker):
             self._complaints.warn("settings_differ", "settings", error=differ)
         self._tell_log()
-        self._tell(inputs.MarkerSeen(marker=marker, asked_at=asked_at))
+        self._tell(inputs.LeaseRecordRead(marker=marker, asked_at=asked_at))
 
-    async def _put(self, effect: effects.PutMarker) -> None:
+    async def _put(self, effect: effects.WriteLeaseRecord) -> None:
         try:
             won = await self._lease.put(effect.marker)
         except (LeaseUnreachable, StokerError) as fault:
@@ -306,12 +307,12 @@ class Driver:
             self._unfit(LogFailed("the disk takes nothing any more, and says nothing"))
         else:
             self._tell_log()
-        self._tell(inputs.MarkerPut(marker=effect.marker, won=won))
+        self._tell(inputs.LeaseRecordWritten(marker=effect.marker, won=won))
 
     def _lost(self, what: str, fault: LeaseUnreachable | StokerError) -> None:
         why = f"{fault.refusal.message}; {fault.refusal.hint}" if isinstance(fault, StokerError) else str(fault)
         self._complaints.warn("marker_unreachable", what, error=why)
-        self._tell(inputs.MarkerFailed(error=why))
+        self._tell(inputs.LeaseRecordFailed(error=why))
 
     async def _ping(self, link: PeerLink) -> None:
         try:
@@ -389,7 +390,7 @@ class Driver:
                 if self._backend.owns_log:  # it takes nothing more before it is opened anew
                     self._start_over("log_failed", fault)
                     return
-            except StartOver as fault:
+            except LogReplaced as fault:
                 self._start_over("start_over", fault)
                 return
             await self._clock.sleep(self.machine.timing.look_s)

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple, NoReturn
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
-from stoker.brain.failover.inputs import PeerState, Role
+from stoker.brain.failover.inputs import ControlRole, PeerState
 from stoker.brain.failover.timing import DEFAULT
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.failover.links import (
     BackupPiece,
     Following,
@@ -47,7 +47,7 @@ SIGNS_MAX: Final = 20
 """T6: so many signs of life may be missing."""
 
 
-class StartOver(Exception):
+class LogReplaced(Exception):
     """The log is another one now: begin a new life from what is on disk. The message says why."""
 
 
@@ -75,7 +75,7 @@ class Follower:
         self,
         log: ReplicaLog,
         replay: Callable[[Sequence[Stored]], None],
-        world: World,
+        world: ControlPorts,
         me: Member,
         *,
         receive: ReceiveBackup,
@@ -120,13 +120,13 @@ class Follower:
             self._leader_epoch = max(self._leader_epoch, ends[0][0] if ends else Epoch(0))
             try:
                 async with link.follow(offer) as following, _Inbox(following) as inbox:
-                    await self._keep_up(following, _Stream(inbox, self, heard, link.address))
+                    await self._keep_up(following, _ReplicationStream(inbox, self, heard, link.address))
             except _NeedsBackup:
                 self._needs_backup = True
             except LogConflict as fault:
-                raise StartOver(f"the log has refused what the active sent: {fault}") from fault
+                raise LogReplaced(f"the log has refused what the active sent: {fault}") from fault
 
-    async def _keep_up(self, following: Following, stream: "_Stream") -> None:
+    async def _keep_up(self, following: Following, stream: "_ReplicationStream") -> None:
         welcome = await stream.first()
         self._leader_epoch = welcome.epoch
         if welcome.backup_follows:
@@ -173,9 +173,9 @@ class Follower:
             raise _NeedsBackup from fault
         if aside:
             self._telemetry.warn("tail_set_aside", path=aside, position=position, records=records, active=address)
-        raise StartOver(f"its last {records} records, after {position}, are none that the active has: cut off")
+        raise LogReplaced(f"its last {records} records, after {position}, are none that the active has: cut off")
 
-    async def _install(self, stream: "_Stream") -> NoReturn:
+    async def _install(self, stream: "_ReplicationStream") -> NoReturn:
         """T5"""
         self._telemetry.event("backup_awaited", active=stream.address, position=self.position)
         try:
@@ -185,7 +185,7 @@ class Follower:
             raise PeerRefused(f"{stream.address} sent a backup that is of no use: {fault}") from fault
         aside = await self._log.install(received.epoch, received.position, received.folder)
         self._telemetry.event("backup_installed", position=received.position, old_log=aside)
-        raise StartOver(f"a backup of the active has taken the place of the log, up to record {received.position}")
+        raise LogReplaced(f"a backup of the active has taken the place of the log, up to record {received.position}")
 
     def heard(self) -> None:
         self._heard_at = self._clock.mono()
@@ -197,7 +197,7 @@ class Follower:
             raise PeerRefused(f"{address} leads under epoch {epoch}, and epoch {newest} has begun: it is over")
 
 
-class _Stream:
+class _ReplicationStream:
     """The frames of one stream, checked for who sends them."""
 
     def __init__(self, inbox: "_Inbox", follower: Follower, heard: Callable[[PeerState], None], address: str) -> None:
@@ -253,7 +253,7 @@ class _Stream:
         return frames
 
     def _tell(self, epoch: Epoch, position: Position) -> None:
-        self._heard(PeerState(member=self._leader, role=Role.ACTIVE, epoch=epoch, position=position))
+        self._heard(PeerState(member=self._leader, role=ControlRole.ACTIVE, epoch=epoch, position=position))
 
 
 def _joined(frames: Sequence[Records], position: Position, address: str) -> tuple[list[Stored], Position]:

@@ -26,7 +26,7 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.timing import Timing
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.control.replicas import NotActive
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.ring import Ring
@@ -45,7 +45,9 @@ REST: Final = 10
 class Replication:
     """The active's side. Before `lead` and after `stop` it accepts nobody."""
 
-    def __init__(self, log: ReplicaLog, world: World, *, timing: Timing, sync: bool, holds: Callable[[], bool]) -> None:
+    def __init__(
+        self, log: ReplicaLog, world: ControlPorts, *, timing: Timing, sync: bool, holds: Callable[[], bool]
+    ) -> None:
         """`holds`: does our lease hold now?"""
         self.on_caught_up: Callable[[Member], None] = lambda member: None
         self.on_fell_behind: Callable[[Member], None] = lambda member: None

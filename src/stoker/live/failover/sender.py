@@ -75,7 +75,7 @@ class Leader(Protocol):
     def left(self, sender: "Sender") -> None: ...
 
 
-def alike_up_to(mine: Sequence[tuple[Epoch, Position]], theirs: Sequence[tuple[Epoch, Position]]) -> Position | None:
+def common_log_end(mine: Sequence[tuple[Epoch, Position]], theirs: Sequence[tuple[Epoch, Position]]) -> Position | None:
     """F1. None = nothing shows that they have anything in common."""
     held = dict(theirs)
     return next((min(end, held[epoch]) for epoch, end in mine if epoch in held), None)
@@ -135,7 +135,7 @@ class Sender:
         offer, log = self._offer, self._leader.log
         if offer.wants_backup:
             return None
-        common = Position(0) if offer.position == 0 else alike_up_to(await log.ends(), offer.ends)
+        common = Position(0) if offer.position == 0 else common_log_end(await log.ends(), offer.ends)
         if common is None or common > offer.position:
             return None
         with suppress(LogTrimmed):

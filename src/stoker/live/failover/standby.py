@@ -36,7 +36,7 @@ class Stage(Enum):
     """The marker was asked to leave it out, and hasn't said so yet."""
 
 
-class Owed(NamedTuple):
+class Unconfirmed(NamedTuple):
     """Something that was shipped and isn't confirmed."""
 
     position: Position
@@ -69,7 +69,7 @@ class Standby:
     """None = it isn't connected."""
     goal: Position = NOTHING
     """What had been acknowledged when it began to catch up."""
-    owed: deque[Owed] = field(default_factory=deque)
+    owed: deque[Unconfirmed] = field(default_factory=deque)
 
     @property
     def is_waited_for(self) -> bool:
@@ -83,7 +83,7 @@ class Standby:
     def ship(self, end: Position, now: Mono) -> None:
         """It owes a confirmation of what has just been shipped."""
         if len(self.owed) < OWED_MAX:
-            self.owed.append(Owed(end, now))
+            self.owed.append(Unconfirmed(end, now))
         else:
             self.owed[-1] = self.owed[-1]._replace(position=end)
 
@@ -93,7 +93,7 @@ class Standby:
         if earlier is not None and earlier is not sender:
             earlier.close()
         if position < self.confirmed:
-            self.owed.appendleft(Owed(self.confirmed, now))
+            self.owed.appendleft(Unconfirmed(self.confirmed, now))
         self.confirmed = position
 
     def confirm(self, position: Position, now: Mono) -> list[float]:

@@ -21,11 +21,11 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
-from stoker.control.control_ports import World
+from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.failover.backend import Backend, ReplicatedBackend, SharedBackend
 from stoker.live.failover.complaints import Complaints
-from stoker.live.failover.driver import Driver, NewLife
+from stoker.live.failover.driver import Driver, TenureEnded
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
 from stoker.live.settings.control import ControlSettings
@@ -63,7 +63,7 @@ class OneLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class TenurePorts:
     """What lives stand on. Each closes what it has made of it."""
 
     logs: OwnLogs | OneLog
@@ -71,10 +71,10 @@ class Surroundings:
     lease: Lease
 
 
-class Lives:
+class Tenures:
     """One control plane among several."""
 
-    def __init__(self, settings: ControlSettings, around: Surroundings, world: World, serve: Serve) -> None:
+    def __init__(self, settings: ControlSettings, around: TenurePorts, world: ControlPorts, serve: Serve) -> None:
         self._settings = settings
         self._around = around
         self._world = world
@@ -91,7 +91,7 @@ class Lives:
             try:
                 await self._live(stop)
                 return
-            except NewLife as over:
+            except TenureEnded as over:
                 self._fit = over.fit
                 self._complaints.warn("life_ended", "life", why=str(over), fit=over.fit)
             except (LogFailed, StokerError) as fault:

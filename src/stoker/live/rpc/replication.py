@@ -32,7 +32,7 @@ of (a byte may become six in JSON), which is below 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerDoor:
+class PeerEndpoint:
     """What stands behind the service."""
 
     secret: Callable[[], str]
@@ -46,13 +46,13 @@ class PeerDoor:
 class ReplicationService(ReplicationServiceServicer):
     """The gRPC face of one control plane for its peers."""
 
-    def __init__(self, door: PeerDoor) -> None:
-        self._door = door
+    def __init__(self, door: PeerEndpoint) -> None:
+        self._endpoint = door
 
     async def Ping(self, request: pb.PeerState, context: Context) -> pb.PeerState:
         try:
             self._check(context)
-            return codec.encode_state(self._door.pinged(codec.decode_state(request)))
+            return codec.encode_state(self._endpoint.pinged(codec.decode_state(request)))
         except (StokerError, Malformed) as fault:
             await _refuse(context, fault)
 
@@ -61,7 +61,7 @@ class ReplicationService(ReplicationServiceServicer):
     ) -> AsyncIterator[pb.LeaderMessage]:
         try:
             self._check(context)
-            sender = self._door.accept(await _offer(request_iterator))
+            sender = self._endpoint.accept(await _offer(request_iterator))
         except (StokerError, Malformed) as fault:
             await _refuse(context, fault)
         reading = asyncio.create_task(_read(request_iterator, sender), name="replication-confirmations")
@@ -80,7 +80,7 @@ class ReplicationService(ReplicationServiceServicer):
 
     def _check(self, context: Context) -> None:
         """P1. Raises: StokerError `peer_secret_unknown` or `peer_secret_wrong`."""
-        secret = self._door.secret()
+        secret = self._endpoint.secret()
         if not secret:
             message = "the secret of the control planes can't be read from the folder of the marker now"
             raise StokerError(refuse("peer_secret_unknown", message, "it is tried again; see whether it is mounted"))

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
-from stoker.brain.failover.inputs import PeerState, Role
+from stoker.brain.failover.inputs import ControlRole, PeerState
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.ports import EPOCHS_MAX
 from stoker.wire.agent_codec import Malformed
@@ -149,9 +149,9 @@ def _text(field: str, text: str) -> str:
     return text
 
 
-def _role(word: str) -> Role:
+def _role(word: str) -> ControlRole:
     try:
-        return Role(word)
+        return ControlRole(word)
     except ValueError:
         raise Malformed(f"no control plane has the role {word[:TEXT_MAX]!r}") from None
 

@@ -20,7 +20,7 @@ from stoker.api.rpc.jobs import JobService
 from stoker.control.settings import GrpcSettings
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.rpc.agents import AgentService
-from stoker.live.rpc.replication import FRAME_BYTES_MAX, PeerDoor, ReplicationService
+from stoker.live.rpc.replication import FRAME_BYTES_MAX, PeerEndpoint, ReplicationService
 from stoker.wire.gen import (
     agent_pb2,
     agent_pb2_grpc,
@@ -53,7 +53,7 @@ _OPTIONS: Final = (
 class RpcServer:
     """The listener is taken at once; agents are served from `async with` entry to exit."""
 
-    def __init__(self, settings: GrpcSettings, control: LiveControlPlane, peers: PeerDoor | None = None) -> None:
+    def __init__(self, settings: GrpcSettings, control: LiveControlPlane, peers: PeerEndpoint | None = None) -> None:
         """`peers`: for other control planes; None = this is the only one.
 
         Raises: StokerError `port_in_use` or `cannot_listen`.

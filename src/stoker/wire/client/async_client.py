@@ -18,12 +18,12 @@ from msgspec import structs
 from stoker.brain.domain.errors import StokerError
 from stoker.wire.client import endpoints, follow
 from stoker.wire.client.async_transport import AsyncTransport
-from stoker.wire.client.backoff import pause_async
-from stoker.wire.client.endpoints import Ask, LogPart
-from stoker.wire.client.follow import Give, Pause, Steps
+from stoker.wire.client.backoff import sleep_async
+from stoker.wire.client.endpoints import ApiCall, LogPart
+from stoker.wire.client.follow import FollowSequence, Sleep, Yield
 from stoker.wire.client.retry import PATIENCE_S
 from stoker.wire.client.servers import DEFAULT_SERVER
-from stoker.wire.client.staleness import Notice, Stale, Waiting, unheard
+from stoker.wire.client.staleness import Notice, Stale, Waiting, ignore_notice
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
@@ -66,7 +66,7 @@ class AsyncClient:
         *,
         token: str = "",
         patience_s: float = PATIENCE_S,
-        notify: Callable[[Notice], object] = unheard,
+        notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """As `Client`. Raises: StokerError `bad_server` or `bad_token`."""
         self._transport = AsyncTransport(servers, token=token, patience_s=patience_s, notify=notify)
@@ -235,29 +235,29 @@ class AsyncClient:
     async def health(self) -> HealthView:
         return await self._ask(endpoints.health())
 
-    async def _order(self, word: endpoints.Order, jobs: str, signal: str | int = "") -> JobsToldView:
-        told = await self._ask(endpoints.order(word, jobs, signal))
+    async def _order(self, word: endpoints.JobOperation, jobs: str, signal: str | int = "") -> JobsToldView:
+        told = await self._ask(endpoints.job_operation(word, jobs, signal))
         if told is not None:
             return told
         now = await self.members(jobs)
         return JobsToldView(jobs=now.jobs, total=now.total, changed=now.total)
 
-    async def _ask(self, ask: Ask[Answer]) -> Answer:
+    async def _ask(self, ask: ApiCall[Answer]) -> Answer:
         return ask.read(await self._transport.send(ask.request))
 
-    async def _one(self, todo: Steps, kind: type[Answer]) -> Answer:
+    async def _one(self, todo: FollowSequence, kind: type[Answer]) -> Answer:
         return await anext(self._each(todo, kind))
 
-    async def _each(self, todo: Steps, kind: type[Answer]) -> AsyncIterator[Answer]:
+    async def _each(self, todo: FollowSequence, kind: type[Answer]) -> AsyncIterator[Answer]:
         """Carry steps out, and yield what they give."""
         step = next(todo, None)
         while step is not None:
             answer: object = None
-            if isinstance(step, Give):
+            if isinstance(step, Yield):
                 assert isinstance(step.value, kind), f"{kind} is due, {type(step.value)} is given"
                 yield step.value
-            elif isinstance(step, Pause):
-                await pause_async(step.seconds)
+            elif isinstance(step, Sleep):
+                await sleep_async(step.seconds)
             else:
                 try:
                     answer = await self._ask(step)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import SplitResult
 
-from stoker.wire.client.backoff import mono_s, pause_async
+from stoker.wire.client.backoff import mono_s, sleep_async
 from stoker.wire.client.http_message import (
     ANSWER_BYTES_MAX,
     ANSWER_S,
@@ -34,9 +34,9 @@ from stoker.wire.client.http_message import (
     headers_of,
     is_active,
 )
-from stoker.wire.client.retry import LOOK, Tries, Turn, Wait, wants_look
-from stoker.wire.client.servers import DEFAULT_SERVER, Servers, parsed_servers, shown
-from stoker.wire.client.staleness import Notice, unheard
+from stoker.wire.client.retry import LOOK, RequestRetry, SendTo, Wait, wants_look
+from stoker.wire.client.servers import DEFAULT_SERVER, Servers, parsed_servers, server_label
+from stoker.wire.client.staleness import Notice, ignore_notice
 
 CONNECTIONS_MAX: Final = 32
 WAITING_MAX: Final = 256
@@ -161,8 +161,8 @@ class AsyncTransport:
         token: str = "",
         answer_s: float = ANSWER_S,
         patience_s: float = 0.0,
-        pause: Callable[[float], Awaitable[object]] = pause_async,
-        notify: Callable[[Notice], object] = unheard,
+        pause: Callable[[float], Awaitable[object]] = sleep_async,
+        notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
         self._servers = Servers(parsed_servers(servers))
@@ -190,11 +190,11 @@ class AsyncTransport:
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
         if wants_look(request, self._servers, mono_s()):
-            await self._answered(LOOK, unheard)
+            await self._answered(LOOK, ignore_notice)
         return await self._answered(request, self._notify)
 
     async def _answered(self, request: Request, notify: Callable[[Notice], object]) -> Reply:
-        tries = Tries(request, self._servers, self.patience_s, notify)
+        tries = RequestRetry(request, self._servers, self.patience_s, notify)
         while True:
             turn = tries.next()
             if isinstance(turn, Wait):
@@ -211,7 +211,7 @@ class AsyncTransport:
                 if tries.accepts(turn.server, reply):
                     return reply
 
-    async def _exchange(self, turn: Turn) -> Reply:
+    async def _exchange(self, turn: SendTo) -> Reply:
         connection = await self._connected(turn.server, turn.connect_s)
         kept = False
         try:
@@ -227,7 +227,7 @@ class AsyncTransport:
                 connection.close()
         return reply
 
-    async def _watched(self, connection: Connection, turn: Turn) -> tuple[Reply, bool]:
+    async def _watched(self, connection: Connection, turn: SendTo) -> tuple[Reply, bool]:
         """The answer, and whether the connection may be kept. Raises: AnswerLost, also as soon as another server says
         that it is active."""
         if not self._servers.several:
@@ -242,7 +242,7 @@ class AsyncTransport:
                     raise AnswerLate(f"nothing came for {turn.answer_s:g} s")
                 for other in self._servers.others(turn.server):
                     if await self._says_active(other) and not (exchange.done() or connection.begun):
-                        raise AnswerLost(f"{shown(other)} is active now", elsewhere=other)
+                        raise AnswerLost(f"{server_label(other)} is active now", elsewhere=other)
                 look_s = min(look_s * 2, LOOK_MAX_S)
             return await exchange
         finally:

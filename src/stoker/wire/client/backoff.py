@@ -12,12 +12,12 @@ _SPREAD: Final = 0.5
 """A pause is drawn from within this share of its length, so that many clients don't come back together."""
 
 
-def pause(seconds: float) -> None:
+def sleep_blocking(seconds: float) -> None:
     """Block for `seconds`; Ctrl-C raises KeyboardInterrupt."""
     time.sleep(seconds)
 
 
-async def pause_async(seconds: float) -> None:
+async def sleep_async(seconds: float) -> None:
     """Let others run for `seconds`."""
     import asyncio
 

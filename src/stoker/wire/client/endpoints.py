@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", covariant=True)
 View = TypeVar("View", bound=msgspec.Struct)
-Order = Literal["cancel", "hold", "release", "requeue", "signal"]
+JobOperation = Literal["cancel", "hold", "release", "requeue", "signal"]
 
-_DONE_CODES: Final[Mapping[Order, str]] = {"cancel": "job_ended", "release": "not_held"}
+_DONE_CODES: Final[Mapping[JobOperation, str]] = {"cancel": "job_ended", "release": "not_held"}
 """A repeat of these that is refused so was carried out the first time."""
 _LIST: Final = b'{"jobs":'
 """So the answer begins where an id named several members."""
-_ONCE: Final[tuple[Order, ...]] = ("requeue", "signal")
+_ONCE: Final[tuple[JobOperation, ...]] = ("requeue", "signal")
 """Orders that may not come twice."""
 
 
@@ -76,7 +76,7 @@ class LogPart(NamedTuple):
         return self.offset + len(self.data)
 
 
-class Ask(NamedTuple, Generic[Answer]):
+class ApiCall(NamedTuple, Generic[Answer]):
     """A request, and how its answer is read."""
 
     request: Request
@@ -86,12 +86,12 @@ class Ask(NamedTuple, Generic[Answer]):
 # -- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def submit(job: JobBody, key: str) -> Ask[JobView]:
-    return Ask(_submit(msgspec.json.encode(job), key), _submitted)
+def submit(job: JobBody, key: str) -> ApiCall[JobView]:
+    return ApiCall(_submit(msgspec.json.encode(job), key), _submitted)
 
 
-def submit_many(jobs: Sequence[JobBody], key: str) -> Ask[list[JobView]]:
-    return Ask(_submit(msgspec.json.encode(JobsBody(jobs=list(jobs))), key), _all_submitted)
+def submit_many(jobs: Sequence[JobBody], key: str) -> ApiCall[list[JobView]]:
+    return ApiCall(_submit(msgspec.json.encode(JobsBody(jobs=list(jobs))), key), _all_submitted)
 
 
 def _submit(body: bytes, key: str) -> Request:
@@ -123,7 +123,7 @@ def _forgotten(ids: Sequence[str], message: str) -> StokerError:
     return StokerError(refuse("job_forgotten", message, hint, job_id=ids[0]))
 
 
-def job(job_id: str) -> Ask[JobView]:
+def job(job_id: str) -> ApiCall[JobView]:
     """Its answer raises `several_jobs` where the id names several members, which the server shows as a list."""
     read = _decoded(JobView)
 
@@ -132,7 +132,7 @@ def job(job_id: str) -> Ask[JobView]:
             raise StokerError(_several(job_id))
         return read(reply)
 
-    return Ask(_get(f"/jobs/{_word(job_id)}"), one)
+    return ApiCall(_get(f"/jobs/{_word(job_id)}"), one)
 
 
 def _several(job_id: str) -> Refusal:
@@ -142,8 +142,8 @@ def _several(job_id: str) -> Refusal:
     return refuse("several_jobs", f"{job_id[:80]} names several members, and one is wanted", hint)
 
 
-def members(jobs: str) -> Ask[JobsView]:
-    return Ask(_get(f"/jobs/{_word(jobs)}"), _shown_jobs)
+def members(jobs: str) -> ApiCall[JobsView]:
+    return ApiCall(_get(f"/jobs/{_word(jobs)}"), _shown_jobs)
 
 
 def _shown_jobs(reply: Reply) -> JobsView:
@@ -152,17 +152,17 @@ def _shown_jobs(reply: Reply) -> JobsView:
     return JobsView(jobs=[_decoded(JobView)(reply)], total=1)
 
 
-def jobs(query: JobListQuery | None) -> Ask[JobListView]:
+def jobs(query: JobListQuery | None) -> ApiCall[JobListView]:
     return _read(JobListView, "/jobs" + _query(query))
 
 
-def order(word: Order, jobs: str, signal: str | int = "") -> Ask[JobsToldView | None]:
+def job_operation(word: JobOperation, jobs: str, signal: str | int = "") -> ApiCall[JobsToldView | None]:
     """The answer is None where the order had been carried out before, as the refusal of a repeat said."""
     method, tail = ("DELETE", "") if word == "cancel" else ("POST", f"/{word}")
     body = msgspec.json.encode(SignalBody(signal=signal)) if word == "signal" else None
     target = f"{API_PREFIX}/jobs/{_word(jobs)}{tail}"
     repeatable, done_code = word not in _ONCE, _DONE_CODES.get(word, "")
-    return Ask(Request(method, target, body, repeatable=repeatable, done_code=done_code), _told)
+    return ApiCall(Request(method, target, body, repeatable=repeatable, done_code=done_code), _told)
 
 
 def _told(reply: Reply) -> JobsToldView | None:
@@ -173,19 +173,19 @@ def _told(reply: Reply) -> JobsToldView | None:
     return JobsToldView(jobs=[_decoded(JobView)(reply)], total=1, changed=1)
 
 
-def why(job_id: str) -> Ask[WhyView]:
+def why(job_id: str) -> ApiCall[WhyView]:
     return _read(WhyView, f"/jobs/{_word(job_id)}/why")
 
 
-def job_events(job_id: str, query: JobEventsAsked | None) -> Ask[JobEventsView]:
+def job_events(job_id: str, query: JobEventsAsked | None) -> ApiCall[JobEventsView]:
     from stoker.wire.rest.job_event import JobEventsView
 
     return _read(JobEventsView, f"/jobs/{_word(job_id)}/events{_query(query)}")
 
 
-def logs(job_id: str, query: LogQuery | None) -> Ask[LogPart]:
+def logs(job_id: str, query: LogQuery | None) -> ApiCall[LogPart]:
     request = _get(f"/jobs/{_word(job_id)}/logs{_query(query)}")
-    return Ask(request._replace(waits=query is not None and query.wait_s > 0), _log_part)
+    return ApiCall(request._replace(waits=query is not None and query.wait_s > 0), _log_part)
 
 
 def _log_part(reply: Reply) -> LogPart:
@@ -198,150 +198,150 @@ def _log_part(reply: Reply) -> LogPart:
     return LogPart(reply.body, offset, size, ended, attempt)
 
 
-def task(task_id: str) -> Ask[TaskView]:
+def task(task_id: str) -> ApiCall[TaskView]:
     return _read(TaskView, f"/tasks/{_word(task_id)}")
 
 
-def tasks(query: TaskListQuery | None) -> Ask[TaskListView]:
+def tasks(query: TaskListQuery | None) -> ApiCall[TaskListView]:
     return _read(TaskListView, "/tasks" + _query(query))
 
 
 # -- nodes, partitions, the cluster ----------------------------------------------------------------------------------
 
 
-def nodes() -> Ask[list[NodeView]]:
-    return Ask(_get("/nodes"), lambda reply: _decoded(NodeListView)(reply).nodes)
+def nodes() -> ApiCall[list[NodeView]]:
+    return ApiCall(_get("/nodes"), lambda reply: _decoded(NodeListView)(reply).nodes)
 
 
-def node(name: str) -> Ask[NodeView]:
+def node(name: str) -> ApiCall[NodeView]:
     return _read(NodeView, f"/nodes/{_word(name)}")
 
 
-def drain(name: str, reason: str) -> Ask[NodeView]:
+def drain(name: str, reason: str) -> ApiCall[NodeView]:
     return _change(NodeView, "POST", f"/nodes/{_word(name)}/drain", DrainBody(reason=reason))
 
 
-def resume(name: str) -> Ask[NodeView]:
+def resume(name: str) -> ApiCall[NodeView]:
     return _change(NodeView, "POST", f"/nodes/{_word(name)}/resume")
 
 
-def forget(name: str, *, force: bool) -> Ask[NodeView]:
+def forget(name: str, *, force: bool) -> ApiCall[NodeView]:
     return _change(NodeView, "DELETE", f"/nodes/{_word(name)}?force={str(force).lower()}", repeatable=False)
 
 
-def label(name: str, labels: Mapping[str, str], remove: Sequence[str]) -> Ask[NodeView]:
+def label(name: str, labels: Mapping[str, str], remove: Sequence[str]) -> ApiCall[NodeView]:
     body = LabelsBody(labels=dict(labels), remove=list(remove))
     return _change(NodeView, "POST", f"/nodes/{_word(name)}/labels", body)
 
 
-def taint(name: str, taints: Sequence[str], remove: Sequence[str]) -> Ask[NodeView]:
+def taint(name: str, taints: Sequence[str], remove: Sequence[str]) -> ApiCall[NodeView]:
     body = TaintsBody(taints=list(taints), remove=list(remove))
     return _change(NodeView, "POST", f"/nodes/{_word(name)}/taints", body)
 
 
-def partitions() -> Ask[list[PartitionView]]:
-    return Ask(_get("/partitions"), lambda reply: _decoded(PartitionListView)(reply).partitions)
+def partitions() -> ApiCall[list[PartitionView]]:
+    return ApiCall(_get("/partitions"), lambda reply: _decoded(PartitionListView)(reply).partitions)
 
 
-def partition(name: str) -> Ask[PartitionView]:
+def partition(name: str) -> ApiCall[PartitionView]:
     return _read(PartitionView, f"/partitions/{_word(name)}")
 
 
-def create_partition(partition: NewPartitionBody) -> Ask[PartitionView]:
+def create_partition(partition: NewPartitionBody) -> ApiCall[PartitionView]:
     return _change(PartitionView, "POST", "/partitions", partition, repeatable=False)
 
 
-def put_partition(name: str, partition: PartitionBody) -> Ask[PartitionView]:
+def put_partition(name: str, partition: PartitionBody) -> ApiCall[PartitionView]:
     return _change(PartitionView, "PUT", f"/partitions/{_word(name)}", partition)
 
 
-def delete_partition(name: str) -> Ask[PartitionView]:
+def delete_partition(name: str) -> ApiCall[PartitionView]:
     return _change(PartitionView, "DELETE", f"/partitions/{_word(name)}", repeatable=False)
 
 
-def tenants() -> Ask[list[TenantView]]:
+def tenants() -> ApiCall[list[TenantView]]:
     from stoker.wire.rest.tenant import TenantListView
 
-    return Ask(_get("/tenants"), lambda reply: _decoded(TenantListView)(reply).tenants)
+    return ApiCall(_get("/tenants"), lambda reply: _decoded(TenantListView)(reply).tenants)
 
 
-def tenant(name: str) -> Ask[TenantView]:
+def tenant(name: str) -> ApiCall[TenantView]:
     from stoker.wire.rest.tenant import TenantView
 
     return _read(TenantView, f"/tenants/{_word(name)}")
 
 
-def create_tenant(tenant: NewTenantBody) -> Ask[TenantView]:
+def create_tenant(tenant: NewTenantBody) -> ApiCall[TenantView]:
     from stoker.wire.rest.tenant import TenantView
 
     return _change(TenantView, "POST", "/tenants", tenant, repeatable=False)
 
 
-def change_tenant(name: str, change: TenantBody) -> Ask[TenantView]:
+def change_tenant(name: str, change: TenantBody) -> ApiCall[TenantView]:
     from stoker.wire.rest.tenant import TenantView
 
     return _change(TenantView, "PUT", f"/tenants/{_word(name)}", change)
 
 
-def delete_tenant(name: str) -> Ask[TenantView]:
+def delete_tenant(name: str) -> ApiCall[TenantView]:
     from stoker.wire.rest.tenant import TenantView
 
     return _change(TenantView, "DELETE", f"/tenants/{_word(name)}", repeatable=False)
 
 
-def quota() -> Ask[QuotaView]:
+def quota() -> ApiCall[QuotaView]:
     from stoker.wire.rest.quota import QuotaView
 
     return _read(QuotaView, "/quota")
 
 
-def set_quota(change: QuotaBody) -> Ask[QuotaView]:
+def set_quota(change: QuotaBody) -> ApiCall[QuotaView]:
     from stoker.wire.rest.quota import QuotaView
 
     return _change(QuotaView, "PUT", "/quota", change)
 
 
-def gpus() -> Ask[GpuListView]:
+def gpus() -> ApiCall[GpuListView]:
     return _read(GpuListView, "/gpus")
 
 
-def usage(query: UsageAsked | None) -> Ask[UsageView]:
+def usage(query: UsageAsked | None) -> ApiCall[UsageView]:
     from stoker.wire.rest.usage import UsageView
 
     return _read(UsageView, "/usage" + _query(query))
 
 
-def audit(query: AuditAsked | None) -> Ask[AuditListView]:
+def audit(query: AuditAsked | None) -> ApiCall[AuditListView]:
     from stoker.wire.rest.audit import AuditListView
 
     return _read(AuditListView, "/audit" + _query(query))
 
 
-def cluster() -> Ask[ClusterView]:
+def cluster() -> ApiCall[ClusterView]:
     return _read(ClusterView, "/cluster/status")
 
 
-def health() -> Ask[HealthView]:
+def health() -> ApiCall[HealthView]:
     return _read(HealthView, "/health")
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
 
 
-def create_token(body: NewTokenBody) -> Ask[NewTokenView]:
+def create_token(body: NewTokenBody) -> ApiCall[NewTokenView]:
     """Never sent twice: a token whose text got lost would stay behind, good for whoever finds it."""
     from stoker.wire.rest.token import NewTokenView
 
     return _change(NewTokenView, "POST", "/tokens", body, repeatable=False)
 
 
-def tokens() -> Ask[TokenListView]:
+def tokens() -> ApiCall[TokenListView]:
     from stoker.wire.rest.token import TokenListView
 
     return _read(TokenListView, "/tokens")
 
 
-def revoke_token(token_id: str) -> Ask[TokenView]:
+def revoke_token(token_id: str) -> ApiCall[TokenView]:
     from stoker.wire.rest.token import TokenView
 
     return _change(TokenView, "DELETE", f"/tokens/{_word(token_id)}", repeatable=False)
@@ -354,15 +354,15 @@ def _get(path: str) -> Request:
     return Request("GET", API_PREFIX + path, repeatable=True)
 
 
-def _read(shape: type[View], path: str) -> Ask[View]:
-    return Ask(_get(path), _decoded(shape))
+def _read(shape: type[View], path: str) -> ApiCall[View]:
+    return ApiCall(_get(path), _decoded(shape))
 
 
 def _change(
     shape: type[View], method: str, path: str, body: msgspec.Struct | None = None, *, repeatable: bool = True
-) -> Ask[View]:
+) -> ApiCall[View]:
     data = None if body is None else msgspec.json.encode(body)
-    return Ask(Request(method, API_PREFIX + path, data, repeatable=repeatable), _decoded(shape))
+    return ApiCall(Request(method, API_PREFIX + path, data, repeatable=repeatable), _decoded(shape))
 
 
 def _decoded(shape: type[View]) -> Callable[[Reply], View]:

@@ -18,7 +18,7 @@ import msgspec
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.lifecycle import FINAL
 from stoker.wire.client import endpoints
-from stoker.wire.client.endpoints import Ask, LogPart
+from stoker.wire.client.endpoints import ApiCall, LogPart
 from stoker.wire.rest.job import LIST_MAX, JobListQuery, JobListView, JobView
 from stoker.wire.rest.log import LOG_LIMIT_MAX, LOG_WAIT_MAX_S, LogQuery
 
@@ -29,18 +29,18 @@ _YET_TO_COME: Final = frozenset({"log_unavailable", "node_unreachable"})
 """F2"""
 
 
-class Pause(NamedTuple):
+class Sleep(NamedTuple):
     seconds: float
 
 
-class Give(NamedTuple):
+class Yield(NamedTuple):
     """For the caller."""
 
     value: object
 
 
-Step: TypeAlias = Ask[object] | Pause | Give
-Steps: TypeAlias = Generator[Step, object, None]
+FollowAction: TypeAlias = ApiCall[object] | Sleep | Yield
+FollowSequence: TypeAlias = Generator[FollowAction, object, None]
 
 
 class _Polls:
@@ -50,8 +50,8 @@ class _Polls:
         self._most_s = most_s
         self._next_s = POLL_FIRST_S
 
-    def again(self) -> Pause:
-        pause = Pause(self._next_s)
+    def again(self) -> Sleep:
+        pause = Sleep(self._next_s)
         self._next_s = min(self._next_s * 1.5, self._most_s)
         return pause
 
@@ -59,34 +59,34 @@ class _Polls:
         self._next_s = POLL_FIRST_S
 
 
-def wait(job_id: str, at_most_s: float) -> Steps:
+def wait(job_id: str, at_most_s: float) -> FollowSequence:
     """Gives the job once it is final, or as it is when `at_most_s` of pauses are over."""
     waited_s, polls = 0.0, _Polls(POLL_MAX_S)
     while True:
         job = yield endpoints.job(job_id)
         assert isinstance(job, JobView), f"asked for a job, got {type(job)}"
         if job.state in FINAL or waited_s >= at_most_s:
-            yield Give(job)
+            yield Yield(job)
             return
         pause = polls.again()
         yield pause
         waited_s += pause.seconds
 
 
-def each_job(query: JobListQuery | None) -> Steps:
+def each_job(query: JobListQuery | None) -> FollowSequence:
     """Gives every job that matches, newest first."""
     asked = msgspec.structs.replace(query or JobListQuery(), limit=LIST_MAX, after="")
     while True:
         page = yield endpoints.jobs(asked)
         assert isinstance(page, JobListView), f"asked for a page, got {type(page)}"
         for job in page.jobs:
-            yield Give(job)
+            yield Yield(job)
         if page.next is None:
             return
         asked = msgspec.structs.replace(asked, after=page.next)
 
 
-def follow(job_id: str, first: LogQuery) -> Steps:
+def follow(job_id: str, first: LogQuery) -> FollowSequence:
     """Gives the parts of one rank's output. `first` says which rank, attempt and tail."""
     job = yield from _attempted(job_id, max(1, first.attempt))
     numbers = [each.number for each in job.attempts]
@@ -102,7 +102,7 @@ def follow(job_id: str, first: LogQuery) -> Steps:
         yield from _follow_attempt(job_id, msgspec.structs.replace(first, attempt=number, tail=0))
 
 
-def _attempted(job_id: str, number: int) -> Generator[Step, object, JobView]:
+def _attempted(job_id: str, number: int) -> Generator[FollowAction, object, JobView]:
     """The job once it has that attempt, or has ended without."""
     polls = _Polls(POLL_MAX_S)
     while True:
@@ -115,7 +115,7 @@ def _attempted(job_id: str, number: int) -> Generator[Step, object, JobView]:
         yield polls.again()
 
 
-def _follow_attempt(job_id: str, query: LogQuery) -> Steps:
+def _follow_attempt(job_id: str, query: LogQuery) -> FollowSequence:
     polls, asked = _Polls(LOG_POLL_MAX_S), msgspec.structs.replace(query, wait_s=LOG_WAIT_MAX_S)
     while True:
         try:
@@ -132,7 +132,7 @@ def _follow_attempt(job_id: str, query: LogQuery) -> Steps:
         assert isinstance(part, LogPart), f"asked for output, got {type(part)}"
         if part.data:
             polls.reset()
-            yield Give(part)
+            yield Yield(part)
         if part.ended and part.end >= part.size:
             return
         if not part.data:
@@ -140,7 +140,7 @@ def _follow_attempt(job_id: str, query: LogQuery) -> Steps:
         asked = msgspec.structs.replace(asked, tail=0, offset=part.end, limit=LOG_LIMIT_MAX)
 
 
-def sent(todo: Steps, answer: object) -> Step | None:
+def sent(todo: FollowSequence, answer: object) -> FollowAction | None:
     """The step after `answer`; None at the end."""
     try:
         return todo.send(answer)
@@ -148,7 +148,7 @@ def sent(todo: Steps, answer: object) -> Step | None:
         return None
 
 
-def thrown(todo: Steps, fault: StokerError) -> Step | None:
+def thrown(todo: FollowSequence, fault: StokerError) -> FollowAction | None:
     """The step after a refusal, if that isn't the end. Raises: the refusal itself."""
     try:
         return todo.throw(fault)

@@ -45,16 +45,16 @@ from stoker.wire.client.http_message import (
     Unreachable,
     refusal_in,
 )
-from stoker.wire.client.servers import Servers, shown
+from stoker.wire.client.servers import Servers, server_label
 from stoker.wire.client.staleness import (
     FRESH_ONLY,
     NOT_ACTIVE,
     STALE_HEADER,
     Notice,
     Waiting,
+    ignore_notice,
     is_standby,
     stale_answer,
-    unheard,
 )
 from stoker.wire.versions import API_PREFIX
 
@@ -99,7 +99,7 @@ def wants_look(request: Request, servers: Servers, now_s: float) -> bool:
     return servers.several and not request.repeatable and not servers.active_since(now_s - VOUCH_S)
 
 
-class Turn(NamedTuple):
+class SendTo(NamedTuple):
     """Ask this one now."""
 
     server: SplitResult
@@ -116,7 +116,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class Tries:
+class RequestRetry:
     """One request on its way."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Tries:
         request: Request,
         servers: Servers,
         patience_s: float,
-        notify: Callable[[Notice], object] = unheard,
+        notify: Callable[[Notice], object] = ignore_notice,
         *,
         spread: Callable[[float], float] = jittered,
         now: Callable[[], float] = mono_s,
@@ -157,7 +157,7 @@ class Tries:
 
     # --- what to do next ----------------------------------------------------------------------------------------
 
-    def next(self) -> Turn | Wait:
+    def next(self) -> SendTo | Wait:
         """Raises: StokerError when patience is over (C4)."""
         if self._queue is None:
             self._queue = self._awake()
@@ -177,18 +177,18 @@ class Tries:
             raise StokerError(self._outcome())
         return self._pause(pause_s)
 
-    def _next_round(self, queue: list[SplitResult], *, stale: bool = False) -> Turn:
+    def _next_round(self, queue: list[SplitResult], *, stale: bool = False) -> SendTo:
         """At once."""
         self._wants_fresh = self._wants_fresh and not stale
         self._queue = queue
         return self._turn(self._queue.pop(0))
 
-    def _turn(self, server: SplitResult) -> Turn:
+    def _turn(self, server: SplitResult) -> SendTo:
         self._asked_at = self._now()
         request = self._request
         if self._wants_fresh:
             request = request._replace(headers={**request.headers, STALE_HEADER: FRESH_ONLY})
-        return Turn(server, request, CONNECT_S if self._unhurried else QUICK_CONNECT_S, self._answer_s)
+        return SendTo(server, request, CONNECT_S if self._unhurried else QUICK_CONNECT_S, self._answer_s)
 
     def _awake(self) -> list[SplitResult]:
         everybody = list(self._servers.in_turn)
@@ -275,7 +275,7 @@ class Tries:
         self._servers.note(self._now(), standby=is_standby(reply.headers))
 
     def _say_age(self, server: SplitResult, reply: Reply) -> None:
-        stale = stale_answer(shown(server), reply.headers, len(self._servers.in_turn))
+        stale = stale_answer(server_label(server), reply.headers, len(self._servers.in_turn))
         if stale is not None:
             self._notify(stale)
 
@@ -325,7 +325,7 @@ class Tries:
         of_active = [each for each in refusals if each.code != NOT_ACTIVE]
         if of_active:
             return of_active[-1]
-        told = "; ".join(f"{shown(server)}: {_text(said)}" for server, said in self._said.items())
+        told = "; ".join(f"{server_label(server)}: {_text(said)}" for server, said in self._said.items())
         return _none_active(told, refusals, self._servers) if refusals else _no_server(told, len(self._said))
 
 
@@ -348,9 +348,9 @@ def _text(said: Refusal | str) -> str:
 def _no_answer(server: SplitResult, request: Request, fault: Exception) -> Refusal:
     return refuse(
         "no_answer",
-        f"{shown(server)} took the request {request.method} {request.target} and gave no answer: {fault}",
+        f"{server_label(server)} took the request {request.method} {request.target} and gave no answer: {fault}",
         "it may have been carried out: look with `stoker list` before you repeat it",
-        server=shown(server),
+        server=server_label(server),
     )
 
 
@@ -375,7 +375,7 @@ def _none_active(told: str, refusals: list[Refusal], servers: Servers) -> Refusa
 
 
 def _elsewhere(server: SplitResult, active: str, refusal: Refusal) -> Refusal:
-    message = f"{shown(server)} is a standby ({refusal.message}); the active control plane is {active}"
+    message = f"{server_label(server)} is a standby ({refusal.message}); the active control plane is {active}"
     if server.scheme == "unix":
         hint = f"ask that one, on its own machine or with `--server {active}`"
     else:

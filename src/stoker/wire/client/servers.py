@@ -89,7 +89,7 @@ def _typed(servers: str) -> dict[SplitResult, str]:
     return typed
 
 
-def shown(server: SplitResult) -> str:
+def server_label(server: SplitResult) -> str:
     """What a person calls it."""
     return server.path or server.netloc
 

@@ -45,7 +45,7 @@ Notice = Stale | Waiting
 """What whoever asks may want to say to a person. As a text it is one line."""
 
 
-def unheard(notice: Notice) -> None:
+def ignore_notice(notice: Notice) -> None:
     """Nobody wants to know."""
 
 

@@ -19,12 +19,12 @@ from msgspec import structs
 
 from stoker.brain.domain.errors import StokerError
 from stoker.wire.client import endpoints, follow
-from stoker.wire.client.backoff import pause
-from stoker.wire.client.endpoints import Ask, LogPart
-from stoker.wire.client.follow import Give, Pause, Steps
+from stoker.wire.client.backoff import sleep_blocking
+from stoker.wire.client.endpoints import ApiCall, LogPart
+from stoker.wire.client.follow import FollowSequence, Sleep, Yield
 from stoker.wire.client.retry import PATIENCE_S
 from stoker.wire.client.servers import DEFAULT_SERVER
-from stoker.wire.client.staleness import Notice, Stale, Waiting, unheard
+from stoker.wire.client.staleness import Notice, Stale, Waiting, ignore_notice
 from stoker.wire.client.transport import Transport
 from stoker.wire.rest.cluster import ClusterView, HealthView
 from stoker.wire.rest.gpu import GpuListView
@@ -69,8 +69,8 @@ class Client:
         *,
         token: str = "",
         patience_s: float = PATIENCE_S,
-        pause: Callable[[float], object] = pause,
-        notify: Callable[[Notice], object] = unheard,
+        pause: Callable[[float], object] = sleep_blocking,
+        notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """`servers` has commas between several: an active one and its standbys, in any order. The `token` is sent with
         each request, and to no other server; empty = none is.
@@ -335,28 +335,28 @@ class Client:
         """Show who serves, in which version."""
         return self._ask(endpoints.health())
 
-    def _order(self, word: endpoints.Order, jobs: str, signal: str | int = "") -> JobsToldView:
-        told = self._ask(endpoints.order(word, jobs, signal))
+    def _order(self, word: endpoints.JobOperation, jobs: str, signal: str | int = "") -> JobsToldView:
+        told = self._ask(endpoints.job_operation(word, jobs, signal))
         if told is not None:
             return told
         now = self.members(jobs)
         return JobsToldView(jobs=now.jobs, total=now.total, changed=now.total)
 
-    def _ask(self, ask: Ask[Answer]) -> Answer:
+    def _ask(self, ask: ApiCall[Answer]) -> Answer:
         return ask.read(self._transport.send(ask.request))
 
-    def _one(self, todo: Steps, kind: type[Answer]) -> Answer:
+    def _one(self, todo: FollowSequence, kind: type[Answer]) -> Answer:
         return next(self._each(todo, kind))
 
-    def _each(self, todo: Steps, kind: type[Answer]) -> Iterator[Answer]:
+    def _each(self, todo: FollowSequence, kind: type[Answer]) -> Iterator[Answer]:
         """Carry steps out, and yield what they give."""
         step = next(todo, None)
         while step is not None:
             answer: object = None
-            if isinstance(step, Give):
+            if isinstance(step, Yield):
                 assert isinstance(step.value, kind), f"{kind} is due, {type(step.value)} is given"
                 yield step.value
-            elif isinstance(step, Pause):
+            elif isinstance(step, Sleep):
                 self._pause(step.seconds)
             else:
                 try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.wire.client.backoff import mono_s, pause
+from stoker.wire.client.backoff import mono_s, sleep_blocking
 from stoker.wire.client.http_message import (
     ANSWER_BYTES_MAX,
     ANSWER_S,
@@ -31,9 +31,9 @@ from stoker.wire.client.http_message import (
     headers_of,
     is_active,
 )
-from stoker.wire.client.retry import LOOK, Tries, Turn, Wait, wants_look
-from stoker.wire.client.servers import DEFAULT_SERVER, Servers, local_server, parsed_servers, shown
-from stoker.wire.client.staleness import Notice, unheard
+from stoker.wire.client.retry import LOOK, RequestRetry, SendTo, Wait, wants_look
+from stoker.wire.client.servers import DEFAULT_SERVER, Servers, local_server, parsed_servers, server_label
+from stoker.wire.client.staleness import Notice, ignore_notice
 from stoker.wire.local_socket import connected
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Transport:
         token: str = "",
         answer_s: float = ANSWER_S,
         patience_s: float = 0.0,
-        pause: Callable[[float], object] = pause,
-        notify: Callable[[Notice], object] = unheard,
+        pause: Callable[[float], object] = sleep_blocking,
+        notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
         self._servers = Servers(parsed_servers(servers))
@@ -96,7 +96,7 @@ class Transport:
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
         if wants_look(request, self._servers, mono_s()):
-            self._answered(LOOK, self._exchange, unheard)
+            self._answered(LOOK, self._exchange, ignore_notice)
         return self._answered(request, self._exchange, self._notify).reply
 
     @contextmanager
@@ -112,8 +112,10 @@ class Transport:
         finally:
             self.close()
 
-    def _answered(self, request: Request, ask: Callable[[Turn], _Begun], notify: Callable[[Notice], object]) -> _Begun:
-        tries = Tries(request, self._servers, self.patience_s, notify)
+    def _answered(
+        self, request: Request, ask: Callable[[SendTo], _Begun], notify: Callable[[Notice], object]
+    ) -> _Begun:
+        tries = RequestRetry(request, self._servers, self.patience_s, notify)
         while True:
             turn = tries.next()
             if isinstance(turn, Wait):
@@ -132,17 +134,17 @@ class Transport:
 
     # --- one try ------------------------------------------------------------------------------------------------
 
-    def _open(self, turn: Turn) -> _Begun:
+    def _open(self, turn: SendTo) -> _Begun:
         response = self._sent(turn, LONG_ANSWER_S)
         if response.status < 300:
             return _Begun(Reply(response.status, _headers(response), b""), response)
         return _Begun(_whole(response), response)
 
-    def _exchange(self, turn: Turn) -> _Begun:
+    def _exchange(self, turn: SendTo) -> _Begun:
         response = self._sent(turn, min(self._answer_s, turn.answer_s))
         return _Begun(_whole(response), response)
 
-    def _sent(self, turn: Turn, answer_s: float) -> http.client.HTTPResponse:
+    def _sent(self, turn: SendTo, answer_s: float) -> http.client.HTTPResponse:
         """Raises: Unreachable or AnswerLost."""
         connection = self._connected(turn)
         connection.sock.settimeout(answer_s)
@@ -166,7 +168,7 @@ class Transport:
         self._spoilt = True
         return _response(connection)
 
-    def _connected(self, turn: Turn) -> http.client.HTTPConnection:
+    def _connected(self, turn: SendTo) -> http.client.HTTPConnection:
         kept, server = self._connection, turn.server
         same = kept is not None and (kept.host, kept.port) == (server.hostname, server.port)
         if kept is not None and same and not self._spoilt and _alive(kept):
@@ -195,7 +197,7 @@ class Transport:
                 raise AnswerLate(f"nothing came for {answer_s:g} s")
             for other in self._servers.others(server):
                 if self._says_active(other):
-                    raise AnswerLost(f"{shown(other)} is active now", elsewhere=other)
+                    raise AnswerLost(f"{server_label(other)} is active now", elsewhere=other)
             look_s = min(look_s * 2, LOOK_MAX_S)
 
     def _says_active(self, server: SplitResult) -> bool:

@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeVar, get_args
 
 import msgspec
 
-from stoker.brain.domain.errors import Fact, StokerError, refuse
+from stoker.brain.domain.errors import FactValue, StokerError, refuse
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
@@ -23,7 +23,7 @@ INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 """A whole number of things. What is absurd is the policy's to say."""
-Place = Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)]
+SignedInteger = Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)]
 """A place in a row of things, counted from their end when it is negative."""
 Limit = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 """How much of a list is wanted."""
@@ -152,7 +152,7 @@ def unknown_name(name: str, shape: type[msgspec.Struct], at: str, kind: str) -> 
     where = f" in `{at}`" if at else ""
     known_ones = f"known are: {', '.join(sorted(known))}" if known else f"no {kind} is taken here: leave it out"
     hint = f"did you mean `{near[0]}`?" if near else known_ones
-    facts: dict[str, Fact] = {kind: shown}
+    facts: dict[str, FactValue] = {kind: shown}
     if near:
         facts["nearest"] = near[0]
     if at:

@@ -1,7 +1,7 @@
 """How is a job shown, and which jobs may a list ask for?
 
 Answers use our words; the names of the seed dialects stand beside them (`job_id`, `tenant_id`, `cpu_cores`).
-A job's record isn't all there is to show of it: what depends on others comes as a `Shown`.
+A job's record isn't all there is to show of it: what depends on others comes as a `JobDetails`.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
-from stoker.brain.domain.errors import Fact
+from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.job import Job, Visible
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
@@ -31,7 +31,7 @@ class ReasonView(msgspec.Struct, frozen=True):
     code: ReasonCode
     message: str
     hint: str
-    facts: dict[str, Fact]
+    facts: dict[str, FactValue]
 
 
 class MembersView(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class MembersView(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
 
 
-class Shown(NamedTuple):
+class JobDetails(NamedTuple):
     """A job with what depends on others than its own record."""
 
     job: Job
@@ -234,7 +234,7 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     code: ReasonCode | None
     message: str
     hint: str
-    facts: dict[str, Fact]
+    facts: dict[str, FactValue]
     position: int | None
     """Its place in the queue, as in QueuePlace; null when it isn't in it."""
     waiting: int | None
@@ -243,7 +243,7 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds the GPUs of a guarantee that covers it, while it waits for GPUs; null where that isn't so."""
 
 
-def why_view(shown: Shown, place: QueuePlace | None, lent: LentView | None = None) -> WhyView:
+def why_view(shown: JobDetails, place: QueuePlace | None, lent: LentView | None = None) -> WhyView:
     label = shown.job.label
     reason = reason_view(shown.reason) if shown.reason else None
     return WhyView(
@@ -264,7 +264,7 @@ def reason_view(reason: Reason) -> ReasonView:
     return ReasonView(reason.code, describe(reason), hint_for(reason), reason.facts)
 
 
-def _reason_of(shown: Shown, reason: Reason) -> ReasonView:
+def _reason_of(shown: JobDetails, reason: Reason) -> ReasonView:
     if not shown.reduced:
         return reason_view(reason)
     # The facts may name nodes, users and other jobs, and the sentence repeats them.
@@ -283,7 +283,7 @@ def members_view(counts: Mapping[JobState, int]) -> MembersView:
     )
 
 
-def job_view(shown: Shown, *, submitted: bool = False) -> JobView:
+def job_view(shown: JobDetails, *, submitted: bool = False) -> JobView:
     job = shown.job
     spec, demand, label = job.spec, job.spec.demand, job.label
     return JobView(
@@ -329,7 +329,7 @@ def job_view(shown: Shown, *, submitted: bool = False) -> JobView:
     )
 
 
-def _often_empty(shown: Shown) -> dict[str, Any]:
+def _often_empty(shown: JobDetails) -> dict[str, Any]:
     """What few jobs have, of JobView."""
     job, spec, where = shown.job, shown.job.spec, shown.job.spec.where
     return {

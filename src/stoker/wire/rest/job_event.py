@@ -60,7 +60,7 @@ class JobEventsView(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool
 
 
-def order_view(row: AuditRow) -> JobEventView:
+def operation_view(row: AuditRow) -> JobEventView:
     """What somebody told a job, or would have."""
     about = f"to {job_text(row)}" if row.members else ""
     details = ", ".join(text for text in (about, row.details) if text)

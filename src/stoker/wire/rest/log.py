@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from stoker.wire.rest.decode import Count, Place
+from stoker.wire.rest.decode import Count, SignedInteger
 
 OFFSET_HEADER: Final = "X-Stoker-Log-Offset"
 """Where the body begins, counted from the first byte ever written."""
@@ -36,7 +36,7 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rank: Count = 0
     """Which task of the gang."""
     attempt: Count = 0
-    offset: Place = 0
+    offset: SignedInteger = 0
     limit: Count = LOG_LIMIT_DEFAULT
     """Bytes of one answer at most."""
     tail: Count = 0

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from stoker.brain.domain.errors import Fact, Refusal
+from stoker.brain.domain.errors import FactValue, Refusal
 from stoker.wire.status import status_of
 from stoker.wire.token import without_secrets
 from stoker.wire.versions import API_PREFIX
@@ -30,7 +30,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     message: str
     hint: str
-    facts: dict[str, Fact]
+    facts: dict[str, FactValue]
     error: str
 
 

@@ -7,10 +7,10 @@ wait. What it does and where is left out, and so is what the reasons say of it.
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.job import Job, JobSpec
-from stoker.wire.rest.job import Shown
+from stoker.wire.rest.job import JobDetails
 
 
-def reduced(shown: Shown) -> Shown:
+def reduced(shown: JobDetails) -> JobDetails:
     """The same job as strangers see it."""
     return shown._replace(job=reduced_job(shown.job), reduced=True)
 

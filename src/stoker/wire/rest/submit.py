@@ -18,11 +18,11 @@ from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
-from stoker.brain.domain.job import Command, JobSpec, Visible
+from stoker.brain.domain.job import CommandLine, JobSpec, Visible
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
-from stoker.wire.dependency_text import parse_after
+from stoker.wire.dependency_text import parse_dependencies
 from stoker.wire.rest.decode import Count, bad_value
 from stoker.wire.text import parse_begin, parse_duration, parse_lost_after, parse_priority
 
@@ -184,7 +184,7 @@ def _after(given: str | list[str] | None, at: str) -> tuple[Dependency, ...]:
     if not given and given != "":
         return ()
     with _in(_join(at, "after")):
-        return parse_after([given] if isinstance(given, str) else given)
+        return parse_dependencies([given] if isinstance(given, str) else given)
 
 
 def _begin(text: str | None, now: Instant, at: str) -> Instant:
@@ -249,7 +249,7 @@ def _demand(body: JobBody, at: str) -> Demand:
     )
 
 
-def _command(body: JobBody, at: str) -> Command:
+def _command(body: JobBody, at: str) -> CommandLine:
     given = _one("command", body.command, "script", body.script, at)
     if body.args is not None and (isinstance(given, str) or (given is None and not body.image)):
         wanted = "left out, or `command` to be a list" if given is not None else "beside a `command` list or an `image`"
@@ -278,7 +278,7 @@ def _lost_after_ms(given: str | int | None, at: str) -> int | None:
         return parse_lost_after(str(given))
 
 
-def name_from(command: Command) -> str:
+def name_from(command: CommandLine) -> str:
     """A name for a job that was given none: its program's."""
     words = command.split(maxsplit=1) if isinstance(command, str) else command
     program = words[0].rsplit("/", 1)[-1] if words else ""

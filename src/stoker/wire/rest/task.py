@@ -17,7 +17,7 @@ from stoker.brain.domain.reason import describe
 from stoker.brain.domain.units import Instant
 from stoker.wire.rest.decode import INTEGER_MAX, Limit
 from stoker.wire.rest.instant import iso, iso_or_none
-from stoker.wire.rest.job import LIST_DEFAULT, Shown
+from stoker.wire.rest.job import LIST_DEFAULT, JobDetails
 from stoker.wire.rest.submit import name_from
 from stoker.wire.text import PRIORITY_WORDS
 
@@ -101,7 +101,7 @@ def task_spec(body: TaskBody, home: TenantName = DEFAULT_TENANT) -> JobSpec:
     )
 
 
-def task_submitted_view(shown: Shown) -> TaskSubmittedView:
+def task_submitted_view(shown: JobDetails) -> TaskSubmittedView:
     job, status = shown.job, JOB_STATES[shown.state].dgpu
     return TaskSubmittedView(task_id=job.label, status=status, created_at=iso(job.submitted_at))
 
@@ -111,7 +111,7 @@ def task_forgotten_view(job: JobId, at: Instant) -> TaskSubmittedView:
     return TaskSubmittedView(task_id=str(job), status="forgotten", created_at=iso(at))
 
 
-def task_view(shown: Shown, assigned_gpus: list[str]) -> TaskView:
+def task_view(shown: JobDetails, assigned_gpus: list[str]) -> TaskView:
     job = shown.job
     command = job.spec.command
     return TaskView(

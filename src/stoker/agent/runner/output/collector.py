@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Final
 
-    from stoker.agent.runner.output.retention import Shelf
-    from stoker.agent.runner.task import Task
+    from stoker.agent.runner.output.retention import OutputRetention
+    from stoker.agent.runner.task import RunnerTask
 
 _BYTES_PER_TURN: Final = 128 * 1024
 """Read of one task's output before others have their turn."""
@@ -29,31 +29,31 @@ _READ_BYTES: Final = 64 * 1024
 class Outputs:
     """Of all tasks."""
 
-    def __init__(self, shelf: Shelf, unwatch: Callable[[int], None]) -> None:
+    def __init__(self, output_retention: OutputRetention, unwatch: Callable[[int], None]) -> None:
         """`unwatch` tells the loop which descriptor is about to be closed."""
-        self._shelf = shelf
+        self._output_retention = output_retention
         self._unwatch = unwatch
 
-    def take(self, task: Task) -> None:
+    def take(self, task: RunnerTask) -> None:
         """Its pipe is readable."""
         self._take(task, _BYTES_PER_TURN)
 
-    def drain(self, task: Task) -> None:
+    def drain(self, task: RunnerTask) -> None:
         """Its tree is gone: take what the pipe still holds."""
         if task.output >= 0:
             self._take(task, _DRAIN_BYTES_MAX)
         if task.output >= 0:
             self._close(task)
 
-    def seal(self, task: Task) -> None:
+    def seal(self, task: RunnerTask) -> None:
         """Whoever reads its spool needn't wait for more."""
         with suppress(OSError):  # a reader goes on waiting for more until it asks for the task's state
             if task.spool is not None:
                 task.spool.close()
             else:
-                spool.seal(self._shelf.output(task.key))
+                spool.seal(self._output_retention.output(task.key))
 
-    def _take(self, task: Task, limit: int) -> None:
+    def _take(self, task: RunnerTask, limit: int) -> None:
         assert task.spool is not None, f"output without a spool: {task.key}"
         while limit > 0 and task.output >= 0:
             try:
@@ -66,7 +66,7 @@ class Outputs:
             task.spool.write(received)
             limit -= len(received)
 
-    def _close(self, task: Task) -> None:
+    def _close(self, task: RunnerTask) -> None:
         self._unwatch(task.output)
         os.close(task.output)
         task.output = -1

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from stoker.agent.runner.output.copier import Copier
     from stoker.agent.runner.process.account import Actor
     from stoker.agent.runner.process.tree import Trees
-    from stoker.agent.runner.protocol import StartOrder
-    from stoker.agent.runner.task import Task
+    from stoker.agent.runner.protocol import StartInstruction
+    from stoker.agent.runner.task import RunnerTask
 
 _NAMED_MAX: Final = 8_192
 """Files remembered for Y1; the oldest go. An attempt's tasks start within seconds of each other."""
@@ -32,9 +32,9 @@ class Copies:
     def __init__(
         self,
         trees: Trees,
-        watch: Callable[[int, Task], None],
+        watch: Callable[[int, RunnerTask], None],
         unwatch: Callable[[int], None],
-        launch: Callable[[Task], None],
+        launch: Callable[[RunnerTask], None],
     ) -> None:
         """`watch` and `unwatch` tell the loop which descriptors to wait for; `launch` takes a task up again."""
         self._trees = trees
@@ -42,12 +42,12 @@ class Copies:
         self._unwatch = unwatch
         self._launch = launch
         self._named: dict[str, None] = {}
-        self._opening: dict[str, list[Task]] = {}
+        self._opening: dict[str, list[RunnerTask]] = {}
         """By file: who waits for it, while somebody opens it."""
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, RunnerTask] = {}
         """By the copier's pid."""
 
-    def opened(self, task: Task, order: StartOrder, workdir: str, actor: Actor) -> bool:
+    def opened(self, task: RunnerTask, order: StartInstruction, workdir: str, actor: Actor) -> bool:
         """Are the files that the order names open? Else the task will be taken up again.
 
         Raises CannotStart when one can't be opened, OSError.
@@ -62,7 +62,7 @@ class Copies:
             raise CannotStart(task.copier.words)
         return task.copier.opened
 
-    def _open(self, task: Task, order: StartOrder, files: dict[str, str], actor: Actor) -> None:
+    def _open(self, task: RunnerTask, order: StartInstruction, files: dict[str, str], actor: Actor) -> None:
         """Raises OSError."""
         attempt = task.key.rpartition(".")[0]
         names = [f"{attempt} {path}" for path in files.values()]
@@ -83,7 +83,7 @@ class Copies:
         while len(self._named) > _NAMED_MAX:
             del self._named[next(iter(self._named))]
 
-    def hear(self, task: Task) -> None:
+    def hear(self, task: RunnerTask) -> None:
         """Its copier has said something."""
         copier = task.copier
         assert copier is not None, f"nothing copies the output of {task.key}"
@@ -94,7 +94,7 @@ class Copies:
             self._release(copier)
             self._launch(task)
 
-    def finished(self, task: Task, now_s: float) -> bool:
+    def finished(self, task: RunnerTask, now_s: float) -> bool:
         """Y3. Its tree is gone."""
         copier = task.copier
         if copier is None or copier.left:
@@ -105,7 +105,7 @@ class Copies:
         task.check_s = copier.until_s
         return now_s >= copier.until_s
 
-    def drop(self, task: Task) -> None:
+    def drop(self, task: RunnerTask) -> None:
         """It is over, with or without having begun."""
         copier = task.copier
         if copier is None:
@@ -133,7 +133,7 @@ class Copies:
         copier.line.close()
 
 
-def _files(order: StartOrder, workdir: str) -> dict[str, str]:
+def _files(order: StartInstruction, workdir: str) -> dict[str, str]:
     """OUTPUT and ERROR, where they go; only the first when both go to one."""
     files: dict[str, str] = {}
     for which, path in ((OUTPUT, order["output"]), (ERROR, order["error"])):

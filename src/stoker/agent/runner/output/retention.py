@@ -25,7 +25,7 @@ _LARGE_BYTES: Final = 256 * 1024
 _ENTRIES_PER_TURN: Final = 200
 
 
-class Shelf:
+class OutputRetention:
     def __init__(self, data_dir: str, bytes_max: int) -> None:
         """Raises OSError."""
         self._outputs = f"{data_dir}/{SPOOL_NAME}"

@@ -137,7 +137,7 @@ def plain(words: bytes) -> bytes:
     return words.replace(VOID, b"\\0")
 
 
-def last_words(said: bytes) -> str:
+def child_error_text(said: bytes) -> str:
     """What still holds of what a child said."""
     return said.rpartition(VOID)[2].decode("utf-8", "replace")
 

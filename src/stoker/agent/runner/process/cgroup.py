@@ -101,7 +101,7 @@ class Cgroups:
         return next((place for place in places if _usable(place, "memory.limit_in_bytes")), None)
 
 
-class Doors:
+class CgroupEntry:
     """How a child gets into a group."""
 
     __slots__ = ("_files", "born_in")
@@ -138,10 +138,10 @@ class Group:
         if self.memory_mb:
             self._limit_memory(self._folders[-1])
 
-    def doors(self) -> Doors:
+    def cgroup_entry(self) -> CgroupEntry:
         """How a child gets in."""
         newer = [folder for folder in self._folders if not os.path.exists(f"{folder}/tasks")]
-        return Doors(newer[0] if newer else "", [f"{f}/tasks" for f in self._folders if f not in newer])
+        return CgroupEntry(newer[0] if newer else "", [f"{f}/tasks" for f in self._folders if f not in newer])
 
     def pids(self) -> list[int]:
         found: dict[int, None] = {}
@@ -220,12 +220,12 @@ def _usable(place: Hierarchy, wanted: str) -> bool:
 
 
 def _child_enters(group: Group) -> bool:
-    doors = group.doors()
-    pid, born_inside = fork_into(doors.born_in)
+    cgroup_entry = group.cgroup_entry()
+    pid, born_inside = fork_into(cgroup_entry.born_in)
     if pid == 0:
         status = 1
         try:
-            doors.enter(born_inside)
+            cgroup_entry.enter(born_inside)
             status = 0
         finally:
             os._exit(status)

@@ -16,8 +16,8 @@ import resource
 import signal
 import socket
 
-from stoker.agent.runner.process.account import CannotBecome, is_of, last_words, plain
-from stoker.agent.runner.process.cgroup import Doors
+from stoker.agent.runner.process.account import CannotBecome, child_error_text, is_of, plain
+from stoker.agent.runner.process.cgroup import CgroupEntry
 from stoker.agent.runner.process.inherited import FILES_AT_START
 from stoker.agent.runner.process.kernel import default_signals, die_with, fork_into
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.process.account import Actor
-    from stoker.agent.runner.protocol import StartOrder
+    from stoker.agent.runner.protocol import StartInstruction
 
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Searched when the job's environment has no PATH."""
@@ -49,9 +49,9 @@ class CannotStart(Exception):
 class Launch:
     """All that the child needs, made before the fork so that it only has to make system calls."""
 
-    __slots__ = ("actor", "argv", "doors", "env", "folder", "paths", "workdir")
+    __slots__ = ("actor", "argv", "cgroup_entry", "env", "folder", "paths", "workdir")
 
-    def __init__(self, order: StartOrder, mark: tuple[str, str], workdir: str, actor: Actor) -> None:
+    def __init__(self, order: StartInstruction, mark: tuple[str, str], workdir: str, actor: Actor) -> None:
         """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
         env = {mark[0]: mark[1], **order["env"]}
         env[mark[0]] = mark[1]
@@ -67,14 +67,14 @@ class Launch:
         if self.folder:
             actor.owns(self.folder)
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
-        self.doors = Doors()
+        self.cgroup_entry = CgroupEntry()
 
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
         """(pid, answer pipe). `streams` become the child's standard ones. Raises OSError."""
         answer, reply = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         runner = os.getpid()
         try:
-            pid, born_inside = fork_into(self.doors.born_in)
+            pid, born_inside = fork_into(self.cgroup_entry.born_in)
         except OSError:
             os.close(answer)
             os.close(reply)
@@ -104,7 +104,7 @@ class Launch:
     def _enter(self, born_inside: bool, reply: int) -> str:
         """Into cgroup, account and folders. Answers why not."""
         try:
-            self.doors.enter(born_inside)
+            self.cgroup_entry.enter(born_inside)
         except OSError as error:
             return f"cannot enter its cgroup: {_said(error)}"
         try:
@@ -163,10 +163,10 @@ def answer_of(pipe: int, said: bytearray) -> str | None:
             said += part
     except BlockingIOError:
         return None
-    return last_words(bytes(said))
+    return child_error_text(bytes(said))
 
 
-def port_obstacle(port: int) -> str:
+def port_conflict(port: int) -> str:
     """Why nobody could listen on this TCP port now. Empty = one could. Old connections don't count, listeners do."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

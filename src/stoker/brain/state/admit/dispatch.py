@@ -34,7 +34,7 @@ from stoker.brain.state.commands import (
     Hold,
     LabelNode,
     LoseSilent,
-    NodeHeard,
+    NodeResponded,
     NodeSilent,
     PutPartition,
     PutTenant,
@@ -86,11 +86,11 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
         case CompareInventory():
             return node.compare(state, command, now)
         case NodeSilent():
-            return node_liveness.silent(state, command, now)
+            return node_liveness.node_silent(state, command, now)
         case LoseSilent():
-            return node_liveness.lose(state, command, now)
-        case NodeHeard():
-            return node_liveness.heard(state, command)
+            return node_liveness.lose_silent(state, command, now)
+        case NodeResponded():
+            return node_liveness.node_responded(state, command)
         case DrainNode():
             return node.drain(state, command)
         case ResumeNode():

@@ -8,7 +8,7 @@ from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Job, Task
 from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.node import Stray
+from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.admit.dependency import never_was, resolve
 from stoker.brain.state.admit.spec import admit_specs
@@ -16,7 +16,7 @@ from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import ReportEnding, ReportFinished, ReportStarted, Submit
 from stoker.brain.state.events.job import AttemptStopping, JobSubmitted, SubmitKeyed, TaskStarted
-from stoker.brain.state.events.node import StraysFound
+from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases, task_of
 
@@ -114,22 +114,22 @@ def report_started(state: ClusterState, command: ReportStarted) -> Answer:
     key = command.started.key
     task = _open_task(state, key, command.node)
     if task is None:
-        return _stray_started(state, command.node, key)
+        return _orphan_started(state, command.node, key)
     if task.started_at != NEVER:
         return ()
     return (TaskStarted(job=key.job, attempt=key.attempt, rank=key.rank),)
 
 
-def _stray_started(state: ClusterState, name: NodeName, key: TaskKey) -> Answer:
+def _orphan_started(state: ClusterState, name: NodeName, key: TaskKey) -> Answer:
     """A start that isn't live any more, unless we have its end already: the node is told to stop it."""
     node = state.nodes.get(name)
     if node is None or node.forgotten or _was_ended(state, key):
         return ()
     if any(_is(stray, key) and not stray.unproved for stray in node.strays):
         return ()
-    stray = Stray(job=key.job, attempt=key.attempt, rank=key.rank, gpus=_gpus_there(state, name, key))
+    stray = OrphanTask(job=key.job, attempt=key.attempt, rank=key.rank, gpus=_gpus_there(state, name, key))
     others = tuple(stray for stray in node.strays if not _is(stray, key))
-    return (*broken_leases(state, node, (key,)), StraysFound(node=name, strays=(*others, stray)))
+    return (*broken_leases(state, node, (key,)), OrphanTasksFound(node=name, strays=(*others, stray)))
 
 
 def report_ending(state: ClusterState, command: ReportEnding) -> Answer:
@@ -150,13 +150,13 @@ def report_finished(state: ClusterState, command: ReportFinished, now: Instant) 
     node = state.nodes.get(finished.node)
     if node and any(_is(stray, key) for stray in node.strays):
         rest = tuple(stray for stray in node.strays if not _is(stray, key))
-        events.append(StraysFound(node=node.name, strays=rest))
+        events.append(OrphanTasksFound(node=node.name, strays=rest))
     if _open_task(state, key, finished.node) is not None:
         events.extend(end_tasks(state.jobs[key.job], {key.rank: finished.end}, now, state.policy))
     return tuple(events)
 
 
-def _is(stray: Stray, key: TaskKey) -> bool:
+def _is(stray: OrphanTask, key: TaskKey) -> bool:
     return stray.key == (key.job, key.attempt, key.rank)
 
 

@@ -53,7 +53,7 @@ FEW: Final = 1_000
 FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
 
 
-class _Target(msgspec.Struct, frozen=True, kw_only=True):
+class _OperationTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What an order is about."""
 
     ref: JobRef
@@ -201,7 +201,7 @@ def signal(state: ClusterState, command: SignalJob) -> Answer:
     )
 
 
-def _target(state: ClusterState, ref: JobRef) -> _Target | Refusal:
+def _target(state: ClusterState, ref: JobRef) -> _OperationTarget | Refusal:
     # The bare id of a member that is no record means that member.
     ref = state.locate(ref.job) if ref.members is None else ref
     job = find_job(state, JobRef(ref.job))
@@ -213,10 +213,10 @@ def _target(state: ClusterState, ref: JobRef) -> _Target | Refusal:
             return refuse(
                 "not_an_array", f"job {job.label} is no array", f"say {job.label} without members", job_id=job.label
             )
-        return _Target(ref=ref, array=state.jobs.get(job.array_of), whole=False, lazy=(), records=(job,))
+        return _OperationTarget(ref=ref, array=state.jobs.get(job.array_of), whole=False, lazy=(), records=(job,))
     if ref.members is None:
         lazy = () if job.is_final else members.lazy
-        return _Target(ref=ref, array=job, whole=True, lazy=lazy, records=_records(state, job, spec.indexes))
+        return _OperationTarget(ref=ref, array=job, whole=True, lazy=lazy, records=_records(state, job, spec.indexes))
     unknown = difference(ref.members, spec.indexes)
     if unknown:
         return refuse(
@@ -226,7 +226,7 @@ def _target(state: ClusterState, ref: JobRef) -> _Target | Refusal:
             job_id=str(job.id),
         )
     lazy = () if job.is_final else common(ref.members, members.lazy)
-    return _Target(ref=ref, array=job, whole=False, lazy=lazy, records=_records(state, job, ref.members))
+    return _OperationTarget(ref=ref, array=job, whole=False, lazy=lazy, records=_records(state, job, ref.members))
 
 
 def _records(state: ClusterState, array: Job, indexes: Spans) -> tuple[Job, ...]:
@@ -241,7 +241,7 @@ def _records(state: ClusterState, array: Job, indexes: Spans) -> tuple[Job, ...]
     return tuple(records if whole else [job for job in records if contains(indexes, job.array_index)])
 
 
-def _too_many(target: _Target, made: int) -> Refusal | None:
+def _too_many(target: _OperationTarget, made: int) -> Refusal | None:
     """What holds for a list of jobs holds for members that become jobs of their own."""
     if made <= MADE_MAX:
         return None
@@ -255,17 +255,17 @@ def _too_many(target: _Target, made: int) -> Refusal | None:
     )
 
 
-def _lazy_state(target: _Target) -> JobState | None:
+def _lazy_state(target: _OperationTarget) -> JobState | None:
     return target.array.state if target.array and target.lazy else None
 
 
-def _made(target: _Target, *, held: bool) -> Iterator[MemberMade]:
+def _made(target: _OperationTarget, *, held: bool) -> Iterator[MemberMade]:
     assert target.array is not None, "only arrays have members"
     for index in indexes_of(target.lazy):
         yield MemberMade(array=target.array.id, index=index, held=held)
 
 
-def _uncancelled(target: _Target) -> list[Spans]:
+def _uncancelled(target: _OperationTarget) -> list[Spans]:
     """Members that were named and were cancelled before they were records."""
     array, named = target.array, target.ref.members
     if array is None or array.members is None or named is None:
@@ -276,7 +276,7 @@ def _uncancelled(target: _Target) -> list[Spans]:
 
 
 def _tenant_fault(
-    state: ClusterState, target: _Target, again: Iterable[Job], uncancelled: Iterable[Spans]
+    state: ClusterState, target: _OperationTarget, again: Iterable[Job], uncancelled: Iterable[Spans]
 ) -> Refusal | None:
     """May so many wait once more? What is live is asked nothing: it waits again as if it had lost its node."""
     ended = [job for job in again if job.is_final]
@@ -287,7 +287,7 @@ def _tenant_fault(
     return TenantRules(state).fault_again([*ended, *((array,) if array else ())], more) if more else None
 
 
-def _unmade(target: _Target, uncancelled: Iterable[Spans]) -> Iterator[JobEvent]:
+def _unmade(target: _OperationTarget, uncancelled: Iterable[Spans]) -> Iterator[JobEvent]:
     for spans in uncancelled:
         for index in indexes_of(spans):
             assert target.array is not None, "only arrays have members"
@@ -306,7 +306,7 @@ def _can_never_be(job: Job, lost: JobFinished) -> Refusal:
     )
 
 
-def _nothing_again(target: _Target) -> Refusal:
+def _nothing_again(target: _OperationTarget) -> Refusal:
     """Why a requeue found nothing to run once more."""
     array, named = target.array, target.ref.members
     if target.whole and array:
@@ -335,7 +335,7 @@ def _nothing_again(target: _Target) -> Refusal:
     )
 
 
-def _ended_with_its_array(target: _Target, array: Job) -> Refusal:
+def _ended_with_its_array(target: _OperationTarget, array: Job) -> Refusal:
     """Such members have no record that could return, and the array's brings back all of them."""
     facts = array.reason.facts if array.reason else {}
     why = f": it waited for {facts['dependency']}, and {facts['why']}" if "dependency" in facts else ""
@@ -367,11 +367,11 @@ def _once_more(job: Job) -> Iterator[JobEvent]:
         yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED)
 
 
-def _what(target: _Target) -> str:
+def _what(target: _OperationTarget) -> str:
     return f"array {target.ref}" if target.whole else f"job {target.ref}"
 
 
-def _ended(state: ClusterState, target: _Target, hint: str) -> Refusal:
+def _ended(state: ClusterState, target: _OperationTarget, hint: str) -> Refusal:
     if target.whole and target.array:
         said = "all members"
     elif count_of(target.ref.members or ()) > 1:

@@ -8,7 +8,7 @@ from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, Job, Task, TaskEnd
 from stoker.brain.domain.label import check_label, parse_taint
-from stoker.brain.domain.node import Inventory, Node, Stray
+from stoker.brain.domain.node import Inventory, Node, OrphanTask
 from stoker.brain.domain.report import TaskPhase, TaskStatus
 from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.units import NEVER, Instant
@@ -30,7 +30,7 @@ from stoker.brain.state.events.node import (
     NodeRegistered,
     NodeResumed,
     NodeReturned,
-    StraysFound,
+    OrphanTasksFound,
 )
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases
@@ -175,10 +175,10 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
     events: list[Event] = []
     for job_id in tuple(state.indexes.on_node.get(node.name, ())):
         events.extend(_compare_job(state, state.jobs[job_id], node.name, there, now))
-    strays = tuple(_strays(state, node.name, there.values()))
+    strays = tuple(_orphans(state, node.name, there.values()))
     events.extend(broken_leases(state, node, (TaskKey(*stray.key) for stray in strays)))
     if strays != node.strays:
-        events.append(StraysFound(node=node.name, strays=strays))
+        events.append(OrphanTasksFound(node=node.name, strays=strays))
     if not node.reachable:
         events.append(NodeReachable(node=node.name))
     elif not node.returned:
@@ -205,11 +205,11 @@ def _held_there(job: Job, node: NodeName) -> tuple[Task, ...]:
     return tuple(task for task in job.attempts[-1].open_tasks if task.placement.node == node)
 
 
-def _strays(state: ClusterState, node: NodeName, statuses: Iterable[TaskStatus]) -> Iterable[Stray]:
+def _orphans(state: ClusterState, node: NodeName, statuses: Iterable[TaskStatus]) -> Iterable[OrphanTask]:
     for status in statuses:
         key = status.key
         if status.phase is not TaskPhase.ENDED and not _is_live(state, key, node):
-            yield Stray(job=key.job, attempt=key.attempt, rank=key.rank, gpus=status.gpus)
+            yield OrphanTask(job=key.job, attempt=key.attempt, rank=key.rank, gpus=status.gpus)
 
 
 def _is_live(state: ClusterState, key: TaskKey, node: NodeName) -> bool:

@@ -12,20 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.job import Attempt, EndCause, TaskEnd
-from stoker.brain.domain.node import Stray
+from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.units import Instant, human_duration
 from stoker.brain.state.admit.node import find_node
 from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import LoseSilent, NodeHeard, NodeSilent
-from stoker.brain.state.events.node import NodeLost, NodeReachable, NodeUnreachable, StraysFound
+from stoker.brain.state.commands import LoseSilent, NodeResponded, NodeSilent
+from stoker.brain.state.events.node import NodeLost, NodeReachable, NodeUnreachable, OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import overdue
 
 Answer = tuple[Event, ...] | Refusal
 
 
-def silent(state: ClusterState, command: NodeSilent, now: Instant) -> Answer:
+def node_silent(state: ClusterState, command: NodeSilent, now: Instant) -> Answer:
     node = find_node(state, command.node)
     if isinstance(node, Refusal):
         return node
@@ -34,14 +34,14 @@ def silent(state: ClusterState, command: NodeSilent, now: Instant) -> Answer:
     return (NodeUnreachable(node=node.name, since=Instant(now - command.silent_ms)),)
 
 
-def heard(state: ClusterState, command: NodeHeard) -> Answer:
+def node_responded(state: ClusterState, command: NodeResponded) -> Answer:
     node = find_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     return () if node.reachable or node.forgotten else (NodeReachable(node=node.name),)
 
 
-def lose(state: ClusterState, command: LoseSilent, now: Instant) -> Answer:
+def lose_silent(state: ClusterState, command: LoseSilent, now: Instant) -> Answer:
     node = find_node(state, command.node)
     if isinstance(node, Refusal):
         return node
@@ -52,7 +52,7 @@ def lose(state: ClusterState, command: LoseSilent, now: Instant) -> Answer:
     strays = (*node.strays, *_unproved(state, over, now))
     events: list[Event] = [
         NodeLost(node=node.name, silent_ms=command.silent_ms),
-        StraysFound(node=node.name, strays=strays),
+        OrphanTasksFound(node=node.name, strays=strays),
     ]
     for job_id, ranks in over.items():
         job = state.jobs[job_id]
@@ -66,9 +66,9 @@ def _said(node: NodeName, silent_ms: int, attempt: Attempt) -> str:
     return f"node {node} was not heard of for {silent}, and after {lease} it ends its work by itself"
 
 
-def _unproved(state: ClusterState, over: Mapping[JobId, Sequence[int]], now: Instant) -> Iterator[Stray]:
+def _unproved(state: ClusterState, over: Mapping[JobId, Sequence[int]], now: Instant) -> Iterator[OrphanTask]:
     for job_id, ranks in over.items():
         attempt = state.jobs[job_id].attempts[-1]
         for rank in ranks:
             gpus = attempt.tasks[rank].placement.gpus
-            yield Stray(job=job_id, attempt=attempt.number, rank=rank, gpus=gpus, settled_at=now)
+            yield OrphanTask(job=job_id, attempt=attempt.number, rank=rank, gpus=gpus, settled_at=now)

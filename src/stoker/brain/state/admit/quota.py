@@ -27,7 +27,7 @@ from stoker.brain.domain.units import human_duration
 from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.admit.where import time_default
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.quota_limits import WHAT, alone
+from stoker.brain.state.quota_limits import WHAT, own_limit_broken
 
 DEMANDS_MAX: Final = 4_096
 """Of different tenants and demands whose answers are remembered; beyond it all are forgotten."""
@@ -84,15 +84,15 @@ class TenantRules:
         return self._full({ended[0].spec.tenant: more}) if ended else None
 
     def _full(self, more: Mapping[TenantName, int]) -> Refusal | None:
-        policy, books = self._state.policy, self._state.indexes.books
+        policy, usage_ledger = self._state.policy, self._state.indexes.usage_ledger
         full = _over(self._state.indexes.pending_count, sum(more.values()), policy.pending_jobs_max, "")
         sums: dict[tuple[TenantName, int], int] = {}
         for name, count in more.items():
-            full = full or _over(books.pending_of(name), count, policy.tenant_pending_jobs_max, name)
+            full = full or _over(usage_ledger.pending_of(name), count, policy.tenant_pending_jobs_max, name)
             for bound in self._state.standing(name).pending:
                 sums[bound] = sums.get(bound, 0) + count
         for (name, most), count in sums.items():
-            full = full or _over(books.pending_of(name), count, most, name)
+            full = full or _over(usage_ledger.pending_of(name), count, most, name)
         return full
 
 
@@ -123,7 +123,7 @@ def _demand_fault(path: Sequence[Tenant], demand: Demand) -> Refusal | None:
     more = needs(demand)
     for tenant in path:
         fault = _unsaid(tenant, demand)
-        over = None if fault else alone(tenant, more)
+        over = None if fault else own_limit_broken(tenant, more)
         if over is not None:
             return refuse(
                 "over_tenant_limit",

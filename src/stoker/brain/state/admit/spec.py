@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.fit import asked, suitable_gpus, tasks_ever
+from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_ever
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import JOBS_AS, USERS
 from stoker.brain.domain.node import ROOT, Inventory, Node
@@ -43,7 +43,7 @@ def admit_specs(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> 
         large = _array_fault(spec, state.policy)
         if large is not None:
             return _at(large, index) if len(specs) > 1 else large
-    tenants, strict = TenantRules(state), state.indexes.makes.strict
+    tenants, strict = TenantRules(state), state.indexes.node_classes.strict
     full = _too_many_conditions(specs, state.policy) or tenants.queue_full(specs)
     if full:
         return full
@@ -295,7 +295,7 @@ def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | Non
 def _account_fault(state: ClusterState, user: str) -> Refusal | None:
     """Is there a node that would run a job of this account? One whose agent isn't root runs all as itself."""
     fault = user_fault(user)
-    if fault or not state.indexes.makes.strict.all:
+    if fault or not state.indexes.node_classes.strict.all:
         return fault
     if not user:
         return refuse(
@@ -348,7 +348,8 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
     if room:
         return refuse(
             "demand_unsatisfiable",
-            f"the gang needs {demand.tasks} tasks of {asked(demand)}; all nodes{which} hold {room} of them together",
+            f"the gang needs {demand.tasks} tasks of {task_demand_text(demand)}; all nodes{which} hold {room} of them "
+            "together",
             f"ask for at most {room} tasks" + (_SHARE if demand.tasks_per_node else ""),
             tasks=demand.tasks,
             tasks_max=room,
@@ -367,8 +368,8 @@ def _too_large(inventories: Sequence[Inventory], demand: Demand, which: str) -> 
         hint = f"spread it over several tasks: `--tasks N --gpus {suitable}` at most per task"
     return refuse(
         "demand_unsatisfiable",
-        f"no node{which} could ever run one task of {asked(demand)}; the largest has {len(largest.gpus)} GPU(s), "
-        f"{largest.cpus} CPU(s) and {largest.memory_mb} MiB memory, and at most {suitable} GPU(s) suit on one node",
+        f"no node{which} could ever run one task of {task_demand_text(demand)}; the largest has {len(largest.gpus)} "
+        f"GPU(s), {largest.cpus} CPU(s) and {largest.memory_mb} MiB memory, and at most {suitable} GPU(s) suit on one node",
         hint,
         gpus=len(largest.gpus),
         suitable_gpus=suitable,

@@ -270,9 +270,9 @@ def _below_use(state: ClusterState, pools: Pools) -> Refusal | None:
     """T7"""
     if not pools.strict:
         return None
-    books = state.indexes.books
+    usage_ledger = state.indexes.usage_ledger
     for job_class, guaranteed in pools.guaranteed(state.indexes.gpus_in_service).items():
-        used = books.used_by_class(job_class).gpus
+        used = usage_ledger.used_by_class(job_class).gpus
         if used > guaranteed:
             return refuse(
                 "share_below_use",

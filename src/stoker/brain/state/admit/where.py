@@ -103,7 +103,7 @@ def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) 
     """Of all nodes that ever registered, those that a job may ever run on (E5), one by one: who has seen enough may
     stop."""
     wanted = replace(selection(state.partitions, where, partition), tolerate=(Toleration(),))
-    for alike in state.indexes.makes.admitted(wanted).alike:
+    for alike in state.indexes.node_classes.admitted(wanted).alike:
         for name in alike.names:
             yield state.nodes[name]
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.array import CancelledMembers, Members, contains, count_of, difference, ids_taken, without
 from stoker.brain.domain.ids import JobId, Principal
-from stoker.brain.domain.job import Attempt, Job, StopOrder, SubmitKey, Task, key_name, lazy_member
+from stoker.brain.domain.job import Attempt, Job, StopRequest, SubmitKey, Task, key_name, lazy_member
 from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, utc_text
@@ -218,7 +218,7 @@ def _task_started(job: Job, event: TaskStarted, at: Instant) -> Job:
 def _stopping(job: Job, event: AttemptStopping, at: Instant, by: Principal) -> Job:
     attempt = _live(job, event.attempt)
     if event.cause is not None:
-        attempt = replace(attempt, stop=StopOrder(cause=event.cause, at=at, by=by))
+        attempt = replace(attempt, stop=StopRequest(cause=event.cause, at=at, by=by))
     return replace(job, state=_moved(job, JobState.STOPPING), attempts=_with_attempt(job, attempt))
 
 

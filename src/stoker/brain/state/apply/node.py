@@ -21,7 +21,7 @@ from stoker.brain.state.events.node import (
     NodeReturned,
     NodeTainted,
     NodeUnreachable,
-    StraysFound,
+    OrphanTasksFound,
 )
 
 
@@ -52,7 +52,7 @@ def apply_node(state: ClusterState, event: NodeEvent, at: Instant) -> None:
             node = replace(node, taints=event.taints, taints_off=event.off)
         case NodeForgotten():
             node = _forgotten(node, at)
-        case StraysFound():
+        case OrphanTasksFound():
             node = replace(node, strays=event.strays)
         case _:
             assert_never(event)

@@ -3,7 +3,7 @@
 import msgspec
 
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.node import Inventory, Stray
+from stoker.brain.domain.node import Inventory, OrphanTask
 from stoker.brain.domain.units import NEVER, Instant
 
 
@@ -70,11 +70,11 @@ class NodeDropped(msgspec.Struct, frozen=True, kw_only=True, tag="node_dropped")
     node: NodeName
 
 
-class StraysFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_found"):
+class OrphanTasksFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_found"):
     """The tasks that run on the node although our ledger says they don't: all of them, so an empty tuple clears."""
 
     node: NodeName
-    strays: tuple[Stray, ...]
+    strays: tuple[OrphanTask, ...]
 
 
 class NodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="node_lost"):
@@ -107,7 +107,7 @@ NodeEvent = (
     | NodeTainted
     | NodeForgotten
     | NodeDropped
-    | StraysFound
+    | OrphanTasksFound
     | NodeLost
     | LeaseBroken
 )

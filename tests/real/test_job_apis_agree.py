@@ -10,7 +10,7 @@ import pytest
 from stoker.adapters.entropy import SystemEntropy
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.token import fresh_token
-from tests.real.job_faces import JOBS, Faces, faces, message_of, problem_from, problem_in
+from tests.real.job_apis import JOBS, JobApis, job_apis, message_of, problem_from, problem_in
 from tests.real.rpc_stage import shows
 
 OWN = ("id", "job_id", "uid", "submitted_at", "status", "message", "reason", "state", "attempts", "started_at")
@@ -79,7 +79,7 @@ BAD: tuple[dict[str, Any], ...] = (
 )
 
 
-async def both(at: Faces, token: str, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+async def both(at: JobApis, token: str, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """What REST and gRPC say to the same job: two jobs as REST shows them, or two problems."""
     reply = await at.rest(token, "POST", JOBS, body)
     if reply.status != 201:
@@ -90,7 +90,7 @@ async def both(at: Faces, token: str, body: Mapping[str, Any]) -> tuple[Mapping[
 
 
 async def test_a_good_body_becomes_the_same_job_by_either_face(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         for body in GOOD:
             rest, rpc = await both(at, at.user, body)
             assert "code" not in rest, rest
@@ -98,7 +98,7 @@ async def test_a_good_body_becomes_the_same_job_by_either_face(tmp_path: Path) -
 
 
 async def test_a_bad_body_is_refused_in_the_same_words_by_either_face(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         taken = []
         for body in BAD:
             rest, rpc = await both(at, at.user, body)
@@ -111,7 +111,7 @@ async def test_a_bad_body_is_refused_in_the_same_words_by_either_face(tmp_path: 
 
 
 async def test_a_bulk_is_refused_whole_and_names_the_job(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         for bad in ({"command": "x", "gpu_count": -1}, {"command": "x", "tenant": "theirs"}, {"command": ""}):
             bodies = [{"command": "true"}, bad]
             rest = problem_in(await at.rest(at.user, "POST", JOBS, {"jobs": bodies}))
@@ -125,7 +125,7 @@ async def test_a_bulk_is_refused_whole_and_names_the_job(tmp_path: Path) -> None
 
 async def test_each_role_may_do_the_same_by_either_face(tmp_path: Path) -> None:
     wrong = fresh_token(SystemEntropy())
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         job = (await at.submit(at.user, pb.NewJob(shell="true", hold=True))).ids[0]
         for token in (at.admin, at.user, at.viewer, at.stranger, at.agent, "", wrong):
             metadata = shows(token)
@@ -152,7 +152,7 @@ def code_and_text(problem: Mapping[str, Any]) -> tuple[str, int, str]:
 
 @pytest.mark.parametrize("job_id", ["", "x", "99", "1_", "1_5", "0", "1_[0-", "99999999999999999999", "1_[0-3]"])
 async def test_an_id_that_names_nothing_is_refused_in_the_same_words(tmp_path: Path, job_id: str) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         await at.submit(at.user, pb.NewJob(shell="true"))
         if job_id:  # REST lists at the empty one
             reply = problem_in(await at.rest(at.user, "GET", f"{JOBS}/{job_id}"))
@@ -178,21 +178,21 @@ async def test_an_id_that_names_nothing_is_refused_in_the_same_words(tmp_path: P
     ids=str,
 )
 async def test_a_list_that_cannot_be_is_refused_in_the_same_words(tmp_path: Path, wanted: dict[str, Any]) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         query = "&".join(f"{name.replace('job_class', 'class')}={value}" for name, value in wanted.items())
         reply = problem_in(await at.rest(at.user, "GET", f"{JOBS}?{query.replace(' ', '%20')}"))
         assert reply == await problem_from(at.list(at.user, **wanted))
 
 
 async def test_a_key_of_one_face_is_not_one_of_the_other(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         await at.rest(at.user, "POST", JOBS, {"command": "true"}, idempotency_key="k")
         problem = await problem_from(at.submit(at.user, pb.NewJob(shell="true"), key="k"))
         assert problem["code"] == "idempotency_key_reused"
 
 
 async def test_a_crowd_of_calls_by_both_faces_gives_each_job_one_id(tmp_path: Path) -> None:
-    async with faces(tmp_path) as at:
+    async with job_apis(tmp_path) as at:
         rpc = [at.submit(at.user, pb.NewJob(shell="true")) for _ in range(100)]
         rest = [at.rest(at.user, "POST", JOBS, {"command": "true"}) for _ in range(100)]
         answers = await asyncio.gather(*rpc)

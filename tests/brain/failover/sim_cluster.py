@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Marker, Member
+from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.failover.timing import DEFAULT, Timing
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Setting:
         return self.timing.lease_s / 4
 
 
-class World:
+class SimCluster:
     """Time, chance, everybody, and who can't reach whom."""
 
     def __init__(self, setting: Setting) -> None:
@@ -124,10 +124,10 @@ class Store:
     """The place of the marker. What is asked happens at one moment, sooner or later; answers may be lost."""
 
     def __init__(self, oracle: "Oracle") -> None:
-        self.marker: Marker | None = None
+        self.marker: LeaseRecord | None = None
         self._oracle = oracle
 
-    def put(self, marker: Marker) -> bool:
+    def put(self, marker: LeaseRecord) -> bool:
         there = self.marker.version if self.marker else 0
         if marker.version == there + 1:
             self._oracle.on_marker(self.marker, marker)
@@ -161,7 +161,7 @@ class Oracle:
     P7  once nothing is wrong any more, somebody leads within the promised time, and soon all are in the set
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimCluster) -> None:
         self.world = world
         self.epochs: list[Epoch] = [Epoch(0)]
         """Of each record, by its number."""
@@ -179,7 +179,7 @@ class Oracle:
         self.epochs.append(epoch)
         return len(self.epochs) - 1
 
-    def on_marker(self, before: Marker | None, marker: Marker) -> None:
+    def on_marker(self, before: LeaseRecord | None, marker: LeaseRecord) -> None:
         taken = before is None or before.epoch != marker.epoch
         if before is not None:
             assert marker.epoch >= before.epoch, "P2 an older epoch in a newer version"

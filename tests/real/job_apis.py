@@ -25,7 +25,7 @@ JOBS: Final = "/api/v1/jobs"
 
 
 @dataclass
-class Faces:
+class JobApis:
     """Tokens: an admin's, a user's and a viewer's of tenant `mine`, a user's of tenant `theirs`, an agent's."""
 
     stage: RpcStage
@@ -60,7 +60,7 @@ class Faces:
 
 
 @asynccontextmanager
-async def faces(folder: Path) -> AsyncIterator[Faces]:
+async def job_apis(folder: Path) -> AsyncIterator[JobApis]:
     """With two nodes of four GPUs, which run nothing."""
     async with rpc_stage(folder, open_to_owner=False) as stage:
         mine, theirs = await stage.tenant("mine"), await stage.tenant("theirs")
@@ -70,7 +70,7 @@ async def faces(folder: Path) -> AsyncIterator[Faces]:
                 boot_id="b", address="a", gpus=gpus, cpus=64, memory_mb=64_000, labels={"zone": "a", "disk": "ssd"}
             )
             await stage.control.sessions.register(Registration(node=NodeName(node), inventory=inventory))
-        yield Faces(
+        yield JobApis(
             stage=stage,
             app=create_app(stage.control),
             stub=JobServiceStub(stage.channel),
