@@ -1,4 +1,4 @@
-"""Does the committed protobuf code say what `proto/` says? Without arguments: make it so.
+"""Generate the protobuf code of `wire/gen` from `proto/`, or check that the committed code is what it would be.
 
 The folder `proto/stoker/v1` is mapped onto `stoker/wire/gen`, so that the generated modules import each other as
 `stoker.wire.gen.X_pb2`; plain `-Iproto` would generate `from stoker.v1 import ...`, which our own package shadows.

@@ -1,4 +1,4 @@
-"""Does `docs/reference` say what the code says? Without arguments: make it so.
+"""Generate the pages of `docs/reference` from the code, or check that the committed pages are what they would be.
 
 Usage: python -m tools.gen_reference [--check]
 """

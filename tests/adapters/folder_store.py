@@ -4,9 +4,9 @@ import json
 import sqlite3
 from pathlib import Path
 
-from stoker.adapters.data_folder.incoming_folder import IncomingFolder
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.adapters.sqlite.incoming_folder import IncomingFolder
 from stoker.adapters.sqlite.truncated_records import truncated_files
 from stoker.brain.domain.ids import Position
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from stoker.adapters.data_folder.incoming_folder import IncomingFolder
+from stoker.adapters.sqlite.incoming_folder import IncomingFolder
 
 HANGS_S = 5.0
 

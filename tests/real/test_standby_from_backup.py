@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.incoming_folder import IncomingFolder
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.adapters.sqlite.incoming_folder import IncomingFolder
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.failover.timing import FAST

@@ -41,8 +41,10 @@ def test_a_module_without_a_docstring_is_caught() -> None:
     assert len(caught(packages_open_with_prose, "src/stoker/control/loop.py", "x = 1")) == 1
 
 
-def test_a_module_needs_only_the_question_it_answers() -> None:
-    assert caught(packages_open_with_prose, "src/stoker/control/loop.py", '"""When does a pass run?"""') == []
+def test_a_module_needs_only_one_sentence() -> None:
+    assert (
+        caught(packages_open_with_prose, "src/stoker/control/loop.py", '"""Passes run when work wakes them."""') == []
+    )
 
 
 def test_a_noun_that_has_another_name_in_another_room_is_caught() -> None:

@@ -17,21 +17,36 @@ def test_a_third_party_import_in_the_brain_is_caught() -> None:
     assert len(caught(the_brain_imports_msgspec_only, BRAIN, "def f():\n    import numpy as np")) == 1
 
 
+def test_numpy_has_one_file_in_the_brain() -> None:
+    assert caught(the_brain_imports_msgspec_only, "src/stoker/brain/engine/fragmentation.py", "import numpy") == []
+    assert len(caught(the_brain_imports_msgspec_only, "src/stoker/brain/engine/fragmentation.py", "import scipy")) == 1
+
+
 def test_msgspec_and_the_standard_library_pass_in_the_brain() -> None:
-    text = "import heapq\nimport msgspec\nfrom stoker.brain.domain import job"
+    text = "import heapq\nimport msgspec\nfrom stoker.brain.domain import job\nfrom .fit import Search"
     assert caught(the_brain_imports_msgspec_only, BRAIN, text) == []
 
 
 @pytest.mark.parametrize(
     "text",
-    ["import asyncio", "from threading import Thread", "import msgspec", "from stoker.agent import ports"],
+    [
+        "import asyncio",
+        "def f():\n    from asyncio import run",
+        "from threading import Thread",
+        "import multiprocessing.pool",
+        "import msgspec",
+        "importlib.import_module('msgspec')",
+        "from stoker.agent import ports",
+        "from stoker.agent.runner_socket import RunnerSocket",
+        "from ..queue import Queue",
+    ],
 )
 def test_the_runner_may_not_lean_on_anything(text: str) -> None:
     assert len(caught(the_runner_stands_alone, "src/stoker/agent/runner/main.py", text)) == 1
 
 
 def test_the_runner_may_use_the_standard_library_and_itself() -> None:
-    text = "import os, selectors\nfrom stoker.agent.runner.protocol import Start"
+    text = "import os, selectors\nfrom stoker.agent.runner.protocol import Start\nfrom . import protocol"
     assert caught(the_runner_stands_alone, "src/stoker/agent/runner/main.py", text) == []
 
 

@@ -5,12 +5,28 @@ import subprocess
 from pathlib import Path
 
 from tools import tidy
-from tools.tidy_rules import calls, names, outside, purity, silence, size, testing
-from tools.tidy_rules.source import Source
+from tools.tidy_rules import (
+    calls,
+    classes,
+    doors,
+    first_lines,
+    names,
+    outside,
+    purity,
+    retired,
+    silence,
+    size,
+    small_files,
+    testing,
+)
+from tools.tidy_rules.source import Import, Source
 
 
 def test_every_rule_of_every_family_is_asked() -> None:
-    families = (calls, names, outside, purity, silence, size, testing)
+    families = (
+        *(calls, classes, doors, first_lines, names, outside),
+        *(purity, retired, silence, size, small_files, testing),
+    )
     rules = {
         rule
         for family in families
@@ -19,6 +35,33 @@ def test_every_rule_of_every_family_is_asked() -> None:
         if not name.startswith("_")
     }
     assert rules == {*tidy.FILE_RULES, *tidy.TREE_RULES}
+
+
+def test_a_rule_that_is_not_yet_asked_is_one_of_the_rules() -> None:
+    assert set(tidy.RULES) >= tidy.NOT_YET
+    assert {*tidy.SWITCHED_ON, *tidy.NOT_YET} == set(tidy.RULES)
+
+
+def test_a_rule_is_asked_by_its_name_even_before_it_is_switched_on() -> None:
+    offence = Source("src/stoker/brain/engine/room.py", '"""Free GPUs of each node."""')
+    (fault,) = tidy.faults([offence], [retired.no_retired_words])
+    assert fault.rule == "retired"
+    assert not list(tidy.faults([offence], [names.packages_open_with_prose]))
+
+
+def test_a_rule_that_nobody_wrote_is_no_clean_tree() -> None:
+    assert tidy.main(["no_such_rule"]) == 2
+
+
+def test_imports_are_found_wherever_and_however_they_are_written() -> None:
+    text = "import a.b\nfrom ..c import d\nfrom . import e\ndef f():\n    importlib.import_module('g.h')\n"
+    assert Source("src/stoker/live/http/jobs.py", text).imports == [
+        Import(1, "a.b"),
+        Import(2, "stoker.live.c", "d"),
+        Import(3, "stoker.live.http", "e"),
+        Import(5, "g.h"),
+    ]
+    assert Source("src/stoker/live/http/__init__.py", "from . import e").imports == [Import(1, "stoker.live.http", "e")]
 
 
 def _answer(rule: object) -> object:

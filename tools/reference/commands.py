@@ -1,4 +1,4 @@
-"""Which commands are there, and what does each take?
+"""The reference page of commands, with the arguments and options of each.
 
 Drawn from the command table itself, in the order in which `--help` shows it.
 """

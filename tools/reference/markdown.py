@@ -1,4 +1,4 @@
-"""How does a table of words become Markdown that renders the same everywhere?"""
+"""Pages and tables as Markdown that renders the same everywhere."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""What can be asked over REST, and what is answered?
+"""The reference page of REST: its operations, their parameters, bodies and responses.
 
 Drawn from the OpenAPI document that the control plane serves; the sentence under each field in the source is the
 sentence in the table.
@@ -105,7 +105,7 @@ def _query_of(parameters: list[Document]) -> type[msgspec.Struct] | None:
 
 
 def undocumented() -> list[str]:
-    """What a program may send and no sentence explains."""
+    """Parameters and fields that a program may send and no sentence explains."""
     asked = [each for methods in _document()["paths"].values() for each in methods.values()]
     queries = [_query_of(each.get("parameters", [])) for each in asked]
     sent = [*filter(None, queries), *(each for name, each in _structs().items() if name.endswith("Body"))]

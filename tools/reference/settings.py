@@ -1,4 +1,4 @@
-"""Which settings do the two daemons read, with which defaults and why those?
+"""The reference page of the settings of both daemons, with each default and its reason.
 
 Drawn from the dataclasses; the sentence under each field in the source is the sentence in the table.
 """

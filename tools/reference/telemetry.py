@@ -1,4 +1,4 @@
-"""Which log lines and metrics does Stoker write, and where?
+"""The reference page of log lines and metrics, with where each is written.
 
 Read from the calls in the source: a name that isn't written out at its call can't be looked up by an operator.
 """

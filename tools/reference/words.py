@@ -1,4 +1,4 @@
-"""Which states, reasons and error codes are there, and what does each mean?"""
+"""The reference pages of states, reasons and error codes, with the meaning of each."""
 
 from stoker.brain.domain.lifecycle import JOB_MOVES, JOB_STATES, JobState, NodeState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for

@@ -1,4 +1,4 @@
-"""Is a clock read, a die thrown, a thread started or a line printed anywhere but in its one home?
+"""Clocks are read, dice thrown, threads started and lines printed only in the one home of each.
 
 Rules 16 and 17 of the house style. The ban is on the name, not only on the call: `default_factory=time.time` reads
 the clock too.

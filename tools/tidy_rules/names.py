@@ -1,4 +1,4 @@
-"""Does every file and folder have a name that says what is in it, and prose that says what isn't?
+"""Files and folders have names that say what is in them, and packages prose that says what isn't.
 
 Rules 3, 4 and 5 of the house style.
 """
@@ -30,12 +30,12 @@ def no_drawer_names(source: Source) -> Iterator[Fault]:
 
 
 def packages_open_with_prose(source: Source) -> Iterator[Fault]:
-    """What lives here, what never does, who may import it."""
+    """The prose of a package says what lives in it, what never does, and who may import it."""
     if not source.is_python or not source.within("src", "tools"):
         return
     prose = ast.get_docstring(source.tree) or ""
     if not prose:
-        yield Fault(source.path, 1, "prose", "no module docstring: begin with the question this file answers")
+        yield Fault(source.path, 1, "prose", "no module docstring: begin with what this file is or does")
     elif source.stem == "__init__" and len(_SENTENCE.findall(prose)) < _SENTENCES_MIN:
         yield Fault(source.path, 1, "prose", "a package says what lives here and what never does: two sentences")
 

@@ -1,4 +1,4 @@
-"""Does the tree name a machine it was written on, or a refusal code that no table explains?
+"""The tree names no machine that it was written on, and no refusal code that no table explains.
 
 Rules 26 and 27 of the house style, and the promise that a clone works anywhere.
 """

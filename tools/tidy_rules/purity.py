@@ -1,4 +1,4 @@
-"""Does the brain import only msgspec, never depend on the order of a set, and handle every case by name?
+"""The brain imports only msgspec, takes no order from a set, and handles every case by name.
 
 Rules 9, 18 and 22 of the house style, and the runner's promise to need nothing but the standard library.
 """
@@ -13,8 +13,11 @@ from tools.tidy_rules.source import Fault, Function, Source
 
 BRAIN: Final = "src/stoker/brain"
 RUNNER: Final = "src/stoker/agent/runner"
+_RUNNER_PACKAGE: Final = RUNNER.removeprefix("src/").replace("/", ".")
 _BRAIN_MAY: Final = ("msgspec", "stoker")
-_RUNNER_MUST_NOT: Final = ("asyncio", "concurrent", "multiprocessing", "threading", "typing_extensions")
+_MAY_BESIDE: Final = {"src/stoker/brain/engine/fragmentation.py": "numpy"}
+"""The one file of the brain that may import one library more."""
+_RUNNER_MUST_NOT: Final = ("_thread", "asyncio", "concurrent", "multiprocessing", "threading")
 _ORDER_FREE: Final = ("sorted", "set", "frozenset", "len", "any", "all", "sum", "min", "max", "Counter")
 _ORDER_BOUND: Final = (
     "list",
@@ -34,29 +37,24 @@ _ORDER_BOUND: Final = (
 def the_brain_imports_msgspec_only(source: Source) -> Iterator[Fault]:
     if not source.is_python or not source.within(BRAIN):
         return
-    for line, name in _imports(source.tree):
-        root = name.partition(".")[0]
-        if root not in _BRAIN_MAY and root not in sys.stdlib_module_names:
-            yield Fault(source.path, line, "brain", f"{root}: the brain imports nothing from outside but msgspec")
+    for imported in source.imports:
+        root = imported.library
+        fine = root in _BRAIN_MAY or root in sys.stdlib_module_names or _MAY_BESIDE.get(source.path) == root
+        if not fine:
+            says = f"{root}: the brain imports nothing from outside but msgspec; compute it with plain lists and ints"
+            yield Fault(source.path, imported.line, "brain", says)
 
 
 def the_runner_stands_alone(source: Source) -> Iterator[Fault]:
     """It lives beside people's jobs on every node: small, and never taken down by a bug elsewhere."""
     if not source.is_python or not source.within(RUNNER):
         return
-    for line, name in _imports(source.tree):
-        root = name.partition(".")[0]
-        ours = name.startswith("stoker.agent.runner")
+    for imported in source.imports:
+        name, root = imported.module, imported.library
+        ours = f"{name}.".startswith(f"{_RUNNER_PACKAGE}.")
         if root in _RUNNER_MUST_NOT or not (ours or root in sys.stdlib_module_names):
-            yield Fault(source.path, line, "runner", f"{name}: the runner uses the standard library only, no threads")
-
-
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.lineno, node.module
+            says = f"{name}: the runner uses the standard library only, without asyncio and threads"
+            yield Fault(source.path, imported.line, "runner", says)
 
 
 def every_closed_match_ends_in_assert_never(source: Source) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""Does everything that silences a check say which one and why, and does every open end have an issue?
+"""A silenced check says which one it is and why, and an open end has an issue.
 
 Rules 29 and 45 of the house style.
 """

@@ -1,4 +1,4 @@
-"""What does a rule look at, and what does it answer with?"""
+"""The files that a rule reads and the faults that it answers with."""
 
 import ast
 import io
@@ -6,13 +6,16 @@ import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
+GENERATED: Final = "src/stoker/wire/gen"
+_IMPORTERS: Final = ("import_module", "__import__")
+
 
 class Fault(NamedTuple):
-    """One offence. `says` names what was found and what to write instead."""
+    """One offence against a rule. `says` names what was found and what to write instead."""
 
     path: str
     line: int
@@ -23,6 +26,18 @@ class Fault(NamedTuple):
         return f"{self.path}:{self.line}: {self.rule}: {self.says}"
 
 
+class Import(NamedTuple):
+    """One imported name: `from MODULE import NAME`; `name` is empty for `import MODULE`."""
+
+    line: int
+    module: str
+    name: str = ""
+
+    @property
+    def library(self) -> str:
+        return self.module.partition(".")[0]
+
+
 class Source:
     """One file of the tree. `path` is relative to the root, with forward slashes."""
 
@@ -31,7 +46,7 @@ class Source:
         self.text = text
 
     def within(self, *places: str) -> bool:
-        """Is this one of these files, or in one of these folders?"""
+        """True for one of these files and for everything in one of these folders."""
         return any(self.path == place or self.path.startswith(place.rstrip("/") + "/") for place in places)
 
     @property
@@ -40,7 +55,7 @@ class Source:
 
     @property
     def is_python(self) -> bool:
-        return self.path.endswith(".py") and not self.within("src/stoker/wire/gen")
+        return self.path.endswith(".py") and not self.within(GENERATED)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -52,6 +67,22 @@ class Source:
         return ast.parse(self.text, self.path)
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree, outermost first."""
+        return list(ast.walk(self.tree))
+
+    @property
+    def module(self) -> str:
+        """The dotted name that the file is imported by, such as `stoker.brain.cycle`; a package's is its folder's."""
+        parts = PurePosixPath(self.path.removeprefix("src/")).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        """Every import of a Python file, wherever it stands; names relative to its package are made absolute."""
+        return list(_imports(self))
+
+    @cached_property
     def comments(self) -> list[tuple[int, str]]:
         """(line, comment) for every comment of a Python file."""
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
@@ -60,6 +91,30 @@ class Source:
     def functions(self) -> Iterator[tuple[str, Function]]:
         """Every function with its dotted name inside the file, outermost first."""
         yield from _functions(self.tree, "")
+
+
+def _imports(source: Source) -> Iterator[Import]:
+    for node in source.nodes:
+        match node:
+            case ast.Import(names=names):
+                yield from (Import(node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(names=names):
+                module = _absolute(source, node)
+                yield from (Import(node.lineno, module, alias.name) for alias in names)
+            case ast.Call(args=[ast.Constant(value=str(module)), *_]) if _imports_by_name(node.func):
+                yield Import(node.lineno, module)
+
+
+def _absolute(source: Source, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    package = source.module.split(".") if source.stem == "__init__" else source.module.split(".")[:-1]
+    above = package[: len(package) - node.level + 1]
+    return ".".join((*above, node.module) if node.module else above)
+
+
+def _imports_by_name(called: ast.expr) -> bool:
+    return getattr(called, "id", getattr(called, "attr", "")) in _IMPORTERS
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
@@ -75,3 +130,19 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
 
 FileRule = Callable[[Source], Iterator[Fault]]
 TreeRule = Callable[[Sequence[Source]], Iterator[Fault]]
+
+
+class Row(NamedTuple):
+    """One row of a list under `tools/`: its line number, its first word and what follows it."""
+
+    line: int
+    key: str
+    rest: str
+
+
+def rows_of(sources: Sequence[Source], path: str) -> list[Row]:
+    """The rows of the list at `path`, in order, without blank lines and comments; none where there is no such file."""
+    text = next((source.text for source in sources if source.path == path), "")
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    parts = ((number, line.partition(" ")) for number, line in lines if line and not line.startswith("#"))
+    return [Row(number, key, rest.strip()) for number, (key, _, rest) in parts]

@@ -1,4 +1,4 @@
-"""Do tests read as sentences, and does none outside `tests/real` wait for real time?
+"""Test names are sentences, and no test outside `tests/real` waits for real time.
 
 Rules 38 and 43 of the house style.
 """

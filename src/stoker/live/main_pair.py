@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from stoker.adapters.data_folder.incoming_folder import IncomingFolder
 from stoker.adapters.data_folder.replica_id import replica_id
 from stoker.adapters.lease_folder.lease import FileLease
 from stoker.adapters.log_store import replica_log_at
 from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.adapters.sqlite.incoming_folder import IncomingFolder
 from stoker.api.http.app import create_app
 from stoker.api.http.responses import problem_response
 from stoker.api.http.server import serve_http

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.data_folder.incoming_folder import IncomingFolder
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.adapters.sqlite.incoming_folder import IncomingFolder
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.invariants import violations
