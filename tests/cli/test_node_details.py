@@ -4,7 +4,7 @@ import pytest
 
 from stoker.brain.domain.lifecycle import NodeState
 from stoker.cli.display.node_details import node_pairs, note_of
-from stoker.wire.rest.node import StrayView
+from stoker.wire.rest.node import OrphanTaskView
 from tests.cli.views import node
 
 
@@ -21,8 +21,8 @@ def test_as_whom_its_jobs_run_is_told(account: str, allow_root: bool, words: str
 
 
 def test_what_is_in_quarantine_is_told_apart_from_what_runs_there_against_our_will() -> None:
-    runs = StrayView(job="5", attempt=1, rank=0, gpus=("a",))
-    waits = StrayView(job="7", attempt=2, rank=1, gpus=("b", "c"), quarantined_since="2026-01-01T00:00:00Z")
+    runs = OrphanTaskView(job="5", attempt=1, rank=0, gpus=("a",))
+    waits = OrphanTaskView(job="7", attempt=2, rank=1, gpus=("b", "c"), quarantined_since="2026-01-01T00:00:00Z")
     shown = node(strays=[runs, waits])
     assert note_of(shown) == "2 GPUs in quarantine; 1 tasks to clear away"
     said = list(node_pairs(shown))

@@ -20,7 +20,7 @@ import click
 
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
-    from stoker.cli.user_settings import UserSettings
+    from stoker.cli.wiring.settings import UserSettings
 
 _TOKEN: Final = "stoker.token"
 _FILE: Final = "stoker.token_file"
@@ -109,9 +109,9 @@ def _read() -> "UserSettings | None":
         status = os.stat(path)
     except OSError:
         return None
-    from stoker.cli.user_settings import read_settings
+    from stoker.cli.wiring.settings import read_user_settings
 
-    kept = read_settings(path)
+    kept = read_user_settings(path)
     if kept.token:
         _must_be_private(path, status)
     return kept

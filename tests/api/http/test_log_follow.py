@@ -234,7 +234,7 @@ async def test_a_stream_that_cannot_go_on_is_broken_off_with_the_reason(plane: P
         reader = Reader(plane)
         node.write(b"half a line")
         await plane.until(lambda: reader.body == b"half a line")
-        plane.control.sessions.tails.close()
+        plane.control.close_streams()
         await plane.until(reader.broken.is_set)
         assert reader.body == b"half a line\n[stoker: this control plane stops [stopping]]\n"
         assert not reader.is_whole

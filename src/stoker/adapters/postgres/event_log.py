@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 
-from stoker.adapters.postgres import log_statements as rows
+from stoker.adapters.postgres import log_statements
 from stoker.adapters.postgres import snapshots as snapshots
 from stoker.adapters.postgres.connection import LOST, RECONNECT_S, SETTLE, PostgresLink, one, whole
 from stoker.adapters.postgres.schema import migrate
@@ -78,7 +78,7 @@ class PostgresLog:
         try:
             await self._link.open()
             await migrate(self._link.writer)
-            self._end, self._floor = await self._link.aside(rows.proved)
+            self._end, self._floor = await self._link.aside(log_statements.proved)
         except psycopg.Error as fault:
             await self.close()
             raise self._link.unreachable(fault) from fault
@@ -115,10 +115,10 @@ class PostgresLog:
     async def _append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         """P1"""
         mark = self._entropy.uid()
-        values = rows.append_values(epoch, position, records, mark=mark, tell=self._shared)
+        values = log_statements.append_values(epoch, position, records, mark=mark, tell=self._shared)
         while True:
             try:
-                done = await self._link.write(lambda db: db.execute(rows.APPEND, values))
+                done = await self._link.write(lambda db: db.execute(log_statements.APPEND, values))
             except psycopg.IntegrityError as fault:
                 raise LogConflict(f"another writer has added records after {position}") from fault
             except LOST as fault:
@@ -149,7 +149,7 @@ class PostgresLog:
 
     async def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
         """L10"""
-        through = await self._link.aside(rows.end)
+        through = await self._link.aside(log_statements.end)
         if self._shared and position > through:
             raise LogTrimmed(f"the log ends at {through}, before {position}: it isn't the one that it was")
         self._end = max(self._end, through)
@@ -159,11 +159,11 @@ class PostgresLog:
                 position = row.position
 
     async def _read(self, position: Position, through: Position) -> list[Stored]:
-        """P4: the next rows. Raises: LogDamaged, LogFailed, LogTrimmed."""
+        """P4: the next log_statements. Raises: LogDamaged, LogFailed, LogTrimmed."""
         try:
-            return await self._link.aside(partial(rows.after, position=position, through=through))
+            return await self._link.aside(partial(log_statements.after, position=position, through=through))
         except RecordDamaged as fault:
-            first = await self._link.aside(rows.first)
+            first = await self._link.aside(log_statements.first)
             if fault.position >= first:
                 raise _damaged(fault) from fault
             trimmed = f"records before {first} were trimmed: follow from there"
@@ -173,7 +173,7 @@ class PostgresLog:
         due = self._clock.mono() + within_s
         while True:
             left_s = max(0.0, due - self._clock.mono())
-            if await self._link.hear(partial(rows.reaches_beyond, position=position), min(left_s, POLL_S)):
+            if await self._link.hear(partial(log_statements.reaches_beyond, position=position), min(left_s, POLL_S)):
                 return True
             if self._clock.mono() >= due:
                 return False
@@ -204,7 +204,7 @@ class PostgresLog:
         kept = await self._link.aside(snapshots.positions)
         if len(kept) == snapshots.KEPT:
             through = Position(min(kept[-1] - self._look_back_max, self._end - 1))
-            while await self._link.aside(partial(rows.trim, through=through, most=TRIM_ROWS)) == TRIM_ROWS:
+            while await self._link.aside(partial(log_statements.trim, through=through, most=TRIM_ROWS)) == TRIM_ROWS:
                 pass
 
     async def close(self) -> None:

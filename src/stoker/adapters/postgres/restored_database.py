@@ -13,7 +13,7 @@ from typing import Final
 import psycopg
 
 from stoker.adapters.data_folder.restored_folder import Beginning
-from stoker.adapters.postgres import log_statements as rows
+from stoker.adapters.postgres import log_statements
 from stoker.adapters.postgres import snapshots as snapshots
 from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, PostgresConnection, PostgresLink
 from stoker.adapters.postgres.schema import migrate
@@ -65,5 +65,5 @@ async def _begin(db: PostgresConnection, beginning: Beginning) -> None:
             )
         )
     await snapshots.save(db, base, beginning.chunks)
-    behind = rows.append_values(beginning.epoch, base, beginning.records, mark=_RESTORED, tell=False)
-    await db.execute(rows.APPEND, behind)
+    behind = log_statements.append_values(beginning.epoch, base, beginning.records, mark=_RESTORED, tell=False)
+    await db.execute(log_statements.APPEND, behind)

@@ -22,7 +22,7 @@ from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_listing import check_tenant
 from stoker.control.queries.job_lookup import record_of
 from stoker.ports import HistoryFailed
-from stoker.wire.rest.audit import AUDIT_MAX, AuditAsked, AuditListView, audit_view
+from stoker.wire.rest.audit import AUDIT_MAX, AuditListQuery, AuditListView, audit_view
 from stoker.wire.status import STATUSES
 from stoker.wire.timestamp import parse_timestamp
 from stoker.wire.versions import API_PREFIX
@@ -38,11 +38,11 @@ _ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED, BACKUP, RESTORE)
 def routes(control: ControlPlane) -> APIRouter:
     router = APIRouter(prefix=API_PREFIX, tags=["audit"])
 
-    @router.get("/audit", **route(json_content(AuditListView), query=AuditAsked, refusals=_REFUSALS))
+    @router.get("/audit", **route(json_content(AuditListView), query=AuditListQuery, refusals=_REFUSALS))
     async def audit(request: Request) -> Response:
         """List what people told the cluster, newest first, and what came of it."""
         require_admin(caller_of(request))
-        asked = query_of(request, AuditAsked)
+        asked = query_of(request, AuditListQuery)
         limit = min(asked.limit, AUDIT_MAX)
         query = await _query(control, asked)
         rows = await newest_rows(control, query, _below(asked.after), limit + 1)
@@ -68,7 +68,7 @@ async def newest_rows(control: ControlPlane, query: AuditQuery, below: int, most
         ) from fault
 
 
-async def _query(control: ControlPlane, asked: AuditAsked) -> AuditQuery:
+async def _query(control: ControlPlane, asked: AuditListQuery) -> AuditQuery:
     now = control.committer.now()
     return AuditQuery(
         since=Instant(parse_timestamp(asked.since, now)) if asked.since else NEVER,

@@ -8,15 +8,14 @@ from starlette.responses import Response
 
 from stoker.api.http.audit import newest_rows
 from stoker.api.http.contract import LOOKUP, json_content, route
-from stoker.api.http.responses import json_response, query_of
+from stoker.api.http.responses import json_response, lookup_own_job_at, query_of
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.job import Job
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_history import story_of
-from stoker.control.queries.job_lookup import lookup_own_job
 from stoker.wire.rest.audit import AUDIT_MAX
-from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
+from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
 from stoker.wire.versions import API_PREFIX
 
 ORDERS_MAX: Final = 2_000
@@ -28,18 +27,18 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.get(
         "/jobs/{job_id}/events",
-        **route(json_content(JobEventsView), path="job_id", query=JobEventsAsked, refusals=(*LOOKUP, "not_allowed")),
+        **route(json_content(JobEventsView), path="job_id", query=JobEventsQuery, refusals=(*LOOKUP, "not_allowed")),
     )
     async def job_events(request: Request) -> Response:
         """Tell what happened to a job, newest last, and who told it what."""
-        asked = query_of(request, JobEventsAsked)
-        job = await lookup_own_job(request, control)
+        asked = query_of(request, JobEventsQuery)
+        job = await lookup_own_job_at(request, control)
         return json_response(await _page(control, job, asked))
 
     return router
 
 
-async def _page(control: ControlPlane, job: Job, asked: JobEventsAsked) -> JobEventsView:
+async def _page(control: ControlPlane, job: Job, asked: JobEventsQuery) -> JobEventsView:
     rows = await newest_rows(control, AuditQuery(job=_ref(job)), 0, ORDERS_MAX + 1)
     story = story_of(job, rows[:ORDERS_MAX][::-1])
     limit = min(asked.limit, AUDIT_MAX)

@@ -8,7 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, KEYED, LIST, LOOKUP, SUBMIT, json_content, keyed, one_of, route
-from stoker.api.http.responses import body_of, caller_of, json_response, names_several, query_of, raw_json
+from stoker.api.http.responses import (
+    body_of,
+    caller_of,
+    json_response,
+    lookup_job_at,
+    query_of,
+    raw_json,
+)
 from stoker.api.http.row_cache import RowCache, drawn
 from stoker.api.http.submit import Submitted, key_of, of_index, spec_for, submitted
 from stoker.brain.domain.access import Caller
@@ -19,7 +26,7 @@ from stoker.control.access import JobVisibility, may_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import job_details, job_details_for, listed_jobs, members_named
 from stoker.control.queries.job_listing import filter_of, page_of, select
-from stoker.control.queries.job_lookup import lookup_job
+from stoker.control.queries.job_lookup import names_several
 from stoker.wire.rest.decode import decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
     ForgottenJobView,
@@ -78,7 +85,7 @@ def routes(control: ControlPlane) -> APIRouter:
         """Show one job, or several members of an array."""
         ref = parse_job_ref(request.path_params["job_id"])
         if not names_several(ref):
-            job = await lookup_job(request, control)
+            job = await lookup_job_at(request, control)
             return json_response(job_view(job_details_for(control, caller_of(request), job)))
         members = listed_jobs(control, members_named(control.committer.state, ref))
         content = b",".join(await drawn(control, members, JobVisibility(control.committer.state, caller_of(request))))

@@ -23,8 +23,8 @@ from stoker.wire.rest.node import (
     FreeView,
     NodeListView,
     NodeView,
+    OrphanTaskView,
     Source,
-    StrayView,
 )
 from stoker.wire.rest.query import NoQuery
 from stoker.wire.versions import API_PREFIX
@@ -113,7 +113,7 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: JobVisibilit
         gpus=gpus_of(state, node, now, sees),
         jobs=[str(job) for job in state.indexes.on_node.get(node.name, ()) if is_seen(state, job, sees)],
         strays=[
-            StrayView(
+            OrphanTaskView(
                 job=str(stray.job),
                 attempt=stray.attempt,
                 rank=stray.rank,

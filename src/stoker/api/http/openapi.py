@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from stoker.api.http.contract import REF
 from stoker.api.http.security import secured
-from stoker.wire.rest.audit import AuditAsked, AuditListView
+from stoker.wire.rest.audit import AuditListQuery, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView, ReadyView
 from stoker.wire.rest.control import ControlView
 from stoker.wire.rest.event import EventView
@@ -27,7 +27,7 @@ from stoker.wire.rest.job import (
     SignalBody,
     WhyView,
 )
-from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
+from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.node import DrainBody, ForgetQuery, LabelsBody, NodeListView, TaintsBody
 from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView
@@ -37,7 +37,7 @@ from stoker.wire.rest.submit import JobsBody
 from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskListView, TaskSubmittedView
 from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantListView
 from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView
-from stoker.wire.rest.usage import UsageAsked, UsageView
+from stoker.wire.rest.usage import UsageReportQuery, UsageView
 
 SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(JobsBody, JobsSubmittedView, ForgottenJobView, JobsView, JobsToldView, SignalBody),
@@ -47,8 +47,8 @@ SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
     *(PartitionListView, NewPartitionBody, PartitionBody),
     *(TenantListView, NewTenantBody, TenantBody, QuotaBody, QuotaView),
     *(TokenListView, NewTokenBody, NewTokenView),
-    *(UsageAsked, UsageView),
-    *(AuditAsked, AuditListView, JobEventsAsked, JobEventsView),
+    *(UsageReportQuery, UsageView),
+    *(AuditListQuery, AuditListView, JobEventsQuery, JobEventsView),
     *(ClusterView, ControlView, HealthView, ReadyView, EventView, Problem),
 )
 """Those that they hold come along."""

@@ -12,18 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node
-from stoker.brain.state.admit.job import find_job
 from stoker.brain.state.admit.node import find_node
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.union import Event
 from stoker.control.access import check_read
 from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.job_lookup import job_named, lookup_job
 from stoker.wire.rest.decode import decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 
@@ -149,16 +148,19 @@ def job_at(request: Request, state: ClusterState) -> Job:
     return job_named(request.path_params["job_id"], state)
 
 
-def job_named(text: str, state: ClusterState) -> Job:
-    """The one that an id names, as above."""
-    ref = parse_job_ref(text)
-    if names_several(ref):
-        hint = f"name one of them, such as `{ref.job}_{ref.members[0][0] if ref.members else 0}`"
-        raise StokerError(refuse("several_jobs", f"{str(ref)[:80]} names several members, and one is wanted", hint))
-    found = find_job(state, ref)
-    if isinstance(found, Refusal):
-        raise StokerError(found)
-    return found
+async def lookup_job_at(request: Request, control: ControlPlane) -> Job:
+    """The job that the path names, also when only the history knows it.
+
+    Raises: as `job_at`, and StokerError `history_unavailable`.
+    """
+    return await lookup_job(request.path_params["job_id"], control)
+
+
+async def lookup_own_job_at(request: Request, control: ControlPlane) -> Job:
+    """The same, for a caller who may see it in full. Raises: the same, and StokerError `not_allowed`."""
+    job = await lookup_job_at(request, control)
+    check_read(control.committer.state, caller_of(request), job)
+    return job
 
 
 def own_job_at(request: Request, control: ControlPlane) -> Job:
@@ -167,10 +169,6 @@ def own_job_at(request: Request, control: ControlPlane) -> Job:
     job = job_at(request, state)
     check_read(state, caller_of(request), job)
     return job
-
-
-def names_several(ref: JobRef) -> bool:
-    return ref.members is not None and count_of(ref.members) > 1
 
 
 def node_at(request: Request, state: ClusterState) -> Node:

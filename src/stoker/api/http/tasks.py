@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, JOB, KEYED, LISTED, LOOKUP, SUBMIT, json_content, keyed, route
 from stoker.api.http.job_operations import OperationResults, carry_out_operation
-from stoker.api.http.responses import body_of, caller_of, json_response, query_of
+from stoker.api.http.responses import body_of, caller_of, json_response, lookup_job_at, query_of
 from stoker.api.http.submit import key_of, submitted
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.allocation import TaskPlacement
@@ -19,7 +19,6 @@ from stoker.control.access import owned
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import job_details, job_details_for
 from stoker.control.queries.job_listing import page_of, select, states_of
-from stoker.control.queries.job_lookup import lookup_job
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.gpu import gpu_id
 from stoker.wire.rest.job import JobDetails
@@ -80,7 +79,7 @@ def routes(control: ControlPlane) -> APIRouter:
     @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=LOOKUP))
     async def show_task(request: Request) -> Response:
         """Show one task."""
-        return json_response(_shown(control, caller_of(request), await lookup_job(request, control)))
+        return json_response(_shown(control, caller_of(request), await lookup_job_at(request, control)))
 
     @router.delete(
         "/tasks/{job_id}", **route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))

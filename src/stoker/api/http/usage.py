@@ -23,8 +23,8 @@ from stoker.ports import HistoryFailed
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.instant import iso
 from stoker.wire.rest.usage import (
-    UsageAsked,
     UsageLineView,
+    UsageReportQuery,
     UsageView,
     cluster_usage_view,
     line_view,
@@ -43,17 +43,17 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.get(
         "/usage",
-        **route(json_content(UsageView), query=UsageAsked, refusals=_REFUSALS),
+        **route(json_content(UsageView), query=UsageReportQuery, refusals=_REFUSALS),
     )
     async def usage(request: Request) -> Response:
         """Sum up what was used, by tenant, user, job or node. A token that is bound to a tenant sees that tenant's use
         and that of those beneath it."""
-        return json_response(await _report(control, caller_of(request), query_of(request, UsageAsked)))
+        return json_response(await _report(control, caller_of(request), query_of(request, UsageReportQuery)))
 
     return router
 
 
-async def _report(control: ControlPlane, caller: Caller, asked: UsageAsked) -> UsageView:
+async def _report(control: ControlPlane, caller: Caller, asked: UsageReportQuery) -> UsageView:
     state, now = control.committer.state, control.committer.now()
     query = _query(asked, now, _among(state, caller, asked))
     try:
@@ -81,12 +81,12 @@ def _lines(report: UsageReport, state: ClusterState, top: TenantName) -> list[Us
     return [tree_line_view(line) for line in as_tree(report.lines, state.tenants, top)]
 
 
-def _top(caller: Caller, asked: UsageAsked) -> TenantName:
+def _top(caller: Caller, asked: UsageReportQuery) -> TenantName:
     """The highest tenant of which all is summed up. Empty = there is none."""
     return TenantName(asked.tenant) or (NO_TENANT if caller.role is Role.ADMIN else caller.tenant)
 
 
-def _among(state: ClusterState, caller: Caller, asked: UsageAsked) -> frozenset[TenantName] | None:
+def _among(state: ClusterState, caller: Caller, asked: UsageReportQuery) -> frozenset[TenantName] | None:
     """The tenants whose use may be shown, and is asked for. None = of all. Raises: StokerError `not_allowed`."""
     wanted = TenantName(asked.tenant)
     if wanted and not may_read(state, caller, wanted):
@@ -99,7 +99,7 @@ def _among(state: ClusterState, caller: Caller, asked: UsageAsked) -> frozenset[
     return JobVisibility(state, caller).tenants()
 
 
-def _query(asked: UsageAsked, now: Instant, among: frozenset[TenantName] | None) -> UsageQuery:
+def _query(asked: UsageReportQuery, now: Instant, among: frozenset[TenantName] | None) -> UsageQuery:
     if asked.tree and asked.what is not UsageBy.TENANT:
         wanted = "left out, or `by` must be tenant: only tenants form a tree"
         raise bad_value("tree", wanted=wanted, got=f"true beside by={asked.by}", kind="parameter")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import LOOKUP, json_content, route
-from stoker.api.http.responses import json_response
+from stoker.api.http.responses import json_response, lookup_own_job_at
 from stoker.brain.domain.array import Spans, contains, indexes_of, member_id
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
@@ -23,7 +23,6 @@ from stoker.brain.state.state_view import StateView
 from stoker.brain.state.view import Bucket
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import job_details
-from stoker.control.queries.job_lookup import lookup_own_job
 from stoker.control.queries.quota import lent_story
 from stoker.wire.rest.job import QueuePlace, WhyView, why_view
 from stoker.wire.versions import API_PREFIX
@@ -36,7 +35,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def why(request: Request) -> Response:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state
-        job = await lookup_own_job(request, control)
+        job = await lookup_own_job_at(request, control)
         now = job_details(control, job)
         place = queue_place(state, job, control.committer.now())
         return json_response(why_view(now, place, lent_story(state, job, now.reason)))

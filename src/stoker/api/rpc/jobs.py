@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from stoker.api.http.audit_actions import audit_action_of
 from stoker.api.http.job_operations import carry_out_operation
-from stoker.api.http.responses import BODY_BYTES_MAX, names_several, too_large
+from stoker.api.http.responses import BODY_BYTES_MAX, too_large
 from stoker.api.http.roles import NOBODY, check_role
 from stoker.api.http.submit import Key, keyed, of_index, spec_for, submitted
 from stoker.api.rpc.callers import Callers, Context
@@ -33,7 +33,7 @@ from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import ListedJobs, job_details, job_details_for, listed_jobs, members_named
 from stoker.control.queries.job_listing import filter_of, page_of, select
-from stoker.control.queries.job_lookup import lookup_job_named
+from stoker.control.queries.job_lookup import lookup_job, names_several
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.gen.job_pb2_grpc import JobServiceServicer
 from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job_body, job_list_query
@@ -159,7 +159,7 @@ class JobService(JobServiceServicer):
     async def _get(self, caller: Caller, request: pb.GetRequest) -> pb.GetResponse:
         control, ref = self._control, parse_job_ref(request.id)
         if not names_several(ref):
-            job = await lookup_job_named(request.id, control)
+            job = await lookup_job(request.id, control)
             return pb.GetResponse(jobs=[_encode(job_details_for(control, caller, job))], total=1)
         state = control.committer.state
         jobs = await self._encoded(listed_jobs(control, members_named(state, ref)), JobVisibility(state, caller))

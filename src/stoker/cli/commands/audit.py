@@ -48,12 +48,12 @@ def audit(form: str, limit: int, since: str | None, until: str | None, **given: 
 
 def _gathered(client: "Client", asked: dict[str, Any], limit: int) -> "AuditListView":
     """Up to `limit` rows as one page, however many pages that takes."""
-    from stoker.wire.rest.audit import AUDIT_MAX, AuditAsked, AuditListView
+    from stoker.wire.rest.audit import AUDIT_MAX, AuditListQuery, AuditListView
 
     rows: list[AuditRowView] = []
     after: str | None = ""
     while after is not None and len(rows) < limit:
-        page = client.audit(AuditAsked(**asked, limit=min(AUDIT_MAX, limit - len(rows)), after=after))
+        page = client.audit(AuditListQuery(**asked, limit=min(AUDIT_MAX, limit - len(rows)), after=after))
         rows += page.rows
         after = page.next
     return AuditListView(rows=rows, limit=limit, next=after)

@@ -106,8 +106,8 @@ def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool,
 
 def _named_by(config: Path) -> tuple[Path, str]:
     """Data folder and store.url of a control plane. Raises: StokerError `bad_settings` or `which_daemon`."""
-    from stoker.adapters.settings.loader import load
     from stoker.agent.settings import AgentSettings
+    from stoker.cli.wiring.settings import load
     from stoker.live.settings.control import ControlSettings
 
     settings = load(ControlSettings, config, os.environ, {}, others=(AgentSettings,)).value

@@ -38,10 +38,10 @@ def control(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> 
     """
     if ctx.invoked_subcommand is not None:
         return
-    from stoker.adapters.settings.loader import load
     from stoker.agent.settings import AgentSettings
     from stoker.cli.quiet_grpc import quiet_grpc
     from stoker.cli.until_signal import run_until_signal
+    from stoker.cli.wiring.settings import load
     from stoker.live.settings.control import ControlSettings
 
     quiet_grpc()

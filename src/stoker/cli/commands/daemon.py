@@ -32,10 +32,10 @@ def agent(path: Path | None, flags: dict[str, object]) -> None:
       stoker agent -c agent.yaml
     """
     quiet_grpc()
-    from stoker.adapters.settings.loader import load
     from stoker.agent.main import run_agent
     from stoker.agent.settings import AgentSettings
     from stoker.cli.until_signal import run_until_signal
+    from stoker.cli.wiring.settings import load
     from stoker.live.settings.control import ControlSettings
 
     settings = load(AgentSettings, path, os.environ, flags, others=(ControlSettings,)).value

@@ -100,8 +100,8 @@ def _shown(form: str, findings: "Iterable[Finding]") -> "Iterator[Finding]":
 
 def _print_settings(form: str, path: Path | None, daemon: str, flags: dict[str, object]) -> None:
     """Raises: StokerError `bad_settings`."""
-    from stoker.adapters.settings.loader import told
     from stoker.cli.doctor.effective import one_line, read, rows
+    from stoker.cli.wiring.settings import told
 
     seen = told(read(daemon, path, os.environ, flags))
     columns: list[Column[Effective]] = [

@@ -40,12 +40,12 @@ def _whole(client: "Client", job_id: str) -> "JobEventsView":
     from msgspec.structs import replace
 
     from stoker.wire.rest.audit import AUDIT_MAX
-    from stoker.wire.rest.job_event import JobEventsAsked
+    from stoker.wire.rest.job_event import JobEventsQuery
 
-    story = client.job_events(job_id, JobEventsAsked(limit=AUDIT_MAX))
+    story = client.job_events(job_id, JobEventsQuery(limit=AUDIT_MAX))
     page = story
     while page.next is not None:
-        page = client.job_events(job_id, JobEventsAsked(limit=AUDIT_MAX, after=int(page.next)))
+        page = client.job_events(job_id, JobEventsQuery(limit=AUDIT_MAX, after=int(page.next)))
         story = replace(story, events=[*story.events, *page.events], total=page.total, next=page.next)
     return story
 

@@ -45,13 +45,13 @@ def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each 
       stoker usage --from 2026-11-01 --to 2026-12-01 --by job --tenant vision --json
     """
     from stoker.cli.local_zone import timestamp
-    from stoker.wire.rest.usage import FROM_DEFAULT, TO_DEFAULT, UsageAsked
+    from stoker.wire.rest.usage import FROM_DEFAULT, TO_DEFAULT, UsageReportQuery
 
     if given["tree"] and given["by"] != "tenant":
         raise click.UsageError(
             f"--tree goes with --by tenant, and not with --by {given['by']}: only tenants form a tree"
         )
-    asked = UsageAsked(
+    asked = UsageReportQuery(
         since=timestamp(given["since"]) if given["since"] else FROM_DEFAULT,
         to=timestamp(given["to"]) if given["to"] else TO_DEFAULT,
         by=given["by"],

@@ -35,7 +35,7 @@ from stoker.cli.top.picture import (
     rule_title,
     summary_line,
 )
-from stoker.cli.top.rows import Line, Rows
+from stoker.cli.top.row_list import Line, Rows
 from stoker.wire.client.async_client import AsyncClient
 from stoker.wire.rest.job import JobView
 

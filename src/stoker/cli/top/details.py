@@ -14,7 +14,7 @@ from textual.events import Key
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from stoker.cli.top.rows import Line
+from stoker.cli.top.row_list import Line
 
 
 class Page(Screen[None]):

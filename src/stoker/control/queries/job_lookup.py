@@ -1,27 +1,40 @@
-"""Which job does a path name, also once the state has forgotten it?
+"""Find the job that an id names, in the state or in the history.
 
 What still lives is in the state; only what the state says it has forgotten is looked for in the history.
 """
 
-from starlette.requests import Request
-
-from stoker.api.http.responses import caller_of, job_named
-from stoker.brain.domain.array import JobRef, contains, member_id, parse_job_ref
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.array import JobRef, contains, count_of, member_id, parse_job_ref
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, lazy_member
-from stoker.control.access import check_read
+from stoker.brain.state.admit.job import find_job
+from stoker.brain.state.cluster import ClusterState
 from stoker.control.control_plane import ControlPlane
 from stoker.ports import HistoryFailed
 
 
-async def lookup_job(request: Request, control: ControlPlane) -> Job:
-    """As `job_at`, and what the history knows. Raises: the same, and `history_unavailable`."""
-    return await lookup_job_named(request.path_params["job_id"], control)
+def job_named(text: str, state: ClusterState) -> Job:
+    """The job or the one member that an id names, among those in the state.
+
+    Raises: StokerError `bad_job_id`, `several_jobs`, `job_unknown`, `job_forgotten` or `member_unknown`.
+    """
+    ref = parse_job_ref(text)
+    if names_several(ref):
+        hint = f"name one of them, such as `{ref.job}_{ref.members[0][0] if ref.members else 0}`"
+        raise StokerError(refuse("several_jobs", f"{str(ref)[:80]} names several members, and one is wanted", hint))
+    found = find_job(state, ref)
+    if isinstance(found, Refusal):
+        raise StokerError(found)
+    return found
 
 
-async def lookup_job_named(text: str, control: ControlPlane) -> Job:
-    """As `job_named`, and what the history knows."""
+def names_several(ref: JobRef) -> bool:
+    """Whether an id names more than one member of an array."""
+    return ref.members is not None and count_of(ref.members) > 1
+
+
+async def lookup_job(text: str, control: ControlPlane) -> Job:
+    """As `job_named`, and also what only the history knows. Raises: the same, and StokerError `history_unavailable`."""
     try:
         return job_named(text, control.committer.state)
     except StokerError as fault:
@@ -31,13 +44,6 @@ async def lookup_job_named(text: str, control: ControlPlane) -> Job:
         if found is None:
             raise
         return found
-
-
-async def lookup_own_job(request: Request, control: ControlPlane) -> Job:
-    """The same, for one who may see it in full. Raises: the same, and `not_allowed`."""
-    job = await lookup_job(request, control)
-    check_read(control.committer.state, caller_of(request), job)
-    return job
 
 
 async def record_of(control: ControlPlane, job: JobId) -> Job | None:

@@ -34,12 +34,12 @@ from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.audit import AuditAsked, AuditListView
-    from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
+    from stoker.wire.rest.audit import AuditListQuery, AuditListView
+    from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
     from stoker.wire.rest.quota import QuotaBody, QuotaView
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
-    from stoker.wire.rest.usage import UsageAsked, UsageView
+    from stoker.wire.rest.usage import UsageReportQuery, UsageView
 
 __all__ = [
     "DEFAULT_SERVER",
@@ -133,7 +133,7 @@ class AsyncClient:
     async def why(self, job_id: str) -> WhyView:
         return await self._ask(endpoints.why(job_id))
 
-    async def job_events(self, job_id: str, query: JobEventsAsked | None = None) -> JobEventsView:
+    async def job_events(self, job_id: str, query: JobEventsQuery | None = None) -> JobEventsView:
         return await self._ask(endpoints.job_events(job_id, query))
 
     async def wait(self, job_id: str, *, at_most_s: float = float("inf")) -> JobView:
@@ -223,10 +223,10 @@ class AsyncClient:
     async def gpus(self) -> GpuListView:
         return await self._ask(endpoints.gpus())
 
-    async def usage(self, query: UsageAsked | None = None) -> UsageView:
+    async def usage(self, query: UsageReportQuery | None = None) -> UsageView:
         return await self._ask(endpoints.usage(query))
 
-    async def audit(self, query: AuditAsked | None = None) -> AuditListView:
+    async def audit(self, query: AuditListQuery | None = None) -> AuditListView:
         return await self._ask(endpoints.audit(query))
 
     async def status(self) -> ClusterView:

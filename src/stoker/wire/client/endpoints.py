@@ -38,12 +38,12 @@ from stoker.wire.versions import API_PREFIX
 
 # What few commands need is imported where it is asked for: it would cost the others ten milliseconds.
 if TYPE_CHECKING:
-    from stoker.wire.rest.audit import AuditAsked, AuditListView
-    from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
+    from stoker.wire.rest.audit import AuditListQuery, AuditListView
+    from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
     from stoker.wire.rest.quota import QuotaBody, QuotaView
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
-    from stoker.wire.rest.usage import UsageAsked, UsageView
+    from stoker.wire.rest.usage import UsageReportQuery, UsageView
 
 Answer = TypeVar("Answer", covariant=True)
 View = TypeVar("View", bound=msgspec.Struct)
@@ -177,7 +177,7 @@ def why(job_id: str) -> ApiCall[WhyView]:
     return _read(WhyView, f"/jobs/{_word(job_id)}/why")
 
 
-def job_events(job_id: str, query: JobEventsAsked | None) -> ApiCall[JobEventsView]:
+def job_events(job_id: str, query: JobEventsQuery | None) -> ApiCall[JobEventsView]:
     from stoker.wire.rest.job_event import JobEventsView
 
     return _read(JobEventsView, f"/jobs/{_word(job_id)}/events{_query(query)}")
@@ -305,13 +305,13 @@ def gpus() -> ApiCall[GpuListView]:
     return _read(GpuListView, "/gpus")
 
 
-def usage(query: UsageAsked | None) -> ApiCall[UsageView]:
+def usage(query: UsageReportQuery | None) -> ApiCall[UsageView]:
     from stoker.wire.rest.usage import UsageView
 
     return _read(UsageView, "/usage" + _query(query))
 
 
-def audit(query: AuditAsked | None) -> ApiCall[AuditListView]:
+def audit(query: AuditListQuery | None) -> ApiCall[AuditListView]:
     from stoker.wire.rest.audit import AuditListView
 
     return _read(AuditListView, "/audit" + _query(query))

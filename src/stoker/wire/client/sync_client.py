@@ -36,12 +36,12 @@ from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.audit import AuditAsked, AuditListView
-    from stoker.wire.rest.job_event import JobEventsAsked, JobEventsView
+    from stoker.wire.rest.audit import AuditListQuery, AuditListView
+    from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
     from stoker.wire.rest.quota import QuotaBody, QuotaView
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
-    from stoker.wire.rest.usage import UsageAsked, UsageView
+    from stoker.wire.rest.usage import UsageReportQuery, UsageView
 
 __all__ = [
     "DEFAULT_SERVER",
@@ -189,7 +189,7 @@ class Client:
         """Say what keeps a job from running, and where in the queue it is, or what ended it."""
         return self._ask(endpoints.why(job_id))
 
-    def job_events(self, job_id: str, query: JobEventsAsked | None = None) -> JobEventsView:
+    def job_events(self, job_id: str, query: JobEventsQuery | None = None) -> JobEventsView:
         """Tell what happened to a job, newest last, and who told it what."""
         return self._ask(endpoints.job_events(job_id, query))
 
@@ -319,11 +319,11 @@ class Client:
         """List the GPUs of every node, and who holds them."""
         return self._ask(endpoints.gpus())
 
-    def usage(self, query: UsageAsked | None = None) -> UsageView:
+    def usage(self, query: UsageReportQuery | None = None) -> UsageView:
         """Sum up what was used, by tenant, user, job or node; the last seven days unless the query says otherwise."""
         return self._ask(endpoints.usage(query))
 
-    def audit(self, query: AuditAsked | None = None) -> AuditListView:
+    def audit(self, query: AuditListQuery | None = None) -> AuditListView:
         """List what people told the cluster, newest first. Raises: StokerError `not_allowed` but for admins."""
         return self._ask(endpoints.audit(query))
 

@@ -12,7 +12,7 @@ AUDIT_DEFAULT = 100
 AUDIT_MAX = 1000
 
 
-class AuditAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AuditListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which rows are wanted. Newest first; `after` is the `next` of the page before."""
 
     since: str = ""

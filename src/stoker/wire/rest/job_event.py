@@ -10,7 +10,7 @@ from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.instant import iso
 
 
-class JobEventsAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobEventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which part of the story is wanted. Newest last; `after` is the number of the last one seen."""
 
     limit: Limit = AUDIT_DEFAULT

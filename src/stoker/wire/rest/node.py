@@ -22,7 +22,7 @@ class FreeView(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
 
 
-class StrayView(msgspec.Struct, frozen=True, kw_only=True):
+class OrphanTaskView(msgspec.Struct, frozen=True, kw_only=True):
     """A task that runs there although it shouldn't, or of which the node hasn't said yet that it doesn't. It is told to
     stop; its GPUs are kept out of use until then."""
 
@@ -51,7 +51,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     free: FreeView
     gpus: list[GpuView]
     jobs: list[str]
-    strays: list[StrayView]
+    strays: list[OrphanTaskView]
     labels: dict[str, str]
     """Every label that a selector may ask for."""
     labels_by: dict[str, Source] = {}

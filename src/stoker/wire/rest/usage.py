@@ -17,7 +17,7 @@ _DIGITS: Final = 3
 _By = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [each.value for each in UsageBy]})]
 
 
-class UsageAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"since": "from"}):
+class UsageReportQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"since": "from"}):
     """A span and what to have a line for. Moments are `now`, `7d` ago, a date, or ISO 8601 (UTC without a zone)."""
 
     since: str = FROM_DEFAULT

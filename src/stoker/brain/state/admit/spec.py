@@ -369,7 +369,8 @@ def _too_large(inventories: Sequence[Inventory], demand: Demand, which: str) -> 
     return refuse(
         "demand_unsatisfiable",
         f"no node{which} could ever run one task of {task_demand_text(demand)}; the largest has {len(largest.gpus)} "
-        f"GPU(s), {largest.cpus} CPU(s) and {largest.memory_mb} MiB memory, and at most {suitable} GPU(s) suit on one node",
+        f"GPU(s), {largest.cpus} CPU(s) and {largest.memory_mb} MiB memory, and at most {suitable} GPU(s) suit on one "
+        "node",
         hint,
         gpus=len(largest.gpus),
         suitable_gpus=suitable,

@@ -1,0 +1,23 @@
+"""Settings as the command line reads them: a daemon's file with the environment and flags, and a person's own file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.adapters.settings.loader import load, told
+
+__all__ = ["UserSettings", "load", "read_user_settings", "told"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSettings:
+    """The keys of `~/.config/stoker/config.yaml`, which hold for all commands."""
+
+    server: str = ""
+    """Which control plane to ask; commas between several. Empty = http://127.0.0.1:8080."""
+    token: str = ""
+    """What to show it. Empty = nothing."""
+
+
+def read_user_settings(path: str) -> UserSettings:
+    """Read a person's settings file. Raises: StokerError `bad_settings`."""
+    return load(UserSettings, Path(path), {}, {}).value
