@@ -53,6 +53,22 @@ def left_as_it_was(terminal: Terminal) -> bool:
     return back and terminal.cursor_shown and terminal.line_settings == terminal.settings_before
 
 
+def test_without_its_library_one_refusal_names_the_extra_to_install(tmp_path: Path) -> None:
+    """A module of that name that can't be imported stands before the real one, as if none were installed."""
+    stub = tmp_path / "stub"
+    stub.mkdir()
+    (stub / "textual.py").write_text("raise ModuleNotFoundError(\"No module named 'textual'\", name='textual')\n")
+    env = environment(tmp_path)
+    env["PYTHONPATH"] = f"{stub}:{env['PYTHONPATH']}"
+    with Terminal(stoker("top"), env, columns=160) as terminal:
+        assert terminal.end() == 1
+        said = [line for line in terminal.lines if line]
+    assert said == [
+        "error: `stoker top` draws with the library textual, which is not installed [extra_missing]",
+        "hint: install it: pip install 'stoker[top]'. `stoker list --watch` shows the queue without it",
+    ]
+
+
 def test_at_80_by_24_head_nodes_and_queue_are_seen_and_nothing_is_folded(
     up: UpProcess, jobs: list[str], tmp_path: Path
 ) -> None:

@@ -257,6 +257,7 @@ STATUSES: Final[dict[str, Status]] = {
     "cannot_listen": _local("The address can't be listened on"),
     "assertions_off": _local("Python runs without assertions", EXIT_USAGE),
     "part_died": _local("An essential part of the control plane ended"),
+    "extra_missing": _local("An optional part of Stoker is not installed"),
     "demo_stuck": _local("The demo did not go on"),
 }
 """Codes are stable and public. Add rows; never change what one means."""

@@ -1,11 +1,14 @@
-"""`stoker top`: watch the cluster and act on it."""
+"""Command `stoker top`: the full-screen live view of the cluster, which needs the extra `stoker[top]`."""
 
 import sys
+from typing import Final
 
 import click
 
 from stoker.cli.display.terminal import is_dumb
 from stoker.cli.server import server_option, servers_of, token_of
+
+_LIBRARY: Final = "textual"
 
 
 @click.command()
@@ -27,6 +30,14 @@ def top(ctx: click.Context) -> None:
             "`stoker top` draws on a terminal, and this isn't one that can be drawn on.\n"
             "`stoker list --watch` shows the queue anywhere, also into a pipe."
         )
-    from stoker.cli.top.app import run_top
+    try:
+        from stoker.cli.top.app import run_top
+    except ModuleNotFoundError as fault:
+        if fault.name != _LIBRARY:
+            raise
+        from stoker.brain.domain.errors import StokerError, refuse
 
+        message = f"`stoker top` draws with the library {_LIBRARY}, which is not installed"
+        hint = "install it: pip install 'stoker[top]'. `stoker list --watch` shows the queue without it"
+        raise StokerError(refuse("extra_missing", message, hint)) from fault
     ctx.exit(run_top(servers_of(ctx), token_of(ctx)))
