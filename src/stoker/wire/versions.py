@@ -6,8 +6,8 @@ The path prefix names the REST contract: fields are added under it, never rename
 from typing import Final
 
 from stoker import __version__
+from stoker.wire.endpoints import API_PREFIX as API_PREFIX
 
 PRODUCT: Final = __version__
-API_PREFIX: Final = "/api/v1"
 USER_AGENT: Final = f"stoker/{PRODUCT}"
 SERVER: Final = f"stoker/{PRODUCT}"

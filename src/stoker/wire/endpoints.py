@@ -1,0 +1,230 @@
+"""Table of every REST endpoint: method, path, query, body and answer, each stated once.
+
+A route of `stoker.api.http` takes from its row the method, the path, the HTTP status and the shapes, and adds a handler
+and the codes of its refusals. A method of the Python client has its row's name in lower case: it fills in the path, the
+query and the body, and decodes the answer as the row says. A test compares the rows with the routes of the running
+application, and another one with the methods of the client, each both ways.
+
+Shapes are named by functions, so that a command loads only the shapes of the endpoints that it calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
+
+from stoker.wire import rest
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+API_PREFIX: Final = "/api/v1"
+"""The REST contract. Fields are added under it, never renamed or given a new meaning."""
+JSON: Final = "application/json"
+
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Endpoint(NamedTuple, Generic[Answer]):
+    """One HTTP method at one path, with the shapes that it takes and gives."""
+
+    method: Literal["GET", "POST", "PUT", "DELETE"]
+    path: str
+    """As in the OpenAPI document, with parameters in braces."""
+    answer: Callable[[], type[Answer]]
+    """Shape of the answer; `bytes` where `media_type` is not JSON."""
+    body: Callable[[], type[Struct]] | None = None
+    """None = no body is sent."""
+    query: Callable[[], type[Struct]] | None = None
+    """None = parameters are not looked at."""
+    other_answers: Callable[[], tuple[type[Struct], ...]] = tuple
+    """Shapes that the answer has instead where several jobs are named, or one that is forgotten."""
+    other_bodies: Callable[[], tuple[type[Struct], ...]] = tuple
+    """Shapes that the body may have instead."""
+    media_type: str = JSON
+    """Of the answer."""
+    status: int = 200
+    """HTTP status of success."""
+    keyed: bool = False
+    """Whether an idempotency key may be sent."""
+    repeatable: bool = True
+    """Whether a client may send the request again when its answer was lost: twice has the effect of once."""
+    done_code: str = ""
+    """Code with which a repeat is refused where the first request was carried out. Empty = a repeat is not refused."""
+
+    @property
+    def answers(self) -> tuple[type[object], ...]:
+        """Every shape that the answer may have."""
+        return (self.answer(), *self.other_answers())
+
+    @property
+    def bodies(self) -> tuple[type[Struct], ...]:
+        """Every shape that the body may have; empty where none is sent."""
+        return () if self.body is None else (self.body(), *self.other_bodies())
+
+
+def _no_query() -> type[Struct]:
+    return rest.query.NoQuery
+
+
+def _jobs_told() -> tuple[type[Struct], ...]:
+    return (rest.job.JobsToldView,)
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+SUBMIT: Final = Endpoint(
+    "POST",
+    "/api/v1/jobs",
+    lambda: rest.job.JobView,
+    body=lambda: rest.submit.JobBody,
+    other_answers=lambda: (rest.job.JobsSubmittedView, rest.job.ForgottenJobView),
+    other_bodies=lambda: (rest.submit.JobsBody,),
+    status=201,
+    keyed=True,
+)
+JOBS: Final = Endpoint("GET", "/api/v1/jobs", lambda: rest.job.JobListView, query=lambda: rest.job.JobListQuery)
+JOB: Final = Endpoint(
+    "GET", "/api/v1/jobs/{job_id}", lambda: rest.job.JobView, other_answers=lambda: (rest.job.JobsView,)
+)
+CANCEL: Final = Endpoint(
+    "DELETE", "/api/v1/jobs/{job_id}", lambda: rest.job.JobView, other_answers=_jobs_told, done_code="job_ended"
+)
+HOLD: Final = Endpoint("POST", "/api/v1/jobs/{job_id}/hold", lambda: rest.job.JobView, other_answers=_jobs_told)
+RELEASE: Final = Endpoint(
+    "POST", "/api/v1/jobs/{job_id}/release", lambda: rest.job.JobView, other_answers=_jobs_told, done_code="not_held"
+)
+REQUEUE: Final = Endpoint(
+    "POST", "/api/v1/jobs/{job_id}/requeue", lambda: rest.job.JobView, other_answers=_jobs_told, repeatable=False
+)
+"""A repeat would stop what the first one started."""
+SIGNAL: Final = Endpoint(
+    "POST",
+    "/api/v1/jobs/{job_id}/signal",
+    lambda: rest.job.JobView,
+    body=lambda: rest.job.SignalBody,
+    other_answers=_jobs_told,
+    repeatable=False,
+)
+"""A repeat would send the signal a second time."""
+WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.job.WhyView)
+JOB_EVENTS: Final = Endpoint(
+    "GET",
+    "/api/v1/jobs/{job_id}/events",
+    lambda: rest.job_event.JobEventsView,
+    query=lambda: rest.job_event.JobEventsQuery,
+)
+LOGS: Final = Endpoint(
+    "GET", "/api/v1/jobs/{job_id}/logs", lambda: bytes, query=lambda: rest.log.LogQuery, media_type="text/plain"
+)
+
+# -- jobs in the dgpu dialect ------------------------------------------------------------------------------------------
+
+SUBMIT_TASK: Final = Endpoint(
+    "POST",
+    "/api/v1/tasks",
+    lambda: rest.task.TaskSubmittedView,
+    body=lambda: rest.task.TaskBody,
+    status=201,
+    keyed=True,
+)
+TASKS: Final = Endpoint("GET", "/api/v1/tasks", lambda: rest.task.TaskListView, query=lambda: rest.task.TaskListQuery)
+TASK: Final = Endpoint("GET", "/api/v1/tasks/{job_id}", lambda: rest.task.TaskView)
+CANCEL_TASK: Final = Endpoint("DELETE", "/api/v1/tasks/{job_id}", lambda: rest.task.MessageView, done_code="job_ended")
+
+# -- GPUs, nodes, partitions -------------------------------------------------------------------------------------------
+
+GPUS: Final = Endpoint("GET", "/api/v1/gpus", lambda: rest.gpu.GpuListView, query=_no_query)
+NODES: Final = Endpoint("GET", "/api/v1/nodes", lambda: rest.node.NodeListView, query=_no_query)
+NODE: Final = Endpoint("GET", "/api/v1/nodes/{name}", lambda: rest.node.NodeView)
+DRAIN: Final = Endpoint(
+    "POST", "/api/v1/nodes/{name}/drain", lambda: rest.node.NodeView, body=lambda: rest.node.DrainBody
+)
+RESUME: Final = Endpoint("POST", "/api/v1/nodes/{name}/resume", lambda: rest.node.NodeView)
+FORGET: Final = Endpoint(
+    "DELETE",
+    "/api/v1/nodes/{name}",
+    lambda: rest.node.NodeView,
+    query=lambda: rest.node.ForgetQuery,
+    repeatable=False,
+)
+LABEL: Final = Endpoint(
+    "POST", "/api/v1/nodes/{name}/labels", lambda: rest.node.NodeView, body=lambda: rest.node.LabelsBody
+)
+TAINT: Final = Endpoint(
+    "POST", "/api/v1/nodes/{name}/taints", lambda: rest.node.NodeView, body=lambda: rest.node.TaintsBody
+)
+PARTITIONS: Final = Endpoint("GET", "/api/v1/partitions", lambda: rest.partition.PartitionListView, query=_no_query)
+CREATE_PARTITION: Final = Endpoint(
+    "POST",
+    "/api/v1/partitions",
+    lambda: rest.partition.PartitionView,
+    body=lambda: rest.partition.NewPartitionBody,
+    status=201,
+    repeatable=False,
+)
+PARTITION: Final = Endpoint("GET", "/api/v1/partitions/{name}", lambda: rest.partition.PartitionView)
+PUT_PARTITION: Final = Endpoint(
+    "PUT",
+    "/api/v1/partitions/{name}",
+    lambda: rest.partition.PartitionView,
+    body=lambda: rest.partition.PartitionBody,
+)
+DELETE_PARTITION: Final = Endpoint(
+    "DELETE", "/api/v1/partitions/{name}", lambda: rest.partition.PartitionView, repeatable=False
+)
+
+# -- tenants, quota, tokens --------------------------------------------------------------------------------------------
+
+TENANTS: Final = Endpoint("GET", "/api/v1/tenants", lambda: rest.tenant.TenantListView, query=_no_query)
+CREATE_TENANT: Final = Endpoint(
+    "POST",
+    "/api/v1/tenants",
+    lambda: rest.tenant.TenantView,
+    body=lambda: rest.tenant.NewTenantBody,
+    status=201,
+    repeatable=False,
+)
+TENANT: Final = Endpoint("GET", "/api/v1/tenants/{name}", lambda: rest.tenant.TenantView)
+CHANGE_TENANT: Final = Endpoint(
+    "PUT", "/api/v1/tenants/{name}", lambda: rest.tenant.TenantView, body=lambda: rest.tenant.TenantBody
+)
+DELETE_TENANT: Final = Endpoint("DELETE", "/api/v1/tenants/{name}", lambda: rest.tenant.TenantView, repeatable=False)
+QUOTA: Final = Endpoint("GET", "/api/v1/quota", lambda: rest.quota.QuotaView, query=_no_query)
+SET_QUOTA: Final = Endpoint("PUT", "/api/v1/quota", lambda: rest.quota.QuotaView, body=lambda: rest.quota.QuotaBody)
+TOKENS: Final = Endpoint("GET", "/api/v1/tokens", lambda: rest.token.TokenListView, query=_no_query)
+CREATE_TOKEN: Final = Endpoint(
+    "POST",
+    "/api/v1/tokens",
+    lambda: rest.token.NewTokenView,
+    body=lambda: rest.token.NewTokenBody,
+    status=201,
+    repeatable=False,
+)
+"""A token whose text got lost would stay valid for anyone who finds it."""
+REVOKE_TOKEN: Final = Endpoint("DELETE", "/api/v1/tokens/{id}", lambda: rest.token.TokenView, repeatable=False)
+
+# -- the cluster -------------------------------------------------------------------------------------------------------
+
+USAGE: Final = Endpoint("GET", "/api/v1/usage", lambda: rest.usage.UsageView, query=lambda: rest.usage.UsageReportQuery)
+AUDIT: Final = Endpoint(
+    "GET", "/api/v1/audit", lambda: rest.audit.AuditListView, query=lambda: rest.audit.AuditListQuery
+)
+BACKUP: Final = Endpoint("GET", "/api/v1/backup", lambda: bytes, query=_no_query, media_type="application/x-tar")
+STATUS: Final = Endpoint("GET", "/api/v1/cluster/status", lambda: rest.cluster.ClusterView, query=_no_query)
+CONTROL: Final = Endpoint("GET", "/api/v1/control", lambda: rest.control.ControlView)
+PROMOTE: Final = Endpoint("POST", "/api/v1/control/promote", lambda: rest.control.ControlView, repeatable=False)
+EVENTS: Final = Endpoint(
+    "GET", "/api/v1/events", lambda: bytes, query=lambda: rest.event.EventQuery, media_type="text/event-stream"
+)
+HEALTH: Final = Endpoint("GET", "/api/v1/health", lambda: rest.cluster.HealthView)
+ROOT_HEALTH: Final = HEALTH._replace(path="/health")
+"""The same for probes that know no prefix."""
+READY: Final = Endpoint("GET", "/ready", lambda: rest.cluster.ReadyView)
+METRICS: Final = Endpoint("GET", "/metrics", lambda: bytes, media_type="text/plain")
+ERRORS: Final = Endpoint("GET", "/api/v1/errors", lambda: bytes, media_type="text/html")
+
+ENDPOINTS: Final[Mapping[str, Endpoint[object]]] = {
+    name.lower(): row for name, row in tuple(globals().items()) if isinstance(row, Endpoint)
+}
+"""Every row by the name of its client method, in the order of the OpenAPI document."""
