@@ -19,7 +19,8 @@ from stoker.brain.domain.tenant import NO_TENANT, Tenant, Tier
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.state import commands as told_to
 from stoker.brain.state.commands import Command
-from stoker.control.audit_actions import ACTIONS, tenant_text
+from stoker.brain.state.events.tenant import tenant_text
+from stoker.control.audit_actions import ACTIONS
 from stoker.control.feed import Entry
 from tests.control.audit_stage import rows_of, token, told, written
 from tests.control.history_stage import worker

@@ -4,20 +4,22 @@ Read from the calls in the source: a name that isn't written out at its call can
 """
 
 import ast
+import inspect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from stoker.adapters.metrics import HELP, known_as
 from stoker.api.http.state_metrics import METERS
-from stoker.control.log_lines import COUNTED_ELSEWHERE, LOUD
+from stoker.brain.state.events.row import Fields, LogLine
+from stoker.brain.state.events.union import Event
 from tools.reference.markdown import code, page, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _KINDS: Final = {"event": "info", "warn": "warning", "count": "counter", "gauge": "gauge", "observe": "histogram"}
 _LINES: Final = ("info", "warning")
-_ANNOUNCER: Final = "control/log_lines.py"
+_LOG_LINES: Final = "control/log_lines.py"
 _METERS: Final = "api/http/state_metrics.py"
 _NO_DATA: Final = (
     "GPU utilisation, temperature and power (`stoker_gpu_utilization`, and `DCGM_FI_DEV_*` as dcgm-exporter names "
@@ -65,7 +67,7 @@ def spoken(root: Path) -> list[Spoken]:
         file = path.relative_to(root / "src" / "stoker").as_posix()
         tree = ast.parse(path.read_text())
         found += [one for node in ast.walk(tree) for one in _call(node, file)]
-        found += _announced(tree, file) if file == _ANNOUNCER else []
+    found += _logged()
     found += [Spoken("gauge", meter.name, (meter.label,) * bool(meter.label), _METERS) for meter in METERS]
     return sorted(found)
 
@@ -86,28 +88,28 @@ def _call(node: ast.AST, file: str) -> list[Spoken]:
     return [Spoken(_KINDS[node.func.attr], str(node.args[0].value), tuple(words), file)]
 
 
-def _announced(tree: ast.Module, file: str) -> Iterator[Spoken]:
-    """The announcer's table: each durable fact of such a kind becomes a line and is counted."""
-    fields = {node.name: _keys(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "_LINES":
-            assert isinstance(node.value, ast.Dict)
-            for row in node.value.values:
-                assert isinstance(row, ast.Tuple)
-                name, function = row.elts
-                assert isinstance(name, ast.Constant)
-                words = fields[getattr(function, "id", "")]
-                yield Spoken("warning" if name.value in LOUD else "info", str(name.value), words, file)
-                if name.value == "task_finished":
-                    yield Spoken("info", "task_failed", words, file)
-                if name.value not in COUNTED_ELSEWHERE:
-                    yield Spoken("counter", str(name.value), (), file)
+def _logged() -> Iterator[Spoken]:
+    """The rows of event kinds: each durable event of a kind with a line becomes that line, and most are counted."""
+    for kind in get_args(Event):
+        line: LogLine[Any] | None = kind.row.log
+        if line is None:
+            continue
+        fields = _keys(line.fields)
+        yield Spoken("warning" if line.warning else "info", line.name, fields, _LOG_LINES)
+        if line.name == "task_finished":
+            yield Spoken("info", "task_failed", fields, _LOG_LINES)
+        if line.counted:
+            yield Spoken("counter", line.name, (), _LOG_LINES)
 
 
-def _keys(function: ast.FunctionDef) -> tuple[str, ...]:
-    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
-    keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
-    return tuple(sorted(str(key.value) for key in keys if isinstance(key, ast.Constant)))
+def _keys(fields: Callable[[Any], Fields]) -> tuple[str, ...]:
+    """The names of the dictionary that a function returns, as its code has them."""
+    tree = ast.parse(Path(inspect.getsourcefile(fields) or "").read_text())
+    begins = fields.__code__.co_firstlineno
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda | ast.FunctionDef)]
+    (function,) = [node for node in functions if node.lineno == begins]
+    names = [key for node in ast.walk(function) if isinstance(node, ast.Dict) for key in node.keys]
+    return tuple(sorted(str(key.value) for key in names if isinstance(key, ast.Constant)))
 
 
 def unexplained() -> list[str]:

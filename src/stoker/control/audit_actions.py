@@ -1,68 +1,43 @@
-"""Which row of the audit trail does a command leave?
+"""The row of the audit trail that a command leaves.
 
-One that left facts is read from those, so that a start reads the same row from the log again; one that left none is
-read from the command itself.
+A command that left events is read from those, so that a start reads the same row from the log again; one that left none
+is read from the command itself. What each kind of event and command says is in its `row`.
 
-Rules: D1  a command's row is made from all of its facts; what only followed from it (a task that ended, a key that was
-           kept) doesn't name its action
-       D2  orders to members are filed under their array
+Rules: D1  a command's row is made from all of its events; what only followed from it (a task that ended, a key that
+           was kept) doesn't name its action
+       D2  operations on members are filed under their array
        D3  what a row holds is copied word by word, never a whole record: specs have environments, tokens have digests
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, assert_never, get_args
 
-from stoker.brain.domain.access import Token
-from stoker.brain.domain.array import JobRef, count_of, indexes_of, spans_of
+from stoker.brain.domain.array import JobRef, count_of, spans_of
 from stoker.brain.domain.audit import UNCHANGED, AuditRow, members_text
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import CONTROL, JobId, Position, Principal, TenantName
-from stoker.brain.domain.job import StopCause
-from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.quota import WHOLE, Pools
-from stoker.brain.domain.tenant import NO_TENANT, Tenant
-from stoker.brain.domain.units import Instant, human_duration
-from stoker.brain.state import commands as told
+from stoker.brain.domain.tenant import NO_TENANT
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events import access, job, leadership, node, partition, tenant
-from stoker.brain.state.events.union import Event
+from stoker.brain.state.commands import Command, command_row
+from stoker.brain.state.events.row import JobNote, MembersNote, SubjectNote, SubmitNote
+from stoker.brain.state.events.union import Event, row_of
 from stoker.wire.token import without_secrets
 
 TEXT_MAX: Final = 200
 """Letters of a target or of details; what is cut off ends in dots."""
 
-ACTIONS: Final[Mapping[type, str]] = {
-    told.Submit: "submit",
-    told.Cancel: "cancel",
-    told.Hold: "hold",
-    told.Release: "release",
-    told.Requeue: "requeue",
-    told.SignalJob: "signal",
-    told.DrainNode: "node_drain",
-    told.ResumeNode: "node_resume",
-    told.ForgetNode: "node_forget",
-    told.LabelNode: "node_label",
-    told.TaintNode: "node_taint",
-    told.PutPartition: "partition_set",
-    told.DeletePartition: "partition_delete",
-    told.PutTenant: "tenant_set",
-    told.DeleteTenant: "tenant_delete",
-    told.SetPools: "quota_set",
-    told.CreateToken: "token_create",
-    told.RevokeToken: "token_revoke",
-}
-"""What people may command. The other commands are those of nodes and of the control plane itself."""
-RESTORE: Final = "restore"
-"""What a person did while no control plane ran."""
+ACTIONS: Final[Mapping[type, str]] = {kind: kind.row.action for kind in get_args(Command) if kind.row is not None}
+"""Commands of people, and the action of each. The other commands are those of nodes and of the control plane itself."""
 
 
 def is_person(by: Principal) -> bool:
-    """Is this neither a node's report nor a decision of the control plane?"""
+    """Whether this is neither a node's report nor a decision of the control plane."""
     return by != CONTROL and not by.startswith("node:")
 
 
 class AuditRowBuilder:
-    """The facts of one command, read one by one right after each was applied."""
+    """The events of one command, read one by one right after each was applied."""
 
     __slots__ = ("_indexes", "_weight", "_whole", "_words", "at", "by", "position")
 
@@ -75,13 +50,31 @@ class AuditRowBuilder:
         self._indexes: list[int] = []
 
     def read(self, state: ClusterState, position: Position, event: Event) -> None:
+        """Take in the next event of the command."""
         self.position = position
-        reading = _READINGS.get(type(event))
-        if reading is not None:
-            reading(self, state, event)
+        audit = row_of(event).audit
+        match note := audit(event) if audit is not None else None:
+            case None:
+                pass
+            case SubmitNote():
+                self._submitted(note.job, note.tenant)
+            case JobNote():
+                self._job(state, note)
+            case MembersNote():
+                weight = _WEAK if note.weak else _USUAL
+                self._say(note.action, weight, job=note.array, tenant=state.jobs[note.array].spec.tenant)
+                self._indexes.extend(note.indexes)
+            case SubjectNote():
+                # It says what the command was, whatever else followed.
+                self._indexes.clear()
+                self._words = {}
+                target, details = short(note.target), short(note.details)
+                self._say(note.action, _STRONG, target=target, details=details, tenant=note.tenant)
+            case _:
+                assert_never(note)
 
     def row(self) -> AuditRow | None:
-        """None when the facts tell of no command."""
+        """The row of the command; None when its events tell of none."""
         if not self._weight:
             return None
         if self._indexes and not self._whole:
@@ -89,38 +82,23 @@ class AuditRowBuilder:
             self._words["members"], self._words["count"] = members_text(spans), count_of(spans)
         return AuditRow(position=self.position, at=self.at, by=self.by, **self._words)
 
-    def submitted(self, state: ClusterState, event: job.JobSubmitted) -> None:
-        words = self._words
+    def _submitted(self, job: JobId, tenant: TenantName) -> None:
         if self._weight:
-            words["last_job"] = event.job
-            words["count"] += 1
-            return
-        self._weight = _STRONG
-        words["action"], words["job"], words["tenant"], words["count"] = "submit", event.job, event.spec.tenant, 1
+            self._words["last_job"] = job
+            self._words["count"] += 1
+        else:
+            self._say("submit", _STRONG, job=job, tenant=tenant, count=1)
 
-    def ordered(self, state: ClusterState, of: JobId, action: str, weight: int, details: str = "") -> None:
-        """An order to a job, which may be an array or a member of one."""
-        record = state.jobs[of]
-        self._say(action, weight, job=record.array_of or record.id, tenant=record.spec.tenant, count=1, details=details)
+    def _job(self, state: ClusterState, note: JobNote) -> None:
+        """D2. The job may be an array, or a member of one."""
+        record = state.jobs[note.job]
+        job = record.array_of or record.id
+        self._say(note.action, _USUAL, job=job, tenant=record.spec.tenant, count=1, details=note.details)
         if record.array_of:
             self._indexes.append(record.array_index)
-
-    def to_whole(self, state: ClusterState, of: JobId) -> None:
-        """The order was about an array itself, if that is one."""
-        spec = state.jobs[of].spec.array
-        if state.jobs[of].members is not None and spec is not None:
+        if note.whole and record.members is not None and record.spec.array is not None:
             self._whole = True
-            self._words["count"] = spec.count
-
-    def members(self, state: ClusterState, array: JobId, indexes: list[int], action: str, weight: int) -> None:
-        self._say(action, weight, job=array, tenant=state.jobs[array].spec.tenant)
-        self._indexes.extend(indexes)
-
-    def about(self, action: str, target: str, details: str = "", tenant: TenantName = NO_TENANT) -> None:
-        """Something that is no job. It says what the command was, whatever else followed."""
-        self._indexes.clear()
-        self._words = {}
-        self._say(action, _STRONG, target=short(target), details=short(details), tenant=tenant)
+            self._words["count"] = record.spec.array.count
 
     def _say(self, action: str, weight: int, **words: object) -> None:
         if weight >= self._weight and not self._whole:
@@ -129,148 +107,26 @@ class AuditRowBuilder:
 
 
 _WEAK, _USUAL, _STRONG = 1, 2, 3
-"""Which of several facts names the action."""
+"""Which of several events names the action."""
 
 
-def _finished(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobFinished) -> None:
-    if event.state is JobState.CANCELLED:
-        row_builder.ordered(state, event.job, "cancel", _USUAL)
-
-
-def _stopping(row_builder: AuditRowBuilder, state: ClusterState, event: job.AttemptStopping) -> None:
-    if event.cause is StopCause.CANCELLED:
-        row_builder.ordered(state, event.job, "cancel", _USUAL)
-    elif event.cause is StopCause.REQUEUED:
-        row_builder.ordered(state, event.job, "requeue", _USUAL)
-
-
-def _cancelled(row_builder: AuditRowBuilder, state: ClusterState, event: job.MembersCancelled) -> None:
-    row_builder.members(state, event.array, list(indexes_of(event.indexes)), "cancel", _USUAL)
-
-
-def _made(row_builder: AuditRowBuilder, state: ClusterState, event: job.MemberMade) -> None:
-    row_builder.members(state, event.array, [event.index], "hold" if event.held else "release", _WEAK)
-
-
-def _held(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobHeld) -> None:
-    row_builder.ordered(state, event.job, "hold", _USUAL)
-    row_builder.to_whole(state, event.job)
-
-
-def _released(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobReleased) -> None:
-    row_builder.ordered(state, event.job, "release", _USUAL)
-    row_builder.to_whole(state, event.job)
-
-
-def _returned(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobReturned) -> None:
-    row_builder.ordered(state, event.job, "requeue", _USUAL)
-
-
-def _signalled(row_builder: AuditRowBuilder, state: ClusterState, event: job.JobSignalled) -> None:
-    row_builder.ordered(state, event.job, "signal", _USUAL, f"signal {event.signal}")
-
-
-def _labelled(row_builder: AuditRowBuilder, state: ClusterState, event: node.NodeLabelled) -> None:
-    labels = (f"{key}={value}" if value is not None else f"{key} taken off" for key, value in event.labels.items())
-    row_builder.about("node_label", event.node, ", ".join(sorted(labels)))
-
-
-def _tainted(row_builder: AuditRowBuilder, state: ClusterState, event: node.NodeTainted) -> None:
-    row_builder.about("node_taint", event.node, ", ".join((*event.taints, *(f"{key} taken off" for key in event.off))))
-
-
-def _tenant(row_builder: AuditRowBuilder, state: ClusterState, event: tenant.TenantDefined) -> None:
-    name = event.tenant.name
-    row_builder.about("tenant_set", name, tenant_text(event.tenant), name)
-
-
-def _token(row_builder: AuditRowBuilder, state: ClusterState, event: access.TokenCreated) -> None:
-    row_builder.about("token_create", event.token.id, token_text(event.token), event.token.tenant)
-
-
-def _restored(row_builder: AuditRowBuilder, state: ClusterState, event: leadership.ClusterRestored) -> None:
-    row_builder.about(
-        RESTORE,
-        "",
-        f"went on at position {event.backup}, perhaps without what came after; job ids go on at {event.next_job_id}",
-    )
-
-
-_READINGS: Final[Mapping[type, Callable[[AuditRowBuilder, ClusterState, Any], None]]] = {
-    job.JobSubmitted: AuditRowBuilder.submitted,
-    job.JobFinished: _finished,
-    job.AttemptStopping: _stopping,
-    job.MembersCancelled: _cancelled,
-    job.MemberMade: _made,
-    job.JobHeld: _held,
-    job.JobReleased: _released,
-    job.JobReturned: _returned,
-    job.JobSignalled: _signalled,
-    node.NodeDrained: lambda row_builder, _, event: row_builder.about("node_drain", event.node, event.reason),
-    node.NodeResumed: lambda row_builder, _, event: row_builder.about("node_resume", event.node),
-    node.NodeForgotten: lambda row_builder, _, event: row_builder.about("node_forget", event.node),
-    node.NodeLabelled: _labelled,
-    node.NodeTainted: _tainted,
-    partition.PartitionDefined: lambda row_builder, _, event: row_builder.about("partition_set", event.partition.name),
-    partition.PartitionDeleted: lambda row_builder, _, event: row_builder.about("partition_delete", event.name),
-    tenant.TenantDefined: _tenant,
-    tenant.TenantDeleted: lambda row_builder, _, event: row_builder.about("tenant_delete", event.name, "", event.name),
-    tenant.PoolsSet: lambda row_builder, _, event: row_builder.about("quota_set", "", pools_text(event.pools)),
-    access.TokenCreated: _token,
-    leadership.ClusterRestored: _restored,
-    access.TokenRevoked: lambda row_builder, _, event: row_builder.about("token_revoke", event.id),
-}
-
-
-def tenant_text(of: Tenant) -> str:
-    limits, longest = of.quota.limits, of.quota.limits.time_ms
-    walls = ((name, getattr(limits, name)) for name in limits.__struct_fields__ if name != "time_ms")
-    said = [f"{name} at most {value}" for name, value in walls if value is not None]
-    return ", ".join(
-        [f"beneath {of.parent}"] * bool(of.parent)
-        + [f"{of.quota.guaranteed} GPUs guaranteed"] * bool(of.quota.guaranteed)
-        + said
-        + [f"time at most {human_duration(longest or 0)}"] * (longest is not None)
-        + ["doesn't borrow"] * (not of.quota.borrow)
-        + ["doesn't lend"] * (not of.quota.lend)
-        + [f"tier {of.tier}"] * (of.tier is not None)
-    )
-
-
-def token_text(token: Token) -> str:
-    bound = (f"{name} {value}" for name, value in (("tenant", token.tenant), ("user", token.user)) if value)
-    return ", ".join((f"role {token.role}", *bound))
-
-
-def pools_text(pools: Pools) -> str:
-    shares = f"online {_share(pools.online)}, batch {_share(pools.batch)}"
-    return f"{shares}, strict" if pools.strict else shares
-
-
-def _share(parts: int) -> str:
-    return f"{parts / WHOLE:.6f}".rstrip("0").rstrip(".")
-
-
-def unheeded_row(
-    state: ClusterState, command: told.Command, now: Instant, number: int, refusal: Refusal | None
+def unchanged_row(
+    state: ClusterState, command: Command, now: Instant, number: int, refusal: Refusal | None
 ) -> AuditRow | None:
-    """Of a command that left no fact: refused or, with None, one that changed nothing."""
-    action = ACTIONS.get(type(command))
-    if action is None:
+    """The row of a person's command that left no event: it was refused or, with None, changed nothing."""
+    row = command_row(command)
+    if row is None:
         return None
+    told: Any = command  # fields as its row says
+    words = _of_target(state, told.target) if row.about is None else _shortened(row.about(told))
+    outcome = refusal.code if refusal else UNCHANGED
     return AuditRow(
-        position=state.position,
-        number=number,
-        at=now,
-        by=command.by,
-        action=action,
-        outcome=refusal.code if refusal else UNCHANGED,
-        **_words_of(state, command),
+        position=state.position, number=number, at=now, by=command.by, action=row.action, outcome=outcome, **words
     )
 
 
 class AuditAction(NamedTuple):
-    """What a face was asked for, in the words of the audit trail."""
+    """What an interface was asked for, in the words of the audit trail."""
 
     action: str
     target: str = ""
@@ -280,35 +136,14 @@ class AuditAction(NamedTuple):
 def denied_row(
     state: ClusterState, by: Principal, asked: AuditAction, now: Instant, number: int, refusal: Refusal
 ) -> AuditRow:
-    """Of what its caller may not ask."""
+    """The row of a request that its caller may not make."""
     words = {"target": short(asked.target)} if asked.job is None else _of_target(state, asked.job)
     action = asked.action
     return AuditRow(position=state.position, number=number, at=now, by=by, action=action, outcome=refusal.code, **words)
 
 
-def _words_of(state: ClusterState, command: told.Command) -> dict[str, Any]:
-    match command:
-        case told.Submit():
-            named = command.specs[0].tenant if command.specs else ""
-            return {"tenant": short(named), "count": len(command.specs)}
-        case told.Cancel() | told.Hold() | told.Release() | told.Requeue() | told.SignalJob():
-            return _of_target(state, command.target)
-        case told.DrainNode() | told.ResumeNode() | told.ForgetNode() | told.LabelNode() | told.TaintNode():
-            return {"target": short(command.node)}
-        case told.PutPartition():
-            return {"target": short(command.partition.name)}
-        case told.DeletePartition():
-            return {"target": short(command.name)}
-        case told.PutTenant():
-            return {"target": short(command.tenant.name), "tenant": short(command.tenant.name)}
-        case told.DeleteTenant():
-            return {"target": short(command.name), "tenant": short(command.name)}
-        case told.CreateToken():
-            return {"target": command.token.id, "details": short(token_text(command.token))}
-        case told.RevokeToken():
-            return {"target": short(command.id)}
-        case _:
-            return {}
+def _shortened(words: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: short(value) if isinstance(value, str) else value for name, value in words.items()}
 
 
 def _of_target(state: ClusterState, ref: JobRef) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from stoker.brain.domain.units import SECOND_MS, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.commands import Command
-from stoker.control.audit_actions import AuditAction, AuditRowBuilder, denied_row, is_person, unheeded_row
+from stoker.control.audit_actions import AuditAction, AuditRowBuilder, denied_row, is_person, unchanged_row
 from stoker.ports import Telemetry
 
 ROWS_MAX: Final = 50_000
@@ -93,7 +93,7 @@ class AuditTrail:
     def unheeded(self, command: Command, now: Instant, refusal: Refusal | None) -> None:
         """Told by the writer of each command that left no fact. A2."""
         if is_person(command.by) and (number := self._next_number()):
-            row = unheeded_row(self._state, command, now, number, refusal)
+            row = unchanged_row(self._state, command, now, number, refusal)
             if row is not None:
                 self._add(row)
                 self.news.set()

@@ -13,26 +13,18 @@ Limits: when a job became eligible is remembered for `eligible_max` waiting jobs
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from stoker.brain.domain.array import count_of
 from stoker.brain.domain.ids import JobId
-from stoker.brain.domain.job import Job
+from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import NEVER, SECOND_MS, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
-from stoker.brain.state.events.job import (
-    DependenciesMet,
-    JobFinished,
-    JobPlaced,
-    JobReleased,
-    JobRequeued,
-    JobReturned,
-    JobsEligible,
-    JobSubmitted,
-    MembersCancelled,
-)
+from stoker.brain.state.events.job import JobFinished, JobPlaced
+from stoker.brain.state.events.row import JobMetric
+from stoker.brain.state.events.union import row_of
 from stoker.control.feed import Entry
 from stoker.ports import Telemetry
 from stoker.wire.text import PRIORITY_WORDS
@@ -81,24 +73,23 @@ class JobMeters:
             self._telemetry.count("jobs", submitted)
 
     def _take(self, fact: Fact, counts: Counter[_Count]) -> None:
-        match fact.event:
-            case JobSubmitted(spec=spec):
+        event: Any = fact.event  # fields as its metric says
+        match row_of(fact.event).metric:
+            case None:
+                pass
+            case JobMetric.SUBMITTED:
+                spec: JobSpec = event.spec
                 counts[_Count("task_submitted", band_word(spec.priority))] += spec.array.count if spec.array else 1
-            case JobPlaced() as event:
+            case JobMetric.PLACED:
                 self._placed(event, fact.at, counts)
-            case JobFinished() as event:
+            case JobMetric.FINISHED:
                 self._eligible.pop(event.job, None)
                 counts[_Count("task_finished", event.state)] += self._ended(event)
-            case MembersCancelled(indexes=indexes):
-                counts[_Count("task_finished", JobState.CANCELLED)] += count_of(indexes)
-            case JobsEligible(jobs=jobs) | DependenciesMet(jobs=jobs):
-                self._let_go(jobs, fact.at)
-            case JobReleased(job=job) | JobReturned(job=job):
-                self._let_go((job,), fact.at)
-            case JobRequeued(job=job, not_before=not_before) if not_before == NEVER:
-                self._let_go((job,), fact.at)
-            case _:
-                pass  # the other facts count nothing
+            case JobMetric.MEMBERS_CANCELLED:
+                counts[_Count("task_finished", JobState.CANCELLED)] += count_of(event.indexes)
+            case JobMetric.ELIGIBLE:
+                if getattr(event, "not_before", NEVER) == NEVER:
+                    self._let_go(getattr(event, "jobs", None) or (event.job,), fact.at)
 
     def _placed(self, event: JobPlaced, at: Instant, counts: Counter[_Count]) -> None:
         job = self._state.jobs.get(event.job)

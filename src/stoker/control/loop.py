@@ -26,31 +26,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import AWAITING_PASS, SHORT, Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, SECOND_MS
 from stoker.brain.state.commands import RunDeadlines
-from stoker.brain.state.events.job import (
-    DependenciesMet,
-    JobFinished,
-    JobReleased,
-    JobRequeued,
-    JobReturned,
-    JobsEligible,
-    JobSubmitted,
-    TaskEnded,
-)
-from stoker.brain.state.events.leadership import PolicySet
-from stoker.brain.state.events.node import (
-    NodeDrained,
-    NodeForgotten,
-    NodeLabelled,
-    NodeReachable,
-    NodeRegistered,
-    NodeResumed,
-    NodeReturned,
-    NodeTainted,
-    NodeUnreachable,
-    OrphanTasksFound,
-)
-from stoker.brain.state.events.partition import PartitionDefined
-from stoker.brain.state.events.tenant import PoolsSet, TenantDefined
+from stoker.brain.state.events.union import row_of
 from stoker.brain.state.state_view import StateView
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
@@ -63,31 +39,6 @@ REST_S_MAX: Final = 0.1
 STUCK_PERIODS: Final = 3
 DEPENDENCIES_SHOWN_MAX: Final = 8
 """Of a job that waits for many, the first are named."""
-
-_CHANGES_A_DECISION: Final = (
-    JobSubmitted,
-    JobRequeued,
-    JobsEligible,
-    JobReleased,
-    JobReturned,
-    DependenciesMet,
-    JobFinished,
-    TaskEnded,
-    NodeRegistered,
-    NodeReachable,
-    NodeUnreachable,
-    NodeReturned,
-    NodeDrained,
-    NodeResumed,
-    NodeForgotten,
-    NodeLabelled,
-    NodeTainted,
-    PartitionDefined,
-    TenantDefined,
-    PoolsSet,
-    OrphanTasksFound,
-    PolicySet,
-)
 
 
 class Loop:
@@ -234,7 +185,7 @@ class Loop:
             await self._clock.sleep(min(took_s, REST_S_MAX))
 
     def _committed(self, entries: Sequence[Entry]) -> None:
-        if not self._wanted and any(isinstance(fact.event, _CHANGES_A_DECISION) for _, fact in entries):
+        if not self._wanted and any(row_of(fact.event).wakes for _, fact in entries):
             self._wanted = True
         # Any fact may bring a deadline forward, so the wait is always measured anew.
         self._news.set()

@@ -6,8 +6,7 @@ from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import CONTROL, Epoch, NodeName
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.quota import WHOLE, Pools
-from stoker.brain.state.admit.tenant import share_text
+from stoker.brain.domain.quota import WHOLE, Pools, share_text
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
 from stoker.brain.state.commands import BeginEpoch, DrainNode, SetPools
 from stoker.brain.state.events.tenant import PoolsSet

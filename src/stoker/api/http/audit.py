@@ -15,8 +15,9 @@ from stoker.brain.domain.audit import OK, REFUSED, UNCHANGED, AuditQuery, AuditR
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.suggestion import nearest
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.events.leadership import RESTORE
 from stoker.control.access import require_admin
-from stoker.control.audit_actions import ACTIONS, RESTORE
+from stoker.control.audit_actions import ACTIONS
 from stoker.control.audit_trail import ASK, BACKUP, DROPPED
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_listing import check_tenant

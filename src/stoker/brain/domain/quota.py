@@ -137,3 +137,9 @@ def held(job: Job | None) -> Amount:
         sum([task.placement.memory_mb for task in tasks]),
         1,
     )
+
+
+def share_text(share: int) -> str:
+    """A share as people write it: `0.7`."""
+    sign, size = ("-", -share) if share < 0 else ("", share)
+    return f"{sign}{size // WHOLE}.{size % WHOLE:06}".rstrip("0").rstrip(".")

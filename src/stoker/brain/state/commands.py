@@ -1,7 +1,10 @@
-"""What may a caller ask for?
+"""Commands to the control plane: what people, nodes and the control plane itself may ask of the state.
 
-A closed union. Each command carries its principal; none carries a time, since the writer's clock decides.
+A closed union. Each command carries its principal; none carries a time, since the writer's clock decides. The `row` of
+a command that people give says how the audit trail tells of it; of the others it is None.
 """
+
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -16,10 +19,17 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory
 from stoker.brain.domain.tenant import Tenant
+from stoker.brain.state.events.access import token_text
+from stoker.brain.state.events.row import CommandRow
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """Accept all of these jobs or none."""
+
+    row: ClassVar["CommandRow[Submit]"] = CommandRow(
+        action="submit",
+        about=lambda command: {"tenant": command.specs[0].tenant if command.specs else "", "count": len(command.specs)},
+    )
 
     by: Principal
     specs: tuple[JobSpec, ...]
@@ -33,6 +43,8 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     """End a job, an array, or some of its members. What has ended is refused with `job_ended` when nothing is left to
     end; what is stopping is answered again."""
 
+    row: ClassVar["CommandRow[Cancel]"] = CommandRow(action="cancel")
+
     by: Principal
     target: JobRef
 
@@ -41,11 +53,15 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     """Keep what waits from starting. What is live is refused with `job_live`, unless it is a member of an array that
     is held as a whole."""
 
+    row: ClassVar["CommandRow[Hold]"] = CommandRow(action="hold")
+
     by: Principal
     target: JobRef
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
+    row: ClassVar["CommandRow[Release]"] = CommandRow(action="release")
+
     by: Principal
     target: JobRef
 
@@ -54,6 +70,8 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True):
     """Run it once more: what is live is stopped first, what has ended is pending again. Of an array the members that
     ended otherwise than well."""
 
+    row: ClassVar["CommandRow[Requeue]"] = CommandRow(action="requeue")
+
     by: Principal
     target: JobRef
 
@@ -61,12 +79,16 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True):
 class SignalJob(msgspec.Struct, frozen=True, kw_only=True):
     """Send a signal to the processes of what runs, once."""
 
+    row: ClassVar["CommandRow[SignalJob]"] = CommandRow(action="signal")
+
     by: Principal
     target: JobRef
     signal: int
 
 
 class Register(msgspec.Struct, frozen=True, kw_only=True):
+    row: ClassVar[None] = None
+
     by: Principal
     registration: Registration
 
@@ -74,12 +96,16 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
 class CompareInventory(msgspec.Struct, frozen=True, kw_only=True):
     """Compare what a node says it runs with the ledger."""
 
+    row: ClassVar[None] = None
+
     by: Principal
     node: NodeName
     inventory: TaskInventory
 
 
 class ReportStarted(msgspec.Struct, frozen=True, kw_only=True):
+    row: ClassVar[None] = None
+
     by: Principal
     node: NodeName
     started: Started
@@ -88,18 +114,24 @@ class ReportStarted(msgspec.Struct, frozen=True, kw_only=True):
 class ReportEnding(msgspec.Struct, frozen=True, kw_only=True):
     """The leader of these tasks has ended; part of their tree lives."""
 
+    row: ClassVar[None] = None
+
     by: Principal
     node: NodeName
     keys: tuple[TaskKey, ...]
 
 
 class ReportFinished(msgspec.Struct, frozen=True, kw_only=True):
+    row: ClassVar[None] = None
+
     by: Principal
     finished: TaskFinished
 
 
 class NodeSilent(msgspec.Struct, frozen=True, kw_only=True):
     """A node wasn't heard of for so long, counted as in `LoseSilent`."""
+
+    row: ClassVar[None] = None
 
     by: Principal
     node: NodeName
@@ -110,6 +142,8 @@ class LoseSilent(msgspec.Struct, frozen=True, kw_only=True):
     """Settle what an unreachable node must have ended by itself: it was silent for so long, counted by a control plane
     that was awake and active all the while."""
 
+    row: ClassVar[None] = None
+
     by: Principal
     node: NodeName
     silent_ms: int
@@ -118,23 +152,37 @@ class LoseSilent(msgspec.Struct, frozen=True, kw_only=True):
 class NodeResponded(msgspec.Struct, frozen=True, kw_only=True):
     """A node that was unreachable spoke again on its old stream."""
 
+    row: ClassVar[None] = None
+
     by: Principal
     node: NodeName
 
 
 class DrainNode(msgspec.Struct, frozen=True, kw_only=True):
+    row: ClassVar["CommandRow[DrainNode]"] = CommandRow(
+        action="node_drain", about=lambda command: {"target": command.node}
+    )
+
     by: Principal
     node: NodeName
     reason: str
 
 
 class ResumeNode(msgspec.Struct, frozen=True, kw_only=True):
+    row: ClassVar["CommandRow[ResumeNode]"] = CommandRow(
+        action="node_resume", about=lambda command: {"target": command.node}
+    )
+
     by: Principal
     node: NodeName
 
 
 class ForgetNode(msgspec.Struct, frozen=True, kw_only=True):
     """Without `force` it is refused while the node is reachable or holds work."""
+
+    row: ClassVar["CommandRow[ForgetNode]"] = CommandRow(
+        action="node_forget", about=lambda command: {"target": command.node}
+    )
 
     by: Principal
     node: NodeName
@@ -143,6 +191,10 @@ class ForgetNode(msgspec.Struct, frozen=True, kw_only=True):
 
 class LabelNode(msgspec.Struct, frozen=True, kw_only=True):
     """Set some labels and take others off, over those that its agent names. The others stay as they are."""
+
+    row: ClassVar["CommandRow[LabelNode]"] = CommandRow(
+        action="node_label", about=lambda command: {"target": command.node}
+    )
 
     by: Principal
     node: NodeName
@@ -153,6 +205,10 @@ class LabelNode(msgspec.Struct, frozen=True, kw_only=True):
 class TaintNode(msgspec.Struct, frozen=True, kw_only=True):
     """Put some taints on and take others off, by key."""
 
+    row: ClassVar["CommandRow[TaintNode]"] = CommandRow(
+        action="node_taint", about=lambda command: {"target": command.node}
+    )
+
     by: Principal
     node: NodeName
     taints: tuple[Taint, ...]
@@ -162,6 +218,10 @@ class TaintNode(msgspec.Struct, frozen=True, kw_only=True):
 class PutPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Make a partition, or replace it whole. With `create` one that is there already is refused."""
 
+    row: ClassVar["CommandRow[PutPartition]"] = CommandRow(
+        action="partition_set", about=lambda command: {"target": command.partition.name}
+    )
+
     by: Principal
     partition: Partition
     create: bool
@@ -169,6 +229,10 @@ class PutPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 class DeletePartition(msgspec.Struct, frozen=True, kw_only=True):
     """Refused with `partition_in_use` while a job that hasn't ended names it."""
+
+    row: ClassVar["CommandRow[DeletePartition]"] = CommandRow(
+        action="partition_delete", about=lambda command: {"target": command.name}
+    )
 
     by: Principal
     name: PartitionName
@@ -178,6 +242,10 @@ class PutTenant(msgspec.Struct, frozen=True, kw_only=True):
     """Make a tenant, or replace it whole. With `create` one that is there already is refused, without it one that
     isn't."""
 
+    row: ClassVar["CommandRow[PutTenant]"] = CommandRow(
+        action="tenant_set", about=lambda command: {"target": command.tenant.name, "tenant": command.tenant.name}
+    )
+
     by: Principal
     tenant: Tenant
     create: bool
@@ -185,6 +253,10 @@ class PutTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 class DeleteTenant(msgspec.Struct, frozen=True, kw_only=True):
     """Refused with `tenant_in_use` while a job that hasn't ended, a token or another tenant names it."""
+
+    row: ClassVar["CommandRow[DeleteTenant]"] = CommandRow(
+        action="tenant_delete", about=lambda command: {"target": command.name, "tenant": command.name}
+    )
 
     by: Principal
     name: TenantName
@@ -194,6 +266,8 @@ class SetPools(msgspec.Struct, frozen=True, kw_only=True):
     """Share the GPUs between the classes anew. Where guarantees are walls, one below what is in use is refused
     without `force`."""
 
+    row: ClassVar["CommandRow[SetPools]"] = CommandRow(action="quota_set", about=lambda command: {})
+
     by: Principal
     pools: Pools
     force: bool = False
@@ -202,11 +276,19 @@ class SetPools(msgspec.Struct, frozen=True, kw_only=True):
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True):
     """`token` has an id and a digest that nobody had before."""
 
+    row: ClassVar["CommandRow[CreateToken]"] = CommandRow(
+        action="token_create", about=lambda command: {"target": command.token.id, "details": token_text(command.token)}
+    )
+
     by: Principal
     token: Token
 
 
 class RevokeToken(msgspec.Struct, frozen=True, kw_only=True):
+    row: ClassVar["CommandRow[RevokeToken]"] = CommandRow(
+        action="token_revoke", about=lambda command: {"target": command.id}
+    )
+
     by: Principal
     id: TokenId
 
@@ -214,11 +296,15 @@ class RevokeToken(msgspec.Struct, frozen=True, kw_only=True):
 class RunDeadlines(msgspec.Struct, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, pauses that are over, pruning."""
 
+    row: ClassVar[None] = None
+
     by: Principal
 
 
 class BeginEpoch(msgspec.Struct, frozen=True, kw_only=True):
     """Become active under `epoch` with this policy; creates the cluster when the log is empty."""
+
+    row: ClassVar[None] = None
 
     by: Principal
     epoch: Epoch
@@ -232,19 +318,20 @@ class BeginEpoch(msgspec.Struct, frozen=True, kw_only=True):
 class RestoreCluster(msgspec.Struct, frozen=True, kw_only=True):
     """Go on from a backup, whose state this is."""
 
+    row: ClassVar[None] = None
+
     by: Principal
 
+
+JobOperation = Cancel | Hold | Release | Requeue | SignalJob
+"""What people may do to a job, an array or some of its members."""
 
 Sharing = PutPartition | DeletePartition | PutTenant | DeleteTenant | SetPools | CreateToken | RevokeToken
 """How a cluster is shared, and with whom."""
 
 Command = (
     Submit
-    | Cancel
-    | Hold
-    | Release
-    | Requeue
-    | SignalJob
+    | JobOperation
     | Register
     | CompareInventory
     | ReportStarted
@@ -263,3 +350,8 @@ Command = (
     | BeginEpoch
     | RestoreCluster
 )
+
+
+def command_row(command: Command) -> CommandRow[Any] | None:
+    """The row of the command's kind; None for what people can't command."""
+    return command.row

@@ -18,80 +18,13 @@ from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.state.codec import Fact
-from stoker.brain.state.events.access import TokenCreated, TokenRevoked
-from stoker.brain.state.events.job import (
-    AttemptStopping,
-    DependenciesMet,
-    JobFinished,
-    JobHeld,
-    JobPlaced,
-    JobReleased,
-    JobRequeued,
-    JobReturned,
-    JobsEligible,
-    JobSignalled,
-    JobSubmitted,
-    MemberMade,
-    MembersCancelled,
-    SubmitKeyed,
-    TaskEnded,
-    TaskStarted,
-)
-from stoker.brain.state.events.leadership import LeadershipEvent
-from stoker.brain.state.events.node import (
-    LeaseBroken,
-    NodeDrained,
-    NodeDropped,
-    NodeForgotten,
-    NodeLabelled,
-    NodeLost,
-    NodeReachable,
-    NodeRegistered,
-    NodeResumed,
-    NodeReturned,
-    NodeTainted,
-    NodeUnreachable,
-    OrphanTasksFound,
-)
-from stoker.brain.state.events.partition import PartitionEvent
-from stoker.brain.state.events.tenant import TenantEvent
+from stoker.brain.state.events.row import Audience
+from stoker.brain.state.events.union import row_of
 from stoker.control.access import JobVisibility, may_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.feed import Entry
 from stoker.control.queries.job_lookup import record_of
 
-_OF_ONE = (
-    JobPlaced
-    | TaskStarted
-    | AttemptStopping
-    | TaskEnded
-    | JobRequeued
-    | JobFinished
-    | JobHeld
-    | JobReleased
-    | JobReturned
-    | JobSignalled
-    | LeaseBroken
-)
-_OF_ARRAYS = MemberMade | MembersCancelled
-_OF_SEVERAL = JobsEligible | DependenciesMet | SubmitKeyed
-
-_OF_ALL = (
-    NodeRegistered
-    | NodeReachable
-    | NodeUnreachable
-    | NodeReturned
-    | NodeDrained
-    | NodeResumed
-    | NodeLabelled
-    | NodeTainted
-    | NodeForgotten
-    | NodeDropped
-    | NodeLost
-    | PartitionEvent
-    | TenantEvent
-    | LeadershipEvent
-)
 SLICE: Final = 500
 """Facts looked at before others get a turn: about a millisecond."""
 
@@ -132,14 +65,9 @@ def drop(upcoming: "asyncio.Future[Any]") -> None:
 
 
 def _without_secrets(fact: Fact) -> Fact:
-    """What nobody has to know, admins neither: the digest of a token, and by what an agent is known again. With that
-    and any agent's token one could pass for the agent of a node that holds work, and have its jobs ended."""
-    event = fact.event
-    if isinstance(event, TokenCreated):
-        return replace(fact, event=replace(event, token=replace(event.token, digest="")))
-    if isinstance(event, NodeRegistered):
-        return replace(fact, event=replace(event, inventory=replace(event.inventory, agent_uid="")))
-    return fact
+    """The fact without what nobody has to know, administrators neither."""
+    public = row_of(fact.event).public
+    return fact if public is None else replace(fact, event=public(fact.event))
 
 
 def _event_filter(control: ControlPlane, caller: Caller) -> _EventFilter:
@@ -157,7 +85,7 @@ async def _everything(fact: Fact) -> Fact | None:
 
 
 async def _all_but_tokens(fact: Fact) -> Fact | None:
-    return None if isinstance(fact.event, TokenCreated | TokenRevoked) else fact
+    return None if row_of(fact.event).audience is Audience.ADMINS else fact
 
 
 class _TenantFilter:
@@ -168,21 +96,24 @@ class _TenantFilter:
         self._control, self._caller = control, caller
 
     async def heard(self, fact: Fact) -> Fact | None:
-        event = fact.event
-        if isinstance(event, JobSubmitted):
-            return fact if may_read(self._control.committer.state, self._caller, event.spec.tenant) else None
-        if isinstance(event, _OF_ONE):
-            return fact if await self._sees(event.job) else None
-        if isinstance(event, _OF_ARRAYS):
-            return fact if await self._sees(event.array) else None
-        if isinstance(event, _OF_SEVERAL):
-            jobs = tuple([job for job in event.jobs if await self._sees(job)])
-            return replace(fact, event=replace(event, jobs=jobs)) if jobs else None
-        if isinstance(event, OrphanTasksFound):
-            strays = tuple([stray for stray in event.strays if await self._sees(stray.job)])
-            return replace(fact, event=replace(event, strays=strays))
-        # A new kind of fact is heard by nobody here until it is named above.
-        return fact if isinstance(event, _OF_ALL) else None
+        event: Any = fact.event  # fields as its audience says
+        match row_of(fact.event).audience:
+            case Audience.EVERYONE:
+                return fact
+            case Audience.NEW_JOB:
+                return fact if may_read(self._control.committer.state, self._caller, event.spec.tenant) else None
+            case Audience.JOB:
+                return fact if await self._sees(event.job) else None
+            case Audience.ARRAY:
+                return fact if await self._sees(event.array) else None
+            case Audience.JOBS:
+                jobs = tuple([job for job in event.jobs if await self._sees(job)])
+                return replace(fact, event=replace(event, jobs=jobs)) if jobs else None
+            case Audience.ORPHANS:
+                strays = tuple([stray for stray in event.strays if await self._sees(stray.job)])
+                return replace(fact, event=replace(event, strays=strays))
+            case Audience.ALL_JOBS | Audience.ADMINS:
+                return None
 
     async def _sees(self, job: JobId) -> bool:
         state = self._control.committer.state

@@ -1,6 +1,6 @@
-"""May this command be carried out, and what are then the facts?
+"""Admission of commands: each becomes events or a refusal.
 
-One door for every command. It reads the state and changes nothing.
+Every command enters here. The state is read and never changed.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,6 @@ from stoker.brain.state.admit import (
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import (
     BeginEpoch,
-    Cancel,
     Command,
     CompareInventory,
     CreateToken,
@@ -31,7 +30,7 @@ from stoker.brain.state.commands import (
     DeleteTenant,
     DrainNode,
     ForgetNode,
-    Hold,
+    JobOperation,
     LabelNode,
     LoseSilent,
     NodeResponded,
@@ -39,18 +38,15 @@ from stoker.brain.state.commands import (
     PutPartition,
     PutTenant,
     Register,
-    Release,
     ReportEnding,
     ReportFinished,
     ReportStarted,
-    Requeue,
     RestoreCluster,
     ResumeNode,
     RevokeToken,
     RunDeadlines,
     SetPools,
     Sharing,
-    SignalJob,
     Submit,
     TaintNode,
 )
@@ -62,19 +58,11 @@ Answer = tuple[Event, ...] | Refusal
 
 def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[], str]) -> Answer:  # a flat table
     """Answer `command` against `state`. `ids` gives fresh UUIDs."""
+    if isinstance(command, JobOperation):
+        return job_operations.admit_operation(state, command)
     match command:
         case Submit():
             return job.submit(state, command, now, ids)
-        case Cancel():
-            return job_operations.cancel(state, command)
-        case Hold():
-            return job_operations.hold(state, command)
-        case Release():
-            return job_operations.release(state, command)
-        case Requeue():
-            return job_operations.requeue(state, command)
-        case SignalJob():
-            return job_operations.signal(state, command)
         case ReportStarted():
             return job.report_started(state, command)
         case ReportEnding():

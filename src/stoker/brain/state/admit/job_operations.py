@@ -5,7 +5,7 @@ it concerns none of them it is refused, with what stands in the way.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 
@@ -31,7 +31,7 @@ from stoker.brain.state.admit.quota import TenantRules
 from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.admit.where import partition_fault
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob
+from stoker.brain.state.commands import Cancel, Hold, JobOperation, Release, Requeue, SignalJob
 from stoker.brain.state.events.job import (
     AttemptStopping,
     JobEvent,
@@ -63,6 +63,23 @@ class _OperationTarget(msgspec.Struct, frozen=True, kw_only=True):
     lazy: Spans
     records: tuple[Job, ...]
     """The job itself, or the members that are records, in order of id."""
+
+
+def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
+    """Answer what a person asks of a job, an array or some of its members."""
+    match command:
+        case Cancel():
+            return cancel(state, command)
+        case Hold():
+            return hold(state, command)
+        case Release():
+            return release(state, command)
+        case Requeue():
+            return requeue(state, command)
+        case SignalJob():
+            return signal(state, command)
+        case _:
+            assert_never(command)
 
 
 def cancel(state: ClusterState, command: Cancel) -> Answer:

@@ -16,7 +16,7 @@ from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.label import value_fault
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.quota import WHOLE, Pools
+from stoker.brain.domain.quota import WHOLE, Pools, share_text
 from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.tenant import Tenant, path_of
 from stoker.brain.domain.units import Instant
@@ -258,12 +258,6 @@ def pools_fault(pools: Pools) -> Refusal | None:
             "lower one of them; left out, batch_percent is what online_percent leaves",
         )
     return None
-
-
-def share_text(share: int) -> str:
-    """A share as people write it: `0.7`."""
-    sign, size = ("-", -share) if share < 0 else ("", share)
-    return f"{sign}{size // WHOLE}.{size % WHOLE:06}".rstrip("0").rstrip(".")
 
 
 def _below_use(state: ClusterState, pools: Pools) -> Refusal | None:

@@ -1,6 +1,6 @@
-"""How does a fact change the state?
+"""Application of events to the state.
 
-One door for every event: it keeps position and time, and sends the event to its noun.
+Every event enters here: position and time are kept, and the event goes to the module of its noun.
 """
 
 from typing import assert_never

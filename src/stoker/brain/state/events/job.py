@@ -1,17 +1,53 @@
 """Facts about jobs, attempts and tasks."""
 
+from typing import ClassVar
+
 import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.array import Spans
+from stoker.brain.domain.array import Spans, indexes_of
 from stoker.brain.domain.ids import Epoch, JobId, Position
 from stoker.brain.domain.job import JobSpec, StopCause, TaskEnd
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.events.row import (
+    Audience,
+    Fields,
+    JobMetric,
+    JobNote,
+    LogLine,
+    MembersNote,
+    Row,
+    SubmitNote,
+    gpus_text,
+    nodes_text,
+)
+
+
+def _submitted_fields(event: "JobSubmitted") -> Fields:
+    demand, spec = event.spec.demand, event.spec
+    return {"job_name": spec.name, "gpus": demand.total_gpus, "tasks": demand.tasks, "tenant": spec.tenant}
+
+
+def _finished_fields(event: "JobFinished") -> Fields:
+    return {"state": event.state, "exit_code": event.exit_code, "reason": event.reason.code if event.reason else None}
+
+
+def _stopping_note(event: "AttemptStopping") -> JobNote | None:
+    action = {StopCause.CANCELLED: "cancel", StopCause.REQUEUED: "requeue"}.get(event.cause) if event.cause else None
+    return JobNote(action, event.job) if action else None
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
+    row: ClassVar["Row[JobSubmitted]"] = Row(
+        wakes=True,
+        audience=Audience.NEW_JOB,
+        log=LogLine("task_submitted", _submitted_fields, counted=False),
+        audit=lambda event: SubmitNote(event.job, event.spec.tenant),
+        metric=JobMetric.SUBMITTED,
+    )
+
     job: JobId
     uid: str
     spec: JobSpec
@@ -20,6 +56,22 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
 class JobPlaced(msgspec.Struct, frozen=True, kw_only=True, tag="job_placed"):
     """An attempt got its resources. It was decided on the state at `decided_at`, under the policy of that digest and
     with that seed, so that it can be decided again later."""
+
+    row: ClassVar["Row[JobPlaced]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine(
+            "task_scheduled",
+            lambda event: {
+                "attempt": event.attempt,
+                "agent_id": nodes_text(event.tasks),
+                "gpu_ids": gpus_text(event.tasks),
+            },
+            counted=False,
+        ),
+        audit=None,
+        metric=JobMetric.PLACED,
+    )
 
     job: JobId
     attempt: int
@@ -35,6 +87,8 @@ class JobPlaced(msgspec.Struct, frozen=True, kw_only=True, tag="job_placed"):
 
 
 class TaskStarted(msgspec.Struct, frozen=True, kw_only=True, tag="task_started"):
+    row: ClassVar["Row[TaskStarted]"] = Row(wakes=False, audience=Audience.JOB, log=None, audit=None)
+
     job: JobId
     attempt: int
     rank: int
@@ -44,6 +98,13 @@ class AttemptStopping(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_st
     """We told an attempt to end, or saw that it is ending. `cause` None: its leader ended by itself while part of its
     tree still lives."""
 
+    row: ClassVar["Row[AttemptStopping]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine("task_stopping", lambda event: {"attempt": event.attempt, "cause": event.cause or "ending"}),
+        audit=_stopping_note,
+    )
+
     job: JobId
     attempt: int
     cause: StopCause | None = None
@@ -51,6 +112,8 @@ class AttemptStopping(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_st
 
 class TaskEnded(msgspec.Struct, frozen=True, kw_only=True, tag="task_ended"):
     """A task is proved gone, or was settled without proof (`end.cause` says so). What it held is free."""
+
+    row: ClassVar["Row[TaskEnded]"] = Row(wakes=True, audience=Audience.JOB, log=None, audit=None)
 
     job: JobId
     attempt: int
@@ -61,6 +124,14 @@ class TaskEnded(msgspec.Struct, frozen=True, kw_only=True, tag="task_ended"):
 class JobRequeued(msgspec.Struct, frozen=True, kw_only=True, tag="job_requeued"):
     """Every task of the live attempt has ended with `outcome`, and the job is pending again. Exactly one counter
     rose, by the kind of that outcome."""
+
+    row: ClassVar["Row[JobRequeued]"] = Row(
+        wakes=True,
+        audience=Audience.JOB,
+        log=LogLine("task_requeued", lambda event: {"outcome": event.outcome, "not_before": event.not_before}),
+        audit=None,
+        metric=JobMetric.ELIGIBLE,
+    )
 
     job: JobId
     outcome: Outcome
@@ -75,11 +146,23 @@ class JobRequeued(msgspec.Struct, frozen=True, kw_only=True, tag="job_requeued")
 class JobsEligible(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_eligible"):
     """The pause of these jobs is over; the engine may place them."""
 
+    row: ClassVar["Row[JobsEligible]"] = Row(
+        wakes=True, audience=Audience.JOBS, log=None, audit=None, metric=JobMetric.ELIGIBLE
+    )
+
     jobs: tuple[JobId, ...]
 
 
 class JobFinished(msgspec.Struct, frozen=True, kw_only=True, tag="job_finished"):
     """The job is final. `outcome` is that of the attempt that ended with it; None when none was live."""
+
+    row: ClassVar["Row[JobFinished]"] = Row(
+        wakes=True,
+        audience=Audience.JOB,
+        log=LogLine("task_finished", _finished_fields, counted=False),
+        audit=lambda event: JobNote("cancel", event.job) if event.state is JobState.CANCELLED else None,
+        metric=JobMetric.FINISHED,
+    )
 
     job: JobId
     state: JobState
@@ -89,15 +172,31 @@ class JobFinished(msgspec.Struct, frozen=True, kw_only=True, tag="job_finished")
 
 
 class JobHeld(msgspec.Struct, frozen=True, kw_only=True, tag="job_held"):
+    row: ClassVar["Row[JobHeld]"] = Row(
+        wakes=False, audience=Audience.JOB, log=None, audit=lambda event: JobNote("hold", event.job, whole=True)
+    )
+
     job: JobId
 
 
 class JobReleased(msgspec.Struct, frozen=True, kw_only=True, tag="job_released"):
+    row: ClassVar["Row[JobReleased]"] = Row(
+        wakes=True,
+        audience=Audience.JOB,
+        log=None,
+        audit=lambda event: JobNote("release", event.job, whole=True),
+        metric=JobMetric.ELIGIBLE,
+    )
+
     job: JobId
 
 
 class DependenciesMet(msgspec.Struct, frozen=True, kw_only=True, tag="dependencies_met"):
     """All that these jobs waited for has happened."""
+
+    row: ClassVar["Row[DependenciesMet]"] = Row(
+        wakes=True, audience=Audience.JOBS, log=None, audit=None, metric=JobMetric.ELIGIBLE
+    )
 
     jobs: tuple[JobId, ...]
 
@@ -106,11 +205,26 @@ class JobReturned(msgspec.Struct, frozen=True, kw_only=True, tag="job_returned")
     """A person wants what had ended to run once more: it is pending again, with its history; its counters begin anew.
     Of an array: some of its members were returned."""
 
+    row: ClassVar["Row[JobReturned]"] = Row(
+        wakes=True,
+        audience=Audience.JOB,
+        log=None,
+        audit=lambda event: JobNote("requeue", event.job),
+        metric=JobMetric.ELIGIBLE,
+    )
+
     job: JobId
 
 
 class JobSignalled(msgspec.Struct, frozen=True, kw_only=True, tag="job_signalled"):
     """Its processes were to be sent a signal, once, on the streams that were up."""
+
+    row: ClassVar["Row[JobSignalled]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=None,
+        audit=lambda event: JobNote("signal", event.job, f"signal {event.signal}"),
+    )
 
     job: JobId
     attempt: int
@@ -120,6 +234,13 @@ class JobSignalled(msgspec.Struct, frozen=True, kw_only=True, tag="job_signalled
 class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
     """A member of an array became a record of its own."""
 
+    row: ClassVar["Row[MemberMade]"] = Row(
+        wakes=False,
+        audience=Audience.ARRAY,
+        log=None,
+        audit=lambda event: MembersNote("hold" if event.held else "release", event.array, [event.index], weak=True),
+    )
+
     array: JobId
     index: int
     held: bool = False
@@ -128,12 +249,22 @@ class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
 class MembersCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="members_cancelled"):
     """Members that hadn't become records will never run."""
 
+    row: ClassVar["Row[MembersCancelled]"] = Row(
+        wakes=False,
+        audience=Audience.ARRAY,
+        log=None,
+        audit=lambda event: MembersNote("cancel", event.array, list(indexes_of(event.indexes))),
+        metric=JobMetric.MEMBERS_CANCELLED,
+    )
+
     array: JobId
     indexes: Spans
 
 
 class SubmitKeyed(msgspec.Struct, frozen=True, kw_only=True, tag="submit_keyed"):
     """The jobs just submitted came under this idempotency key of this principal."""
+
+    row: ClassVar["Row[SubmitKeyed]"] = Row(wakes=False, audience=Audience.JOBS, log=None, audit=None)
 
     key: str
     digest: str
@@ -142,6 +273,8 @@ class SubmitKeyed(msgspec.Struct, frozen=True, kw_only=True, tag="submit_keyed")
 
 class JobsPruned(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_pruned"):
     """Ended jobs that the state no longer remembers; their ids stay used."""
+
+    row: ClassVar["Row[JobsPruned]"] = Row(wakes=False, audience=Audience.ALL_JOBS, log=None, audit=None)
 
     jobs: tuple[JobId, ...]
 

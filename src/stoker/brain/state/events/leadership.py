@@ -1,13 +1,26 @@
 """Facts about who is active, and under which policy decisions are made."""
 
+from typing import ClassVar, Final
+
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, JobId, Position
 from stoker.brain.domain.policy import Policy
+from stoker.brain.state.events.row import Audience, LogLine, Row, SubjectNote
+
+RESTORE: Final = "restore"
+"""The audit action of a person while no control plane ran."""
+
+
+def _restored_note(event: "ClusterRestored") -> SubjectNote:
+    ids = f"job ids go on at {event.next_job_id}"
+    return SubjectNote(RESTORE, "", f"went on at position {event.backup}, perhaps without what came after; {ids}")
 
 
 class ClusterCreated(msgspec.Struct, frozen=True, kw_only=True, tag="cluster_created"):
     """The first event of every log."""
+
+    row: ClassVar["Row[ClusterCreated]"] = Row(wakes=False, audience=Audience.EVERYONE, log=None, audit=None)
 
     cluster_id: str
 
@@ -15,16 +28,32 @@ class ClusterCreated(msgspec.Struct, frozen=True, kw_only=True, tag="cluster_cre
 class EpochBegan(msgspec.Struct, frozen=True, kw_only=True, tag="epoch_began"):
     """A control plane became active. Epochs rise by at least one and never fall."""
 
+    row: ClassVar["Row[EpochBegan]"] = Row(
+        wakes=False,
+        audience=Audience.EVERYONE,
+        log=LogLine("role_changed", lambda event: {"role": "active", "epoch": event.epoch}),
+        audit=None,
+    )
+
     epoch: Epoch
 
 
 class PolicySet(msgspec.Struct, frozen=True, kw_only=True, tag="policy_set"):
+    row: ClassVar["Row[PolicySet]"] = Row(wakes=True, audience=Audience.EVERYONE, log=None, audit=None)
+
     policy: Policy
 
 
 class ClusterRestored(msgspec.Struct, frozen=True, kw_only=True, tag="cluster_restored"):
     """What stands before this fact came from a backup, or from a standby that was made active by force; what happened
     after that is not known here."""
+
+    row: ClassVar["Row[ClusterRestored]"] = Row(
+        wakes=False,
+        audience=Audience.EVERYONE,
+        log=LogLine("cluster_restored", lambda event: {"backup": event.backup, "next_job_id": event.next_job_id}),
+        audit=_restored_note,
+    )
 
     backup: Position
     """The position of the backup, or of the standby's last record."""

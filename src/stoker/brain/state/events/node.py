@@ -1,25 +1,75 @@
 """Facts about nodes and their GPUs."""
 
+from typing import ClassVar
+
 import msgspec
+from msgspec.structs import replace
 
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.node import Inventory, OrphanTask
-from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.units import NEVER, SECOND_MS, Instant
+from stoker.brain.state.events.row import Audience, Fields, LogLine, Row, SubjectNote
+
+
+def _registered_fields(event: "NodeRegistered") -> Fields:
+    gpus = event.inventory.gpus
+    models = dict.fromkeys(gpu.model for gpu in gpus)
+    return {"agent_id": event.node, "gpus": len(gpus), "models": ",".join(models), "cpus": event.inventory.cpus}
+
+
+def _without_agent_uid(event: "NodeRegistered") -> "NodeRegistered":
+    # With the uid and any agent's token one could pass for the agent of a node that holds work, and end its jobs.
+    return replace(event, inventory=replace(event.inventory, agent_uid=""))
+
+
+def _labelled_fields(event: "NodeLabelled") -> Fields:
+    words = [key + ("-" if value is None else f"={value}") for key, value in sorted(event.labels.items())]
+    return {"agent_id": event.node, "labels": ",".join(words)}
+
+
+def _labelled_note(event: "NodeLabelled") -> SubjectNote:
+    labels = (f"{key}={value}" if value is not None else f"{key} taken off" for key, value in event.labels.items())
+    return SubjectNote("node_label", event.node, ", ".join(sorted(labels)))
+
+
+def _tainted_fields(event: "NodeTainted") -> Fields:
+    return {"agent_id": event.node, "taints": ",".join([*event.taints, *(f"{key}-" for key in event.off)])}
+
+
+def _tainted_note(event: "NodeTainted") -> SubjectNote:
+    return SubjectNote("node_taint", event.node, ", ".join((*event.taints, *(f"{key} taken off" for key in event.off))))
 
 
 class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="node_registered"):
     """A node joined, came back after it was forgotten, or its inventory changed."""
+
+    row: ClassVar["Row[NodeRegistered]"] = Row(
+        wakes=True,
+        audience=Audience.EVERYONE,
+        log=LogLine("agent_registered", _registered_fields),
+        audit=None,
+        public=_without_agent_uid,
+    )
 
     node: NodeName
     inventory: Inventory
 
 
 class NodeReachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_reachable"):
+    row: ClassVar["Row[NodeReachable]"] = Row(
+        wakes=True,
+        audience=Audience.EVERYONE,
+        log=LogLine("agent_reachable", lambda event: {"agent_id": event.node}),
+        audit=None,
+    )
+
     node: NodeName
 
 
 class NodeUnreachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_unreachable"):
     """It was silent too long. Nothing ends for that; it only gets no new work."""
+
+    row: ClassVar["Row[NodeUnreachable]"] = Row(wakes=True, audience=Audience.EVERYONE, log=None, audit=None)
 
     node: NodeName
     since: Instant = NEVER
@@ -29,22 +79,42 @@ class NodeUnreachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_unrea
 class NodeReturned(msgspec.Struct, frozen=True, kw_only=True, tag="node_returned"):
     """A node that wasn't unreachable has said what it runs, the first time in this epoch, and gets new work."""
 
+    row: ClassVar["Row[NodeReturned]"] = Row(wakes=True, audience=Audience.EVERYONE, log=None, audit=None)
+
     node: NodeName
 
 
 class NodeDrained(msgspec.Struct, frozen=True, kw_only=True, tag="node_drain_asked"):
     """A person wants no new work there. What runs goes on."""
 
+    row: ClassVar["Row[NodeDrained]"] = Row(
+        wakes=True,
+        audience=Audience.EVERYONE,
+        log=LogLine("agent_drained", lambda event: {"agent_id": event.node, "reason": event.reason}),
+        audit=lambda event: SubjectNote("node_drain", event.node, event.reason),
+    )
+
     node: NodeName
     reason: str
 
 
 class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed"):
+    row: ClassVar["Row[NodeResumed]"] = Row(
+        wakes=True,
+        audience=Audience.EVERYONE,
+        log=LogLine("agent_resumed", lambda event: {"agent_id": event.node}),
+        audit=lambda event: SubjectNote("node_resume", event.node),
+    )
+
     node: NodeName
 
 
 class NodeLabelled(msgspec.Struct, frozen=True, kw_only=True, tag="node_labelled"):
     """What people set on a node over the labels of its inventory: all of it. None = taken off."""
+
+    row: ClassVar["Row[NodeLabelled]"] = Row(
+        wakes=True, audience=Audience.EVERYONE, log=LogLine("agent_labelled", _labelled_fields), audit=_labelled_note
+    )
 
     node: NodeName
     labels: dict[str, str | None]
@@ -52,6 +122,10 @@ class NodeLabelled(msgspec.Struct, frozen=True, kw_only=True, tag="node_labelled
 
 class NodeTainted(msgspec.Struct, frozen=True, kw_only=True, tag="node_tainted"):
     """The taints that people put on a node, and the keys of those of its inventory that they took off: all of them."""
+
+    row: ClassVar["Row[NodeTainted]"] = Row(
+        wakes=True, audience=Audience.EVERYONE, log=LogLine("agent_tainted", _tainted_fields), audit=_tainted_note
+    )
 
     node: NodeName
     taints: tuple[str, ...]
@@ -61,17 +135,28 @@ class NodeTainted(msgspec.Struct, frozen=True, kw_only=True, tag="node_tainted")
 class NodeForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="node_forgotten"):
     """A person says that it won't come back. Preceded by the ends of all it held. What people set on it goes too."""
 
+    row: ClassVar["Row[NodeForgotten]"] = Row(
+        wakes=True,
+        audience=Audience.EVERYONE,
+        log=LogLine("agent_forgotten", lambda event: {"agent_id": event.node}),
+        audit=lambda event: SubjectNote("node_forget", event.node),
+    )
+
     node: NodeName
 
 
 class NodeDropped(msgspec.Struct, frozen=True, kw_only=True, tag="node_dropped"):
     """A forgotten node of which nothing is known any more, to make room for another."""
 
+    row: ClassVar["Row[NodeDropped]"] = Row(wakes=False, audience=Audience.EVERYONE, log=None, audit=None)
+
     node: NodeName
 
 
 class OrphanTasksFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_found"):
     """The tasks that run on the node although our ledger says they don't: all of them, so an empty tuple clears."""
+
+    row: ClassVar["Row[OrphanTasksFound]"] = Row(wakes=True, audience=Audience.ORPHANS, log=None, audit=None)
 
     node: NodeName
     strays: tuple[OrphanTask, ...]
@@ -81,6 +166,17 @@ class NodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="node_lost"):
     """It was silent for so long that attempts there have outlived their leases. Followed by their ends; attempts
     without a lease stay as they are."""
 
+    row: ClassVar["Row[NodeLost]"] = Row(
+        wakes=False,
+        audience=Audience.EVERYONE,
+        log=LogLine(
+            "agent_lost",
+            lambda event: {"agent_id": event.node, "silent_s": round(event.silent_ms / SECOND_MS, 1)},
+            warning=True,
+        ),
+        audit=None,
+    )
+
     node: NodeName
     silent_ms: int
     """Counted by a control plane that was awake and active all the while."""
@@ -89,6 +185,17 @@ class NodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="node_lost"):
 class LeaseBroken(msgspec.Struct, frozen=True, kw_only=True, tag="lease_broken"):
     """A node says that a task runs there which must have been dead by its lease, and was settled so. History only: a
     defect of Stoker, of the node's clock or of its kernel."""
+
+    row: ClassVar["Row[LeaseBroken]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine(
+            "lease_broken",
+            lambda event: {"agent_id": event.node, "attempt": event.attempt, "rank": event.rank},
+            warning=True,
+        ),
+        audit=None,
+    )
 
     node: NodeName
     job: JobId

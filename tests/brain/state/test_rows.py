@@ -1,0 +1,60 @@
+"""Each kind of event, and each kind of command that people give, has its row: who must know of it, and how."""
+
+from typing import Any, get_args
+
+import pytest
+
+from stoker.brain.state.commands import Command
+from stoker.brain.state.events.row import Audience, CommandRow, JobMetric, Row
+from stoker.brain.state.events.union import Event
+
+EVENTS = get_args(Event)
+COMMANDS = get_args(Command)
+FIELD_OF: dict[Audience, str] = {
+    Audience.JOB: "job",
+    Audience.NEW_JOB: "spec",
+    Audience.ARRAY: "array",
+    Audience.JOBS: "jobs",
+    Audience.ORPHANS: "strays",
+}
+SLEEPS = """
+    JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled MemberMade MembersCancelled SubmitKeyed JobsPruned
+    NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked ClusterCreated EpochBegan
+    ClusterRestored
+"""
+"""Events that free nothing and let nothing go: a pass after them would decide as the one before. A lost node, or a
+stopped attempt, is followed by the ends of its tasks, which wake."""
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+def test_every_kind_of_event_has_a_row_whose_audience_can_be_found_from_its_fields(kind: type[Event]) -> None:
+    row: Row[Any] = kind.row
+    assert isinstance(row, Row)
+    field = FIELD_OF.get(row.audience)
+    assert field is None or field in kind.__struct_fields__
+
+
+def test_every_event_that_may_change_a_decision_wakes_the_loop() -> None:
+    assert [kind.__name__ for kind in EVENTS if not kind.row.wakes] == SLEEPS.split()
+
+
+def test_what_makes_jobs_eligible_names_them() -> None:
+    letting_go = [kind for kind in EVENTS if kind.row.metric is JobMetric.ELIGIBLE]
+    assert letting_go
+    for kind in letting_go:
+        assert {"job", "jobs"} & set(kind.__struct_fields__), kind
+
+
+def test_no_two_kinds_of_event_share_a_log_line() -> None:
+    names = [kind.row.log.name for kind in EVENTS if kind.row.log is not None]
+    assert len(names) == len(dict.fromkeys(names)) > 20
+
+
+@pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
+def test_every_kind_of_command_has_a_row_or_is_no_command_of_people(kind: type[Command]) -> None:
+    row: CommandRow[Any] | None = kind.row
+    assert row is None or row.about is not None or "target" in kind.__struct_fields__
+
+
+def test_a_secret_of_an_event_is_taken_out_for_every_reader() -> None:
+    assert [kind.__name__ for kind in EVENTS if kind.row.public is not None] == ["NodeRegistered", "TokenCreated"]
