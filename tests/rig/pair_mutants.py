@@ -19,8 +19,7 @@ from stoker.brain.failover import machine, takeover_eligibility
 from stoker.brain.failover.inputs import ControlRole, LeaseRecordWritten, LogState
 from stoker.brain.failover.lease_record_client import LeaseRecordClient, WriteOutcome
 from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.membership import Membership
-from stoker.brain.failover.peers import Peers
+from stoker.brain.failover.membership import Membership, Peers
 from stoker.brain.failover.timing import Timing
 from stoker.brain.state import leases
 from stoker.control.committer import Committer
@@ -131,7 +130,7 @@ def a_lost_put_is_taken_for_won(patch: Patch) -> None:
     real = LeaseRecordClient.was_put
 
     def was_put(told_to: LeaseRecordClient, told: LeaseRecordWritten, now: Mono) -> WriteOutcome | None:
-        return real(told_to, LeaseRecordWritten(marker=told.marker, won=True), now)
+        return real(told_to, LeaseRecordWritten(record=told.record, won=True), now)
 
     patch.setattr(LeaseRecordClient, "was_put", was_put)
 

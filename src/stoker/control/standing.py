@@ -70,7 +70,7 @@ class FailoverControl(Protocol):
 
 def view_of(machine: Machine, now: Mono, position: Position, *, lag_ms: int, owns_log: bool, secret: str) -> PairView:
     """`position` is that of our log. `owns_log`: nobody else reaches it."""
-    marker, known = machine.marker, machine.marker_client
+    marker, known = machine.lease_record, machine.client
     holder = marker.holder if marker else None
     return PairView(
         name=machine.me.name,

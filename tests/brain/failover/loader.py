@@ -81,7 +81,7 @@ class _Story:
                 sync="async" not in words,
             ),
             timing=FAST if "fast" in words else DEFAULT,
-            life=words[0],
+            tenure_id=words[0],
             http="",
         )
         self._shown: LeaseRecord | None = None
@@ -107,7 +107,7 @@ class _Story:
         done = self._machine.step(told, now)
         for effect in done:
             if isinstance(effect, effects.WriteLeaseRecord):
-                self._ours, self._under_way = effect.marker, "put"
+                self._ours, self._under_way = effect.record, "put"
             elif isinstance(effect, effects.ReadLeaseRecord):
                 self._asked_at, self._under_way = now, "look"
         return done
@@ -128,7 +128,7 @@ class _Story:
         raise ValueError("it spins")
 
     def _same(self) -> Input:
-        return inputs.LeaseRecordRead(marker=self._shown, asked_at=self._asked_at)
+        return inputs.LeaseRecordRead(record=self._shown, asked_at=self._asked_at)
 
     def _read(self, words: list[str]) -> Input:
         match words:
@@ -154,7 +154,7 @@ class _Story:
             case ["won" | "beaten" as outcome]:
                 self._answers("put")
                 assert self._ours is not None
-                return inputs.LeaseRecordWritten(marker=self._ours, won=outcome == "won")
+                return inputs.LeaseRecordWritten(record=self._ours, won=outcome == "won")
             case [word] if word in _PLAIN:
                 return _PLAIN[word]
         raise ValueError("not known; the words stand at the head of loader.py")
@@ -168,7 +168,7 @@ class _Story:
         if words == ["nothing"]:
             return None
         if words in (["ours"], ["same"]):
-            return self._ours if words == ["ours"] else self._machine.marker
+            return self._ours if words == ["ours"] else self._machine.lease_record
         said = dict(word.split("=") for word in words[2:])
         return LeaseRecord(
             version=int(words[0]),

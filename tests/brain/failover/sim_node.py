@@ -66,7 +66,7 @@ class Node:
         self.machine = Machine(
             Membership(me=self.disk.member, peers=setting.nodes - 1, shared_log=setting.shared_log),
             timing=setting.timing,
-            life=f"{self.disk.member.uid}/{self._lives}",
+            tenure_id=f"{self.disk.member.uid}/{self._lives}",
             http="",
         )
         self.tell_log()
@@ -232,9 +232,9 @@ class Node:
         store, told = self.world.store, inputs.LeaseRecordFailed("no space left")
         said: Input = told
         if isinstance(effect, ReadLeaseRecord):
-            said = inputs.LeaseRecordRead(marker=store.marker, asked_at=asked_at)
+            said = inputs.LeaseRecordRead(record=store.marker, asked_at=asked_at)
         elif self.world.reaches(STORE, "writes"):
-            said = inputs.LeaseRecordWritten(marker=effect.marker, won=store.put(effect.marker))
+            said = inputs.LeaseRecordWritten(record=effect.record, won=store.put(effect.record))
         if not self.world.reaches(STORE, self.name):
             self.world.oracle.in_doubt += isinstance(said, inputs.LeaseRecordWritten) and said.won
         else:

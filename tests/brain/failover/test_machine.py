@@ -5,12 +5,10 @@ from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import inputs
 from stoker.brain.failover.effects import Effect, InSyncChanged, Lead, Ping, ReadLeaseRecord, StepDown, WriteLeaseRecord
-from stoker.brain.failover.in_sync import MEMBERS_MAX
 from stoker.brain.failover.inputs import ControlRole, Input
 from stoker.brain.failover.lease_record_client import NEVER
 from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.membership import Membership
-from stoker.brain.failover.peers import PEERS_MAX, Peers
+from stoker.brain.failover.membership import MEMBERS_MAX, PEERS_MAX, Membership, Peers
 from stoker.brain.failover.timing import DEFAULT
 
 A, B = Member(name="a", uid="1"), Member(name="b", uid="2")
@@ -20,7 +18,7 @@ class MachineDriver:
     """A machine, and a short way to tell it things one after the other, a hundredth of a second apart."""
 
     def __init__(self, me: Member = A, *told: Input) -> None:
-        self.machine = Machine(Membership(me=me, peers=1), timing=DEFAULT, life="L", http="http://a")
+        self.machine = Machine(Membership(me=me, peers=1), timing=DEFAULT, tenure_id="L", http="http://a")
         self.now = Mono(0.0)
         self.done: list[Effect] = []
         for each in told:
@@ -34,7 +32,7 @@ class MachineDriver:
 
     @property
     def put(self) -> LeaseRecord:
-        return next(effect.marker for effect in reversed(self.done) if isinstance(effect, WriteLeaseRecord))
+        return next(effect.record for effect in reversed(self.done) if isinstance(effect, WriteLeaseRecord))
 
 
 def lease_record(version: int = 1, holder: Member | None = A, *in_sync: Member) -> LeaseRecord:
@@ -44,7 +42,7 @@ def lease_record(version: int = 1, holder: Member | None = A, *in_sync: Member) 
 
 
 def record_read(what: LeaseRecord | None, at: float = 0.0) -> inputs.LeaseRecordRead:
-    return inputs.LeaseRecordRead(marker=what, asked_at=Mono(at))
+    return inputs.LeaseRecordRead(record=what, asked_at=Mono(at))
 
 
 def log(epoch: int = 1, position: int = 5, *, fit: bool = True) -> inputs.LogState:
@@ -57,7 +55,7 @@ def peer_state(who: Member, role: ControlRole = ControlRole.STANDBY) -> inputs.P
 
 def leading() -> MachineDriver:
     told = MachineDriver(A, log(), record_read(lease_record()), inputs.Promised(Epoch(2)))
-    told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True))
+    told.tell(inputs.LeaseRecordWritten(record=told.put, won=True))
     assert told.machine.role is ControlRole.ACTIVE
     return told
 
@@ -73,8 +71,8 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
     told = MachineDriver(B, log(), record_read(lease_record(3, A, A, B)))
     told.tell(record_read(lease_record(4, None, A, B)))
     told.tell(inputs.LeaseRecordFailed("late"))
-    told.tell(inputs.LeaseRecordWritten(marker=lease_record(5, B), won=True))
-    assert told.machine.marker == lease_record(3, A, A, B)
+    told.tell(inputs.LeaseRecordWritten(record=lease_record(5, B), won=True))
+    assert told.machine.lease_record == lease_record(3, A, A, B)
     assert told.machine.why == "a is active"
 
 
@@ -82,7 +80,7 @@ def test_an_answer_to_a_put_that_was_given_up_is_taken_while_the_look_is_under_w
     told = leading()
     told.tell(inputs.Tick(), at=1.1)
     told.tell(inputs.LeaseRecordFailed("too slow"))
-    assert told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True)) == ()
+    assert told.tell(inputs.LeaseRecordWritten(record=told.put, won=True)) == ()
     assert told.machine.lease_until == 1.1 + DEFAULT.lease_s
     told.tell(record_read(told.put, at=1.12))
     assert told.machine.holds(told.now)
@@ -115,7 +113,7 @@ def test_one_whose_lease_is_over_and_that_is_heard_is_not_said_to_be_active_by_t
     told = MachineDriver(B, log(), record_read(lease_record(3, A, A, B)))
     told.tell(peer_state(A, ControlRole.ACTIVE), at=5.0)
     told.tell(record_read(lease_record(3, A, A, B), at=5.0))
-    assert told.machine.marker_client.lease_expired
+    assert told.machine.client.lease_expired
     assert told.machine.why == "a said a moment ago that it is active still"
 
 
@@ -164,7 +162,7 @@ def test_it_says_what_forbids_force() -> None:
 def test_force_without_a_marker_asks_nobody() -> None:
     """Whoever else might know better can't be reached."""
     told = MachineDriver(A, log(4), record_read(None), inputs.ForcePromotion(), inputs.Promised(Epoch(1_004)))
-    told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True))
+    told.tell(inputs.LeaseRecordWritten(record=told.put, won=True))
     assert told.done[-1] == Lead(epoch=Epoch(1_004), forced=True)
 
 
@@ -178,7 +176,7 @@ def test_a_marker_names_no_more_than_its_bound() -> None:
     told = leading()
     for number in range(MEMBERS_MAX + 5):
         told.tell(inputs.CaughtUp(Member(name=f"m{number:02}", uid="1")))
-        told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True))
+        told.tell(inputs.LeaseRecordWritten(record=told.put, won=True))
     assert len(told.machine.in_sync) == MEMBERS_MAX
     assert told.done[-2:].count(InSyncChanged(told.machine.in_sync)) >= 1
 
@@ -195,8 +193,8 @@ def test_marks_of_one_life_never_repeat() -> None:
     told = leading()
     for _ in range(20):
         told.tell(inputs.Tick(), at=told.machine.next_tick)
-        told.tell(inputs.LeaseRecordWritten(marker=told.put, won=True))
-    puts = [effect.marker for effect in told.done if isinstance(effect, WriteLeaseRecord)]
+        told.tell(inputs.LeaseRecordWritten(record=told.put, won=True))
+    puts = [effect.record for effect in told.done if isinstance(effect, WriteLeaseRecord)]
     assert [put.mark for put in puts] == [f"L.{number}" for number in range(1, len(puts) + 1)]
     assert [put.version for put in puts] == list(range(2, len(puts) + 2))
     assert {put.http for put in puts} == {"http://a"}

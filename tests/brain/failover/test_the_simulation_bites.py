@@ -16,11 +16,10 @@ from stoker.brain.domain.units import Mono
 from stoker.brain.failover import machine as machine_file
 from stoker.brain.failover import takeover_eligibility as obstacle_file
 from stoker.brain.failover.effects import InSyncChanged
-from stoker.brain.failover.in_sync import InSync
 from stoker.brain.failover.inputs import ControlRole, Input, LeaseRecordFailed, LeaseRecordRead, LeaseRecordWritten
 from stoker.brain.failover.lease_record_client import NEVER, LeaseRecordClient, WriteOutcome
-from stoker.brain.failover.machine import Machine
-from stoker.brain.failover.phase import GivingBack, Phase
+from stoker.brain.failover.machine import GivingBack, Machine, Phase
+from stoker.brain.failover.membership import InSync
 from stoker.brain.failover.timing import DEFAULT
 from tests.brain.failover.sim_cluster import Setting
 from tests.brain.failover.sim_run import simulate
@@ -73,7 +72,7 @@ def it_steps_down_late(patch: Patch) -> None:
     real = Machine._won
 
     def won(machine: Machine, now: Mono) -> None:
-        machine._client.put_at = Mono(machine._client.put_at + 0.5)
+        machine.client.put_at = Mono(machine.client.put_at + 0.5)
         real(machine, now)
 
     patch.setattr(Machine, "_won", won)
@@ -88,9 +87,9 @@ def a_write_of_unknown_outcome_counts_as_won(patch: Patch) -> None:
     real = Machine._hear
 
     def hear(machine: Machine, told: Input, now: Mono) -> None:
-        put = machine._client.put
+        put = machine.client.put
         if isinstance(told, LeaseRecordFailed) and put is not None:
-            told = LeaseRecordWritten(marker=put, won=True)
+            told = LeaseRecordWritten(record=put, won=True)
         real(machine, told, now)
 
     patch.setattr(Machine, "_hear", hear)

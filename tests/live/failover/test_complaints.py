@@ -58,7 +58,7 @@ class Standby:
         self.notes = Notes(self.clock, "a")
         world = ControlPorts(clock=self.clock, entropy=entropy, telemetry=self.notes)
         membership = Membership(me=Member("a", "uid-a"), peers=0, shared_log=True)
-        machine = Machine(membership, timing=DEFAULT, life="1", http="")
+        machine = Machine(membership, timing=DEFAULT, tenure_id="1", http="")
         self.log = FaultyLog(world)
         self.driver = Driver(machine, SimLease(self.place, self.clock, entropy, who="a"), self.log, (), world)
         self.driver._tell_log = lambda: None  # type: ignore[method-assign]  # there is no control plane around it

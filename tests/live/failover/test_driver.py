@@ -41,7 +41,9 @@ class SlowLog(SharedBackend):
 async def test_d2_a_withdrawn_promise_begins_no_following_once_another_one_is_made() -> None:
     clock, entropy = SimClock(), SimEntropy(1)
     world = ControlPorts(clock=clock, entropy=entropy, telemetry=Notes(clock, "a"))
-    machine = Machine(Membership(me=Member("a", "uid-a"), peers=0, shared_log=True), timing=DEFAULT, life="1", http="")
+    machine = Machine(
+        Membership(me=Member("a", "uid-a"), peers=0, shared_log=True), timing=DEFAULT, tenure_id="1", http=""
+    )
     log = SlowLog(world)
     driver = Driver(machine, SimLease(SharedPlace(), clock, entropy, who="a"), log, (), world)
     await driver._carry_out(effects.Follow(Epoch(1)))

@@ -1,4 +1,4 @@
-"""What does the machine ask for?
+"""Effects that the failover machine asks for.
 
 Effects are carried out in order. Each has an answer among `inputs`, but for `Ping`, `Lead`, `InSyncChanged` and
 `StepDown`.
@@ -11,34 +11,40 @@ from stoker.brain.domain.lease_record import LeaseRecord, Member
 
 
 class ReadLeaseRecord(msgspec.Struct, frozen=True):
-    """Answered by MarkerSeen or MarkerFailed."""
+    """Read of the lease record; answered by LeaseRecordRead or LeaseRecordFailed."""
 
 
 class WriteLeaseRecord(msgspec.Struct, frozen=True):
-    """Answered by MarkerPut or MarkerFailed. At most one look or write is under way at a time."""
+    """Write of a new version of the lease record; answered by LeaseRecordWritten or LeaseRecordFailed.
 
-    marker: LeaseRecord
+    At most one read or write is under way at a time.
+    """
+
+    record: LeaseRecord
 
 
 class Ping(msgspec.Struct, frozen=True):
-    """Ask every peer how it is. Whoever answers is told as PeerState."""
+    """Question to every peer about its state; each answer is told as PeerState."""
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """Stop following, and let the log refuse what is older. Answered by Promised."""
+    """Order to stop following, and to let the log refuse older epochs than this one; answered by Promised."""
 
     epoch: Epoch
 
 
 class Follow(msgspec.Struct, frozen=True):
-    """Let the log take appends of this epoch again, and follow its holder. Given when a promise came to nothing, when a
-    life sees the marker first (an earlier life may have promised), and when another has begun an epoch."""
+    """Order to let the log take appends of this epoch again, and to follow the holder of the lease.
+
+    It is given when a promise came to nothing, when a tenure sees the lease record first (an earlier tenure may have
+    promised), and when another control plane has begun an epoch.
+    """
 
     epoch: Epoch
 
 
 class Lead(msgspec.Struct, frozen=True, kw_only=True):
-    """The lease is ours: begin this epoch."""
+    """Order to begin this epoch: the lease is ours."""
 
     epoch: Epoch
     forced: bool = False
@@ -46,14 +52,16 @@ class Lead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InSyncChanged(msgspec.Struct, frozen=True):
-    """Acknowledgements wait for these, and for nobody else, by the marker: it has changed, or confirms what was told.
-    The holder is among them; so is whoever caught up meanwhile, and will be in the next version."""
+    """New set of members whose disks an acknowledgement waits for, by the lease record: changed, or confirmed as told.
+
+    The holder is among them. So is a member that caught up meanwhile and will be in the next version.
+    """
 
     in_sync: tuple[Member, ...]
 
 
 class StepDown(msgspec.Struct, frozen=True, kw_only=True):
-    """Acknowledge nothing more, instruct nobody more, and begin anew as a standby. The machine is spent."""
+    """Order to acknowledge and instruct nothing more, and to begin anew as a standby; the machine is spent."""
 
     code: str
     """`lease_lost`: another has taken over; `lease_ended`: it couldn't be renewed in time; `resigned`; `log_failed`."""

@@ -1,6 +1,6 @@
-"""What is the machine told?
+"""Inputs of the failover machine.
 
-Each input is handed to `Machine.step` with the time at which it is told (seconds on a clock that counts through sleep).
+Each is handed to `Machine.step` with the time at which it is told (seconds on a clock that counts through sleep).
 """
 
 from enum import StrEnum
@@ -13,27 +13,27 @@ from stoker.brain.domain.units import Mono
 
 
 class ControlRole(StrEnum):
-    """What a control plane is for others."""
+    """Role of a control plane among its peers."""
 
     STANDBY = "standby"
     ACTIVE = "active"
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed. Told at the latest when `Machine.next_tick` says."""
+    """Time has passed; told at the latest at `Machine.next_tick`."""
 
 
 class LeaseRecordRead(msgspec.Struct, frozen=True, kw_only=True):
-    """A look at the marker has succeeded."""
+    """A read of the lease record has succeeded."""
 
-    marker: LeaseRecord | None
+    record: LeaseRecord | None
     """The highest version. None = there never was one."""
     asked_at: Mono
-    """Before the look began."""
+    """Before the read began."""
 
 
 class LeaseRecordFailed(msgspec.Struct, frozen=True):
-    """A look or a write has failed: the place can't be reached, or not in time. A write may have been done or not."""
+    """A read or a write has failed: the place can't be reached, or not in time. A write may have been done or not."""
 
     error: str
 
@@ -41,7 +41,7 @@ class LeaseRecordFailed(msgspec.Struct, frozen=True):
 class LeaseRecordWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A write has come to an end."""
 
-    marker: LeaseRecord
+    record: LeaseRecord
     won: bool
     """False = another version is at its place, or a higher one is there."""
 
@@ -59,24 +59,29 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
-    """Told to the active: this standby has on disk all that was acknowledged, and from now on acknowledgements wait
-    for it too. Answered by InSyncChanged with it once the marker names it; telling it again does no harm."""
+    """A standby has on disk all that was acknowledged; told to the active, whose acknowledgements wait for it now.
+
+    Answered by InSyncChanged with it once the lease record names it; telling it again does no harm.
+    """
 
     member: Member
 
 
 class FellBehind(msgspec.Struct, frozen=True):
-    """Told to the active: this standby is gone, or hasn't confirmed in time. Answered by InSyncChanged without it once
-    no marker can name it any more; until then acknowledgements wait. Telling it again does no harm."""
+    """A standby is gone, or hasn't confirmed in time; told to the active.
+
+    Answered by InSyncChanged without it once no lease record can name it any more; until then acknowledgements wait.
+    Telling it again does no harm.
+    """
 
     member: Member
 
 
 class LogState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far our own log reaches, and whether it can be written.
+    """End of our own log, and whether that log can be written.
 
     Told to an active: `position` is what it has acknowledged, or could have, since that is what every member of the set
-    holds; not what only its own disk has. It goes into the marker, and whoever lacks it never takes over.
+    holds; not what only its own disk has. It goes into the lease record, and a member that lacks it never takes over.
     """
 
     epoch: Epoch
@@ -85,8 +90,11 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Promised(msgspec.Struct, frozen=True):
-    """The log refuses older epochs than this one from now on, also after a restart. LogState was told before, if
-    following had moved the log's end. A promise that fails is told as LogState without `fit`."""
+    """The log refuses older epochs than this one from now on, also after a restart.
+
+    LogState was told before, if following had moved the log's end. A promise that fails is told as LogState without
+    `fit`.
+    """
 
     epoch: Epoch
 
@@ -94,25 +102,15 @@ class Promised(msgspec.Struct, frozen=True):
 class ForcePromotion(msgspec.Struct, frozen=True):
     """A person says: take over, whatever is lost by it.
 
-    It stands for twice `expiry_s`, since a lease may have to end first, and is forgotten once an active one is heard.
-    `Machine.force_obstacle` says what is in the way.
+    It stands for twice `expiry_s`, since a lease may have to end first, and is forgotten once an active is heard.
+    `Machine.forced_takeover_blocker` says what is in the way.
     """
 
 
 class Resign(msgspec.Struct, frozen=True):
-    """This process is about to stop on purpose. Told to an active once nothing is acknowledged any more."""
+    """This process is about to stop on purpose; told to an active once nothing is acknowledged any more."""
 
 
-Input = (
-    Tick
-    | LeaseRecordRead
-    | LeaseRecordFailed
-    | LeaseRecordWritten
-    | PeerState
-    | CaughtUp
-    | FellBehind
-    | LogState
-    | Promised
-    | ForcePromotion
-    | Resign
-)
+_OfLeaseRecord = LeaseRecordRead | LeaseRecordFailed | LeaseRecordWritten
+_OfOthers = PeerState | CaughtUp | FellBehind | ForcePromotion
+Input = Tick | _OfLeaseRecord | _OfOthers | LogState | Promised | Resign

@@ -1,10 +1,10 @@
-"""What is known of the marker, and what is under way with it?
+"""Client of the lease record: what is known of it, and what is under way with it.
 
 Rules: T1  one look or put at a time
        T2  a put of unknown outcome is asked about by a look, and put again as it was, until it is known what became of
            it; nothing else is put before
        T3  what a put wins counts from when it was handed out first, however often that was
-       T4  versions never go back: a marker that does is as good as none
+       T4  versions never go back: a record that does is as good as none
 """
 
 from enum import Enum, auto
@@ -22,26 +22,21 @@ _LONG_AGO: Final = Mono(float("-inf"))
 
 
 class WriteOutcome(Enum):
-    """What became of a put."""
+    """Outcome of a put."""
 
     WON = auto()
     LOST = auto()
 
 
-class _Busy(Enum):
-    LOOK = auto()
-    PUT = auto()
-
-
 class LeaseRecordClient:
-    """Our reads and writes of the marker, one at a time. It says what to ask for, and is told the answers."""
+    """Our reads and writes of the lease record, one at a time: it says what to ask for, and is told the answers."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self.newest: LeaseRecord | None = None
         """The newest version that was ever seen or won."""
         self.first_seen_at = Mono(0.0)
-        """When it was first seen. Whoever put it began before that."""
+        """When it was first seen. Its writer began before that."""
         self.asked_at = _LONG_AGO
         """Before the newest look that showed it."""
         self.fresh = False
@@ -49,29 +44,29 @@ class LeaseRecordClient:
         self.error = ""
         """Why the last one hasn't."""
         self._unwritten = ""
-        """Why the last try of `put` came to nothing. A marker that can't be written may well be read meanwhile."""
+        """Why the last try of `put` came to nothing. A record that can't be written may well be read meanwhile."""
         self.put: LeaseRecord | None = None
         """Handed out, and nobody knows yet what became of it."""
         self.put_at = Mono(0.0)
-        """T3"""
+        """When `put` was handed out first (T3)."""
         self._put_again_at = _LONG_AGO
         self._in_doubt = False
         self._floor = 0
-        self._busy: _Busy | None = None
+        self._under_way: ReadLeaseRecord | WriteLeaseRecord | None = None
         self._looked_at = _LONG_AGO
 
     @property
     def busy(self) -> bool:
-        return self._busy is not None
+        return self._under_way is not None
 
     @property
     def idle(self) -> bool:
         """Nothing is under way, and what became of the last put is known."""
-        return self._busy is None and self.put is None
+        return not self.busy and self.put is None
 
     @property
     def trouble(self) -> str:
-        """For people; empty = nothing is known to be in the way."""
+        """What is in the way of reading or writing it, for people; empty = nothing is known to be."""
         if self.error and self.error != self._unwritten:
             return f"the marker can't be reached: {self.error}"
         return f"the marker can't be written: {self._unwritten}" if self._unwritten else ""
@@ -82,19 +77,19 @@ class LeaseRecordClient:
 
     @property
     def lease_expired(self) -> bool:
-        """Is the lease of whoever put `newest` surely over, and nobody has renewed it?"""
+        """Whether the lease of the holder of `newest` is surely over, and nobody has renewed it."""
         return self.fresh and self.asked_at >= self.first_seen_at + self._expiry_s
 
     @property
     def _expiry_s(self) -> float:
-        """Whoever put `newest` may have another profile than we."""
+        """The writer of `newest` may have another profile than we."""
         if self.newest is None or self.newest.lease_s <= self._timing.lease_s:
             return self._timing.expiry_s
         return self._timing.expiry_of(self.newest.lease_s)
 
     @property
     def look_due(self) -> Mono:
-        """A look begins every so often, and at once when the version has been there for long enough."""
+        """When the next look is due: every so often, and at once when the version has been there for long enough."""
         again, over = self._looked_at + self._timing.look_s, self.first_seen_at + self._expiry_s
         soon = self.newest is not None and self._looked_at < over
         return Mono(min(again, over) if soon else again)
@@ -108,58 +103,59 @@ class LeaseRecordClient:
 
     def look(self, now: Mono) -> ReadLeaseRecord:
         assert not self.busy, "one at a time"
-        self._busy, self._looked_at = _Busy.LOOK, now
-        return ReadLeaseRecord()
+        self._looked_at = now
+        self._under_way = ReadLeaseRecord()
+        return self._under_way
 
-    def write(self, marker: LeaseRecord, now: Mono) -> WriteLeaseRecord:
+    def write(self, record: LeaseRecord, now: Mono) -> WriteLeaseRecord:
         assert self.put is None, "what became of the last put isn't known"
-        assert marker.version == self.next_version
-        self.put, self.put_at = marker, now
-        return self._hand_out(marker, now)
+        assert record.version == self.next_version
+        self.put, self.put_at = record, now
+        return self._hand_out(record, now)
 
     def resolve(self, now: Mono) -> ReadLeaseRecord | WriteLeaseRecord:
-        """T2"""
+        """Ask, or put again, because it isn't known what became of `put` (T2)."""
         assert self.put is not None
         return self.look(now) if self._in_doubt else self._hand_out(self.put, now)
 
-    def _hand_out(self, marker: LeaseRecord, now: Mono) -> WriteLeaseRecord:
+    def _hand_out(self, record: LeaseRecord, now: Mono) -> WriteLeaseRecord:
         assert not self.busy, "one at a time"
-        self._busy, self._in_doubt = _Busy.PUT, False
-        self._put_again_at = Mono(now + self._timing.look_s)
-        return WriteLeaseRecord(marker)
+        self._in_doubt, self._put_again_at = False, Mono(now + self._timing.look_s)
+        self._under_way = WriteLeaseRecord(record)
+        return self._under_way
 
     # --- answers ------------------------------------------------------------------------------------------------
 
     def failed(self, error: str) -> None:
-        """A look or a put has come to nothing, as far as is known."""
-        if self._busy is None:
+        """Note that a look or a put has come to nothing, as far as is known."""
+        if self._under_way is None:
             return  # an answer that nobody waits for any more
-        if self._busy is _Busy.PUT:
+        if isinstance(self._under_way, WriteLeaseRecord):
             self._in_doubt, self._looked_at, self._unwritten = True, _LONG_AGO, error
-        self._busy = None
+        self._under_way = None
         self._out_of_reach(error)
 
     def seen(self, told: LeaseRecordRead, now: Mono) -> WriteOutcome | None:
-        """A look has come back. The outcome is that of `put`, where the look tells it."""
-        if self._busy is not _Busy.LOOK:
+        """Note that a look has come back; return the outcome of `put` where the look tells it."""
+        if not isinstance(self._under_way, ReadLeaseRecord):
             return None  # an answer that nobody waits for any more
-        self._busy = None
-        gone_back = self._gone_back(told.marker)
+        self._under_way = None
+        gone_back = self._gone_back(told.record)
         if gone_back:
             self._out_of_reach(gone_back)
             return None
         self.error, self.fresh = "", True
-        outcome = self._outcome(told.marker)
-        self._learn(told.marker, now)
+        outcome = self._outcome(told.record)
+        self._learn(told.record, now)
         self.asked_at = told.asked_at
         return outcome
 
     def was_put(self, told: LeaseRecordWritten, now: Mono) -> WriteOutcome | None:
-        """A put has come back."""
-        if self.put is None or told.marker.mark != self.put.mark:
+        """Note that a put has come back; return its outcome, or None where nobody waits for it."""
+        if self.put is None or told.record.mark != self.put.mark:
             return None
-        if self._busy is _Busy.PUT:
-            self._busy = None
+        if isinstance(self._under_way, WriteLeaseRecord):
+            self._under_way = None
         put, self.put, self._in_doubt, self._unwritten = self.put, None, False, ""
         if told.won:
             self.error, self.fresh = "", True
@@ -179,12 +175,12 @@ class LeaseRecordClient:
         self.put, self._in_doubt, self._unwritten = None, False, ""
         return WriteOutcome.WON if seen.mark == put.mark else WriteOutcome.LOST
 
-    def _learn(self, marker: LeaseRecord | None, now: Mono) -> None:
-        if marker is not None and (self.newest is None or marker.version > self.newest.version):
-            self.newest, self.first_seen_at, self._floor = marker, now, marker.version
+    def _learn(self, record: LeaseRecord | None, now: Mono) -> None:
+        if record is not None and (self.newest is None or record.version > self.newest.version):
+            self.newest, self.first_seen_at, self._floor = record, now, record.version
 
     def _gone_back(self, seen: LeaseRecord | None) -> str:
-        """T4"""
+        """Return how this version undoes what was known (T4); empty = it doesn't."""
         version = seen.version if seen else 0
         if version < self._floor:
             return f"it has gone back from version {self._floor} to {version}"

@@ -1,61 +1,109 @@
-"""Is this control plane active, and what must be done so that it is, stays it, or stops in time?
+"""The failover machine: decides whether this control plane is active, and what must be done to become, stay or stop so.
 
-Rules: M1  whoever leads holds a marker of its own that it won, and only until `lease_s` after it began to write it
+Rules: M1  an active holds a lease record of its own that it won, and only until `lease_s` after it began to write it
        M2  it steps down by its own timer, and when it hears that another has the lease; then the machine is spent
        M3  it leads under an epoch that nobody led under before, and its log has promised it first
        M4  a promise that came to nothing is withdrawn only when another version has taken the place of ours
-       M5  whoever gives the lease back acts no more from the moment at which it begins to
+       M5  a control plane that gives the lease back acts no more from the moment at which it begins to
 """
 
-from typing import assert_never
+from enum import Enum, auto
+from typing import Final, NamedTuple, assert_never
 
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.data_loss import FORCED_EPOCHS, Reached, found, may_lack, still_lossy
+from stoker.brain.failover import inputs
 from stoker.brain.failover.effects import Effect, Follow, InSyncChanged, Lead, Ping, Promise, StepDown
-from stoker.brain.failover.in_sync import InSync
-from stoker.brain.failover.inputs import (
-    CaughtUp,
-    ControlRole,
-    FellBehind,
-    ForcePromotion,
-    Input,
-    LeaseRecordFailed,
-    LeaseRecordRead,
-    LeaseRecordWritten,
-    LogState,
-    PeerState,
-    Promised,
-    Resign,
-    Tick,
-)
+from stoker.brain.failover.inputs import ControlRole, Input, LogState, PeerState
 from stoker.brain.failover.lease_record_client import NEVER, LeaseRecordClient, WriteOutcome
-from stoker.brain.failover.membership import Membership
-from stoker.brain.failover.peers import Peers
-from stoker.brain.failover.phase import MOVES, TAKING_OVER, WITH_LEASE, GivingBack, Phase
-from stoker.brain.failover.promotion_request import PromotionRequest
-from stoker.brain.failover.takeover_eligibility import forced_takeover_blocker, newest_epoch, takeover_blocker
+from stoker.brain.failover.membership import InSync, Membership, Peers
+from stoker.brain.failover.takeover_eligibility import (
+    FORCED_EPOCHS,
+    Reached,
+    forced_takeover_blocker,
+    may_lack,
+    newest_epoch,
+    reached_by,
+    still_lossy,
+    takeover_blocker,
+)
 from stoker.brain.failover.timing import Timing
 
 
-class Machine:
-    """One life of one control plane: a standby first, perhaps active later, and then spent."""
+class Phase(Enum):
+    """Phase of a tenure, which begins with the first and ends with the last, or is cut off where it stands."""
 
-    def __init__(self, membership: Membership, *, timing: Timing, life: str, http: str) -> None:
-        """`life`: unique text of this life. `http`: where we answer people."""
+    WATCHING = auto()
+    """It reads the lease record, follows the active, and waits for a reason to take over."""
+    PROMISING = auto()
+    """Its log is to refuse what is older than the epoch that it wants to begin."""
+    CLAIMING = auto()
+    """Its log has promised; its lease record is being put."""
+    LEADING = auto()
+    """Its lease record is there: it is active for as long as the lease holds."""
+    GIVING_BACK = auto()
+    """It acts no more, and puts a lease record without a holder."""
+    SPENT = auto()
+    """Whatever it is told, it does nothing more. Another tenure begins from what is on disk."""
+
+
+MOVES: Final = {
+    Phase.WATCHING: (Phase.PROMISING, Phase.SPENT),
+    Phase.PROMISING: (Phase.CLAIMING, Phase.WATCHING, Phase.SPENT),
+    Phase.CLAIMING: (Phase.LEADING, Phase.GIVING_BACK, Phase.WATCHING, Phase.SPENT),
+    Phase.LEADING: (Phase.GIVING_BACK, Phase.SPENT),
+    Phase.GIVING_BACK: (Phase.SPENT,),
+    Phase.SPENT: (),
+}
+TAKING_OVER: Final = (Phase.PROMISING, Phase.CLAIMING)
+WITH_LEASE: Final = (Phase.LEADING, Phase.GIVING_BACK)
+
+
+class GivingBack(NamedTuple):
+    """Reason for which the lease is given back, and the members of whom any may take it at once."""
+
+    code: str
+    why: str
+    to: tuple[Member, ...]
+
+
+class PromotionRequest:
+    """A person's order to take over, whatever is lost: it stands for one promotion, and for a bounded time."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self._until = Mono(0.0)
+
+    def hear(self, record: LeaseRecord | None, until: Mono) -> None:
+        self._version, self._until = record.version if record else 0, until
+
+    def forget(self) -> None:
+        self._version = None
+
+    def stands(self, record: LeaseRecord | None, now: Mono) -> bool:
+        """Return whether it stands: once somebody has written the lease record, it was about what is no more."""
+        moved = record is not None and self._version not in (0, record.version)
+        if moved or now >= self._until:
+            self.forget()
+        return self._version is not None
+
+
+class Machine:
+    """One tenure of one control plane: a standby first, perhaps active later, and then spent."""
+
+    def __init__(self, membership: Membership, *, timing: Timing, tenure_id: str, http: str) -> None:
+        """`tenure_id`: unique text of this tenure. `http`: where we answer people."""
         self.me = membership.me
         self.timing = timing
         self.role = ControlRole.STANDBY
         self.lease_until = Mono(0.0)
         """End of our lease; 0 = we have none."""
         self.membership = membership
-        self._life, self._http, self._marks = life, http, 0
-        self._client, self._peers, self._promotion_request = (
-            LeaseRecordClient(timing),
-            Peers(timing),
-            PromotionRequest(),
-        )
+        self.client = LeaseRecordClient(timing)
+        """What is known of the lease record; others only read it."""
+        self._tenure_id, self._http, self._marks = tenure_id, http, 0
+        self._peers, self._promotion_request = Peers(timing), PromotionRequest()
         self._log: LogState | None = None
         self._phase = Phase.WATCHING
         self._now = Mono(0.0)
@@ -73,66 +121,61 @@ class Machine:
     # --- what others read ---------------------------------------------------------------------------------------
 
     @property
-    def marker(self) -> LeaseRecord | None:
+    def lease_record(self) -> LeaseRecord | None:
         """The newest version known."""
-        return self._client.newest
-
-    @property
-    def marker_client(self) -> LeaseRecordClient:
-        """What is known of the marker; only to be read."""
-        return self._client
+        return self.client.newest
 
     @property
     def epoch(self) -> Epoch:
-        """The one we lead under, else the marker's; 0 = there is none."""
+        """The epoch we lead under, else that of the lease record; 0 = there is none."""
         if self.role is ControlRole.ACTIVE:
             return self._promised
-        return self.marker.epoch if self.marker else Epoch(0)
+        return self.lease_record.epoch if self.lease_record else Epoch(0)
 
     @property
     def in_sync(self) -> tuple[Member, ...]:
-        """Whom acknowledgements wait for now; empty while we aren't active."""
-        return self._in_sync.waits_for(self._client.put) if self.role is ControlRole.ACTIVE else ()
+        """Members that acknowledgements wait for now; empty while we aren't active."""
+        return self._in_sync.waits_for(self.client.put) if self.role is ControlRole.ACTIVE else ()
 
     @property
     def next_tick(self) -> Mono:
-        """When Tick is due at the latest."""
+        """Time at which Tick is due at the latest."""
         if self._phase is Phase.SPENT:
             return NEVER
-        due = [NEVER if self.membership.shared_log else self._ping_at, self._client.resolve_due]
+        due = [NEVER if self.membership.shared_log else self._ping_at, self.client.resolve_due]
         if self._looks:
-            due.append(self._client.look_due)
+            due.append(self.client.look_due)
         if self._phase in WITH_LEASE:
             due.append(self.lease_until)
-            if self._client.idle:
+            if self.client.idle:
                 due.append(self._renew_at)
         return min(due)
 
     @property
     def why(self) -> str:
-        """For people: why this standby doesn't take over; empty while it is active."""
+        """Reason for which this standby doesn't take over, for people; empty while it is active."""
         if self._phase is Phase.WATCHING:
-            return self._obstacle(self._now) or "it is about to take over"
+            return self._blocker(self._now) or "it is about to take over"
         if self._phase in TAKING_OVER:
-            return self._client.trouble or "it is taking over"
+            return self.client.trouble or "it is taking over"
         if self._phase is Phase.GIVING_BACK and self.role is ControlRole.STANDBY:
             return self._giving_back.why
         return self._ended
 
     def holds(self, now: Mono) -> bool:
-        """May we speak for the cluster at this moment?"""
+        """Return whether we may speak for the cluster at this moment."""
         return self._phase is Phase.LEADING and now < self.lease_until
 
     def forced_takeover_blocker(self, now: Mono) -> str:
-        """Why a person can't promote us right now; empty = ForcePromotion would begin at once."""
+        """Return why a person can't promote us right now; empty = ForcePromotion would begin at once."""
         if self._phase is not Phase.WATCHING:
             return "it is active already" if self.role is ControlRole.ACTIVE else "it is taking over already"
-        return forced_takeover_blocker(self.membership, self._client, self._log, self._peers, now)
+        return forced_takeover_blocker(self.membership, self.client, self._log, self._peers, now)
 
     # --- what it is told ----------------------------------------------------------------------------------------
 
     def step(self, told: Input, now: Mono) -> tuple[Effect, ...]:
-        """What to do, in this order, after hearing this."""
+        """Return what to do, in this order, after being told this."""
         if self._phase is Phase.SPENT:
             return ()
         if self._phase in WITH_LEASE and now >= self.lease_until:
@@ -146,34 +189,34 @@ class Machine:
 
     def _hear(self, told: Input, now: Mono) -> None:
         match told:
-            case Tick():
+            case inputs.Tick():
                 pass
-            case LeaseRecordRead():
-                self._resolved(self._client.seen(told, now), now)
-            case LeaseRecordWritten():
-                self._resolved(self._client.was_put(told, now), now)
-            case LeaseRecordFailed():
-                self._client.failed(told.error)
+            case inputs.LeaseRecordRead():
+                self._resolved(self.client.seen(told, now), now)
+            case inputs.LeaseRecordWritten():
+                self._resolved(self.client.was_put(told, now), now)
+            case inputs.LeaseRecordFailed():
+                self.client.failed(told.error)
             case PeerState():
                 self._hear_peer(told, now)
-            case CaughtUp():
+            case inputs.CaughtUp():
                 self._caught_up(told.member)
-            case FellBehind():
+            case inputs.FellBehind():
                 self._fell_behind(told.member)
             case LogState():
                 self._hear_log(told)
-            case Promised():
+            case inputs.Promised():
                 if self._phase is Phase.PROMISING and told.epoch == self._promised:
                     self._go(Phase.CLAIMING)
-            case ForcePromotion():
+            case inputs.ForcePromotion():
                 self._hear_promotion_request(now)
-            case Resign():
+            case inputs.Resign():
                 self._resign()
             case _:
                 assert_never(told)
 
     def _act(self, now: Mono) -> None:
-        """Whatever is due."""
+        """Add the effects that are due."""
         if self._phase is Phase.WATCHING:
             self._watch(now)
         if self._phase in TAKING_OVER:
@@ -182,45 +225,45 @@ class Machine:
             self._keep(now)
         if self._phase is Phase.SPENT:
             return
-        if now >= self._client.resolve_due:
-            self._effects.append(self._client.resolve(now))
-        if self._looks and now >= self._client.look_due:
-            self._effects.append(self._client.look(now))
+        if now >= self.client.resolve_due:
+            self._effects.append(self.client.resolve(now))
+        if self._looks and now >= self.client.look_due:
+            self._effects.append(self.client.look(now))
         if not self.membership.shared_log and now >= self._ping_at:
             self._ping_at = Mono(now + self.timing.ping_s)
             self._effects.append(Ping())
 
     @property
     def _looks(self) -> bool:
-        """Whoever leads learns by its renewals; whoever has a put under way, by that."""
+        """An active learns by its renewals, and one that has a put under way by that."""
         standby = self._phase in (Phase.WATCHING, Phase.PROMISING)
-        return standby and self._client.idle
+        return standby and self.client.idle
 
     # --- a standby ----------------------------------------------------------------------------------------------
 
     def _watch(self, now: Mono) -> None:
-        if not self._obstacle(now):
+        if not self._blocker(now):
             self._promise(1, forced=False)
-        elif self._promotion_request.stands(self.marker, now) and not self.forced_takeover_blocker(now):
+        elif self._promotion_request.stands(self.lease_record, now) and not self.forced_takeover_blocker(now):
             self._promise(FORCED_EPOCHS, forced=True)
         else:
             self._follow()
 
-    def _obstacle(self, now: Mono) -> str:
-        return takeover_blocker(self.membership, self._client, self._log, self._peers, now)
+    def _blocker(self, now: Mono) -> str:
+        return takeover_blocker(self.membership, self.client, self._log, self._peers, now)
 
     def _follow(self) -> None:
-        """M4. Whatever we, or an earlier life, have promised: this is the epoch that the log takes."""
-        marker = self.marker
+        """Whatever we, or an earlier tenure, have promised: this is the epoch that the log takes (M4)."""
+        record = self.lease_record
         fit = self._log is None or self._log.fit
-        if self._client.fresh and marker is not None and fit and self._follows != marker.epoch:
-            self._follows = marker.epoch
-            self._effects.append(Follow(marker.epoch))
+        if self.client.fresh and record is not None and fit and self._follows != record.epoch:
+            self._follows = record.epoch
+            self._effects.append(Follow(record.epoch))
 
     def _promise(self, by: int, *, forced: bool) -> None:
         assert self._log is not None
-        assert self._client.put is None
-        self._before = self.marker
+        assert self.client.put is None
+        self._before = self.lease_record
         self._lossy = forced or (not self.membership.shared_log and may_lack(self.me, self._before, self._log))
         self._promotion_request.forget()
         self._promised = Epoch(newest_epoch(self._before, self._log) + by)
@@ -229,13 +272,13 @@ class Machine:
         self._effects.append(Promise(self._promised))
 
     def _claim(self, now: Mono) -> None:
-        """M3. Once the log has promised; unless somebody else was quicker."""
-        if self._client.put is not None:
+        """Put our record once the log has promised (M3), unless somebody else was quicker."""
+        if self.client.put is not None:
             return
-        if self.marker != self._before:
+        if self.lease_record != self._before:
             self._go(Phase.WATCHING)
             self._watch(now)
-        elif self._phase is Phase.CLAIMING and not self._client.busy:
+        elif self._phase is Phase.CLAIMING and not self.client.busy:
             self._write(self.me, (self.me,), now)
 
     def _hear_peer(self, told: PeerState, now: Mono) -> None:
@@ -246,7 +289,7 @@ class Machine:
 
     def _hear_promotion_request(self, now: Mono) -> None:
         if self._phase is Phase.WATCHING and self._peers.active(now) is None:
-            self._promotion_request.hear(self.marker, Mono(now + 2 * self.timing.expiry_s))
+            self._promotion_request.hear(self.lease_record, Mono(now + 2 * self.timing.expiry_s))
 
     # --- what became of a put -----------------------------------------------------------------------------------
 
@@ -257,27 +300,23 @@ class Machine:
             self._lost()
 
     def _won(self, now: Mono) -> None:
-        marker = self.marker
-        assert marker is not None
-        until = Mono(self._client.put_at + self.timing.lease_s)
-        if self._phase is Phase.GIVING_BACK and marker.holder is None:
+        record = self.lease_record
+        assert record is not None
+        until = Mono(self.client.put_at + self.timing.lease_s)
+        too_late = now >= until  # the version is ours, but its lease is over
+        if self._phase is Phase.GIVING_BACK and record.holder is None:
             self._step_down(self._giving_back.code, self._giving_back.why)
-        elif now >= until:
-            self._won_too_late()
+        elif self._phase is Phase.CLAIMING and too_late:
+            self._go(Phase.WATCHING)
         elif self._phase is Phase.CLAIMING:
             self._lead(until)
-        else:
-            self._renewed(marker, until)
-
-    def _won_too_late(self) -> None:
-        """The version is ours, but its lease is over."""
-        if self._phase is Phase.CLAIMING:
-            self._go(Phase.WATCHING)
-        else:
+        elif too_late:
             self._lease_ended()
+        else:
+            self._renewed(record, until)
 
     def _lead(self, until: Mono) -> None:
-        """M1"""
+        """Our record is there: lead until its lease ends (M1)."""
         assert self._log is not None
         self._hold(until)
         if self._log.fit:
@@ -285,19 +324,18 @@ class Machine:
             self.role = ControlRole.ACTIVE
             self._effects.append(Lead(epoch=self._promised, forced=self._lossy))
         else:
-            # Nothing was acknowledged, so whoever might have taken over before us may do so now.
-            self._give_back(
-                "log_failed", "the log can't be written", self._before.in_sync if self._before else (self.me,)
-            )
+            # Nothing was acknowledged, so any member that might have taken over before us may do so now.
+            to = self._before.in_sync if self._before else (self.me,)
+            self._give_back("log_failed", "the log can't be written", to)
 
-    def _renewed(self, marker: LeaseRecord, until: Mono) -> None:
+    def _renewed(self, record: LeaseRecord, until: Mono) -> None:
         assert until >= self.lease_until, "a later write never has an earlier lease"
         self._hold(until)
-        if self._in_sync.named(marker):
+        if self._in_sync.named(record):
             self._in_sync_changed()
 
     def _hold(self, until: Mono) -> None:
-        self.lease_until, self._renew_at = until, Mono(self._client.put_at + self.timing.renew_s)
+        self.lease_until, self._renew_at = until, Mono(self.client.put_at + self.timing.renew_s)
 
     def _lost(self) -> None:
         if self._phase is Phase.CLAIMING:
@@ -305,14 +343,14 @@ class Machine:
         elif self._phase is Phase.GIVING_BACK:
             self._step_down(self._giving_back.code, self._giving_back.why)
         else:
-            holder = self.marker.holder if self.marker and self._client.fresh else None
+            holder = self.lease_record.holder if self.lease_record and self.client.fresh else None
             took = f"{holder.name} has taken the lease" if holder else "somebody else wrote the marker's next version"
             self._step_down("lease_lost", took)
 
     # --- an active one ------------------------------------------------------------------------------------------
 
     def _keep(self, now: Mono) -> None:
-        if not self._client.idle:
+        if not self.client.idle:
             return
         if self._phase is Phase.GIVING_BACK:
             self._write(None, self._giving_back.to, now)
@@ -322,8 +360,8 @@ class Machine:
     def _write(self, holder: Member | None, in_sync: tuple[Member, ...], now: Mono) -> None:
         self._marks += 1
         reached = self._reached()
-        marker = LeaseRecord(
-            version=self._client.next_version,
+        record = LeaseRecord(
+            version=self.client.next_version,
             epoch=self._promised,
             holder=holder,
             in_sync=in_sync,
@@ -332,16 +370,16 @@ class Machine:
             sync=reached.sync,
             lossy=reached.lossy,
             lease_s=self.timing.lease_s if holder else 0.0,
-            mark=f"{self._life}.{self._marks}",
+            mark=f"{self._tenure_id}.{self._marks}",
         )
-        self._effects.append(self._client.write(marker, now))
+        self._effects.append(self.client.write(record, now))
 
     def _reached(self) -> Reached:
-        """Who leaves without having led gives back what it found."""
+        """A tenure that ends without having led gives back what it found."""
         assert self._log is not None
         if self._phase is Phase.GIVING_BACK and self.role is not ControlRole.ACTIVE:
-            return found(self._before)
-        lossy = self._lossy if self._phase is Phase.CLAIMING else still_lossy(self.marker, self._log)
+            return reached_by(self._before)
+        lossy = self._lossy if self._phase is Phase.CLAIMING else still_lossy(self.lease_record, self._log)
         return Reached(self._log.position, self.membership.sync, lossy)
 
     def _caught_up(self, member: Member) -> None:
@@ -368,7 +406,7 @@ class Machine:
         self._follows = None  # what the log was asked to take last, it may not have heard
         if self._phase is Phase.LEADING:
             self._give_back("log_failed", "the log can't be written", self.in_sync)
-        elif self._phase is Phase.PROMISING or (self._phase is Phase.CLAIMING and self._client.put is None):
+        elif self._phase is Phase.PROMISING or (self._phase is Phase.CLAIMING and self.client.put is None):
             self._go(Phase.WATCHING)
 
     def _resign(self) -> None:
@@ -379,7 +417,7 @@ class Machine:
             self._ended = "it was stopped"
 
     def _give_back(self, code: str, why: str, to: tuple[Member, ...]) -> None:
-        """M5"""
+        """Act no more, then put a record without a holder (M5)."""
         self._go(Phase.GIVING_BACK)
         self._giving_back = GivingBack(code, why, to)
 
@@ -387,11 +425,11 @@ class Machine:
         if self._phase is Phase.GIVING_BACK:
             self._step_down(self._giving_back.code, self._giving_back.why)
             return
-        why = ": ".join(filter(None, ("its lease couldn't be renewed in time", self._client.trouble)))
+        why = ": ".join(filter(None, ("its lease couldn't be renewed in time", self.client.trouble)))
         self._step_down("lease_ended", why)
 
     def _step_down(self, code: str, why: str) -> None:
-        """M2"""
+        """Be a standby from now on; the machine is spent (M2)."""
         self._go(Phase.SPENT)
         self.role, self.lease_until, self._ended = ControlRole.STANDBY, Mono(0.0), why
         self._effects.append(StepDown(code=code, why=why))

@@ -281,24 +281,24 @@ class Driver:
     async def _look(self) -> None:
         asked_at = self._clock.mono()
         try:
-            marker = await self._lease.read()
+            record = await self._lease.read()
         except (LeaseUnreachable, StokerError) as fault:
             self._lost("look", fault)
             return
         self._complaints.over("look")
         if not self._fit and "log" not in self._tasks:
             self._tasks.begin("log", self._try_log())
-        known, taken = self.machine.marker, name_taken(self.machine.me, marker)
-        if taken and known and marker and known.version < marker.version:  # it lives: what we once were renews nothing
+        known, taken = self.machine.lease_record, name_taken(self.machine.me, record)
+        if taken and known and record and known.version < record.version:  # it lives: what we once were renews nothing
             self._complaints.warn("name_taken", "name", error=taken)
-        if differ := config_drift(self.machine.membership, self.machine.timing, marker):
+        if differ := config_drift(self.machine.membership, self.machine.timing, record):
             self._complaints.warn("settings_differ", "settings", error=differ)
         self._tell_log()
-        self._tell(inputs.LeaseRecordRead(marker=marker, asked_at=asked_at))
+        self._tell(inputs.LeaseRecordRead(record=record, asked_at=asked_at))
 
     async def _put(self, effect: effects.WriteLeaseRecord) -> None:
         try:
-            won = await self._lease.put(effect.marker)
+            won = await self._lease.put(effect.record)
         except (LeaseUnreachable, StokerError) as fault:
             self._lost("put", fault)
             return
@@ -307,7 +307,7 @@ class Driver:
             self._unfit(LogFailed("the disk takes nothing any more, and says nothing"))
         else:
             self._tell_log()
-        self._tell(inputs.LeaseRecordWritten(marker=effect.marker, won=won))
+        self._tell(inputs.LeaseRecordWritten(record=effect.record, won=won))
 
     def _lost(self, what: str, fault: LeaseUnreachable | StokerError) -> None:
         why = f"{fault.refusal.message}; {fault.refusal.hint}" if isinstance(fault, StokerError) else str(fault)
@@ -373,8 +373,8 @@ class Driver:
     async def _follow(self) -> None:
         """Keep up with whoever is active, for as long as we are a standby."""
         while self.follows:
-            marker = self.machine.marker
-            holder = marker.holder if marker else None
+            record = self.machine.lease_record
+            holder = record.holder if record else None
             link = self._links.get(holder) if holder and self._fit else None
             began = self._clock.mono()
             try:

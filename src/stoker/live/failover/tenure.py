@@ -150,8 +150,8 @@ class Tenures:
             shared_log=shared_log,
             sync=failover.mode == "sync",
         )
-        life, http = self._world.entropy.uid(), self._settings.http_url
-        return Machine(membership, timing=failover.timing, life=life, http=http)
+        tenure_id, http = self._world.entropy.uid(), self._settings.http_url
+        return Machine(membership, timing=failover.timing, tenure_id=tenure_id, http=http)
 
     def _driver(self, machine: Machine, backend: Backend, links: Sequence[PeerLink] = ()) -> Driver:
         return Driver(machine, self._around.lease, backend, links, self._world, fit=self._fit)
