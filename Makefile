@@ -77,10 +77,11 @@ docs: reference
 images: setup
 	@./deploy/images/build.sh
 
-## make lock       renews the three locks from pyproject.toml
+## make lock       renews the locks from pyproject.toml
 LOCK := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock: setup-dev
 	@$(LOCK) pyproject.toml -o requirements.txt
+	@$(LOCK) --extra postgres --extra top -c requirements.txt pyproject.toml -o requirements-extras.txt
 	@$(LOCK) --extra dev -c requirements.txt pyproject.toml -o requirements-dev.txt
 	@$(LOCK) requirements-build.in -o requirements-build.txt
 	@$(LOCK) requirements-docs.in -o requirements-docs.txt

@@ -35,8 +35,8 @@ mkdir -p "$context/wheels"
 cp deploy/images/Dockerfile "$context/"
 "$python" -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary=:all: \
     --implementation cp --python-version 3.11 --platform "manylinux_2_28_$machine" --platform "manylinux_2_17_$machine" \
-    --platform "manylinux2014_$machine" --dest "$context/wheels" -r requirements.txt ||
-    fail "the wheels of requirements.txt could not be fetched" "pip's own words are above; it asks the registry that pip is configured for"
+    --platform "manylinux2014_$machine" --dest "$context/wheels" -r requirements-extras.txt ||
+    fail "the wheels of requirements-extras.txt could not be fetched" "pip's own words are above; it asks the registry that pip is configured for"
 .venv/bin/uv build --quiet --wheel --offline --no-build-isolation --python "$python" --out-dir "$context/wheels" .
 
 "$docker" build --network=none --build-arg "BASE=$base" --build-arg "VERSION=$version" --tag "$image" "$context" ||

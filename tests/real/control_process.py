@@ -27,8 +27,9 @@ import asyncio, resource, signal, sys
 from pathlib import Path
 from stoker.brain.domain.errors import StokerError
 from stoker.live.main import run_control
-from stoker.live.settings import ControlSettings, GrpcSettings, HttpSettings
-from stoker.live.settings_agents import AgentsSettings
+from stoker.control.settings import GrpcSettings, HttpSettings
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.agents import AgentsSettings
 
 async def main(folder, http_port, grpc_port, file_bytes_max, files_max, lease_s):
     if files_max:

@@ -17,15 +17,15 @@ import asyncio, sys
 from pathlib import Path
 from stoker.adapters.clock import SystemClock
 from stoker.ports import LeaseUnreachable
-from tests.contracts.lease import marker
+from tests.contracts.lease import lease_record
 
 where, name, versions = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 def lease():
     if where.startswith("postgresql:"):
-        from stoker.adapters.lease_postgres import PostgresLease
+        from stoker.adapters.postgres.lease import PostgresLease
         return PostgresLease(where, SystemClock(), timeout_s=10)
-    from stoker.adapters.lease_file import FileLease
+    from stoker.adapters.lease_folder.lease import FileLease
     return FileLease(Path(where), SystemClock(), timeout_s=10)
 
 async def main():
@@ -35,7 +35,7 @@ async def main():
         version = found.version + 1 if found else 1
         if version > versions:
             break
-        print(version, await mine.put(marker(version, f"{name}.{version}", by=name)), flush=True)
+        print(version, await mine.put(lease_record(version, f"{name}.{version}", by=name)), flush=True)
     await mine.close()
 
 asyncio.run(main())

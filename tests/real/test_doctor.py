@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 
 _HANGS: Final = """
 import sys, time
-from stoker.cli.doctor.bounded import run_check
+from stoker.cli.doctor.bounded_check import run_check
 from stoker.cli.doctor.finding import Check, fine
 
 def hangs():

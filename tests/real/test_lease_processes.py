@@ -30,15 +30,15 @@ NURSERY = """
 import asyncio, json, os, signal, sys, threading
 from pathlib import Path
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.lease_file import FileLease
+from stoker.adapters.lease_folder.lease import FileLease
 from stoker.ports import LeaseUnreachable
 from tests.adapters.folder_place import between_calls
-from tests.contracts.lease import marker
+from tests.contracts.lease import lease_record
 
 async def put(folder):
     lease = FileLease(folder, SystemClock(), timeout_s=20)
     try:
-        return await lease.put(marker(2, by="victim"))
+        return await lease.put(lease_record(2, by="victim"))
     except LeaseUnreachable:
         return "unreachable"
     finally:
@@ -272,7 +272,7 @@ READER = """
 import asyncio, os, sys
 from pathlib import Path
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.lease_file import FileLease
+from stoker.adapters.lease_folder.lease import FileLease
 from stoker.ports import LeaseUnreachable
 
 if len(sys.argv) > 2:
@@ -320,7 +320,7 @@ SECRET = """
 import sys
 from pathlib import Path
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.marker_secret import peer_secret
+from stoker.adapters.lease_folder.secret import peer_secret
 sys.stdin.readline()
 print(peer_secret(Path(sys.argv[1]), SystemEntropy()))
 """

@@ -20,7 +20,7 @@ from stoker.brain.domain.ids import Position
 APPENDER = """
 import asyncio, sys
 from pathlib import Path
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite.event_log import SqliteLog
 
 async def main():
     log = SqliteLog(Path(sys.argv[1]), look_back_max=10)
@@ -39,7 +39,7 @@ asyncio.run(main())
 OPENER = """
 import asyncio, os, sys
 from pathlib import Path
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.brain.domain.errors import StokerError
 if len(sys.argv) > 2:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -59,7 +59,7 @@ asyncio.run(main())
 FILLER = """
 import asyncio, sys
 from pathlib import Path
-from stoker.adapters.log_sqlite import SqliteLog
+from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.brain.domain.errors import StokerError
 from stoker.ports import LogFailed
 

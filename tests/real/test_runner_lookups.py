@@ -15,7 +15,7 @@ from tests.real.unix_users import needs_root
 pytestmark = needs_root
 HANGING = """
 import os, pathlib, pwd, signal
-from stoker.agent.runner import account
+from stoker.agent.runner.process import account
 account.LOOKUP_S = {seconds}
 def hang(name):
     pathlib.Path("{noted}").write_text(f"{{os.getpid()}}\\n")

@@ -66,10 +66,10 @@ def database(url: str, folder: Path) -> Iterator[CheckResult]:
     if (folder / STORE_NAME).exists():
         fix = f"leave store.url empty; if the queue there is to be given up, move {folder / STORE_NAME} away"
         yield wrong(f"{folder} has a log of its own, and store.url names a database", fix)
-    # Only who asks for it needs the driver.
-    from stoker.adapters.postgres.inspection import inspect_database
-
     try:
+        # Only who asks for it needs the driver.
+        from stoker.adapters.postgres.inspection import inspect_database
+
         seen = asyncio.run(inspect_database(url))
     except StokerError as fault:
         yield wrong(fault.refusal.message, fault.refusal.hint)
