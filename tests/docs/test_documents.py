@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.control.queries.queue_reasons import WAITING
+from stoker.brain.state.wait_reason import WAIT_CODES
 from tools import gen_reference
 from tools.reference import rest, settings
 from tools.reference.commands import every
@@ -72,7 +72,7 @@ def test_every_file_that_the_guides_name_exists(name: str) -> None:
 
 def test_every_reason_for_which_a_job_waits_is_on_the_page_for_people() -> None:
     page = (ROOT / "docs" / "howto" / "why-is-my-job-waiting.md").read_text()
-    assert [code.value for code in WAITING if f"`{code.value}`" not in page] == []
+    assert [code.value for code in WAIT_CODES if f"`{code.value}`" not in page] == []
 
 
 @pytest.mark.parametrize(

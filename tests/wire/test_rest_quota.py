@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.quota import WHOLE, Pools
+from stoker.brain.domain.quota import WHOLE, PoolDemand, Pools
 from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.quota import PoolNow, QuotaBody, parse_share, pools_of, quota_view, share_of
+from stoker.wire.rest.quota import QuotaBody, parse_share, pools_of, quota_view, share_of
 
 
 def after(now: Pools | None = None, **fields: object) -> Pools:
@@ -54,12 +54,12 @@ amounts = st.integers(0, 300)
 shares = st.integers(0, WHOLE)
 
 
-pool_nows = st.builds(PoolNow, amounts, amounts, amounts)
+pool_demands = st.builds(PoolDemand, amounts, amounts, amounts)
 
 
-@given(amounts, pool_nows, pool_nows, shares, st.booleans())
+@given(amounts, pool_demands, pool_demands, shares, st.booleans())
 def test_the_numbers_of_the_pools_agree_with_each_other(
-    free: int, online: PoolNow, batch: PoolNow, share: int, strict: bool
+    free: int, online: PoolDemand, batch: PoolDemand, share: int, strict: bool
 ) -> None:
     pools = Pools(online=share, batch=WHOLE - share, strict=strict)
     shown = quota_view(pools, free, {JobClass.ONLINE: online, JobClass.BATCH: batch})

@@ -19,15 +19,15 @@ from typing import Final
 
 from stoker.brain import cycle
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.errors import Facts, StokerError
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.reason import AWAITING_PASS, SHORT, Reason, ReasonCode
-from stoker.brain.domain.units import NEVER, SECOND_MS
+from stoker.brain.domain.reason import AWAITING_PASS, Reason
+from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.state.commands import RunDeadlines
 from stoker.brain.state.events.union import row_of
 from stoker.brain.state.state_view import StateView
+from stoker.brain.state.wait_reason import wait_reason
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import Entry
@@ -37,8 +37,6 @@ FAULT_PAUSE_S: Final = 1.0
 REST_S_MIN: Final = 0.002
 REST_S_MAX: Final = 0.1
 STUCK_PERIODS: Final = 3
-DEPENDENCIES_SHOWN_MAX: Final = 8
-"""Of a job that waits for many, the first are named."""
 
 
 class Loop:
@@ -60,38 +58,12 @@ class Loop:
         committer.on_durable(self._committed)
 
     def reason_for(self, job: Job) -> Reason:
-        """Why this pending or held job waits."""
-        if job.state is JobState.HELD:
-            return Reason(ReasonCode.HELD)
-        if job.blocked:
-            return Reason(
-                ReasonCode.DEPENDENCY, {"waits": ", ".join(map(str, job.spec.after[:DEPENDENCIES_SHOWN_MAX]))}
-            )
-        if job.not_before != NEVER and job.reason is not None:
-            return job.reason
-        return self._array_limit(job) or self._wall(job.spec.shape) or self.reason_of(job.spec.shape)
+        """Return why this pending or held job waits."""
+        return wait_reason(self._committer.state, job, self.planned_reason)
 
-    def reason_of(self, shape: Shape) -> Reason:
-        """What the last plan said of jobs of this shape that wait for nothing else."""
+    def planned_reason(self, shape: Shape) -> Reason:
+        """Return what the last plan says of jobs of this shape that wait for nothing else."""
         return self._reasons.get(shape, AWAITING_PASS)
-
-    def _wall(self, shape: Shape) -> Reason | None:
-        """A limit that would keep it waiting if GPUs were free. The plan doesn't ask when none are."""
-        state = self._committer.state
-        usage_ledger = state.indexes.usage_ledger
-        if self.reason_of(shape).code not in SHORT or not (usage_ledger.limited or state.pools.strict):
-            return None
-        return state.wall(shape)
-
-    def _array_limit(self, job: Job) -> Reason | None:
-        """Of an array, or a member, that its own limit keeps waiting."""
-        state = self._committer.state
-        array = state.jobs.get(job.array_of or job.id)
-        if array is None or array.members is None or array.spec.array is None or state.indexes.arrays.room(array) != 0:
-            return None
-        running = state.indexes.arrays[array.id].live
-        facts: Facts = {"running": running, "running_max": array.spec.array.running_max}
-        return Reason(ReasonCode.ARRAY_LIMIT, facts)
 
     def last_pass_age_s(self) -> float:
         """Seconds since a pass was last done (decided and durable), or since the start."""

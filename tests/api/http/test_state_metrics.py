@@ -11,8 +11,8 @@ from stoker.brain.domain.array import JobRef, parse_array
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.commands import Cancel, Hold, Release
-from stoker.control.queries.queue_reasons import count_queue
-from stoker.control.queries.quota import FIGURES_MAX, OTHERS, tenant_figures
+from stoker.brain.state.quota_report import OTHERS, TENANTS_MAX, tenant_usage
+from stoker.control.queries.job_details import queue_by_reason
 from tests.api.http.plane import Plane
 from tests.control.stage import ANNA, Stage, stage, virtual
 
@@ -104,7 +104,7 @@ async def test_y1_the_reasons_add_up_to_those_who_wait_whatever_they_wait_for() 
         player = await s.join("n1", 4)
 
         async def agree() -> None:
-            counted = (await count_queue(s.control)).by_reason
+            counted = await queue_by_reason(s.control)
             assert {code.value: count for code, count in counted.items() if count} == await brute(s)
             assert sum(counted.values()) == s.state.indexes.pending_count
 
@@ -168,9 +168,9 @@ async def test_tenants_have_figures_with_all_beneath_them_and_no_more_series_tha
         "pending_jobs": {"org": 1, "vision": 1, "default": 0},
     }
     state = plane.control.committer.state
-    few = tenant_figures(state, 1)
-    assert {name: figure.gpus for name, figure in few.items()} == {"org": 6, OTHERS: 0}, "vision is within org"
-    for number in range(FIGURES_MAX + 20):
+    few = tenant_usage(state, 1)
+    assert {name: usage.gpus for name, usage in few.items()} == {"org": 6, OTHERS: 0}, "vision is within org"
+    for number in range(TENANTS_MAX + 20):
         await plane.ask("POST", "/api/v1/tenants", {"name": f"t{number}"})
-    assert len(values((await scrape(plane))["stoker_tenant_gpus"], "tenant")) == FIGURES_MAX + 1
-    assert values((await scrape(plane))["stoker_tenants"]) == {"": FIGURES_MAX + 23}
+    assert len(values((await scrape(plane))["stoker_tenant_gpus"], "tenant")) == TENANTS_MAX + 1
+    assert values((await scrape(plane))["stoker_tenants"]) == {"": TENANTS_MAX + 23}

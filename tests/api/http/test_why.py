@@ -1,109 +1,10 @@
-"""The place in the queue is the one at which a pass comes to a job."""
+"""What `why` answers over REST: the place in the queue, and who holds the GPUs of a guarantee."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from stoker.api.http.why import queue_place
-from stoker.brain.domain.array import parse_array, parse_job_ref
-from stoker.brain.domain.ids import JobId
-from stoker.brain.domain.job import Job
-from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.policy import Policy
-from stoker.brain.engine.queue_order import in_order
-from stoker.brain.state.commands import Cancel, Hold
-from stoker.brain.state.state_view import StateView
+from stoker.api.http.why import NAMED_MAX, lent_view
+from stoker.brain.state.quota_report import Holder, LentGuarantee
 from tests.api.http.plane import Plane
-from tests.brain.state.story import Story, spec
 
 JOBS = "/api/v1/jobs"
-
-
-def looked_at(story: Story) -> list[JobId]:
-    """The jobs in the order in which a pass that places nothing comes to them."""
-    view = StateView(story.state)
-    return [each.job for each in in_order(view.pending(), view, story.state.policy, story.now, ())]
-
-
-def record_of(story: Story, job: JobId) -> Job:
-    found = story.state.find(parse_job_ref(str(job)))
-    assert found is not None
-    return found
-
-
-def positions(story: Story) -> list[int]:
-    """Of each job that a pass comes to, in that order."""
-    order = looked_at(story)
-    places = [queue_place(story.state, record_of(story, job), story.now) for job in order]
-    assert all(place is not None and place.waiting == len(order) for place in places)
-    return [place.position for place in places if place is not None]
-
-
-submits = st.tuples(
-    st.sampled_from([500, 500, 505, 490]),
-    st.integers(1, 2),
-    st.sampled_from(["", "", "0-4", "0-9:3%2", "1,5,7%9"]),
-    st.sampled_from([0, 1, 20 * 60_000, 3_600_000]),
-)
-
-
-@given(st.lists(submits, min_size=1, max_size=8), st.integers(0, 30), st.integers(0, 4))
-def test_the_place_is_where_a_pass_comes_to_it_whatever_waits(
-    queue: list[tuple[int, int, str, int]], picked: int, ran: int
-) -> None:
-    """Priorities, ages, arrays with and without a limit, members that have become records."""
-    story = Story(Policy(aging_per_hour=20, aging_max=40))
-    for priority, gpus, array, pause_ms in queue:
-        wish = spec(gpus, priority=priority, array=parse_array(array) if array else None, retries_max=1)
-        story.submit(wish)
-        story.wait(pause_ms)
-    story.node("n1", 3)
-    for label in story.decide()[:ran]:
-        story.started(story.named(label).id)
-        story.end(story.named(label).id, exit_code=1)
-    story.wait(60_000).all_due()
-    waiting = [record_of(story, job) for job in looked_at(story)]
-    if waiting and picked:
-        label = waiting[picked % len(waiting)].label
-        story.tell(Hold if picked % 2 else Cancel, label)
-    assert positions(story) == list(range(1, len(looked_at(story)) + 1))
-
-
-def test_who_has_waited_long_stands_before_who_has_just_come_with_a_little_more_priority() -> None:
-    story = Story(Policy(aging_per_hour=20, aging_max=400))
-    old = story.submit(spec(1, priority=500))
-    story.wait(3_600_000)
-    young = story.submit(spec(1, priority=510))
-    urgent = story.submit(spec(1, priority=1_000))
-    assert looked_at(story) == [urgent, old, young]
-    assert positions(story) == [1, 2, 3]
-
-
-def test_an_array_stands_where_its_next_member_does_and_counts_as_many_as_its_limit_lets_come() -> None:
-    story = Story()
-    story.submit(spec(1))
-    story.submit(spec(1, array=parse_array("0-99%3")))
-    last = story.submit(spec(1))
-    array, member, beyond = (story.named(label) for label in ("2", "2_1", "2_50"))
-    place = queue_place(story.state, array, story.now)
-    assert place is not None
-    assert (place.position, place.waiting, place.similar_ahead) == (2, 5, 1)
-    second = queue_place(story.state, member, story.now)
-    assert second is not None
-    assert second.position == 3
-    assert queue_place(story.state, beyond, story.now) is None, "its turn comes when others have ended"
-    after = queue_place(story.state, story.job(last), story.now)
-    assert after is not None
-    assert (after.position, after.similar_ahead) == (5, 4)
-
-
-@pytest.mark.parametrize("order", ["hold", "cancel"])
-def test_who_is_not_in_the_queue_has_no_place(order: str) -> None:
-    story = Story()
-    job = story.submit(spec(1))
-    story.tell(Hold if order == "hold" else Cancel, str(job))
-    assert story.job(job).state in (JobState.HELD, JobState.CANCELLED)
-    assert queue_place(story.state, story.job(job), story.now) is None
 
 
 async def test_why_of_an_array_tells_the_place_of_its_next_member(plane: Plane) -> None:
@@ -112,3 +13,17 @@ async def test_why_of_an_array_tells_the_place_of_its_next_member(plane: Plane) 
     why = (await plane.get(f"{JOBS}/2/why")).json
     assert (why["position"], why["waiting"], why["similar_ahead"]) == (2, 11, 1)
     assert (await plane.get(f"{JOBS}/2_4/why")).json["position"] == 6
+
+
+def test_the_sentence_about_lent_gpus_names_the_guarantees_and_a_few_of_the_holders() -> None:
+    of_class = LentGuarantee("class", "online", 0, 7, [Holder("class", "batch", 6)])
+    of_tenant = LentGuarantee("tenant", "vision", 1, 4, [Holder("tenant", f"t{number}", 9) for number in range(20)])
+    shown = lent_view([of_class, of_tenant])
+    assert shown is not None
+    assert shown.guarantees == ["class online", "tenant vision"]
+    assert len(shown.holders) == 21
+    assert "online jobs (0 of 7 GPU(s) used) and tenant vision (1 of 4 GPU(s) used)" in shown.message
+    assert "batch jobs hold 6 beyond theirs, tenant t0 holds 9 beyond its own" in shown.message
+    assert f"{21 - NAMED_MAX} other tenant(s) the rest" in shown.message
+    assert "as those jobs end" in shown.message
+    assert lent_view([]) is None

@@ -42,7 +42,8 @@ def cluster_view(control: ControlPlane) -> ClusterView:
         total_jobs=len(state.jobs),
         # Members of arrays are counted one by one, and their arrays not beside them.
         pending_jobs=state.indexes.pending_count + jobs[JobState.STARTING],
-        running_jobs=sum(jobs[name] for name, word in words.items() if word == "running") - _running_arrays(state),
+        running_jobs=sum(jobs[name] for name, word in words.items() if word == "running")
+        - state.indexes.running_arrays,
         jobs=jobs,
         nodes=count_nodes(state),
         simulated=any(node.inventory.simulated for node in nodes),
@@ -57,10 +58,6 @@ def cluster_view(control: ControlPlane) -> ClusterView:
 def count_jobs(state: ClusterState) -> dict[str, int]:
     """Jobs by state, those without any too."""
     return {name.value: len(state.indexes.by_state[name]) for name in JOB_STATES}
-
-
-def _running_arrays(state: ClusterState) -> int:
-    return sum(1 for array, tally in state.indexes.arrays.items() if tally.live and array in state.jobs)
 
 
 def count_nodes(state: ClusterState) -> dict[str, int]:

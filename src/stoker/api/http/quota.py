@@ -6,12 +6,13 @@ from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, json_content, route
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
+from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import SetPools
+from stoker.brain.state.quota_report import pool_demands
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.quota import quota_now
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.query import NoQuery
-from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of
+from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of, quota_view
 from stoker.wire.versions import API_PREFIX
 
 
@@ -23,7 +24,7 @@ def routes(control: ControlPlane) -> APIRouter:
     async def show_quota(request: Request) -> Response:
         """Show how online and batch jobs share the GPUs."""
         query_of(request, NoQuery)
-        return json_response(quota_now(control.committer.state))
+        return json_response(pools_view(control.committer.state))
 
     @router.put(
         "/quota",
@@ -34,6 +35,11 @@ def routes(control: ControlPlane) -> APIRouter:
         body = decode_body(QuotaBody, await body_of(request))
         pools = pools_of(body, control.committer.state.pools)
         await carry_out(control, request, SetPools(by=caller_of(request).principal, pools=pools, force=body.force))
-        return json_response(quota_now(control.committer.state))
+        return json_response(pools_view(control.committer.state))
 
     return router
+
+
+def pools_view(state: ClusterState) -> QuotaView:
+    """Return the class pools as they are now."""
+    return quota_view(state.pools, state.indexes.free_gpus, pool_demands(state))

@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 from stoker.api.http.cluster import count_jobs, count_nodes
 from stoker.api.http.gpus import GpuCounts, count_gpus
+from stoker.api.http.quota import pools_view
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.state.quota_report import TenantUsage, tenant_usage
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.queue_reasons import Queue, count_queue
-from stoker.control.queries.quota import TenantFigure, quota_now, tenant_figures
+from stoker.control.queries.job_details import queue_by_reason
 from stoker.wire.rest.quota import QuotaView
 from stoker.wire.versions import PRODUCT
 
@@ -27,10 +29,11 @@ class ScrapeCounts(NamedTuple):
     control: ControlPlane
     gpus: GpuCounts
     jobs: Mapping[str, int]
+    running_arrays: int
     nodes: Mapping[str, int]
-    queue: Queue
+    queue: Mapping[ReasonCode, int]
     quota: QuotaView
-    tenants: Mapping[str, TenantFigure]
+    tenants: Mapping[str, TenantUsage]
 
 
 Read = Callable[[ScrapeCounts], "float | Mapping[str, float] | None"]
@@ -46,8 +49,7 @@ class Meter(NamedTuple):
 
 def _running(scene: ScrapeCounts) -> float:
     """As dgpu counts: what is ending runs still. An array is no job of its own."""
-    # The queue is counted some milliseconds after the jobs, so an array may have come between.
-    return max(0, scene.jobs[JobState.RUNNING] + scene.jobs[JobState.STOPPING] - scene.queue.running_arrays)
+    return scene.jobs[JobState.RUNNING] + scene.jobs[JobState.STOPPING] - scene.running_arrays
 
 
 def _leads(control: ControlPlane) -> bool:
@@ -66,7 +68,7 @@ def _waiting(scene: ScrapeCounts) -> float:
     return scene.control.committer.state.indexes.pending_count
 
 
-def _by_tenant(scene: ScrapeCounts, read: Callable[[TenantFigure], int | None]) -> Mapping[str, float]:
+def _by_tenant(scene: ScrapeCounts, read: Callable[[TenantUsage], int | None]) -> Mapping[str, float]:
     said = {name: read(figure) for name, figure in scene.tenants.items()}
     return {name: value for name, value in said.items() if value is not None}
 
@@ -80,7 +82,7 @@ METERS: Final = (
     Meter(
         "pending_jobs",
         "Jobs and members of arrays that wait, by why; docs/reference/reasons.md explains each.",
-        lambda scene: {code.value: count for code, count in scene.queue.by_reason.items()},
+        lambda scene: {code.value: count for code, count in scene.queue.items()},
         "reason",
     ),
     Meter(
@@ -186,9 +188,9 @@ OWN: Final = frozenset(
 async def gauges(control: ControlPlane) -> bytes:
     """Prometheus text, ending with a line feed."""
     state = control.committer.state
-    queue = await count_queue(control)
-    counts = count_gpus(state), count_jobs(state), count_nodes(state)
-    scene = ScrapeCounts(control, *counts, queue, quota_now(state), tenant_figures(state))
+    queue = await queue_by_reason(control)
+    counts = count_gpus(state), count_jobs(state), state.indexes.running_arrays, count_nodes(state)
+    scene = ScrapeCounts(control, *counts, queue, pools_view(state), tenant_usage(state))
     told = METERS if control.committer.following is None else [each for each in METERS if each.name in OWN]
     return "".join(_family(meter, meter.read(scene)) for meter in told).encode()
 

@@ -10,7 +10,7 @@ Rules: Q1  a limit that is left out (None) is no limit, never zero
            one, so do the GPUs
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -91,6 +91,23 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
         return self.guaranteed if most is None else min(most, self.guaranteed)
 
 
+class PoolDemand(NamedTuple):
+    """What one class uses and wants, in GPUs."""
+
+    used: int
+    waiting: int
+    """Asked for by jobs in the queue."""
+    covered: int
+    """Of these, by jobs that no limit keeps waiting, and that fit into what the guarantee has left."""
+
+
+class PoolShare(NamedTuple):
+    """What one class is guaranteed, and how many of the idle GPUs its jobs may take."""
+
+    guaranteed: int
+    takes: int
+
+
 class Pools(msgspec.Struct, frozen=True, kw_only=True):
     """The shares of the class pools, in parts of WHOLE."""
 
@@ -104,6 +121,17 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
         online = (gpus * self.online + WHOLE // 2) // WHOLE
         batch = min((gpus * self.batch + WHOLE // 2) // WHOLE, gpus - online)
         return {JobClass.ONLINE: online, JobClass.BATCH: batch}
+
+    def shares(self, free: int, demands: Mapping[JobClass, PoolDemand]) -> dict[JobClass, PoolShare]:
+        """Return the share of each class, with `free` GPUs idle on nodes that take work."""
+        guaranteed = self.guaranteed(free + sum(each.used for each in demands.values()))
+        kept: dict[JobClass, int] = {}
+        """Idle GPUs that a class alone may take."""
+        for each, demand in demands.items():
+            left = max(0, guaranteed[each] - demand.used)
+            kept[each] = left if self.strict else min(left, demand.covered)
+        all_kept = sum(kept.values())
+        return {each: PoolShare(guaranteed[each], max(0, free - (all_kept - kept[each]))) for each in demands}
 
 
 def limits_of(quota: Quota) -> Iterator[tuple[int, int]]:

@@ -1,21 +1,26 @@
-"""Who is next?
+"""Order of the queue: which job comes up next in a pass, and at which position one job stands.
 
 Rules: O1  higher effective priority first: the job's own and what it has gained by waiting, `aging_per_hour` for each
            hour since it was submitted (or was to begin), at most `aging_max`
-       O2  among equals whoever was submitted first: ids ascend with submission
-       O3  once a shape is blocked, nobody of that shape comes up again in this pass
-       O4  an array stands for those of its members that aren't records yet, as many as its limit has room for
-Limits: costs about 1 us per bucket whose shape isn't blocked at the start and per job that comes up; never the
-        queue's length. In a bucket the order of ids is the order of age, so only heads are compared.
+       O2  among equals the job that was submitted first: ids ascend with submission
+       O3  once a shape is blocked, no job of that shape comes up again in this pass
+       O4  an array stands for those of its members that aren't records yet, as many as its limit lets start
+Limits: `in_order` costs about 1 us per bucket whose shape isn't blocked at the start and per job that comes up, and
+        `queue_position` a step per bucket and array, and a binary search where ages decide; neither costs the length
+        of the queue. In a bucket the order of ids is the order of age, so only the first jobs are compared.
 """
 
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 from typing import NamedTuple
 
+from stoker.brain.domain.array import Spans, contains, indexes_of, member_id
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
 from stoker.brain.state.view import Bucket, View
@@ -33,18 +38,31 @@ class Candidate(NamedTuple):
     lazy: bool
 
 
+class QueuePosition(NamedTuple):
+    """The position of one job in the order in which a pass looks."""
+
+    position: int
+    """1 is first."""
+    waiting: int
+    """Jobs and members in the queue, this one included."""
+    similar_ahead: int
+    """Those before it that have its shape and its priority."""
+
+
 _Queue = tuple[Bucket, JobId, Iterator[JobId]]
-"""Who comes behind a head: the records of a bucket (0), or the lazy members of one of its arrays."""
+"""What comes behind a head: the records of a bucket (0), or the lazy members of one of its arrays."""
+_Key = tuple[int, JobId]
+"""Negated effective priority and id: the lower key comes up first."""
 _Head = tuple[int, JobId, _Queue]
-"""Negated effective priority, the job, the queue behind it. No two have one job, which makes the order total."""
+"""A key and the queue behind it. No two have one job, which makes the order total."""
 
 
 def in_order(
     buckets: Iterable[Bucket], view: View, policy: Policy, now: Instant, blocked: Container[Shape]
 ) -> Iterator[Candidate]:
-    """The waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way."""
-    line = _QueueOrder(view, policy, now)
-    firsts = line.heads(buckets, blocked)
+    """Yield the waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way."""
+    order = _QueueOrder(view, policy, now)
+    firsts = order.heads(buckets, blocked)
     others: list[_Head] = []
     at = 0
     while at < len(firsts) or others:
@@ -56,18 +74,33 @@ def in_order(
         bucket, array, _ = queue
         if bucket.shape not in blocked:
             yield Candidate(job, bucket.shape, array or view.job(job).array_of, array != _NO_ARRAY)
-            following = line.head(queue)
+            following = order.head(queue)
             if following is not None:
                 heappush(others, following)
 
 
-class _QueueOrder:
-    """How long has everyone waited?"""
+def queue_position(view: View, policy: Policy, job: Job, now: Instant) -> QueuePosition | None:
+    """Return the position of a job, or of the next member of an array.
 
-    __slots__ = ("_now", "_policy", "_view")
+    None for a job that isn't in the queue: it runs, has ended, is held, waits for a time or for other jobs, or the
+    limit of its array lets no more members start. Jobs that were told to begin later count as old as their neighbours
+    in the queue.
+    """
+    if job.state is not JobState.PENDING:
+        return None
+    position = _Position(_QueueOrder(view, policy, now), job)
+    for bucket in view.pending():
+        position.add(bucket)
+    return position.found()
+
+
+class _QueueOrder:
+    """The order at one time: what each job has gained by waiting is known."""
+
+    __slots__ = ("_now", "policy", "view")
 
     def __init__(self, view: View, policy: Policy, now: Instant) -> None:
-        self._view, self._policy, self._now = view, policy, now
+        self.view, self.policy, self._now = view, policy, now
 
     def heads(self, buckets: Iterable[Bucket], blocked: Container[Shape]) -> list[_Head]:
         """The first of each queue, in order, but for those of shapes that are blocked already."""
@@ -78,21 +111,80 @@ class _QueueOrder:
                     found.append(self.head((bucket, _NO_ARRAY, iter(bucket.jobs))))
                 # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
                 for array in bucket.arrays:
-                    members = islice(self._view.members(array), self._view.room(array))
+                    members = islice(self.view.members(array), self.view.room(array))
                     found.append(self.head((bucket, array, members)))
         return sorted([head for head in found if head is not None])
 
     def head(self, queue: _Queue) -> _Head | None:
-        """The next of `queue`, who then is no longer in it."""
-        bucket, array, ids = queue
+        """Take the first job from `queue`."""
+        _, array, ids = queue
         job_id = next(ids, None)
-        if job_id is None:
-            return None
-        job = self._view.job(array or job_id)
-        since = max(job.submitted_at, job.spec.begin)
-        return -(bucket.priority + aged(since, self._policy, self._now)), job_id, queue
+        return None if job_id is None else (-self.priority(self.view.job(array or job_id)), job_id, queue)
+
+    def priority(self, job: Job) -> int:
+        """The effective priority (O1)."""
+        waited_ms = max(NEVER, self._now - max(job.submitted_at, job.spec.begin))
+        return job.spec.priority + min(self.policy.aging_max, waited_ms * self.policy.aging_per_hour // HOUR_MS)
 
 
-def aged(since: Instant, policy: Policy, now: Instant) -> int:
-    """Points gained by waiting since then (O1)."""
-    return min(policy.aging_max, max(NEVER, now - since) * policy.aging_per_hour // HOUR_MS)
+class _Position:
+    """The number of jobs that come up before one job, added up bucket by bucket."""
+
+    def __init__(self, order: _QueueOrder, job: Job) -> None:
+        self._order, self._job = order, job
+        self._ahead = self._waiting = self._similar = 0
+        self._queued = False
+        self._id, self._index = job.id, job.array_index
+        if job.members is not None:
+            self._index = next(indexes_of(job.members.lazy), 0)
+            self._id = _NO_ARRAY if not job.members.lazy else member_id(job.id, job.as_array[0], self._index)
+        self._array = job.id if job.members is not None else job.array_of
+        self._key: _Key = -order.priority(job), self._id
+
+    def add(self, bucket: Bucket) -> None:
+        """Count the jobs of one bucket and the members of its arrays."""
+        similar = (bucket.priority, bucket.shape) == (self._job.spec.priority, self._job.spec.shape)
+        before = self._before(bucket)
+        if similar and before < len(bucket.jobs) and bucket.jobs[before] == self._id:
+            self._queued = True
+        self._waiting += len(bucket.jobs)
+        for array in bucket.arrays:
+            offered, first = self._of_array(self._order.view.job(array), similar=similar)
+            self._waiting += offered
+            before += first
+        self._ahead += before
+        if similar:
+            self._similar += before
+
+    def _before(self, bucket: Bucket) -> int:
+        # Waiting only adds to a priority, so the priority alone decides most buckets.
+        own = -self._key[0]
+        if bucket.priority > own:
+            return len(bucket.jobs)
+        if bucket.priority + self._order.policy.aging_max < own:
+            return 0
+        return bisect_left(bucket.jobs, self._key, key=self._key_of)
+
+    def _of_array(self, array: Job, *, similar: bool) -> tuple[int, int]:
+        """How many members may come up, and how many of those before the job."""
+        _, members = array.as_array
+        slots = self._order.view.room(array.id)
+        offered = members.waiting if slots is None else min(members.waiting, slots)
+        if array.id != self._array:
+            # The ids of its members follow its own, and that of the job isn't among them.
+            return offered, offered if (-self._order.priority(array), array.id) < self._key else 0
+        first = min(offered, _below(members.lazy, self._index))
+        if similar and first < offered and contains(members.lazy, self._index):
+            self._queued = True
+        return offered, first
+
+    def _key_of(self, job: JobId) -> _Key:
+        return -self._order.priority(self._order.view.job(job)), job
+
+    def found(self) -> QueuePosition | None:
+        return QueuePosition(self._ahead + 1, self._waiting, self._similar) if self._queued else None
+
+
+def _below(spans: Spans, index: int) -> int:
+    """How many indexes of `spans` are lower."""
+    return sum(min(last - first, index - 1 - first) // step + 1 for first, last, step in spans if first < index)

@@ -57,6 +57,8 @@ class Indexes:
         """Arrays whose members have all ended, while they haven't yet."""
         self.pending_count = 0
         """Jobs and members that wait."""
+        self.running_arrays = 0
+        """Arrays that are shown as running because a member is live."""
         self._of_array: dict[JobId, _ArrayMemberEntry] = {}
         """What each array is shown as and offered under: both depend on its members too."""
         self.delayed = Agenda()
@@ -134,6 +136,7 @@ class Indexes:
             new = self.arrays.shown(job), _offered(job) if lazy else None
         shown_before, offered_before = self._of_array.pop(array, (None, None))
         self._follow_state(array, shown_before, new[0])
+        self.running_arrays += (new[0] is JobState.RUNNING) - (shown_before is JobState.RUNNING)
         self._offer(self.waiting_arrays, array, offered_before, new[1])
         if job is not None:
             self._of_array[array] = new

@@ -4,26 +4,25 @@ Why it waits is the loop's to say, and how far an array is depends on its member
 together with the record, and travel with it: what is read later might not belong to the same moment.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, difference, indexes_of
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.admit.job import find_job
 from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.leases import silence_of
+from stoker.brain.state.wait_reason import shown_reason, waiting_by_reason
 from stoker.control.access import may_read
 from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.job import LIST_MAX, JobDetails, members_view
 from stoker.wire.rest.reduced import reduced
 
-_WAITING = (JobState.PENDING, JobState.HELD)
+SLICE: Final = 2_000
 
 
 class ListedJobs(NamedTuple):
@@ -36,15 +35,12 @@ class ListedJobs(NamedTuple):
 def job_details(control: ControlPlane, job: Job) -> JobDetails:
     """`job` is as the state has it now or, if that has forgotten it, the history."""
     state = control.committer.state
-    if job.members is None:
-        return JobDetails(job, job.state, _reason_of(control, job))
-    tally = state.indexes.arrays.get(job.id)
-    if tally is None:
+    tally = None if job.members is None else state.indexes.arrays.get(job.id)
+    if job.members is not None and tally is None:
         return _forgotten(job)
-    counts = member_counts(job, tally)
-    waits = any(counts.get(each) for each in _WAITING)
-    reason = control.loop.reason_for(job) if waits and not job.is_final else job.reason
-    return JobDetails(job, state.shown_state(job), reason, members_view(counts))
+    reason = shown_reason(state, job, control.loop.planned_reason)
+    members = None if tally is None else members_view(member_counts(job, tally))
+    return JobDetails(job, state.shown_state(job), reason, members)
 
 
 def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetails:
@@ -68,11 +64,18 @@ def listed_jobs(control: ControlPlane, jobs: Sequence[Job]) -> ListedJobs:
     return ListedJobs(jobs, arrays)
 
 
-def _reason_of(control: ControlPlane, job: Job) -> Reason | None:
-    """Why it waits or why it ended; None for one that runs, unless its node isn't heard of."""
-    if job.state in _WAITING:
-        return control.loop.reason_for(job)
-    return job.reason if job.is_final else silence_of(control.committer.state, job)
+async def queue_by_reason(control: ControlPlane) -> Mapping[ReasonCode, int]:
+    """Return how many jobs and members of arrays wait for each reason, those that nothing waits for too.
+
+    Others get a turn every SLICE steps, so a scrape never holds up the writer, and the counts may be of some
+    milliseconds.
+    """
+    counts: Mapping[ReasonCode, int] = {}
+    for step, so_far in enumerate(waiting_by_reason(control.committer.state, control.loop.planned_reason), 1):
+        counts = so_far
+        if step % SLICE == 0:
+            await control.clock.sleep(0)
+    return counts
 
 
 def members_named(state: ClusterState, ref: JobRef) -> list[Job]:

@@ -4,15 +4,16 @@ Rules: P1  shares are from 0 to 1; anything else is refused, and nothing changes
        P2  where only the share of online is given, batch gets the rest
 """
 
+from collections.abc import Mapping
 from decimal import Decimal
 from math import isfinite, nan
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.quota import WHOLE, Pools
+from stoker.brain.domain.quota import WHOLE, PoolDemand, Pools, PoolShare
 
 Share = Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
 
@@ -62,16 +63,6 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool
 
 
-class PoolNow(NamedTuple):
-    """What one class uses and wants, in GPUs."""
-
-    used: int
-    waiting: int
-    """Asked for by jobs in the queue."""
-    covered: int
-    """Of these, by jobs that no limit keeps waiting, and that fit into what the guarantee has left."""
-
-
 def pools_of(body: QuotaBody, now: Pools) -> Pools:
     """The shares that a body asks for, over those that hold.
 
@@ -107,38 +98,29 @@ def share_of(field: str, share: float, text: str = "") -> int:
     raise StokerError(refuse("bad_share", f"{field} is {said}; it must be a number from 0 to 1", hint, field=field))
 
 
-def quota_view(pools: Pools, free: int, now: dict[JobClass, PoolNow]) -> QuotaView:
-    """`free` GPUs are idle on nodes that take work."""
-    online, batch = now[JobClass.ONLINE], now[JobClass.BATCH]
-    total = free + online.used + batch.used
-    guaranteed = pools.guaranteed(total)
-    to_online, to_batch = guaranteed[JobClass.ONLINE], guaranteed[JobClass.BATCH]
+def quota_view(pools: Pools, free: int, demands: Mapping[JobClass, PoolDemand]) -> QuotaView:
+    """Show the class pools, with `free` GPUs idle on nodes that take work."""
+    shares = pools.shares(free, demands)
+    online, batch = (_pool(demands[each], shares[each]) for each in (JobClass.ONLINE, JobClass.BATCH))
     return QuotaView(
-        total_gpus=total,
+        total_gpus=free + online.used + batch.used,
         free_gpus=free,
-        online=_pool(online, to_online, free, _kept(batch, to_batch, strict=pools.strict)),
-        batch=_pool(batch, to_batch, free, _kept(online, to_online, strict=pools.strict)),
+        online=online,
+        batch=batch,
         online_percent=pools.online / WHOLE,
         batch_percent=pools.batch / WHOLE,
         strict=pools.strict,
     )
 
 
-def _kept(other: PoolNow, guaranteed: int, *, strict: bool) -> int:
-    """Idle GPUs that the other class alone may take."""
-    left = max(0, guaranteed - other.used)
-    return left if strict else min(left, other.covered)
-
-
-def _pool(own: PoolNow, guaranteed: int, free: int, kept: int) -> PoolView:
-    takes = max(0, free - kept)
+def _pool(demand: PoolDemand, share: PoolShare) -> PoolView:
     return PoolView(
-        quota=guaranteed,
-        used=own.used,
-        available=max(0, guaranteed - own.used),
-        guaranteed=guaranteed,
-        borrowed=max(0, own.used - guaranteed),
-        limit_now=own.used + takes,
-        free=takes,
-        waiting_gpus=own.waiting,
+        quota=share.guaranteed,
+        used=demand.used,
+        available=max(0, share.guaranteed - demand.used),
+        guaranteed=share.guaranteed,
+        borrowed=max(0, demand.used - share.guaranteed),
+        limit_now=demand.used + share.takes,
+        free=share.takes,
+        waiting_gpus=demand.waiting,
     )

@@ -1,4 +1,4 @@
-"""Who is told that his GPUs are lent, and to whom: L1 and L2 of `control.queries.quota`."""
+"""Which guarantees are lent, and to whom (L1 and L2 of `quota_report`); what the class pools hold and want."""
 
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import JobClass
@@ -7,8 +7,7 @@ from stoker.brain.domain.quota import Limits, Pools, Quota
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.commands import PutTenant, SetPools
-from stoker.control.queries.quota import HOLDERS_MAX, NAMED_MAX, lent_story, quota_now
-from stoker.wire.rest.lent import LentView
+from stoker.brain.state.quota_report import HOLDERS_MAX, Holder, LentGuarantee, lent_guarantees, pool_demands
 from tests.brain.state.story import ANNA, Story, spec
 
 NO_GPUS = Reason(ReasonCode.INSUFFICIENT_GPUS)
@@ -33,40 +32,43 @@ class QuotaCluster(Story):
         self.place(self.submit(spec(gpus, tenant=TenantName(tenant), job_class=job_class)), ("n1", self.taken))
         self.taken += gpus
 
-    def told(self, tenant: str, gpus: int = 1, reason: Reason | None = NO_GPUS, **fields: object) -> LentView | None:
+    def told(
+        self, tenant: str, gpus: int = 1, reason: Reason | None = NO_GPUS, **fields: object
+    ) -> list[LentGuarantee]:
         job = self.submit(spec(gpus, tenant=TenantName(tenant), **fields))
-        return lent_story(self.state, self.job(job), reason)
+        return lent_guarantees(self.state, self.job(job), reason)
 
 
-def holders(told: LentView | None) -> dict[str, int]:
-    return {} if told is None else {holder.name: holder.gpus for holder in told.holders}
+def takes(story: QuotaCluster, job_class: JobClass) -> int:
+    """Idle GPUs that jobs of this class may take."""
+    state = story.state
+    return state.pools.shares(state.indexes.free_gpus, pool_demands(state))[job_class].takes
+
+
+def holders(told: list[LentGuarantee]) -> dict[str, int]:
+    return {holder.name: holder.gpus for each in told for holder in each.holders}
 
 
 def test_l1_a_job_within_the_guarantee_of_its_class_is_told_how_much_the_other_class_borrows() -> None:
     story = QuotaCluster(10, Pools())
     story.holds("default", 9)
     told = story.told("default", 2, job_class=JobClass.ONLINE)
-    assert holders(told) == {"batch": 6}
-    assert told is not None
-    assert told.guarantees == ["class online"]
-    assert "online jobs (0 of 7 GPU(s) used)" in told.message
-    assert "batch jobs hold 6 beyond theirs" in told.message
-    assert "as those jobs end" in told.message
+    assert told == [LentGuarantee("class", "online", 0, 7, [Holder("class", "batch", 6)])]
 
 
 def test_l1_a_job_that_would_borrow_or_asks_for_more_than_its_guarantee_has_left_is_told_nothing() -> None:
     story = QuotaCluster(10, Pools())
     story.holds("default", 9)
-    assert story.told("default", 1) is None
-    assert story.told("default", 8, job_class=JobClass.ONLINE) is None
+    assert story.told("default", 1) == []
+    assert story.told("default", 8, job_class=JobClass.ONLINE) == []
 
 
 def test_l1_who_waits_for_no_gpus_is_told_nothing() -> None:
     story = QuotaCluster(10, Pools())
     story.holds("default", 9)
-    assert story.told("default", 0, job_class=JobClass.ONLINE) is None
+    assert story.told("default", 0, job_class=JobClass.ONLINE) == []
     for reason in (None, AWAITING_PASS, Reason(ReasonCode.TENANT_LIMIT), Reason(ReasonCode.INSUFFICIENT_CPUS)):
-        assert story.told("default", 2, reason, job_class=JobClass.ONLINE) is None
+        assert story.told("default", 2, reason, job_class=JobClass.ONLINE) == []
 
 
 def test_l1_where_nobody_holds_more_than_his_guarantee_nothing_is_lent() -> None:
@@ -74,7 +76,7 @@ def test_l1_where_nobody_holds_more_than_his_guarantee_nothing_is_lent() -> None
     story.tenant("vision", 4)
     story.tenant("nlp", 6)
     story.holds("nlp", 6)
-    assert story.told("vision") is None
+    assert story.told("vision") == []
 
 
 def test_l2_tenants_beside_it_are_told_with_all_beneath_them_and_only_once() -> None:
@@ -88,8 +90,7 @@ def test_l2_tenants_beside_it_are_told_with_all_beneath_them_and_only_once() -> 
     story.holds("nlp", 3)
     told = story.told("vision")
     assert holders(told) == {"lab": 4, "nlp": 2}
-    assert told is not None
-    assert told.guarantees == ["tenant vision"]
+    assert [each.name for each in told] == ["vision"]
 
 
 def test_l2_within_a_tree_the_siblings_and_the_tenant_above_are_told_as_far_as_they_hold_what_is_promised() -> None:
@@ -107,43 +108,39 @@ def test_a_job_is_covered_by_a_tenant_above_where_its_own_has_no_guarantee() -> 
     story.tenant("org", 5)
     story.tenant("team", parent="org")
     story.holds("default", 8)
-    told = story.told("team", 3)
-    assert told is not None
-    assert (told.guarantees, holders(told)) == (["tenant org"], {"default": 8})
+    assert story.told("team", 3) == [LentGuarantee("tenant", "org", 0, 5, [Holder("tenant", "default", 8)])]
 
 
-def test_the_sentence_names_few_and_the_answer_is_bounded() -> None:
+def test_no_more_holders_are_named_than_may_be() -> None:
     story = QuotaCluster(200)
     story.tenant("vision", 4)
     for number in range(HOLDERS_MAX + 5):
         story.tenant(f"t{number}")
         story.holds(f"t{number}", 1)
-    told = story.told("vision")
-    assert told is not None
-    assert len(told.holders) == HOLDERS_MAX
-    assert f"{HOLDERS_MAX - NAMED_MAX} other tenant(s) the rest" in told.message
+    assert len(story.told("vision")[0].holders) == HOLDERS_MAX
 
 
 def test_what_is_kept_for_a_class_is_what_its_waiting_jobs_may_have_and_its_guarantee_covers() -> None:
     story = QuotaCluster(10, Pools())
     story.tenant("full")
     story.holds("default", 8)
-    assert quota_now(story.state).batch.free == 2
+    assert takes(story, JobClass.BATCH) == 2
     story.submit(spec(9, job_class=JobClass.ONLINE))
-    shown = quota_now(story.state)
-    assert (shown.online.waiting_gpus, shown.batch.free) == (9, 2), "more than the guarantee of 7 has left"
-    wall = Tenant(name=TenantName("full"), quota=Quota(limits=Limits(gpus=1)))
-    story.submit(spec(2, job_class=JobClass.ONLINE, tenant=wall.name))
-    assert quota_now(story.state).batch.free == 0
-    story.do(PutTenant(by=ANNA, tenant=wall, create=False))
-    shown = quota_now(story.state)
-    assert (shown.online.waiting_gpus, shown.batch.free) == (11, 2), "its tenant may not have more"
+    assert (pool_demands(story.state)[JobClass.ONLINE].waiting, takes(story, JobClass.BATCH)) == (9, 2), (
+        "more than the guarantee of 7 has left"
+    )
+    limited = Tenant(name=TenantName("full"), quota=Quota(limits=Limits(gpus=1)))
+    story.submit(spec(2, job_class=JobClass.ONLINE, tenant=limited.name))
+    assert takes(story, JobClass.BATCH) == 0
+    story.do(PutTenant(by=ANNA, tenant=limited, create=False))
+    assert (pool_demands(story.state)[JobClass.ONLINE].waiting, takes(story, JobClass.BATCH)) == (11, 2), (
+        "its tenant may not have more"
+    )
     story.submit(spec(1, job_class=JobClass.ONLINE))
-    assert quota_now(story.state).batch.free == 1
+    assert takes(story, JobClass.BATCH) == 1
 
 
 def test_members_of_an_array_want_as_much_as_its_own_limit_lets_start() -> None:
     story = QuotaCluster(10, Pools())
     story.submit(spec(1, job_class=JobClass.ONLINE, array=parse_array("0-9%2")))
-    shown = quota_now(story.state)
-    assert (shown.online.waiting_gpus, shown.batch.free) == (2, 8)
+    assert (pool_demands(story.state)[JobClass.ONLINE].waiting, takes(story, JobClass.BATCH)) == (2, 8)

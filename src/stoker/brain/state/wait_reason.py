@@ -1,0 +1,135 @@
+"""Reasons for which jobs wait: of one job, and counted over the queue.
+
+The last plan says what is short for each shape; holds, delays, dependencies and limits are read from the state.
+
+Rules: Y1  the counts by reason add up to the jobs and members that wait
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.reason import SHORT, Reason, ReasonCode
+from stoker.brain.domain.units import NEVER
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.leases import silence_of
+
+PlannedReason = Callable[[Shape], Reason]
+"""What the last plan says of jobs of a shape that wait for nothing else."""
+
+DEPENDENCIES_SHOWN_MAX: Final = 8
+"""Of a job that waits for many, the first are named."""
+
+WAIT_CODES: Final = (
+    ReasonCode.AWAITING_PASS,
+    ReasonCode.NO_NODES,
+    ReasonCode.NODES_UNAVAILABLE,
+    ReasonCode.NODES_RETURNING,
+    ReasonCode.NO_FITTING_NODE,
+    ReasonCode.NO_SELECTED_NODE,
+    ReasonCode.TENANT_LIMIT,
+    ReasonCode.POOL_LIMIT,
+    ReasonCode.GUARANTEE_KEPT,
+    ReasonCode.INSUFFICIENT_GPUS,
+    ReasonCode.INSUFFICIENT_NODES,
+    ReasonCode.INSUFFICIENT_CPUS,
+    ReasonCode.INSUFFICIENT_MEMORY,
+    ReasonCode.NO_FREE_PORT,
+    ReasonCode.BUDGET_SPENT,
+    ReasonCode.HELD,
+    ReasonCode.BEGIN_TIME,
+    ReasonCode.RETRY_BACKOFF,
+    ReasonCode.REQUEUED,
+    ReasonCode.DEPENDENCY,
+    ReasonCode.ARRAY_LIMIT,
+)
+"""Every code for which a job waits, in the order in which they are shown."""
+
+_WAITING: Final = (JobState.PENDING, JobState.HELD)
+
+
+def wait_reason(state: ClusterState, job: Job, planned: PlannedReason) -> Reason:
+    """Return why a pending or held job or array waits."""
+    if job.state is JobState.HELD:
+        return Reason(ReasonCode.HELD)
+    if job.blocked:
+        return Reason(ReasonCode.DEPENDENCY, {"waits": ", ".join(map(str, job.spec.after[:DEPENDENCIES_SHOWN_MAX]))})
+    if job.not_before != NEVER and job.reason is not None:
+        return job.reason
+    return _array_limit(state, job) or _quota_limit(state, job.spec.shape, planned) or planned(job.spec.shape)
+
+
+def shown_reason(state: ClusterState, job: Job, planned: PlannedReason) -> Reason | None:
+    """Return why a job waits or why it ended, of an array why its members wait.
+
+    None for a job that runs, unless its node is silent.
+    """
+    if _waits(state, job):
+        return wait_reason(state, job, planned)
+    return job.reason if job.is_final or job.members is not None else silence_of(state, job)
+
+
+def _waits(state: ClusterState, job: Job) -> bool:
+    if job.members is None or job.is_final:
+        return job.state in _WAITING
+    return bool(job.members.waiting) or any(each in state.indexes.arrays[job.id].states for each in _WAITING)
+
+
+def _quota_limit(state: ClusterState, shape: Shape, planned: PlannedReason) -> Reason | None:
+    """A limit that would keep it waiting if GPUs were free. The plan doesn't ask when none are."""
+    if planned(shape).code not in SHORT or not (state.indexes.usage_ledger.limited or state.pools.strict):
+        return None
+    return state.wall(shape)
+
+
+def _array_limit(state: ClusterState, job: Job) -> Reason | None:
+    """Of an array, or a member, that the limit of its array keeps waiting."""
+    array = state.jobs.get(job.array_of or job.id)
+    if array is None or array.members is None or array.spec.array is None or state.indexes.arrays.room(array) != 0:
+        return None
+    running = state.indexes.arrays[array.id].live
+    return Reason(ReasonCode.ARRAY_LIMIT, {"running": running, "running_max": array.spec.array.running_max})
+
+
+def waiting_by_reason(state: ClusterState, planned: PlannedReason) -> Iterator[Mapping[ReasonCode, int]]:
+    """Yield the counts so far of jobs and members of arrays that wait, after each step; the last are complete (Y1).
+
+    A step is a shape, a delayed job or an array, never each job of the queue: a hundred thousand jobs of a thousand
+    shapes take a thousand steps. The state may change between two steps; what remains waits for another job.
+    """
+    counts: Counter[ReasonCode] = Counter({ReasonCode.HELD: len(state.indexes.by_state[JobState.HELD])})
+    for (_, shape, _), ids in list(state.indexes.waiting.items()):
+        counts[planned(shape).code] += len(ids)
+        yield counts
+    for _, job_id in list(state.indexes.delayed.entries):
+        job = state.jobs.get(job_id)
+        if job is not None:
+            counts[_delay(job)] += 1
+        yield counts
+    for array_id in list(state.indexes.arrays):
+        array = state.jobs.get(array_id)
+        if array is not None and array.members is not None and not array.is_final:
+            _count_members(state, array, array.members.waiting, planned, counts)
+        yield counts
+    counts[ReasonCode.DEPENDENCY] += max(0, state.indexes.pending_count - sum(counts.values()))
+    yield {code: max(0, counts[code]) for code in (*WAIT_CODES, *sorted(set(counts) - set(WAIT_CODES)))}
+
+
+def _count_members(
+    state: ClusterState, array: Job, waiting: int, planned: PlannedReason, counts: Counter[ReasonCode]
+) -> None:
+    """Count an array, which was counted as one job while it is held or delayed, as its members that wait."""
+    held = array.state is JobState.HELD
+    if held and state.shown_state(array) is JobState.HELD:
+        counts[ReasonCode.HELD] -= 1
+    elif not held and array.not_before != NEVER:
+        counts[_delay(array)] -= 1
+    if waiting:
+        counts[wait_reason(state, array, planned).code] += waiting
+
+
+def _delay(job: Job) -> ReasonCode:
+    return ReasonCode.RETRY_BACKOFF if job.reason is None else job.reason.code
