@@ -45,6 +45,10 @@ def takes(story: QuotaCluster, job_class: JobClass) -> int:
     return state.pools.shares(state.indexes.free_gpus, pool_demands(state))[job_class].takes
 
 
+def online_waiting(story: QuotaCluster) -> int:
+    return pool_demands(story.state)[JobClass.ONLINE].waiting
+
+
 def holders(told: list[LentGuarantee]) -> dict[str, int]:
     return {holder.name: holder.gpus for each in told for holder in each.holders}
 
@@ -126,16 +130,12 @@ def test_what_is_kept_for_a_class_is_what_its_waiting_jobs_may_have_and_its_guar
     story.holds("default", 8)
     assert takes(story, JobClass.BATCH) == 2
     story.submit(spec(9, job_class=JobClass.ONLINE))
-    assert (pool_demands(story.state)[JobClass.ONLINE].waiting, takes(story, JobClass.BATCH)) == (9, 2), (
-        "more than the guarantee of 7 has left"
-    )
+    assert (online_waiting(story), takes(story, JobClass.BATCH)) == (9, 2), "more than the guarantee of 7 has left"
     limited = Tenant(name=TenantName("full"), quota=Quota(limits=Limits(gpus=1)))
     story.submit(spec(2, job_class=JobClass.ONLINE, tenant=limited.name))
     assert takes(story, JobClass.BATCH) == 0
     story.do(PutTenant(by=ANNA, tenant=limited, create=False))
-    assert (pool_demands(story.state)[JobClass.ONLINE].waiting, takes(story, JobClass.BATCH)) == (11, 2), (
-        "its tenant may not have more"
-    )
+    assert (online_waiting(story), takes(story, JobClass.BATCH)) == (11, 2), "its tenant may not have more"
     story.submit(spec(1, job_class=JobClass.ONLINE))
     assert takes(story, JobClass.BATCH) == 1
 
@@ -143,4 +143,4 @@ def test_what_is_kept_for_a_class_is_what_its_waiting_jobs_may_have_and_its_guar
 def test_members_of_an_array_want_as_much_as_its_own_limit_lets_start() -> None:
     story = QuotaCluster(10, Pools())
     story.submit(spec(1, job_class=JobClass.ONLINE, array=parse_array("0-9%2")))
-    assert (pool_demands(story.state)[JobClass.ONLINE].waiting, takes(story, JobClass.BATCH)) == (2, 8)
+    assert (online_waiting(story), takes(story, JobClass.BATCH)) == (2, 8)

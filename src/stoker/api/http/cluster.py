@@ -30,7 +30,7 @@ def routes(control: ControlPlane) -> APIRouter:
 def cluster_view(control: ControlPlane) -> ClusterView:
     state = control.committer.state
     gpus, nodes, jobs = count_gpus(state), list(known_nodes(state)), count_jobs(state)
-    words = {name: row.mvp for name, row in JOB_STATES.items()}
+    running = sum(jobs[name] for name, words in JOB_STATES.items() if words.mvp == "running")
     return ClusterView(
         total_gpus=gpus.total,
         available_gpus=gpus.idle,
@@ -42,8 +42,7 @@ def cluster_view(control: ControlPlane) -> ClusterView:
         total_jobs=len(state.jobs),
         # Members of arrays are counted one by one, and their arrays not beside them.
         pending_jobs=state.indexes.pending_count + jobs[JobState.STARTING],
-        running_jobs=sum(jobs[name] for name, word in words.items() if word == "running")
-        - state.indexes.running_arrays,
+        running_jobs=running - state.indexes.running_arrays,
         jobs=jobs,
         nodes=count_nodes(state),
         simulated=any(node.inventory.simulated for node in nodes),
