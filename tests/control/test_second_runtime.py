@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from stoker.adapters.clock import SystemClock
-from stoker.adapters.entropy import SystemEntropy
 from stoker.api.http.app import create_app
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, NodeName, Position, node_principal
@@ -27,7 +25,8 @@ from stoker.control.feed import Entry
 from stoker.control.settings import CoreSettings
 from stoker.ports import HistoryBatch, HistoryMark, LogConflict
 from tests.api.http.plane import Reply, asgi_ask
-from tests.rig.sim_ports import Notes
+from tests.control.stage import virtual
+from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 
 NODE = NodeName("worker-0")
 POD_NODE = node_principal(NODE)
@@ -74,8 +73,8 @@ class NoHistory:
     async def record(self, batch: HistoryBatch) -> None:
         self.mark = batch.mark
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # every other question has the same answer
-        async def nothing(*_: object, **__: object) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # each question has its own type
+        async def nothing(*_: object, **__: object) -> object:
             return 0 if name.startswith("trim") else []
 
         return nothing
@@ -103,15 +102,16 @@ class Pods:
         while True:
             event = await self.placed.get()
             for rank in range(len(event.tasks)):
-                started = Started(key=TaskKey(event.job, event.attempt, rank))
+                key = TaskKey(event.job, event.attempt, rank)
+                started = Started(key=key, at=self._control.committer.now(), pid=1)
                 await ask(ReportStarted(by=POD_NODE, node=NODE, started=started))
 
 
 @asynccontextmanager
 async def runtime(folder: Path) -> AsyncIterator[Any]:
     """The runtime's main: put together, lead, serve."""
-    clock = SystemClock()
-    ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=Notes(clock, "second"))
+    clock = SimClock()
+    ports = ControlPorts(clock=clock, entropy=SimEntropy(1), telemetry=Notes(clock, "second"))
     control = await recover_core(
         Runtime(settings=CoreSettings(data_dir=folder), log=MemoryLog(), history=NoHistory(), ports=ports)
     )
@@ -124,18 +124,19 @@ async def runtime(folder: Path) -> AsyncIterator[Any]:
             data = b"" if body is None else json.dumps(body).encode()
             return await asgi_ask(app, method, f"/api/v1{path}", data, {"host": "127.0.0.1:8080"})
 
-        yield ask
+        yield ask, control.clock
         await duties.end("pods")
 
 
+@virtual
 async def test_a_runtime_without_agents_places_jobs_takes_orders_and_says_why(tmp_path: Path) -> None:
-    async with runtime(tmp_path) as ask, asyncio.timeout(20):
+    async with runtime(tmp_path) as (ask, clock), asyncio.timeout(60):
         runs = (await ask("POST", "/jobs", {"command": ["train"], "gpu_count": 2})).json["id"]
         while (await ask("GET", f"/jobs/{runs}")).json["state"] != "running":
-            await asyncio.sleep(0.01)
+            await clock.sleep(0.01)
         waits = (await ask("POST", "/jobs", {"command": ["train"], "gpu_count": 1})).json["id"]
         while (why := (await ask("GET", f"/jobs/{waits}/why")).json)["code"] != "insufficient_gpus":
-            await asyncio.sleep(0.01)
+            await clock.sleep(0.01)
         assert why["position"] == 1
         assert (await ask("POST", f"/jobs/{waits}/hold")).json["state"] == "held"
         refused = await ask("GET", f"/jobs/{runs}/logs")
