@@ -20,8 +20,7 @@ from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.control.backup import Backups
 from stoker.control.control_plane import active
-from stoker.control.control_ports import ControlPorts
-from stoker.control.replicas import Replicas
+from stoker.control.control_ports import ControlPorts, Replicas
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.failover.backup_receiver import receive_backup
 from stoker.live.failover.follower import Follower, LogReplaced, ReceivedBackup

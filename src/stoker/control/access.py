@@ -1,7 +1,7 @@
-"""Who is it that asks, and may he?
+"""Authentication of callers by their tokens, and authorisation by role and tenant.
 
-The faces hand in what came as `Authorization`, and get a Caller. A token that is revoked or has expired stops at once:
-whoever keeps a stream open watches his caller, and what changes something looks once more right before it does.
+REST and gRPC hand in what came as `Authorization`, and get a Caller. A token that is revoked or has expired stops at
+once: an open stream watches its caller, and what changes something looks once more right before it does.
 
 Rules: K1  a token that was never made, was revoked or has expired is refused with one text, which doesn't repeat it
        K2  where none is wanted, what is no token of Stoker's is overlooked; a token that is sent still says who asks
@@ -32,10 +32,10 @@ LOOK_MAX_S: Final = 60.0
 
 
 class Access:
-    """Who the tokens say that people and agents are."""
+    """Tokens of the cluster, from which the caller of each request is told."""
 
     def __init__(self, committer: Committer, wrong: WrongTokens, *, open_to_owner: bool) -> None:
-        """`open_to_owner`: whoever sends no token is the owner, since nobody else gets this far."""
+        """`open_to_owner`: a request without a token is the owner's, since nobody else gets this far."""
         self.open_to_owner = open_to_owner
         self._committer = committer
         self._wrong = wrong
@@ -43,7 +43,10 @@ class Access:
         committer.on_applied(self._applied)
 
     def caller(self, authorization: str | None) -> Caller:
-        """Who sent this header. Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`."""
+        """Return the caller that sent this header.
+
+        Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`.
+        """
         text = token_in(authorization) if authorization else ""
         if not text:
             if self.open_to_owner:  # K2
@@ -57,19 +60,19 @@ class Access:
         return Caller(principal=token.principal, role=token.role, tenant=token.tenant, user=token.user, token=token.id)
 
     def holds(self, caller: Caller) -> bool:
-        """Is his token still good? Whoever was let in without one may stay."""
+        """Return whether the token of this caller is still good; a caller that was let in without one may stay."""
         if not caller.token:
             return True
         token = self._committer.state.tokens.get(caller.token)
         return token is not None and not self._is_over(token)
 
     def check(self, caller: Caller) -> None:
-        """Raises: StokerError `token_unknown` when his token was revoked, or has expired, since he asked."""
+        """Refuse a caller whose token was revoked, or has expired, since the request came. Raises: `token_unknown`."""
         if not self.holds(caller):
             raise token_unknown()
 
     async def watch(self, caller: Caller) -> None:
-        """Returns once his token is no longer good: at once when it is revoked. For ever, where there is none."""
+        """Wait until the token of this caller is no longer good: at once when it is revoked, for ever without one."""
         while self.holds(caller):
             try:
                 async with asyncio.timeout(self._left_s(caller)):
@@ -94,13 +97,13 @@ class Access:
 
     def _applied(self, _state: ClusterState, _position: Position, fact: Fact) -> None:
         if isinstance(fact.event, TokenRevoked):
-            # Those who watch hold the old event; whoever comes now waits for the next news.
+            # Watchers of now hold the old event; later ones wait for the next news.
             self._news.set()
             self._news = asyncio.Event()
 
 
 def may_read(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
-    """May he see jobs of this tenant in full? Others he sees reduced. (K3)"""
+    """Return whether the caller sees jobs of this tenant in full, and not reduced (K3)."""
     if caller.role is Role.ADMIN:
         return True
     if caller.role is Role.AGENT:
@@ -109,14 +112,14 @@ def may_read(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
 
 
 def may_change(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
-    """May he submit, cancel or signal jobs of this tenant? (K3)"""
+    """Return whether the caller may submit, cancel or signal jobs of this tenant (K3)."""
     if caller.role is Role.ADMIN:
         return True
     return caller.role is Role.USER and is_within(state.tenants, tenant, caller.tenant)
 
 
 class JobVisibility:
-    """Which tenants' jobs a caller sees in full, for one look at many of them."""
+    """Tenants whose jobs a caller sees in full, for one look at many jobs."""
 
     def __init__(self, state: ClusterState, caller: Caller) -> None:
         self._state, self._caller = state, caller
@@ -132,7 +135,7 @@ class JobVisibility:
         return known
 
     def tenants(self) -> frozenset[TenantName] | None:
-        """None = all. Its cost: a step or two for each tenant that there is."""
+        """Return their names; None = all. It costs a step or two for each tenant that there is."""
         if self.is_whole:
             return None
         tenants, known = self._state.tenants, {self._caller.tenant: True, NO_TENANT: False}
@@ -146,24 +149,24 @@ class JobVisibility:
 
 
 def check_read(state: ClusterState, caller: Caller, job: Job) -> None:
-    """Raises: StokerError `not_allowed`. Others' jobs are only seen in lists, and reduced."""
+    """Refuse to show a job of another tenant, which is only seen in lists, and reduced. Raises: `not_allowed`."""
     if not may_read(state, caller, job.spec.tenant):
         raise _not_his(caller, job)
 
 
 def check_change(state: ClusterState, caller: Caller, job: Job) -> None:
-    """Raises: StokerError `not_allowed`."""
+    """Refuse to change a job of another tenant. Raises: StokerError `not_allowed`."""
     if not may_change(state, caller, job.spec.tenant):
         raise _not_his(caller, job)
 
 
 def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
-    """The job that this caller submits by it: under his account, in a tenant that is his.
+    """Return the job that this caller submits by `spec`: under an account and in a tenant of the caller.
 
     Raises: StokerError `not_allowed` or `user_not_yours`.
     """
     is_admin = caller.role is Role.ADMIN
-    # What nobody has heard of is the brain's to refuse.
+    # A tenant that does not exist is the brain's to refuse.
     if not is_admin and spec.tenant in state.tenants and not may_change(state, caller, spec.tenant):
         raise not_allowed(
             f"your token submits to tenant {caller.home} and those beneath it, and the job names {spec.tenant}",
@@ -194,7 +197,7 @@ def _not_his_account(caller: Caller, user: str) -> Refusal:
 
 
 def require_admin(caller: Caller) -> None:
-    """Raises: StokerError `not_allowed`."""
+    """Refuse a caller that is no admin. Raises: StokerError `not_allowed`."""
     if caller.role is not Role.ADMIN:
         raise not_allowed(f"this is for admins, and your token has the role {caller.role}", _ADMIN_HINT)
 
@@ -204,7 +207,7 @@ def not_allowed(message: str, hint: str) -> StokerError:
 
 
 def token_unknown(*, none_wanted: bool = False) -> StokerError:
-    """K1"""
+    """Return the one refusal of a token that was never made, was revoked or has expired (K1)."""
     hint = (
         "this control plane wants no token: leave STOKER_TOKEN, --token and the token of the config file out"
         if none_wanted
@@ -226,7 +229,7 @@ def _token_missing() -> StokerError:
 
 
 def _is_bearer(authorization: str | None) -> bool:
-    """Was a token sent, though none of Stoker's?"""
+    """Return whether a token was sent, though none of Stoker's."""
     return authorization is not None and authorization.strip().lower().startswith("bearer ")
 
 

@@ -1,13 +1,12 @@
-"""Who told the cluster what, and how does that become history?
+"""Audit trail: a row for every command of a person, noted here until the recorder of the history has written it.
 
-Rows are noted here and written by the recorder of the history, under its rules: never ahead of the log, and before a
-snapshot lets the log forget. So a crash between a command and its row loses none that was acknowledged: the next start
-reads it from the log again.
+Rows are written under its rules: never ahead of the log, and before a snapshot lets the log forget. So a crash between
+a command and its row loses none that was acknowledged: the next start reads it from the log again.
 
 Rules: A1  a command that left facts has one row, made from those
        A2  a command that was refused by the brain, or changed nothing, has one row, made from itself. So has one that
            never came that far because its caller may not give it
-       A3  who shows no good token, or asks too often, costs one row a minute, which counts
+       A3  a caller that shows no good token, or asks too often, costs one row a minute, which counts
        A4  what doesn't fit is dropped, counted and told by a row of its own once there is room again
 Limits: `rows_max` rows wait, about 15 MiB; a row of A3 for each of `counted_max` callers, then one for all others.
 """
@@ -36,19 +35,19 @@ COUNT_MS: Final = 60 * SECOND_MS
 COUNTED: Final = frozenset(
     {"token_missing", "token_unknown", "too_many_wrong_tokens", "rate_limited", "foreign_origin", "foreign_user"}
 )
-"""A3."""
+"""Refusals that are only counted (A3)."""
 DENIED: Final = frozenset({"not_allowed", "user_not_yours"})
-"""A2. The brain refuses nothing by these codes, so that nothing is noted twice."""
+"""Refusals that have a row each (A2). The brain refuses nothing by these codes, so that nothing is noted twice."""
 ASK: Final = "ask"
-"""The action of whoever asked for what nobody may, or was only counted."""
+"""The action of a request that nobody may make, or that was only counted."""
 BACKUP: Final = "backup"
-"""The action of whoever took a copy of it all."""
+"""The action of a copy of all that there is."""
 DROPPED: Final = "rows_dropped"
-"""The action of the row that tells of A4."""
+"""The action of the row that tells how many were dropped (A4)."""
 
 
 class AuditTrail:
-    """The rows that aren't in the history yet."""
+    """Rows that aren't in the history yet."""
 
     def __init__(
         self, state: ClusterState, telemetry: Telemetry, *, rows_max: int = ROWS_MAX, counted_max: int = COUNTED_MAX
@@ -73,7 +72,7 @@ class AuditTrail:
     # -- noting ----------------------------------------------------------------------------------------------------
 
     def note(self, state: ClusterState, position: Position, fact: Fact) -> None:
-        """Told of each fact right after it was applied. A1."""
+        """Add a fact, right after it was applied, to the row of its command (A1)."""
         by = fact.by
         if self._row_builder is not None and (fact.joined is not True or by != self._row_builder.by):
             self.finish_row()
@@ -84,14 +83,14 @@ class AuditTrail:
         self._row_builder.read(state, position, fact.event)
 
     def finish_row(self) -> None:
-        """No more facts of the command will come."""
+        """Close the row of a command of which no more facts will come."""
         row_builder, self._row_builder = self._row_builder, None
         row = row_builder.row() if row_builder else None
         if row is not None:
             self._add(row)
 
     def unheeded(self, command: Command, now: Instant, refusal: Refusal | None) -> None:
-        """Told by the writer of each command that left no fact. A2."""
+        """Add the row of a command that left no fact, as the writer says (A2)."""
         if is_person(command.by) and (number := self._next_number()):
             row = unchanged_row(self._state, command, now, number, refusal)
             if row is not None:
@@ -99,7 +98,7 @@ class AuditTrail:
                 self.news.set()
 
     def refused(self, by: Principal, asked: AuditAction, refusal: Refusal, now: Instant) -> None:
-        """Told by the faces of what never became a command, where its caller may not ask it. A2, A3."""
+        """Add or count a request that never became a command, since its caller may not make it (A2, A3)."""
         if refusal.code in COUNTED:
             self._count(by, refusal.code, now)
         elif refusal.code in DENIED and (number := self._next_number()):
@@ -107,7 +106,7 @@ class AuditTrail:
         self.news.set()
 
     def backed_up(self, by: Principal, position: Position, now: Instant) -> None:
-        """Told of a backup, which changes nothing, and has everything in it that one may not see. A2."""
+        """Add the row of a backup, which changes nothing, and has everything in it that one may not see (A2)."""
         if number := self._next_number():
             self._add(
                 AuditRow(
@@ -147,7 +146,7 @@ class AuditTrail:
             del self._counts[key]
 
     def _next_number(self) -> int:
-        """Of a row without a fact of its own; 0 when none is left."""
+        """Return the number of a row without a fact of its own; 0 when none is left."""
         self.finish_row()
         if self._numbered != self._state.position:
             self._numbered, self._number = self._state.position, 0
@@ -164,7 +163,7 @@ class AuditTrail:
         self._rows.append(row)
 
     def _drop(self, rows: int) -> None:
-        """A4."""
+        """Count rows that didn't fit, to be told once there is room again (A4)."""
         if not self._dropped:
             self._telemetry.warn("audit_trail_full", waiting=len(self._rows))
         self._dropped += rows
@@ -173,7 +172,7 @@ class AuditTrail:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def waits_through(self, through: Position) -> bool:
-        """Is there a row to be written that stands at or before this position?"""
+        """Return whether a row is to be written that stands at or before this position."""
         if not self.replaying:
             self.finish_row()
             self._settle_counts()
@@ -199,11 +198,11 @@ class AuditTrail:
             )
 
     def next_rows(self, most: int, through: Position) -> list[AuditRow]:
-        """The oldest rows up to `through`; they stay until they are `written`."""
+        """Return the oldest rows up to `through`, at most `most`; they stay until they are `written`."""
         return [row for row in islice(self._rows, most) if row.position <= through]
 
     def reach(self, rows: int, through: Position) -> Position:
-        """Up to which position, at most `through`, all facts are told once the first `rows` rows are written."""
+        """Return up to which position, at most `through`, all is told once the first `rows` rows are written."""
         left = next((row for row in islice(self._rows, rows, None) if not row.number), self._row_builder)
         return through if left is None else min(through, Position(left.position - 1))
 
@@ -212,7 +211,7 @@ class AuditTrail:
             self._rows.popleft()
 
     def drop_known(self, position: Position) -> None:
-        """The history knows the facts up to there. What left no fact isn't in the log, so it is never known so."""
+        """Drop rows of facts that the history knows. Commands without a fact aren't in the log, so they stay."""
         self._rows = deque(row for row in self._rows if row.number or row.position > position)
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -226,7 +225,7 @@ class AuditTrail:
         return len(self._rows) + len(self._risen) + (self._row_builder is not None)
 
     def unwritten(self, query: AuditQuery) -> Iterator[AuditRow]:
-        """Rows that match and may not be in the history yet, as a list of now."""
+        """Return the rows of now that match and may not be in the history yet."""
         self.finish_row()
         rows = (*self._rows, *(self._counts[key] for key in self._risen))
         return (row for row in rows if query.matches(row))

@@ -1,4 +1,4 @@
-"""How is a running control plane backed up while it works?
+"""Backups of a running control plane, taken while it works.
 
 Rules: B1  a backup is of one position, taken in slices between which others run, as snapshots are, and sent only once
            that position is durable
@@ -37,7 +37,7 @@ class Backups:
         self.running = False
 
     async def take(self) -> "Backup":
-        """Whoever gets one closes it.
+        """Take a backup, which the caller closes.
 
         Raises: StokerError `backup_running`, `history_unavailable` or `log_failed`.
         """
@@ -112,7 +112,7 @@ class Backup:
         yield writing.end()
 
     async def close(self) -> None:
-        """B4. Safe to call twice."""
+        """Drop the copy of the history (B4). Safe to call twice."""
         self._snapshot = ()
         self._owner.running = False
         await self._history.close()

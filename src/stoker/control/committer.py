@@ -1,12 +1,12 @@
-"""Who changes the state, and when may anyone hear of it?
+"""The single writer: it alone changes the state, makes the change durable, and only then lets it be known.
 
-The single writer. A command is admitted against the newest state and applied at once; what gathers while the disk is
-busy goes to the log as one transaction; answers, the feed and whoever else is told wait for that, in log order.
+A command is admitted against the newest state and applied at once; what gathers while the disk is busy goes to the log
+as one transaction; answers, the feed and other listeners wait for that, in log order.
 
 Rules: W1  an answer means that its facts, and all facts it was decided on, are durable; a refusal waits for nothing
        W2  at most one append is in flight; the next batch gathers meanwhile (group commit)
-       W3  a failed append, or an event that can't be applied, ends the writer: whoever waits or comes later is told
-           `log_failed`, and nothing more is acknowledged. So does the end of our lease: then it is `lease_lost`
+       W3  a failed append, or an event that can't be applied, ends the writer: a command that waits or comes later is
+           told `log_failed`, and nothing more is acknowledged. So does the end of our lease: then it is `lease_lost`
        W4  time never runs backwards in the log, and never stands still: while the wall clock is behind the newest
            event (it was set back between two processes), `now` goes on from there at half speed until the wall clock
            has caught up. Limits and pauses then take at most twice as long; with a clock that stood still they would
@@ -32,15 +32,13 @@ from stoker.brain.domain.units import SECOND_MS, Instant, Mono
 from stoker.brain.state.admit.dispatch import admit
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.codec import Fact, encode_fact
+from stoker.brain.state.codec import Fact, decode_fact, encode_fact
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
 from stoker.brain.state.events.union import Event
-from stoker.control.control_ports import ControlPorts
+from stoker.control.control_ports import ControlPorts, NoReplicas, NotActive, Replicas
 from stoker.control.feed import Entry, Feed
-from stoker.control.replay import replayed
-from stoker.control.replicas import NoReplicas, NotActive, Replicas
-from stoker.ports import EventLog, LogConflict, LogFailed, Stored
+from stoker.ports import EventLog, LogConflict, LogDamaged, LogFailed, Stored
 
 COMMANDS_MAX: Final = 10_000
 """A disk that commits once a second would still drain this in a second; more waiting than that helps nobody."""
@@ -56,15 +54,35 @@ OnNoFact = Callable[[Command, Instant, Refusal | None], None]
 
 
 def job_to_instruct(event: Event) -> JobId | None:
-    """The job of which some agent may have to be told something because of `event`."""
+    """Return the job of which some agent may have to be told something because of `event`; None = none."""
     if isinstance(event, JobPlaced | AttemptStopping):
         return event.job
     # The other ranks of a gang with a port wait for rank 0, whose agent has tried that port.
     return event.job if isinstance(event, TaskStarted) and event.rank == 0 else None
 
 
+class LogTooNew(LogDamaged):
+    """The log is as it was written, and this version doesn't know what it means."""
+
+
+def replayed(state: ClusterState, position: Position, record: bytes) -> Entry:
+    """Apply a stored record to the state; return it as a fact with its position.
+
+    Raises: LogDamaged, LogTooNew; the state may then be half changed.
+    """
+    try:
+        fact = decode_fact(record)
+    except ValueError as fault:  # its checksum was right
+        raise LogTooNew(f"record {position} of the log is unknown to this version: {fault}") from fault
+    try:
+        apply(state, fact, position)
+    except (ValueError, AssertionError, LookupError) as fault:
+        raise LogDamaged(f"record {position} of the log can't be replayed: {fault!r}") from fault
+    return position, fact
+
+
 class _Batch:
-    """Facts applied together and not yet durable, and who waits for them."""
+    """Facts applied together and not yet durable, and the callers that wait for them."""
 
     __slots__ = ("entries", "jobs", "records", "waiting")
 
@@ -80,19 +98,20 @@ class _Batch:
 
 
 class Committer:
-    """One per process. `run` must be running for anything to become durable."""
+    """The writer of one process; `run` must be running for anything to become durable."""
 
     def __init__(
         self,
         state: ClusterState,
         log: EventLog,
-        world: ControlPorts,
+        ports: ControlPorts,
         *,
         recent: Sequence[Entry] = (),
         replicas: Replicas | None = None,
         commands_max: int = COMMANDS_MAX,
     ) -> None:
-        """`state` is what the whole log adds up to; `recent` its newest facts, for who followed before a restart."""
+        """`state` is what the whole log adds up to; `recent` its newest facts, for
+        followers of before a restart."""
         self.state = state
         self.durable: Position = state.position
         self.feed = Feed(Position(state.position - len(recent)))
@@ -100,15 +119,15 @@ class Committer:
         self.failed = asyncio.Event()
         self.failure = ""
         self.following: Callable[[], Refusal] | None = None
-        """While another is active: what whoever gives a command is told (W6)."""
+        """While another is active: gives the refusal of any command (W6)."""
         self._refusal = _log_failed("")
         self._replicas: Replicas = replicas or NoReplicas()
         self._log = log
-        self._clock = world.clock
-        self._entropy = world.entropy
-        self._telemetry = world.telemetry
+        self._clock = ports.clock
+        self._entropy = ports.entropy
+        self._telemetry = ports.telemetry
         self._resumed_at = state.last_at
-        self._resumed = world.clock.mono()
+        self._resumed = ports.clock.mono()
         self._commands_max = commands_max
         self._on_applied: list[OnApplied] = []
         self._on_durable: list[OnDurable] = []
@@ -124,14 +143,14 @@ class Committer:
         self._on_applied.append(told)
 
     def on_durable(self, told: OnDurable, *, of_ours: bool = False) -> None:
-        """`of_ours`: only of what was done here, not of what another did whom we follow."""
+        """Add a listener. `of_ours`: only of what was done here, not of what was followed from another active."""
         (self._on_durable_of_ours if of_ours else self._on_durable).append(told)
 
     def on_no_fact(self, told: OnNoFact) -> None:
         self._on_no_fact.append(told)
 
     def replay(self, rows: Sequence[Stored]) -> None:
-        """W6: take over what the active has done, which is on our disk already. Raises: LogDamaged."""
+        """Take over what the active has done, which is on our disk already (W6). Raises: LogDamaged."""
         assert self.following is not None, "only a follower replays"
         entries: list[Entry] = []
         for row in rows:
@@ -148,31 +167,31 @@ class Committer:
         self._resumed_at, self._resumed = self.state.last_at, self._clock.mono()
 
     def now(self) -> Instant:
-        """W4."""
+        """Return the time of the next fact, which is never before that of the newest one (W4)."""
         since_s = self._clock.mono() - self._resumed
         return Instant(max(self._clock.now(), self._resumed_at + int(since_s * SECOND_MS / 2), self.state.last_at))
 
     @property
     def floor(self) -> Epoch:
-        """Below it the log takes no facts: who began one may have got no further than that."""
+        """Epoch below which the log takes no facts: one that began may have got no further than that."""
         return self._log.floor
 
     @property
     def waiting(self) -> int:
-        """Commands that wait for the disk."""
+        """Number of commands that wait for the disk."""
         return len(self._gathering.waiting) + len(self._flying.waiting)
 
     @property
     def appending_s(self) -> float:
-        """For how long the log has been at the present append. 0 = it is at none."""
+        """Seconds for which the log has been at the present append; 0 = it is at none."""
         return 0.0 if self._appending_since is None else self._clock.mono() - self._appending_since
 
     def is_undurable(self, job: JobId) -> bool:
-        """Does the state show of this job what no agent may hear yet? (`job_to_instruct` says so once it may.)"""
+        """Return whether the state shows of this job what no agent may hear yet (see `job_to_instruct`)."""
         return job in self._gathering.jobs or job in self._flying.jobs
 
     async def ask(self, command: Command) -> tuple[Event, ...]:
-        """Carry a command out; returns when it is durable.
+        """Carry a command out, and return its events once they are durable.
 
         Raises: StokerError with the brain's refusal, or `overloaded`, `log_failed`, `stopping`.
         """
@@ -199,7 +218,7 @@ class Committer:
         return answer
 
     async def settle(self, plan: Plan, *, decided_at: Position, seed: int) -> int:
-        """Carry out what of the plan still stands; the number of those actions, once they are durable."""
+        """Carry out what of the plan still stands; return the number of those actions once they are durable."""
         self._check_open()
         now = self.now()
         accepted = 0
@@ -210,7 +229,7 @@ class Committer:
         return accepted
 
     async def settled(self) -> None:
-        """Returns when everything that the state shows now is durable."""
+        """Wait until everything that the state shows now is durable. Raises: StokerError when it can't be."""
         if self.failed.is_set():
             raise self._stopped()
         if self.state.position == self.durable:
@@ -221,7 +240,7 @@ class Committer:
         await done
 
     async def run(self) -> None:
-        """Append until `close`. Raises LogFailed once the writer has stopped for good (W3)."""
+        """Append until `close`. Raises: LogFailed or NotActive once the writer has stopped for good (W3)."""
         try:
             while not (self._closing and not self._gathering):
                 await self._work.wait()
@@ -242,13 +261,13 @@ class Committer:
         return None
 
     def check_lease(self) -> None:
-        """Raises: StokerError `lease_lost` when we may not speak for the cluster now."""
+        """Refuse when we may not speak for the cluster now. Raises: StokerError `lease_lost`."""
         refusal = self._why_ended()
         if refusal is not None:
             raise StokerError(refusal)
 
     def rebuild_indexes(self) -> None:
-        """Make the look-ups anew from the records, after an audit found them wrong."""
+        """Build the indexes anew from the records, after an audit found them wrong."""
         self.state.indexes = self.state.rebuilt_indexes()
 
     def close(self) -> None:
@@ -334,7 +353,7 @@ class Committer:
             )
 
     def check_room(self) -> None:
-        """Raises: StokerError `overloaded` when as many commands wait for the disk as may."""
+        """Refuse when as many commands wait for the disk as may. Raises: StokerError `overloaded`."""
         if self.waiting >= self._commands_max:
             raise StokerError(
                 refuse(
@@ -372,7 +391,7 @@ def _log_failed(why: str) -> Refusal:
 
 
 def _over(why: str) -> Refusal:
-    """For what comes later: it wasn't begun, so it may be asked again even if it must not happen twice."""
+    """The refusal of what comes later: it wasn't begun, so it may be asked again even if it must not happen twice."""
     return refuse("not_active", f"this control plane is no longer active: {why}", "ask the one that is", active="")
 
 

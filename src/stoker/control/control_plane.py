@@ -1,13 +1,14 @@
 """The parts of a control plane, joined, and its phases: recovered from the log, following, active.
 
 Everything between the ports, without servers. A runtime puts servers around it and adapters under it; the test rig puts
-a simulated world under the same parts.
+a simulated ports under the same parts.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 from stoker.brain.domain.ids import CONTROL, Epoch, Principal
 from stoker.brain.state.commands import BeginEpoch
@@ -15,6 +16,7 @@ from stoker.control.access import Access
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts, Duty, Nodes
+from stoker.control.failover_control import FailoverControl, not_active
 from stoker.control.history import Recorder
 from stoker.control.job_metrics import JobMeters
 from stoker.control.ledger_audit import Audit
@@ -24,19 +26,34 @@ from stoker.control.output_reader import LogTails, attempt_is_over
 from stoker.control.rate_limit import RateLimit, WrongTokens
 from stoker.control.settings import CoreSettings
 from stoker.control.snapshots import Snapshots, recover
-from stoker.control.standing import FailoverControl, not_active
 from stoker.control.supervisor import Duties
 from stoker.ports import Clock, Entropy, EventLog, History, Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """The parts that a runtime brings to the core. Its log is open; its history is opened here."""
+
+    settings: CoreSettings
+    log: EventLog
+    history: History
+    ports: ControlPorts
+    nodes_of: Callable[[Committer], Nodes] | None = None
+    """Makes the runtime's side of nodes over the writer. None = it has none."""
+    pair: FailoverControl | None = None
+    """Its failover: it begins as a standby. None = it is the only control plane."""
+    open_to_owner: bool = True
+    """Nobody but its owner reaches it, so it wants no token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlane:
-    """The parts, joined. Faces read the state through `committer.state` and ask for changes with `committer.ask`."""
+    """The parts of one control plane: the state is read through `committer.state`, changes are asked of `committer`."""
 
     settings: CoreSettings
     committer: Committer
     access: Access
-    rates: RateLimit
+    rate_limit: RateLimit
     loop: Loop
     snapshots: Snapshots
     audit: Audit
@@ -49,7 +66,7 @@ class ControlPlane:
     output: LogTails | None = None
     """Readers of output. None = this runtime can't read it."""
     pair: FailoverControl | None = None
-    """What it is among several. None = it is the only one."""
+    """Its failover. None = it is the only control plane."""
 
     @property
     def audit_trail(self) -> AuditTrail:
@@ -57,21 +74,55 @@ class ControlPlane:
 
     @property
     def ready(self) -> bool:
-        """Can it acknowledge and decide right now?"""
+        """Whether it can acknowledge and decide right now."""
         return self.committer.following is None and not self.committer.failed.is_set() and not self.loop.stuck
 
     def close_streams(self) -> None:
-        """End the streams of those who follow events or output: this control plane stops serving."""
+        """End the streams of events and output: this control plane stops serving."""
         self.committer.feed.close()
         if self.output is not None:
             self.output.close()
 
+    @classmethod
+    async def recover(cls, runtime: Runtime) -> Self:
+        """Recover the control plane that the log describes; it is not yet active.
+
+        Raises: LogDamaged, HistoryTooNew.
+        """
+        settings, log, ports, pair = runtime.settings, runtime.log, runtime.ports, runtime.pair
+        recovered = await recover(log, ports, lambda state: Recorder(state, runtime.history, ports, settings.history))
+        state = recovered.state
+        committer = Committer(state, log, ports, recent=recovered.recent, replicas=pair.replicas if pair else None)
+        if pair is not None:
+            committer.following = lambda: not_active(pair.view())
+        await recovered.history.follow(committer)
+        nodes = runtime.nodes_of(committer) if runtime.nodes_of is not None else None
+        loop = Loop(committer, ports, period_s=settings.loop.period_s)
+        committer.on_durable(Announcer(state, ports.telemetry).committed, of_ours=True)
+        committer.on_durable(JobMeters(state, ports.telemetry).committed, of_ours=True)
+        return cls(
+            settings=settings,
+            committer=committer,
+            access=Access(committer, WrongTokens(ports), open_to_owner=runtime.open_to_owner),
+            rate_limit=RateLimit(ports, per_second=settings.http.rate_per_principal),
+            loop=loop,
+            snapshots=Snapshots(committer, log, ports, recovered, interval_s=settings.snapshot.interval_s),
+            audit=Audit(committer, nodes, ports),
+            history=recovered.history,
+            clock=ports.clock,
+            entropy=ports.entropy,
+            telemetry=ports.telemetry,
+            nodes=nodes,
+            output=LogTails(nodes.read_log, partial(attempt_is_over, state), ports.clock) if nodes else None,
+            pair=pair,
+        )
+
     def settings_drift(self) -> str:
-        """Settings here that differ from those in force, in words; empty = none is known."""
+        """Return settings here that differ from those in force, in words; empty = none is known."""
         return ""
 
     def leading_duties(self) -> tuple[Duty, ...]:
-        """What runs only while this control plane is active."""
+        """Return the duties that run only while this control plane is active."""
         nodes = self.nodes.duties() if self.nodes is not None else ()
         return (
             Duty("loop", self.loop.run),
@@ -81,7 +132,7 @@ class ControlPlane:
         )
 
     def keeping_duties(self) -> tuple[Duty, ...]:
-        """What runs in an active control plane and in a standby."""
+        """Return the duties that run in an active control plane and in a standby."""
         return (
             Duty("snapshots", self.snapshots.run),
             Duty("history", self.history.run),
@@ -90,59 +141,9 @@ class ControlPlane:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
-    """What a runtime brings to the core. Its log is open; its history is opened here."""
-
-    settings: CoreSettings
-    log: EventLog
-    history: History
-    ports: ControlPorts
-    nodes_of: Callable[[Committer], Nodes] | None = None
-    """Makes the runtime's side of nodes over the writer. None = it has none."""
-    pair: FailoverControl | None = None
-    """What it is among several control planes, of whom it begins as a standby. None = it is the only one."""
-    open_to_owner: bool = True
-    """Whether nobody but its owner reaches it, so that it wants no token."""
-
-
-async def recover_core(runtime: Runtime) -> ControlPlane:
-    """Recover the control plane that the log describes; it is not yet active.
-
-    Raises: LogDamaged, HistoryTooNew.
-    """
-    settings, log, history, world, pair = runtime.settings, runtime.log, runtime.history, runtime.ports, runtime.pair
-    recovered = await recover(log, world, lambda state: Recorder(state, history, world, settings.history))
-    state = recovered.state
-    committer = Committer(state, log, world, recent=recovered.recent, replicas=pair.replicas if pair else None)
-    if pair is not None:
-        committer.following = lambda: not_active(pair.view())
-    await recovered.history.follow(committer)
-    nodes = runtime.nodes_of(committer) if runtime.nodes_of is not None else None
-    loop = Loop(committer, world, period_s=settings.loop.period_s)
-    committer.on_durable(Announcer(state, world.telemetry).committed, of_ours=True)
-    committer.on_durable(JobMeters(state, world.telemetry).committed, of_ours=True)
-    return ControlPlane(
-        settings=settings,
-        committer=committer,
-        access=Access(committer, WrongTokens(world), open_to_owner=runtime.open_to_owner),
-        rates=RateLimit(world, per_second=settings.http.rate_per_principal),
-        loop=loop,
-        snapshots=Snapshots(committer, log, world, recovered, interval_s=settings.snapshot.interval_s),
-        audit=Audit(committer, nodes, world),
-        history=recovered.history,
-        clock=world.clock,
-        entropy=world.entropy,
-        telemetry=world.telemetry,
-        nodes=nodes,
-        output=LogTails(nodes.read_log, partial(attempt_is_over, state), world.clock) if nodes is not None else None,
-        pair=pair,
-    )
-
-
 @asynccontextmanager
 async def following(control: ControlPlane, *, snapshots: bool) -> AsyncIterator[Duties]:
-    """A standby from entry to exit: it keeps its history and, where its log is its own, that one short."""
+    """Be a standby from entry to exit: keep the history and, with `snapshots`, the log short."""
     async with Duties() as duties:
         for duty in control.keeping_duties():
             if snapshots or duty.name != "snapshots":
@@ -154,8 +155,9 @@ async def following(control: ControlPlane, *, snapshots: bool) -> AsyncIterator[
 async def active(
     control: ControlPlane, epoch: Epoch | None = None, *, by: Principal = CONTROL, forced: bool = False
 ) -> AsyncIterator[Duties]:
-    """Active from entry to exit: a new epoch has begun, and every duty runs. None = the next epoch. `forced`: `by` has
-    said so, whatever is lost.
+    """Be active from entry to exit: a new epoch has begun, and every duty runs.
+
+    `epoch` None = the next one. `forced`: `by` has said so, whatever is lost.
 
     Leaving without an exception stops cleanly: what was taken is made durable and a snapshot is saved. Leaving with one
     is the same as a crash. Jobs are not touched by either.

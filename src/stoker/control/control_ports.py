@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import Epoch, NodeName, Position
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import LogChunk
 from stoker.brain.domain.units import Mono
@@ -35,8 +35,9 @@ class JobOutput(Protocol):
     """Reading of what tasks wrote, on the nodes that keep it."""
 
     async def read_log(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:
-        """Read at most `limit` bytes from `offset`, negative = from the end. The node waits up to `wait_ms`
-        milliseconds for bytes beyond `offset`.
+        """Read at most `limit` bytes from `offset`; a negative one counts from the end.
+
+        The node waits up to `wait_ms` milliseconds for bytes beyond `offset`.
 
         Raises: StokerError `node_unreachable`, `log_unavailable` or `too_many_streams`.
         """
@@ -44,10 +45,10 @@ class JobOutput(Protocol):
 
 
 class NodeReports(Protocol):
-    """What nodes say of their tasks, for the audit of the ledger."""
+    """Reports of nodes on their tasks, for the audit of the ledger."""
 
     def task_sums(self) -> Mapping[NodeName, tuple[int, Mono]]:
-        """For each node whose inventory was compared: the checksum of its tasks, and when it was reported."""
+        """Return, of each node whose inventory was compared, the checksum of its tasks and when it was reported."""
         ...
 
     def compare_anew(self, node: NodeName) -> None:
@@ -66,13 +67,46 @@ class Nodes(JobOutput, NodeReports, Protocol):
     """The nodes of a runtime that instructs them itself."""
 
     def begin(self) -> None:
-        """This control plane becomes active: count the silence of nodes from now."""
+        """Count the silence of nodes from now: this control plane becomes active."""
         ...
 
     def duties(self) -> Sequence[Duty]:
-        """What runs while this control plane is active."""
+        """Return the duties that run while this control plane is active."""
         ...
 
     def close(self) -> None:
         """End every session: this control plane stops. Jobs run on."""
         ...
+
+
+class NotActive(Exception):
+    """The right to be active has ended. Nothing after this may be acknowledged."""
+
+
+class Replicas(Protocol):
+    """The other disks that our facts have to reach, and our right to be active."""
+
+    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        """Queue `records`, which are about to be appended after `position`."""
+        ...
+
+    async def wait_for(self, position: Position) -> None:
+        """Wait until every member in sync has all up to there. Raises: NotActive."""
+        ...
+
+    def check_lease(self) -> None:
+        """Refuse when our lease doesn't hold now. Raises: NotActive."""
+        ...
+
+
+class NoReplicas:
+    """The `Replicas` of a control plane without standbys."""
+
+    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        """No other disk wants them."""
+
+    async def wait_for(self, position: Position) -> None:
+        """Our own disk is all."""
+
+    def check_lease(self) -> None:
+        """No other control plane can take over."""

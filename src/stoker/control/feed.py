@@ -1,7 +1,6 @@
-"""Who may follow what became durable, and what of one who can't keep up?
+"""Feed of durable facts to any number of subscribers: a ring of the newest ones.
 
-A ring of the newest facts. Each subscriber has a place of its own in it and costs nothing while it is away, so the
-writer never waits for anyone.
+Each subscriber has a place of its own in it and costs nothing while it is away, so the writer never waits for one.
 
 Rules: F1  only durable facts, in log order, each once
        F2  a subscriber that falls behind the ring gets FeedLost instead of a gap
@@ -18,11 +17,11 @@ from stoker.brain.state.codec import Fact
 Entry = tuple[Position, Fact]
 
 FEED_MAX: Final = 10_000
-"""Facts kept for those who lag or come back: seconds of the busiest hour, hours of a quiet one."""
+"""Facts kept for subscribers that lag or come back: seconds of the busiest hour, hours of a quiet one."""
 
 
 class FeedLost(Exception):
-    """What comes after `position` is no longer (or not yet) in the feed, whose oldest entry is at `oldest`."""
+    """The fact after `position` is no longer (or not yet) in the feed, whose oldest entry is at `oldest`."""
 
     def __init__(self, position: Position, oldest: Position) -> None:
         super().__init__(f"the feed begins at {oldest}; nothing after {position} can be had without a gap")
@@ -64,7 +63,7 @@ class Feed:
         self._wake()
 
     def subscribe(self, after: Position | None) -> AsyncIterator[Entry]:
-        """Facts after `after`; None = from now on. Raises FeedLost, at once or later."""
+        """Return the facts after `after`, in order and without end; None = from now on. Raises FeedLost, also later."""
         return self._follow(self._newest if after is None else after)
 
     async def _follow(self, cursor: Position) -> AsyncIterator[Entry]:
@@ -86,6 +85,6 @@ class Feed:
         return entry
 
     def _wake(self) -> None:
-        # Those who wait hold the old event; whoever comes now waits for the next news.
+        # Subscribers that wait hold the old event; later ones wait for the next news.
         self._news.set()
         self._news = asyncio.Event()

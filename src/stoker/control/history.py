@@ -1,8 +1,7 @@
-"""How do facts become history, and what if the history can't be written?
+"""Recorder of the history: facts of what ended are noted as they are applied, and written once they are durable.
 
-Each fact is looked at right after it was applied, while the state still shows what it was about; references to what
-ended are noted, and written once the fact is durable. Nothing is decided from the history, and nobody waits for it but
-snapshots: what a snapshot makes the log forget must be in the history first.
+Each fact is looked at right after it was applied, while the state still shows what it was about. Nothing is decided
+from the history, and only snapshots wait for it: what a snapshot makes the log forget must be in the history first.
 
 Rules: R1  only what is durable is written: the history is never ahead of the log
        R2  a history that can't be written stops nothing: it is told, counted and tried again
@@ -18,12 +17,12 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.audit import AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JOB_ID_MAX, JobId, NodeName, Position
-from stoker.brain.domain.job import Job
+from stoker.brain.domain.job import Attempt, Job, TaskEnd
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import CapacityChange, Holding, held_by
 from stoker.brain.state.cluster import ClusterState
@@ -34,14 +33,13 @@ from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import Entry
-from stoker.control.history_notes import EndedAttempt, EndedJob, Note, batch_of, known_batch
 from stoker.control.settings import HistorySettings
 from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark, HistoryTooNew
 
 NOTES_MAX: Final = 50_000
 """Minutes of the busiest cluster, a day of a usual one."""
 BATCH_MAX: Final = 500
-"""Notes of one transaction: a few milliseconds of encoding, so that whoever else needs the process gets it soon."""
+"""Notes of one transaction: a few milliseconds of encoding, so that other work gets its turn soon."""
 ROWS_MAX: Final = 2_000
 """Rows of the audit trail in one transaction. They are narrow."""
 TRAIL_PERIOD_S: Final = 0.5
@@ -57,6 +55,24 @@ _NODE_EVENTS: Final = frozenset(NodeEvent.__args__)
 _NOTED: Final = frozenset({TaskEnded, JobRequeued, JobFinished, JobsPruned, *_NODE_EVENTS})
 
 
+class EndedJob(NamedTuple):
+    """A job that ended, as the fact at `position` left it."""
+
+    position: Position
+    job: Job
+
+
+class EndedAttempt(NamedTuple):
+    """An attempt that ended while its job goes on, by the fact at `position`."""
+
+    position: Position
+    job: JobId
+    attempt: Attempt
+
+
+Note = EndedJob | EndedAttempt | Holding | CapacityChange
+
+
 class Recorder:
     """The writer of one control plane's history. `run` and `run_trim` must be running for it to be kept up."""
 
@@ -64,19 +80,19 @@ class Recorder:
         self,
         state: ClusterState,
         store: History,
-        world: ControlPorts,
+        ports: ControlPorts,
         settings: HistorySettings,
         *,
         notes_max: int = NOTES_MAX,
     ) -> None:
         """`state` is the newest snapshot's; facts after it are noted as they are applied."""
         self.store = store
-        self.trail = AuditTrail(state, world.telemetry)
+        self.trail = AuditTrail(state, ports.telemetry)
         self.fault = ""
         """Why it can't be written; empty while it can."""
         self._state = state
-        self._clock = world.clock
-        self._telemetry = world.telemetry
+        self._clock = ports.clock
+        self._telemetry = ports.telemetry
         self._settings = settings
         self._notes_max = notes_max
         self._notes: deque[Note] = deque()
@@ -98,7 +114,7 @@ class Recorder:
     # -- noting ----------------------------------------------------------------------------------------------------
 
     def note(self, state: ClusterState, position: Position, fact: Fact) -> None:
-        """Told of each fact right after it was applied."""
+        """Note a fact right after it was applied."""
         self.trail.note(state, position, fact)
         event = fact.event
         if type(event) not in _NOTED:
@@ -130,7 +146,7 @@ class Recorder:
         self._notes.append(note)
 
     def _give_up(self) -> None:
-        """R3."""
+        """Drop all notes: the history is to be filled anew from the state (R3)."""
         self._dropped += len(self._notes)
         self._gap = True
         self._notes.clear()
@@ -140,7 +156,7 @@ class Recorder:
     # -- recovery --------------------------------------------------------------------------------------------------
 
     async def relieve(self) -> None:
-        """Called between the slices of a long replay, whose facts are all durable: write what would no longer fit."""
+        """Write what would no longer fit, between the slices of a long replay, whose facts are all durable."""
         if (len(self._notes) < self._notes_max // 2 and not self.trail.is_half_full) or self.fault:
             return
         try:
@@ -155,7 +171,7 @@ class Recorder:
         self._met = False
 
     async def follow(self, committer: Committer) -> None:
-        """From now on facts come from this writer, and are durable when it says so. Raises: HistoryTooNew."""
+        """Take facts from this writer from now on, durable when it says so. Raises: HistoryTooNew."""
         self._committer = committer
         self.trail.replaying = False
         committer.on_applied(self.note)
@@ -179,7 +195,7 @@ class Recorder:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write what is durable until cancelled, with pauses that grow while the history can't be written."""
         while True:
             await self._news.wait()
             await self._clock.sleep(GATHER_S if not self.fault else self._retry_s)
@@ -188,7 +204,7 @@ class Recorder:
                 self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
     async def run_trail(self) -> None:
-        """Until cancelled: write the audit trail also while no job ends."""
+        """Write the audit trail until cancelled, also while no job ends."""
         while True:
             await self.trail.news.wait()
             await self._clock.sleep(TRAIL_PERIOD_S)
@@ -197,12 +213,13 @@ class Recorder:
                 await self.flush(None)
 
     async def run_trim(self) -> None:
-        """Until cancelled: keep it within its bounds."""
+        """Keep the history within its bounds until cancelled."""
         while True:
             await self._clock.sleep(TRIM_PERIOD_S)
             await self.trim()
 
     async def trim(self) -> None:
+        """Drop what is older than the settings keep, and the oldest of more rows than they allow."""
         before = Instant(self._clock.now() - self._settings.keep_days * DAY_MS)
         try:
             dropped = await self.store.trim(before, self._settings.rows_max)
@@ -215,9 +232,9 @@ class Recorder:
             self._telemetry.event("history_trimmed", jobs=dropped, audit_rows=rows)
 
     async def flush(self, position: Position | None) -> bool:
-        """Write what is durable, at least up to `position`, which must be. False = it can't be written now (R2).
+        """Write what is durable, at least up to `position`; return False when it can't be written now (R2).
 
-        None = only if there is something to write.
+        `position` must be durable; None = only if there is something to write.
         """
         try:
             async with self._turn:
@@ -253,13 +270,13 @@ class Recorder:
         return self.trail.waits_through(through) or (bool(self._notes) and self._notes[0].position <= through)
 
     async def _write_batch(self, through: Position) -> None:
-        """R1: `through` is durable."""
+        """Write one batch of what happened up to `through`, which is durable (R1)."""
         some = [note for note in islice(self._notes, BATCH_MAX) if note.position <= through]
         left = len(some) < len(self._notes) and self._notes[len(some)].position <= through
         rows = self.trail.next_rows(ROWS_MAX, through)
         reached = self.trail.reach(len(rows), some[-1].position if left else through)
         mark = HistoryMark(cluster_id=self._state.cluster_id, position=reached)
-        await self.store.record(batch_of(mark, some, rows))
+        await self.store.record(_batch_of(mark, some, rows))
         self.trail.written(len(rows))
         self._mark, self._covered = mark, max(self._covered, mark.position)
         if self._gap:
@@ -270,7 +287,7 @@ class Recorder:
                 del self._ended[note.job.id]
 
     async def _meet(self) -> None:
-        """Find out what the store has, once and after each failure. R5."""
+        """Find out what the store has, once and after each failure (R5)."""
         if self._met:
             return
         mark = await self.store.open()
@@ -296,7 +313,7 @@ class Recorder:
         self._mark, self._met = mark, True
 
     async def _newest_forgotten(self) -> JobId:
-        """The newest job in the store that the state has no longer."""
+        """Return the newest job in the store that the state has no longer; 0 = none."""
         below = JobId(JOB_ID_MAX)
         while ids := await self.store.ids(None, below, _LOOK):
             gone = next((job for job in ids if job not in self._state.jobs), None)
@@ -306,7 +323,7 @@ class Recorder:
         return JobId(0)
 
     async def _refill(self) -> None:
-        """R3, R4: all that the state knows to have ended."""
+        """Write all that the state knows to have ended (R3, R4)."""
         jobs = [job for job in self._state.jobs.values() if job.is_final or job.attempts]
         nodes = list(self._state.nodes)
         position, at = self._state.position, self._state.last_at
@@ -326,7 +343,7 @@ class Recorder:
                 await self.store.record(HistoryBatch(mark=since, audit=rows))
                 self.trail.written(len(rows))
             for start in range(0, len(jobs), BATCH_MAX):
-                await self.store.record(known_batch(since, jobs[start : start + BATCH_MAX], position))
+                await self.store.record(_known_batch(since, jobs[start : start + BATCH_MAX], position))
             mark = HistoryMark(cluster_id=self._state.cluster_id, position=position)
             await self.store.record(HistoryBatch(mark=mark, offers=offers))
         except StokerError as fault:
@@ -343,41 +360,74 @@ class Recorder:
 
     @property
     def newest_pruned(self) -> JobId:
-        """No job above it was forgotten by the state, so none has to be looked for in the store."""
+        """Id above which the state has forgotten no job, so that none has to be looked for in the store."""
         return self._pruned if self._pruned_known else JobId(JOB_ID_MAX)
 
     def ended(self) -> dict[JobId, Job]:
-        """Jobs that ended and aren't in the store yet. Look here after the state and before the store."""
+        """Return jobs that ended and aren't in the store yet, to be asked after the state and before the store."""
         return dict(self._ended)
 
     async def recall(self, job: JobId) -> Job | None:
-        """A job that ended, whether or not the state remembers it. Raises: HistoryFailed."""
+        """Return a job that ended, whether or not the state remembers it. Raises: HistoryFailed."""
         found = self._ended.get(job)
         if found is not None:
             return found
         return next(iter(await self.store.jobs((job,))), None)
 
     async def audit(self, query: AuditQuery, below: int, most: int) -> list[AuditRow]:
-        """The newest rows of the audit trail that match, newest first, whether or not they are in the store. Raises:
-        HistoryFailed."""
+        """Return the newest `most` audit rows that match, newest first, whether or not they are in the store.
+
+        Raises: HistoryFailed.
+        """
         fresh = {row.key: row for row in self.trail.unwritten(query) if not below or row.key < below}
         stored = await self.store.audit(query, below, most)
         found = {row.key: row for row in stored} | fresh
         return [found[key] for key in sorted(found, reverse=True)[:most]]
 
     def holdings(self) -> tuple[Position, list[Holding]]:
-        """What ended after the store's mark, and that mark."""
+        """Return the store's mark, and the holdings that ended after it."""
         return self._mark.position, [note for note in self._notes if isinstance(note, Holding)]
 
     def offers(self) -> list[CapacityChange]:
-        """The same of offers."""
+        """Return changes of capacity after the store's mark."""
         return [note for note in self._notes if isinstance(note, CapacityChange)]
 
 
 def gpus_offered(state: ClusterState, name: NodeName) -> int:
-    """GPUs that a node offers to new work, held or not."""
+    """Return the number of GPUs that a node offers to new work, held or not."""
     node = state.nodes.get(name)
     if node is None or not node.schedulable:
         return 0
     taken = {uuid for stray in node.strays for uuid in stray.gpus}
     return sum(gpu.uuid not in taken for gpu in node.inventory.gpus)
+
+
+def _batch_of(mark: HistoryMark, notes: Sequence[Note], rows: Sequence[AuditRow]) -> HistoryBatch:
+    return HistoryBatch(
+        mark=mark,
+        audit=rows,
+        jobs=[note for note in notes if isinstance(note, EndedJob)],
+        attempts=[note for note in notes if isinstance(note, EndedAttempt)],
+        holdings=[note for note in notes if isinstance(note, Holding)],
+        offers=[note for note in notes if isinstance(note, CapacityChange)],
+    )
+
+
+def _known_batch(mark: HistoryMark, jobs: Sequence[Job], position: Position) -> HistoryBatch:
+    """The batch of what the records themselves say. When each rank was settled isn't in them; its own end is close."""
+    tries = [(job, attempt) for job in jobs for attempt in job.attempts]
+    return HistoryBatch(
+        mark=mark,
+        jobs=[(position, job) for job in jobs if job.is_final],
+        attempts=[(position, job.id, attempt) for job, attempt in tries if attempt.outcome and not job.is_final],
+        holdings=[
+            held_by(job, attempt.number, task, _settled_at(attempt, task.end), position)
+            for job, attempt in tries
+            for task in attempt.tasks
+            if task.end is not None
+        ],
+    )
+
+
+def _settled_at(attempt: Attempt, end: TaskEnd) -> Instant:
+    return attempt.ended_at if attempt.outcome and len(attempt.tasks) == 1 else end.at

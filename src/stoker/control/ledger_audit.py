@@ -1,13 +1,11 @@
-"""Does the ledger still prove itself?
+"""Periodic audit of the live state: its invariants, its indexes and the reports of nodes against the records.
 
-On a period the live state is held against its own invariants, its look-ups against what the records say, and the
-records against what agents say. The number of violations is the metric `stoker_ledger_drift`, which should be zero for
-ever.
+The number of violations is the metric `stoker_ledger_drift`, which should be zero for ever.
 
 Rules: A1  who holds what is compared in one step, over live attempts only: at most a few milliseconds on 200 nodes
        A2  job records are checked in slices, between which others run
-       A3  all look-ups are compared at once, and only while there are at most `INDEXED_JOBS_MAX` jobs: about 25 ms
-       A4  look-ups that have drifted are made anew from the records; a broken record is reported, never repaired
+       A3  all indexes are compared at once, and only while there are at most `INDEXED_JOBS_MAX` jobs: about 25 ms
+       A4  indexes that have drifted are made anew from the records; a broken record is reported, never repaired
        A5  a node that is heard, and whose beats say in two audits, and for at least half a period between them, that it
            has other tasks than it should, while neither side changes, is made to open another stream: its inventory is
            compared then, which settles it. What was said last before we stood still counts for nothing
@@ -41,24 +39,24 @@ class Audit:
     """Periodic comparison of the ledger with itself and with the reports of nodes, which may be None."""
 
     def __init__(
-        self, committer: Committer, reports: NodeReports | None, world: ControlPorts, *, period_s: float = PERIOD_S
+        self, committer: Committer, reports: NodeReports | None, ports: ControlPorts, *, period_s: float = PERIOD_S
     ) -> None:
         self._committer = committer
         self._reports = reports
         self._differing: dict[NodeName, tuple[int, int]] = {}
-        self._clock = world.clock
+        self._clock = ports.clock
         self._looked_at = self._clock.mono()
-        self._telemetry = world.telemetry
+        self._telemetry = ports.telemetry
         self._period_s = period_s
 
     async def run(self) -> None:
-        """Until cancelled, or until the writer has stopped."""
+        """Check every period until cancelled, or until the writer has stopped."""
         while not self._committer.failed.is_set():
             await self._clock.sleep(self._period_s)
             await self.check()
 
     async def check(self) -> list[str]:
-        """Every violation found, in words; drifted look-ups are repaired."""
+        """Return every violation found, in words, after repairing indexes that have drifted."""
         state = self._committer.state
         drift = list(_ledger_drift(state))
         if len(state.jobs) <= INDEXED_JOBS_MAX:
@@ -95,7 +93,7 @@ class Audit:
 
 
 def _ledger_drift(state: ClusterState) -> Iterator[str]:
-    """A1. Who holds what, by the records and by the look-ups."""
+    """Compare by whom things are held in the records with the indexes (A1)."""
     live = {job.id: job for job in state.jobs.values() if job.state in LIVE}
     fresh = rebuild(live, state.nodes, state.tenants, ended_max=state.policy.ended_jobs_max, known=state.jobs)
     for name in _LEDGER:
@@ -108,13 +106,13 @@ def _ledger_drift(state: ClusterState) -> Iterator[str]:
 
 
 def _tasks_on(state: ClusterState, node: NodeName) -> Iterator[TaskKey]:
-    """Those that hold something there, and those that are told to stop."""
+    """Tasks that hold something there, and those that are told to stop."""
     yield from (TaskKey(*task) for task in state.indexes.held.get(node, ()))
     yield from (TaskKey(*stray.key) for stray in state.nodes[node].strays)
 
 
 def _with_jobs(state: ClusterState, jobs: dict[JobId, Job]) -> ClusterState:
-    """The same cluster with only these jobs, sharing every record and deriving nothing."""
+    """Return the same cluster with only these jobs, sharing every record and deriving nothing."""
     some = ClusterState()
     some.epoch, some.policy, some.next_job_id = state.epoch, state.policy, state.next_job_id
     some.nodes, some.jobs = state.nodes, jobs

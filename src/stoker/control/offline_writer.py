@@ -1,6 +1,6 @@
-"""How is a command given to a control plane that doesn't run?
+"""Writer for the log of a control plane that doesn't run.
 
-Its log is opened under the lock that a control plane holds, read to its end, and written by the same writer: the next
+The log is opened under the lock that a control plane holds, read to its end, and written by the same writer: the next
 start finds what was done as if it had been asked for while it ran. No epoch begins, for nothing here is active: the
 facts stand under the last one that did, which the store accepts as long as nobody has begun another.
 """
@@ -16,12 +16,12 @@ from stoker.ports import EventLog
 
 
 @asynccontextmanager
-async def writing(log: EventLog, world: ControlPorts) -> AsyncIterator[Committer]:
-    """A writer over an open log, from entry to exit. What it acknowledged is durable.
+async def writing(log: EventLog, ports: ControlPorts) -> AsyncIterator[Committer]:
+    """Run a writer over an open log, from entry to exit. What it acknowledged is durable.
 
     Raises: LogDamaged, LogFailed.
     """
-    committer = Committer(await state_of(log), log, world)
+    committer = Committer(await state_of(log), log, ports)
     writer = asyncio.create_task(committer.run(), name="committer")
     try:
         yield committer

@@ -1,6 +1,6 @@
-"""How do many followers of one task's output cost its node one read?
+"""Reading of task output for many followers at the cost of one read of its node.
 
-A tail is the newest part of what a task wrote, read once for all who wait at its end.
+A tail is the newest part of what a task wrote, read once for all followers that wait at its end.
 
 Rules: T1  more is asked for only while somebody waits for it; then once, however many wait
        T2  a follower within the tail is served from it; one that fell behind reads from the node at its own offset, and
@@ -54,14 +54,14 @@ ReadLog = Callable[[LogPlace, int, int, int], Awaitable[LogChunk]]
 
 
 def attempt_is_over(state: ClusterState, key: TaskKey) -> bool:
-    """Whether this attempt will write no more, as far as the record knows."""
+    """Return whether this attempt will write no more, as far as its record knows."""
     job = state.jobs.get(key.job)
     attempts = job.attempts if job is not None else ()
     return all(attempt.outcome is not None for attempt in attempts if attempt.number == key.attempt)
 
 
 class LogTails:
-    """All outputs that are followed now."""
+    """Tails of all outputs that are followed now."""
 
     def __init__(self, read: ReadLog, is_over: Callable[[TaskKey], bool], clock: Clock) -> None:
         self._read = read
@@ -80,7 +80,7 @@ class LogTails:
         return self._closing.is_set()
 
     async def read(self, place: LogPlace, offset: int, limit: int, wait_s: float) -> LogChunk:
-        """What comes after `offset`, once something does; an empty chunk when nothing came in time or ever will.
+        """Return what comes after `offset`, once something does; an empty chunk when nothing came in time or ever will.
 
         A negative offset counts from the end.
         Raises: StokerError `node_unreachable`, `log_unavailable` or `too_many_streams`.
@@ -99,7 +99,7 @@ class LogTails:
                 await self._pause(min(RETRY_S, left_s))  # T4
 
     def close(self) -> None:
-        """T5."""
+        """Answer every follower with what there is, and let none wait any more (T5)."""
         self._closing.set()
         for reader in self._readers:
             reader.cancel()
@@ -132,7 +132,7 @@ class LogTails:
         return tail
 
     async def _follow(self, place: LogPlace, tail: "_OutputTail") -> None:
-        """T1. Until nobody has waited for a while, or the node can't answer: followers find out when to try again."""
+        """Read on (T1) until no follower has waited for a while, or the node can't answer: they try again then."""
         try:
             while await tail.is_wanted():
                 chunk = await self._read(place, tail.end, CREDIT_BYTES, ASK_WAIT_MS)
@@ -174,7 +174,7 @@ class LogTails:
 
 
 class _OutputTail:
-    """The newest bytes of one output, from `begin`, and those who wait for more."""
+    """The newest bytes of one output, from `begin`, and the followers that wait for more."""
 
     def __init__(self, begin: int) -> None:
         self.begin = begin
@@ -192,7 +192,7 @@ class _OutputTail:
         return self.begin + len(self._held)
 
     def take(self, chunk: LogChunk) -> int:
-        """The answer to an ask from `end`. Answers by how many bytes more is held."""
+        """Take the answer to a read from `end`; return by how many bytes more is held."""
         before = len(self._held)
         if chunk.offset > self.end:  # what lay between was dropped
             self._held.clear()
@@ -207,7 +207,7 @@ class _OutputTail:
         return len(self._held) - before
 
     def forget(self) -> int:
-        """Hold nothing. Answers how many bytes were held."""
+        """Hold nothing; return how many bytes were held."""
         held = len(self._held)
         self.begin = self.end
         self._held.clear()
@@ -217,12 +217,12 @@ class _OutputTail:
         self._fault = refusal
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Let no follower wait any more."""
         self._closed = True
         self._wake()
 
     async def is_wanted(self) -> bool:
-        """Does somebody wait for more, or come to within a while?"""
+        """Return whether a follower waits for more, or comes to within a while."""
         if not self._waiting:
             self._wanted.clear()
             with suppress(TimeoutError):
@@ -231,7 +231,7 @@ class _OutputTail:
         return self._waiting > 0 and not self._closed
 
     async def beyond(self, offset: int, limit: int, left_s: Callable[[], float]) -> LogChunk | None:
-        """What comes after `offset`, or an empty chunk; None when it was here and is no more."""
+        """Return what comes after `offset`, or an empty chunk; None when it was here and is no more."""
         while self.begin <= offset:
             found = self._at(offset, limit)
             if found is not None:
@@ -250,7 +250,7 @@ class _OutputTail:
         return LogChunk(request=0, offset=min(offset, self._size), data=data, size=self._size, ended=self._ended)
 
     async def _next(self, seconds: float) -> None:
-        """Until there is news, or the time is up."""
+        """Wait until there is news, or the time is up."""
         self._waiting += 1
         self._wanted.set()
         try:
@@ -261,7 +261,7 @@ class _OutputTail:
             self._waiting -= 1
 
     def _wake(self) -> None:
-        # Those who wait hold the old event; whoever comes now waits for the next news.
+        # Followers that wait hold the old event; later ones wait for the next news.
         self._news.set()
         self._news = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""How often may one principal ask, and what of whoever tries one wrong token after another?
+"""Rate limits: requests of each principal by a token bucket, and wrong tokens by the minute.
 
 Rules: R1  each principal has a bucket that holds `BURST_S` seconds' worth of requests and refills at the rate; an empty
            one is refused with the time after which a request fits
@@ -30,17 +30,17 @@ class _Bucket(NamedTuple):
 
 
 class RateLimit:
-    """Requests of each principal (R1)."""
+    """Token bucket for the requests of each principal (R1)."""
 
-    def __init__(self, world: ControlPorts, *, per_second: float) -> None:
-        """`per_second` 0 = as many as come."""
-        self._clock = world.clock
+    def __init__(self, ports: ControlPorts, *, per_second: float) -> None:
+        """`per_second`: requests that each principal may make; 0 = as many as come."""
+        self._clock = ports.clock
         self._per_second = per_second
         self._size = max(1.0, per_second * BURST_S)
         self._buckets: dict[Principal, _Bucket] = {}
 
     def take(self, principal: Principal) -> None:
-        """One request. Raises: StokerError `rate_limited`."""
+        """Count one request. Raises: StokerError `rate_limited`."""
         if not self._per_second:
             return
         now = self._clock.mono()
@@ -67,17 +67,17 @@ class RateLimit:
 
 
 class WrongTokens:
-    """Tokens that are not known (R2, R3)."""
+    """Count of requests with tokens that are not known (R2, R3)."""
 
-    def __init__(self, world: ControlPorts, *, wrong_max: int = WRONG_MAX) -> None:
-        self._clock = world.clock
-        self._telemetry = world.telemetry
+    def __init__(self, ports: ControlPorts, *, wrong_max: int = WRONG_MAX) -> None:
+        self._clock = ports.clock
+        self._telemetry = ports.telemetry
         self._wrong_max = wrong_max
         self._count = 0
         self._since = Mono(float("-inf"))
 
     def note(self) -> None:
-        """One more. Raises: StokerError `too_many_wrong_tokens`."""
+        """Count one more. Raises: StokerError `too_many_wrong_tokens`."""
         now = self._clock.mono()
         if now - self._since >= MINUTE_S:
             self._since, self._count = now, 0

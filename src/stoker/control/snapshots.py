@@ -1,4 +1,4 @@
-"""How does a control plane find its state again, and how is that kept short?
+"""Recovery of the state from the log, and the snapshots that keep recovery short.
 
 Rules: N1  a snapshot is of one position, taken in slices between which others run, and saved only once that position
            is durable
@@ -18,11 +18,10 @@ from stoker.brain.domain.ids import Position
 from stoker.brain.domain.units import Mono
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
-from stoker.control.committer import Committer
+from stoker.control.committer import Committer, LogTooNew, replayed
 from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import FEED_MAX, Entry
 from stoker.control.history import Recorder
-from stoker.control.replay import LogTooNew, replayed
 from stoker.ports import EventLog, LogDamaged, LogFailed
 
 HELD_S_MAX: Final = 3_600.0
@@ -40,7 +39,7 @@ Begin = Callable[[ClusterState], Recorder]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the log adds up to, and its newest facts."""
+    """State that the log adds up to, with its newest facts and the history that goes on from there."""
 
     state: ClusterState
     snapshot: Position
@@ -49,12 +48,12 @@ class Recovered:
     history: Recorder
 
 
-async def recover(log: EventLog, world: ControlPorts, begin: Begin) -> Recovered:
+async def recover(log: EventLog, ports: ControlPorts, begin: Begin) -> Recovered:
     """Read the newest snapshot and every record after it. The log is open already.
 
     Raises: LogDamaged.
     """
-    began = world.clock.mono()
+    began = ports.clock.mono()
     stored = await log.snapshot()
     state = ClusterState() if stored is None else _loaded(stored.position, stored.chunks)
     since: Final = state.position
@@ -66,7 +65,7 @@ async def recover(log: EventLog, world: ControlPorts, begin: Begin) -> Recovered
         recent.append(entry)
         if position % RELIEF_EVERY == 0:
             await history.relieve()
-    world.telemetry.event(
+    ports.telemetry.event(
         "recovered",
         position=state.position,
         snapshot=since,
@@ -74,13 +73,13 @@ async def recover(log: EventLog, world: ControlPorts, begin: Begin) -> Recovered
         jobs=len(state.jobs),
         nodes=len(state.nodes),
         epoch=state.epoch,
-        took_ms=round((world.clock.mono() - began) * 1_000),
+        took_ms=round((ports.clock.mono() - began) * 1_000),
     )
     return Recovered(state, since, tuple(recent), history)
 
 
 async def state_of(log: EventLog) -> ClusterState:
-    """What a log adds up to, without whatever else a control plane keeps of it. The log is open already.
+    """Return the state that an open log adds up to, for uses without a history.
 
     Raises: LogDamaged.
     """
@@ -102,34 +101,34 @@ def _loaded(position: Position, chunks: Sequence[bytes]) -> ClusterState:
 
 
 class Snapshots:
-    """Takes a snapshot every `interval_s` when something changed."""
+    """Taker of a snapshot every `interval_s` seconds when something changed."""
 
     def __init__(
-        self, committer: Committer, log: EventLog, world: ControlPorts, recovered: Recovered, *, interval_s: float
+        self, committer: Committer, log: EventLog, ports: ControlPorts, recovered: Recovered, *, interval_s: float
     ) -> None:
         self._committer = committer
         self._log = log
         self._history = recovered.history
         self._kept = recovered.snapshot
-        self._clock = world.clock
-        self._telemetry = world.telemetry
+        self._clock = ports.clock
+        self._telemetry = ports.telemetry
         self._interval_s = interval_s
         self._saved = committer.durable
-        self._saved_at = world.clock.mono()
+        self._saved_at = ports.clock.mono()
         self._held_since: Mono | None = None
 
     def age_s(self) -> float:
-        """Seconds for which facts have been in no snapshot, counted from the last one; 0 when it holds all of them."""
+        """Return for how many seconds facts have been in no snapshot, since the last one; 0 = it holds all of them."""
         return 0.0 if self._committer.state.position == self._saved else self._clock.mono() - self._saved_at
 
     async def run(self) -> None:
-        """Until cancelled, or until the writer has stopped."""
+        """Take snapshots until cancelled, or until the writer has stopped."""
         while not self._committer.failed.is_set():
             await self._clock.sleep(self._interval_s)
             await self.save()
 
     async def save(self) -> None:
-        """Take one now, unless nothing changed since the last."""
+        """Take a snapshot now, unless nothing changed since the last one."""
         if self._committer.state.position == self._saved or self._committer.failed.is_set():
             return
         began = self._clock.mono()
@@ -153,7 +152,7 @@ class Snapshots:
         self._telemetry.gauge("snapshot_position", position)
 
     async def _told(self, position: Position) -> bool:
-        """N3. May the log forget what happened up to `position`?"""
+        """Return whether the log may forget what happened up to `position` (N3)."""
         if await self._history.flush(position):
             self._held_since = None
             return True

@@ -1,7 +1,7 @@
-"""What if a part of the control plane dies?
+"""Supervision of the tasks that a control plane consists of: if one dies, the whole process stops.
 
-Then the whole process stops at once, with a clear line and a non-zero exit: a control plane that still answers but no
-longer schedules, watches or saves is worse than none, and the restart loses nothing.
+It stops at once, with a clear line and a non-zero exit: a control plane that still answers but no longer schedules,
+watches or saves is worse than none, and the restart loses nothing.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Duties:
         return task
 
     async def until(self, stop: asyncio.Event) -> None:
-        """Returns when `stop` is set. Raises DutyEnded when a duty ends first."""
+        """Wait until `stop` is set. Raises: DutyEnded when a duty ends first."""
         stopping = asyncio.create_task(stop.wait(), name="until_stopped")
         try:
             await asyncio.wait((stopping, *self._tasks.values()), return_when=asyncio.FIRST_COMPLETED)
@@ -35,7 +35,7 @@ class Duties:
             stopping.cancel()
 
     async def end(self, *names: str) -> None:
-        """End these on purpose."""
+        """End the duties of these names on purpose."""
         tasks = [self._tasks.pop(name) for name in names]
         for task in tasks:
             task.cancel()
@@ -60,7 +60,7 @@ class Duties:
 
 
 async def first_of(*waits: Coroutine[None, None, object]) -> None:
-    """Until one of them returns or raises; the others are given up."""
+    """Wait until one of several coroutines returns or raises, and cancel the rest."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

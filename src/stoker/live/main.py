@@ -32,9 +32,9 @@ from stoker.api.http.server import serve_http
 from stoker.api.listen import bind, local_socket
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position
+from stoker.control.committer import LogTooNew
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
-from stoker.control.replay import LogTooNew
 from stoker.control.settings import is_loopback
 from stoker.control.supervisor import DutyEnded
 from stoker.live.control_plane import LiveControlPlane, recover_control

@@ -47,10 +47,11 @@ from stoker.brain.domain.units import Mono
 from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.control.committer import Committer
-from stoker.control.control_ports import ControlPorts, LogPlace
+from stoker.control.control_ports import ControlPorts, Duty, LogPlace
 from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
 from stoker.live.outbox import InstructionStream, Outbox
+from stoker.live.settings.control import ControlSettings
 from stoker.live.streams import INSTRUCTIONS_MAX, LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
 
 LOG_TIMEOUT_S: Final = 10.0
@@ -149,29 +150,36 @@ class AgentStream:
 
 
 class Sessions:
-    """All agents that are registered now."""
+    """Sessions of all agents that are registered now: the `Nodes` of a cluster of its own."""
 
     def __init__(
         self,
         committer: Committer,
-        outbox: Outbox,
-        liveness: Liveness,
-        world: ControlPorts,
+        settings: ControlSettings,
+        ports: ControlPorts,
         *,
-        heartbeat_ms: int,
         instructions_max: int = INSTRUCTIONS_MAX,
     ) -> None:
         self.committer = committer
-        self.outbox = outbox
-        self.liveness = liveness
-        self.mono = world.clock.mono
-        self._entropy = world.entropy
-        self._telemetry = world.telemetry
-        self._heartbeat_ms = heartbeat_ms
+        self.settings = settings
+        self.liveness = Liveness(committer, ports, unreachable_after_s=settings.agents.unreachable_after_s)
+        self.outbox = Outbox(committer)
+        self.mono = ports.clock.mono
+        self._entropy = ports.entropy
+        self._telemetry = ports.telemetry
+        self._heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
         self._instructions_max = instructions_max
         self._by_node: dict[NodeName, AgentStream] = {}
         self._by_id: dict[str, AgentStream] = {}
         committer.on_durable(self._committed)
+
+    def begin(self) -> None:
+        """Count the silence of nodes from now: this control plane becomes active."""
+        self.liveness.begin()
+
+    def duties(self) -> Sequence[Duty]:
+        """Return the duties that run while this control plane is active."""
+        return (Duty("liveness", self.liveness.run),)
 
     @property
     def epoch(self) -> Epoch:

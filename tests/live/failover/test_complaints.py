@@ -12,7 +12,7 @@ from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership
 from stoker.brain.failover.timing import DEFAULT
 from stoker.control.control_ports import ControlPorts
-from stoker.control.standing import not_active
+from stoker.control.failover_control import not_active
 from stoker.live.failover.backend import SharedBackend
 from stoker.live.failover.complaints import COMPLAINTS_MAX
 from stoker.live.failover.driver import Driver
@@ -135,7 +135,7 @@ def test_settings_that_the_active_one_has_otherwise_are_named_with_both_values_a
         await two.b.clock.sleep(60)
         assert two.a.driver is not None
         assert two.b.driver is not None
-        assert (two.a.driver.view().unlike, two.b.driver.view().unlike) == ("", words)
+        assert (two.a.driver.view().config_drift, two.b.driver.view().config_drift) == ("", words)
         assert two.b.notes.counts["settings_differ"] == 1
 
     lived(story)
@@ -152,7 +152,7 @@ def test_a_disk_that_hangs_keeps_nobody_from_hearing_what_the_marker_says() -> N
         await two.b.clock.sleep(60)
         assert two.a.driver is not None
         view = two.a.driver.view()
-        assert (view.marker_reached, view.why) == (True, "the log can't be written")
+        assert (view.record_reached, view.why) == (True, "the log can't be written")
         two.a.disk.stall_s = 0.0
 
     lived(story)

@@ -12,7 +12,7 @@ from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.events.leadership import EpochBegan
-from stoker.control.replicas import NotActive
+from stoker.control.control_ports import NotActive
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.replication import FOLLOWERS_MAX
 from tests.control.stage import virtual

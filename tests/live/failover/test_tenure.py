@@ -8,7 +8,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.failover.inputs import ControlRole
 from stoker.brain.failover.timing import DEFAULT
 from stoker.brain.state.commands import Submit
-from stoker.control.standing import not_active
+from stoker.control.failover_control import not_active
 from stoker.ports import LogDamaged
 from tests.control.stage import ANNA, spec
 from tests.live.failover.two import Two, lived
@@ -128,7 +128,7 @@ def test_while_nobody_reaches_the_marker_nobody_is_active_and_then_one_is_again(
         assert not two.b.is_active
         assert two.b.driver is not None
         view = two.b.driver.view()
-        assert (view.marker_reached, view.epoch) == (False, 1), "what was last known, and that it is no more than that"
+        assert (view.record_reached, view.epoch) == (False, 1), "what was last known, and that it is no more than that"
         assert 50 < view.unchanged_s < 70
         refusal = not_active(view)
         assert "was active by the newest version of the marker that it knows, first seen" in refusal.hint
@@ -167,7 +167,7 @@ def test_a_standby_out_of_sync_never_takes_over_unless_somebody_says_so() -> Non
         view = two.b.driver.view()
         assert view.role is ControlRole.STANDBY
         assert view.why == "not in the in-sync set"
-        assert (view.active, view.silent, view.marker_reached) == ("a", True, True)
+        assert (view.active, view.silent, view.record_reached) == ("a", True, True)
         refusal = not_active(view)
         assert refusal.facts["active"] == "", "nobody is sent to one that is dead"
         assert "a was active, and hasn't renewed its lease for at least 1" in refusal.hint

@@ -48,7 +48,7 @@ def _view(control: ControlPlane) -> ControlView:
         role=view.role.value,
         epoch=view.epoch,
         log_epoch=state.epoch,
-        marker_reached=view.marker_reached,
+        marker_reached=view.record_reached,
         unchanged_ms=round(view.unchanged_s * 1_000),
         silent=view.silent,
         active=view.active,
@@ -57,6 +57,6 @@ def _view(control: ControlPlane) -> ControlView:
         position=view.position,
         lag_ms=view.lag_ms,
         why=view.why,
-        secret=view.secret,
-        unlike="; ".join(filter(None, (view.unlike, _settings_drift(control)))),
+        secret=view.secret_trouble,
+        unlike="; ".join(filter(None, (view.config_drift, _settings_drift(control)))),
     )

@@ -32,8 +32,8 @@ from stoker.api.http.standby import marked, must_be_active
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.control.control_plane import ControlPlane
+from stoker.control.failover_control import not_active
 from stoker.control.settings import is_loopback as is_loopback_address
-from stoker.control.standing import not_active
 
 _HEAD: Final = "stoker.head"
 _ELSEWHERE: Final = ("cross-site", "same-site")
@@ -63,7 +63,7 @@ class AccessMiddleware:
         self._app = app
         self._control = control
         self._access = control.access
-        self._rate_limit = control.rates
+        self._rate_limit = control.rate_limit
         http = control.settings.http
         self._names_loopback = control.access.open_to_owner and is_loopback_address(http.host)
         # Where no token is wanted, a page that may ask could do whatever the owner can.

@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.types import Message, Scope, Send
 
-from stoker.control.standing import PairView
+from stoker.control.failover_control import PairView
 from stoker.wire.versions import API_PREFIX
 
 PROMOTE_PATH: Final = f"{API_PREFIX}/control/promote"

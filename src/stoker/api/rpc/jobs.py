@@ -88,7 +88,7 @@ class JobService(JobServiceServicer):
         caller = NOBODY
         try:
             caller = self._callers.of(context)
-            self._control.rates.take(caller.principal)
+            self._control.rate_limit.take(caller.principal)
             check_role(caller, method, _PATH)
             with self._counted():
                 _check_message(request)

@@ -18,8 +18,7 @@ from stoker.brain.failover.inputs import CaughtUp, FellBehind, Input
 from stoker.brain.failover.timing import Timing
 from stoker.control.backup import Backups
 from stoker.control.control_plane import ControlPlane
-from stoker.control.control_ports import ControlPorts
-from stoker.control.replicas import NotActive, Replicas
+from stoker.control.control_ports import ControlPorts, NotActive, Replicas
 from stoker.live.failover.backup_receiver import receive_backup
 from stoker.live.failover.follower import Follower, LogReplaced, ReceivedBackup
 from stoker.live.failover.links import PeerLink

@@ -29,9 +29,8 @@ from stoker.brain.failover.inputs import ControlRole, Input, PeerState
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.takeover_eligibility import name_taken
 from stoker.control.control_plane import ControlPlane, active, following
-from stoker.control.control_ports import ControlPorts
-from stoker.control.replicas import NotActive, Replicas
-from stoker.control.standing import PairView, not_promoted, view_of
+from stoker.control.control_ports import ControlPorts, NotActive, Replicas
+from stoker.control.failover_control import PairView, not_promoted, view_of
 from stoker.control.supervisor import Duties, DutyEnded, first_of
 from stoker.live.failover.backend import Backend
 from stoker.live.failover.complaints import Complaints
@@ -112,7 +111,7 @@ class Driver:
             self._parts.committer.durable,
             lag_ms=round(self._backend.lag_s() * 1_000) if self.follows else 0,
             owns_log=self._backend.owns_log,
-            secret=self.secret_trouble(),
+            secret_trouble=self.secret_trouble(),
         )
 
     def pinged(self, said: PeerState) -> PeerState:

@@ -26,8 +26,7 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.timing import Timing
-from stoker.control.control_ports import ControlPorts
-from stoker.control.replicas import NotActive
+from stoker.control.control_ports import ControlPorts, NotActive
 from stoker.live.failover.links import FORMAT, Offer
 from stoker.live.failover.ring import Ring
 from stoker.live.failover.sender import BackupSource, Sender

@@ -5,7 +5,7 @@ import pytest
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.failover.inputs import ControlRole
-from stoker.control.standing import PairView, not_active, not_promoted
+from stoker.control.failover_control import PairView, not_active, not_promoted
 from stoker.wire.client.http_message import Reply
 from stoker.wire.client.servers import Servers
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
@@ -19,16 +19,16 @@ STANDBY = PairView(
     active="c",
     active_http="http://c:1",
     in_sync=("c", "b"),
-    marker_reached=True,
+    record_reached=True,
     unchanged_s=0.4,
     silent=False,
     position=Position(9),
     lag_ms=200,
     why="c is active",
-    secret="",
-    unlike="",
+    secret_trouble="",
+    config_drift="",
 )
-CUT = msgspec.structs.replace(STANDBY, marker_reached=False, unchanged_s=9.0, why="the marker can't be reached: gone")
+CUT = msgspec.structs.replace(STANDBY, record_reached=False, unchanged_s=9.0, why="the marker can't be reached: gone")
 SILENT = msgspec.structs.replace(STANDBY, silent=True, unchanged_s=9.0, why="not in the in-sync set")
 
 
