@@ -17,6 +17,7 @@ from tests.brain.state.story import Story, spec
 
 OLD = Path(__file__).parents[2] / "old"
 VERSIONS = sorted(folder.name for folder in OLD.iterdir() if folder.is_dir())
+BEFORE_LEASES = ("arrays", "sharing", "spine")
 
 
 def lines(version: str, name: str) -> list[bytes]:
@@ -32,12 +33,19 @@ def replayed(version: str, state: ClusterState) -> ClusterState:
     return state
 
 
-def test_there_are_bytes_from_before_arrays_from_before_tenants_and_from_before_leases() -> None:
-    assert {"spine", "arrays", "sharing"} <= set(VERSIONS)
+def test_there_are_bytes_of_every_earlier_step() -> None:
+    assert {*BEFORE_LEASES, "failover"} <= set(VERSIONS)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_attempts_and_strays_of_before_leases_have_none_and_are_in_no_quarantine(version: str) -> None:
+def test_leases_and_quarantine_of_the_step_that_brought_them_are_read() -> None:
+    state = load_snapshot(lines("failover", "snapshot"))
+    assert any(attempt.lease_ms for job in state.jobs.values() for attempt in job.attempts)
+    assert any(orphan.unproved for node in state.nodes.values() for orphan in node.strays)
+    assert all(node.inventory.keeps_leases for node in state.nodes.values())
+
+
+@pytest.mark.parametrize("version", BEFORE_LEASES)
+def test_attempts_and_orphans_of_before_leases_have_none_and_are_in_no_quarantine(version: str) -> None:
     """What began without a lease is never settled for silence."""
     state = load_snapshot(lines(version, "snapshot"))
     assert not any(attempt.lease_ms for job in state.jobs.values() for attempt in job.attempts)
