@@ -26,6 +26,7 @@ from stoker.brain.domain.job import Attempt, Job, TaskEnd
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import CapacityChange, Holding, held_by
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.cluster_counts import gpus_offered
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobFinished, JobRequeued, JobsPruned, TaskEnded
 from stoker.brain.state.events.node import NodeEvent
@@ -391,15 +392,6 @@ class Recorder:
     def offers(self) -> list[CapacityChange]:
         """Return changes of capacity after the store's mark."""
         return [note for note in self._notes if isinstance(note, CapacityChange)]
-
-
-def gpus_offered(state: ClusterState, name: NodeName) -> int:
-    """Return the number of GPUs that a node offers to new work, held or not."""
-    node = state.nodes.get(name)
-    if node is None or not node.schedulable:
-        return 0
-    taken = {uuid for stray in node.strays for uuid in stray.gpus}
-    return sum(gpu.uuid not in taken for gpu in node.inventory.gpus)
 
 
 def _batch_of(mark: HistoryMark, notes: Sequence[Note], rows: Sequence[AuditRow]) -> HistoryBatch:

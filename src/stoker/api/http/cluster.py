@@ -5,10 +5,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import json_content, route
-from stoker.api.http.gpus import count_gpus, known_nodes
 from stoker.api.http.responses import json_response, query_of
-from stoker.brain.domain.lifecycle import JOB_STATES, JobState, NodeState
-from stoker.brain.state.cluster import ClusterState
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.state.cluster_counts import count_gpus, count_jobs, count_nodes, count_running, known_nodes
 from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.query import NoQuery
@@ -30,7 +29,6 @@ def routes(control: ControlPlane) -> APIRouter:
 def cluster_view(control: ControlPlane) -> ClusterView:
     state = control.committer.state
     gpus, nodes, jobs = count_gpus(state), list(known_nodes(state)), count_jobs(state)
-    running = sum(jobs[name] for name, words in JOB_STATES.items() if words.mvp == "running")
     return ClusterView(
         total_gpus=gpus.total,
         available_gpus=gpus.idle,
@@ -42,7 +40,7 @@ def cluster_view(control: ControlPlane) -> ClusterView:
         total_jobs=len(state.jobs),
         # Members of arrays are counted one by one, and their arrays not beside them.
         pending_jobs=state.indexes.pending_count + jobs[JobState.STARTING],
-        running_jobs=running - state.indexes.running_arrays,
+        running_jobs=count_running(state),
         jobs=jobs,
         nodes=count_nodes(state),
         simulated=any(node.inventory.simulated for node in nodes),
@@ -52,15 +50,3 @@ def cluster_view(control: ControlPlane) -> ClusterView:
         version=PRODUCT,
         last_pass_age_s=round(control.loop.last_pass_age_s(), 3),
     )
-
-
-def count_jobs(state: ClusterState) -> dict[str, int]:
-    """Jobs by state, those without any too."""
-    return {name.value: len(state.indexes.by_state[name]) for name in JOB_STATES}
-
-
-def count_nodes(state: ClusterState) -> dict[str, int]:
-    counts = {name.value: 0 for name in NodeState}
-    for name in state.nodes:
-        counts[state.node_state(name).value] += 1
-    return counts

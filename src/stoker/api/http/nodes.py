@@ -8,7 +8,7 @@ from stoker.api.http.contract import BODY, CHANGE, NODE, json_content, route
 from stoker.api.http.gpus import gpus_of, is_seen
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, node_at, query_of
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.label import labels_of, parse_taint, taint_text, taints_of
+from stoker.brain.domain.label import label_sources, labels_of, taint_sources, taint_text, taints_of
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
@@ -24,7 +24,6 @@ from stoker.wire.rest.node import (
     NodeListView,
     NodeView,
     OrphanTaskView,
-    Source,
 )
 from stoker.wire.rest.query import NoQuery
 from stoker.wire.versions import API_PREFIX
@@ -124,10 +123,10 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: JobVisibilit
             if is_seen(state, stray.job, sees)
         ],
         labels=labels_of(node),
-        labels_by=_labels_by(node),
+        labels_by=label_sources(node),
         labels_off=tuple(sorted(key for key, value in node.labels.items() if value is None)),
         taints=tuple(map(taint_text, taints_of(node))),
-        taints_by=_taints_by(node),
+        taints_by=taint_sources(node),
         taints_off=node.taints_off,
         executors=inventory.executors,
         account=inventory.account,
@@ -137,19 +136,6 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: JobVisibilit
         version=inventory.version,
         boot_id=inventory.boot_id,
     )
-
-
-def _labels_by(node: Node) -> dict[str, Source]:
-    agents = node.inventory.labels
-    return {
-        key: "people" if node.labels.get(key) is not None else "agent" if key in agents else "stoker"
-        for key in labels_of(node)
-    }
-
-
-def _taints_by(node: Node) -> dict[str, Source]:
-    peoples = {parse_taint(text).key for text in node.taints}
-    return {taint.key: "people" if taint.key in peoples else "agent" for taint in taints_of(node)}
 
 
 _NOTHING = FreeView(gpus=0, cpus=0, memory_mb=0)

@@ -8,18 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.contract import BODY, CHANGE, PARTITION, json_content, route
-from stoker.api.http.gpus import known_nodes
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import PartitionName
-from stoker.brain.domain.job import Job
 from stoker.brain.domain.label import labels_of, taints_of
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.where import admits, selector_text, toleration_text
 from stoker.brain.state.admit.partition import find_partition
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.cluster_counts import known_nodes
 from stoker.brain.state.commands import DeletePartition, PutPartition
+from stoker.brain.state.indexes import waiting_count
 from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.partition import (
@@ -129,15 +129,9 @@ async def _jobs(control: ControlPlane) -> dict[PartitionName, _JobCounts]:
             await control.clock.sleep(0)
         if job.spec.partition and not job.is_final:
             so_far = found.get(job.spec.partition, _JobCounts())
-            found[job.spec.partition] = _JobCounts(so_far.pending + _waiting(job), so_far.running + (job.state in LIVE))
+            running = so_far.running + (job.state in LIVE)
+            found[job.spec.partition] = _JobCounts(so_far.pending + waiting_count(job), running)
     return found
-
-
-def _waiting(job: Job) -> int:
-    """An array counts as its members that wait."""
-    if job.members is not None:
-        return job.members.waiting
-    return int(job.state not in LIVE)
 
 
 async def _nodes(control: ControlPlane, partitions: Sequence[Partition]) -> dict[PartitionName, _NodeCounts]:

@@ -9,11 +9,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from stoker.api.http.cluster import count_jobs, count_nodes
-from stoker.api.http.gpus import GpuCounts, count_gpus
 from stoker.api.http.quota import pools_view
-from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.state.cluster_counts import GpuCounts, count_gpus, count_jobs, count_nodes, count_running
 from stoker.brain.state.quota_report import TenantUsage, tenant_usage
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import queue_by_reason
@@ -29,7 +27,6 @@ class ScrapeCounts(NamedTuple):
     control: ControlPlane
     gpus: GpuCounts
     jobs: Mapping[str, int]
-    running_arrays: int
     nodes: Mapping[str, int]
     queue: Mapping[ReasonCode, int]
     quota: QuotaView
@@ -47,11 +44,6 @@ class Meter(NamedTuple):
     label: str = ""
 
 
-def _running(scene: ScrapeCounts) -> float:
-    """As dgpu counts: what is ending runs still. An array is no job of its own."""
-    return scene.jobs[JobState.RUNNING] + scene.jobs[JobState.STOPPING] - scene.running_arrays
-
-
 def _leads(control: ControlPlane) -> bool:
     return control.committer.following is None and not control.committer.failed.is_set()
 
@@ -62,6 +54,10 @@ def _free_bytes(scene: ScrapeCounts) -> float | None:
     except OSError:
         return None
     return seen.f_bavail * seen.f_frsize
+
+
+def _running(scene: ScrapeCounts) -> float:
+    return count_running(scene.control.committer.state)
 
 
 def _waiting(scene: ScrapeCounts) -> float:
@@ -189,7 +185,7 @@ async def gauges(control: ControlPlane) -> bytes:
     """Prometheus text, ending with a line feed."""
     state = control.committer.state
     queue = await queue_by_reason(control)
-    counts = count_gpus(state), count_jobs(state), state.indexes.running_arrays, count_nodes(state)
+    counts = count_gpus(state), count_jobs(state), count_nodes(state)
     scene = ScrapeCounts(control, *counts, queue, pools_view(state), tenant_usage(state))
     told = METERS if control.committer.following is None else [each for each in METERS if each.name in OWN]
     return "".join(_family(meter, meter.read(scene)) for meter in told).encode()

@@ -2,10 +2,14 @@
 
 import re
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
 
 from stoker.brain.domain.ids import GpuUuid
+
+GpuStatus = Literal["idle", "busy", "offline", "quarantined"]
+"""`offline`: its node takes no new work, or something that is no job of this cluster holds it."""
 
 _WORD = re.compile(r"[a-z]+|[0-9]+")
 

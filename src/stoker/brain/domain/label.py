@@ -13,7 +13,7 @@ Rules: B1  a key is a name of at most 63 letters, digits, dashes, underscores an
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -36,6 +36,9 @@ _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _NOT_IN_SUBDOMAIN: Final = re.compile(r"[^a-z0-9.-]|[.-](?=[.])|[.](?=[.-])|^[.-]|[.-]$")
 _SHOWN_MAX: Final = 80
+
+Source = Literal["agent", "people", "stoker"]
+"""What put a label or taint on a node."""
 
 Fault = tuple[int, str]
 """Where in a text something is wrong (0 = its first character), and what."""
@@ -279,3 +282,18 @@ def taints_of(node: Node) -> tuple[Taint, ...]:
     found = {taint.key: taint for taint in map(parse_taint, node.inventory.taints) if taint.key not in node.taints_off}
     found.update((taint.key, taint) for taint in map(parse_taint, node.taints))
     return tuple(found[key] for key in sorted(found))
+
+
+def label_sources(node: Node) -> dict[str, Source]:
+    """Return what put each label on a node, by key."""
+    agents = node.inventory.labels
+    return {
+        key: "people" if node.labels.get(key) is not None else "agent" if key in agents else "stoker"
+        for key in labels_of(node)
+    }
+
+
+def taint_sources(node: Node) -> dict[str, Source]:
+    """Return what put each taint on a node, by key."""
+    peoples = {parse_taint(text).key for text in node.taints}
+    return {taint.key: "people" if taint.key in peoples else "agent" for taint in taints_of(node)}

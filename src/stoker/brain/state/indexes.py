@@ -100,7 +100,7 @@ class Indexes:
 
     def job_changed(self, old: Job | None, new: Job | None) -> None:
         """Follow one job record being replaced, made (old None) or dropped (new None)."""
-        waiting = _waiting(new) - _waiting(old)
+        waiting = waiting_count(new) - waiting_count(old)
         self.pending_count += waiting
         self.arrays.job_changed(old, new)
         self.dependents.job_changed(old, new)
@@ -339,7 +339,8 @@ def _state(job: Job | None) -> JobState | None:
     return job.state if job else None
 
 
-def _waiting(job: Job | None) -> int:
+def waiting_count(job: Job | None) -> int:
+    """Return how many jobs and members wait under this record: an array counts as its members that wait."""
     if job is None or job.is_final:
         return 0
     if job.members is not None:

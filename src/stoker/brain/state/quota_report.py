@@ -71,8 +71,7 @@ class TenantUsage(NamedTuple):
 
 
 def tenant_usage(state: ClusterState, most: int = TENANTS_MAX) -> dict[str, TenantUsage]:
-    """Return the use of the tenants that use most, and under OTHERS that of all which are neither among them nor
-    beneath one of them."""
+    """Return the use of the tenants that use most, and under OTHERS that of all other trees."""
     usage_ledger = state.indexes.usage_ledger
     busy = dict.fromkeys((*usage_ledger.by_tenant, *usage_ledger.pending, *usage_ledger.promised))
     idle = (name for name in sorted(state.tenants) if name not in busy)

@@ -1,10 +1,8 @@
 """How is a GPU shown?"""
 
-from typing import Literal
-
 import msgspec
 
-GpuStatus = Literal["idle", "busy", "offline", "quarantined"]
+from stoker.brain.domain.gpu import GpuStatus
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,17 +1,16 @@
 """How is a node shown, and what may be said to it?"""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
+from stoker.brain.domain.label import Source
 from stoker.brain.domain.lifecycle import NodeState
 from stoker.wire.rest.gpu import GpuView
 
 REASON_MAX: Final = 4_096
 CHANGES_MAX: Final = 1_000
 """Labels or taints in one request; the policy takes fewer on one node."""
-
-Source = Literal["agent", "people", "stoker"]
 
 
 class FreeView(msgspec.Struct, frozen=True, kw_only=True):

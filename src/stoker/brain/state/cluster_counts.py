@@ -1,0 +1,89 @@
+"""Numbers of nodes, GPUs and jobs of a cluster by status, and the status of each GPU."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stoker.brain.domain.gpu import GpuStatus
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.lifecycle import JOB_STATES, NodeState
+from stoker.brain.domain.node import Node, OrphanTask
+from stoker.brain.state.cluster import ClusterState
+
+
+class GpuCounts(NamedTuple):
+    """Numbers of GPUs by status: total = idle + busy + offline + quarantined."""
+
+    total: int = 0
+    idle: int = 0
+    busy: int = 0
+    offline: int = 0
+    quarantined: int = 0
+
+
+def known_nodes(state: ClusterState) -> Iterator[Node]:
+    """Return every node that wasn't forgotten, by name."""
+    return (state.nodes[name] for name in sorted(state.nodes) if not state.nodes[name].forgotten)
+
+
+def count_gpus(state: ClusterState) -> GpuCounts:
+    """Return how many GPUs of known nodes have which status."""
+    counts = Counter[str](status for node in known_nodes(state) for status in gpu_statuses(state, node).values())
+    return GpuCounts(counts.total(), **counts)
+
+
+def gpu_statuses(state: ClusterState, node: Node) -> dict[GpuUuid, GpuStatus]:
+    """Return the status of each GPU of a node, in PCI order."""
+    held, quarantined, free = gpu_holders(state, node), quarantined_gpus(node), state.indexes.free.get(node.name)
+    free_gpus = {gpu.uuid: None for gpu in free.gpus} if free else {}
+
+    def status_of(uuid: GpuUuid) -> GpuStatus:
+        if uuid in quarantined:
+            return "quarantined"
+        if not node.reachable:
+            return "offline"
+        if uuid in held:
+            return "busy"
+        return "idle" if uuid in free_gpus else "offline"
+
+    return {gpu.uuid: status_of(gpu.uuid) for gpu in node.inventory.gpus}
+
+
+def gpu_holders(state: ClusterState, node: Node) -> dict[GpuUuid, JobId]:
+    """Return the job that holds each held GPU of a node."""
+    holdings = state.indexes.held.get(node.name, {})
+    return {uuid: job for (job, _, _), placement in holdings.items() for uuid in placement.gpus}
+
+
+def quarantined_gpus(node: Node) -> dict[GpuUuid, OrphanTask]:
+    """Return the orphan task for which each GPU in quarantine is kept back."""
+    return {uuid: stray for stray in node.strays if stray.unproved for uuid in stray.gpus}
+
+
+def gpus_offered(state: ClusterState, name: NodeName) -> int:
+    """Return how many GPUs a node offers to jobs, held or not: its part of the capacity of the cluster."""
+    node = state.nodes.get(name)
+    if node is None or not node.schedulable:
+        return 0
+    taken = {uuid for stray in node.strays for uuid in stray.gpus}
+    return sum(gpu.uuid not in taken for gpu in node.inventory.gpus)
+
+
+def count_jobs(state: ClusterState) -> dict[str, int]:
+    """Return how many jobs are in each state. An array is one, and each of its members that began is one more."""
+    return {name.value: len(state.indexes.by_state[name]) for name in JOB_STATES}
+
+
+def count_running(state: ClusterState) -> int:
+    """Return how many jobs and members of arrays run or are ending."""
+    counts = count_jobs(state)
+    running = sum(counts[name] for name, words in JOB_STATES.items() if words.mvp == "running")
+    return running - state.indexes.running_arrays
+
+
+def count_nodes(state: ClusterState) -> dict[str, int]:
+    """Return how many nodes ever registered are in each state."""
+    counts = {name.value: 0 for name in NodeState}
+    for name in state.nodes:
+        counts[state.node_state(name).value] += 1
+    return counts
