@@ -5,7 +5,6 @@ contract tests. Nothing above a port uses a thread, so that a whole cluster runs
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -345,9 +344,8 @@ class Telemetry(Protocol):
     def observe(self, name: str, seconds: float, **labels: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """How the Telemetry of a daemon is told to write; a section of each daemon's settings."""
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `log` of each daemon's settings: how its Telemetry writes."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least important line to print: every job's story is at info, so that it can be read afterwards."""

@@ -1,53 +1,42 @@
 """The settings loader, on a settings type of its own."""
 
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.adapters.settings.loader import examine, load
 from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.units import Range
 
 
-class Colour(Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-@dataclass(frozen=True)
-class Http:
+class Http(msgspec.Struct, frozen=True):
     host: str = "127.0.0.1"
-    port: int = 8080
-
-    def faults(self) -> list[str]:
-        return [] if 0 <= self.port <= 65_535 else [f"port: {self.port} isn't between 0 and 65535"]
+    port: Annotated[int, Range(0, 65_535)] = 8080
 
 
-@dataclass(frozen=True)
-class Agents:
-    heartbeat_s: float = 5.0
+class Agents(msgspec.Struct, frozen=True):
+    heartbeat_s: Annotated[float, Range(0.1, unit=" seconds")] = 5.0
     unreachable_after_s: float = 15.0
     attempt_lease_s: Literal["auto"] | int = "auto"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     data_dir: str
-    http: Http = field(default_factory=Http)
-    agents: Agents = field(default_factory=Agents)
+    http: Http = Http()
+    agents: Agents = Agents()
     level: Literal["info", "debug"] = "info"
-    colour: Colour = Colour.RED
+    colour: Literal["red", "blue"] = "red"
     strict: bool = False
     note: str | None = None
     folder: Path = Path("x")
     kinds: tuple[str, ...] = ("process",)
-    ports: list[int] = field(default_factory=list)
-    labels: dict[str, str] = field(default_factory=dict)
+    ports: list[int] = []
+    labels: dict[str, str] = {}
 
     def faults(self) -> list[str]:
         if self.agents.unreachable_after_s < 2 * self.agents.heartbeat_s:
@@ -109,7 +98,7 @@ labels:
 """
     value = read(file, text)
     assert value.agents == Agents(2.5, 15.0, 600)
-    assert (value.colour, value.strict, value.note, value.folder) == (Colour.BLUE, True, None, Path("/some/where"))
+    assert (value.colour, value.strict, value.note, value.folder) == ("blue", True, None, Path("/some/where"))
     assert (value.kinds, value.ports) == (("process", "container"), [1, 2])
     assert value.labels == {"zone": "a", "number": "7", "norway": "no"}
 
@@ -132,9 +121,9 @@ def test_every_kind_of_value_is_read_from_the_environment() -> None:
 
 
 def test_flags_may_be_text_or_values() -> None:
-    flags = {"data_dir": "/x", "kinds": ["a", "b"], "labels": {"k": "v"}, "http.port": 9, "colour": Colour.BLUE}
+    flags = {"data_dir": "/x", "kinds": ["a", "b"], "labels": {"k": "v"}, "http.port": 9, "colour": "blue"}
     value = load(Settings, None, {}, {**flags, "strict": True, "folder": Path("/p"), "ports": (1, 2)}).value
-    assert (value.kinds, value.labels, value.http.port, value.colour) == (("a", "b"), {"k": "v"}, 9, Colour.BLUE)
+    assert (value.kinds, value.labels, value.http.port, value.colour) == (("a", "b"), {"k": "v"}, 9, "blue")
     assert (value.strict, value.folder, value.ports) == (True, Path("/p"), [1, 2])
 
 
@@ -163,6 +152,10 @@ def test_an_empty_file_is_only_defaults(file: Path) -> None:
         ("http: 8080", "c.yaml:2: http is a section of keys, not a value"),
         ("http: [a]", "c.yaml:2: http is a section of keys, not a list"),
         ("http: {port: 70000}", "http: port: 70000 isn't between 0 and 65535 [http.port: c.yaml:2]"),
+        (
+            "agents: {heartbeat_s: 0.05}",
+            "agents: heartbeat_s: 0.05 is below 0.1 seconds [agents.heartbeat_s: c.yaml:2]",
+        ),
         ("level: loud", "c.yaml:2: level: 'loud' isn't info or debug"),
         ("colour: green", "c.yaml:2: colour: 'green' isn't red or blue"),
         ("strict: maybe", "c.yaml:2: strict: 'maybe' isn't true or false"),
@@ -242,8 +235,7 @@ def test_hundreds_of_faults_are_bounded(file: Path) -> None:
 
 
 def test_variables_of_programs_that_share_the_environment_are_passed_over() -> None:
-    @dataclass(frozen=True)
-    class Other:
+    class Other(msgspec.Struct, frozen=True):
         script: str = ""
 
     environ = {"STOKER__SCRIPT": "x", "STOKER__DATA_DIR": "/x"}
@@ -252,14 +244,13 @@ def test_variables_of_programs_that_share_the_environment_are_passed_over() -> N
         load(Settings, None, environ, {})
 
 
-@dataclass(frozen=True)
-class Grown:
+class Grown(msgspec.Struct, frozen=True):
     """A settings type that has plans."""
 
     program: ClassVar[str] = "grown"
     later: ClassVar[dict[str, str]] = {"quota": "quotas come later", "http.tls": "use a tunnel until then"}
     data_dir: str = ""
-    http: Http = field(default_factory=Http)
+    http: Http = Http()
 
 
 def test_s3_a_key_that_is_not_there_yet_is_refused_with_what_to_know_about_it(file: Path) -> None:

@@ -10,8 +10,7 @@ from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState, NodeState, Outcome
 from stoker.brain.domain.policy import surely_over_ms
 from stoker.live.liveness import RETURN_S
-from stoker.live.settings.agents import AgentsSettings
-from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.control import AgentsSettings, ControlSettings
 from tests.control.stage import Player, Stage, running, stage, virtual
 from tests.rig.sim_log import SimDisk
 

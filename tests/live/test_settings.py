@@ -1,14 +1,16 @@
 """The settings of a control plane: defaults of the seeds, relations between fields, and what isn't there yet."""
 
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
 from stoker.adapters.settings.loader import load
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.policy import Policy
 from stoker.live.settings.control import ControlSettings
-from stoker.live.settings.policy import RANGES, PolicySettings, policy_key
+from stoker.live.settings.policy import KEYS, PolicySettings
 
 
 def refused(tmp_path: Path, text: str) -> str:
@@ -120,12 +122,13 @@ def test_a_default_limit_beyond_the_longest_is_refused(tmp_path: Path) -> None:
 
 def test_each_tunable_of_the_policy_has_its_key_and_durations_are_in_seconds(tmp_path: Path) -> None:
     path = tmp_path / "control.yaml"
-    lines = [f"  {policy_key(name)}: {least}" for name, (least, _) in RANGES.items() if name != "port_max"]
+    ranges = {field.name: get_args(field.type)[1] for field in msgspec.structs.fields(Policy) if get_args(field.type)}
+    assert len(ranges) == 29
+    least = {name: limits.least for name, limits in ranges.items() if name != "port_max"}
+    lines = [f"  {KEYS[name]}: {value // (1_000 if name.endswith('_ms') else 1)}" for name, value in least.items()]
     path.write_text("policy:\n" + "\n".join(lines))
     policy = load(ControlSettings, path, {}, {}).value.policy.as_policy()
-    for name, (least, _) in RANGES.items():
-        if name != "port_max":
-            assert getattr(policy, name) == least * (1_000 if name.endswith("_ms") else 1)
+    assert {name: getattr(policy, name) for name in least} == least
 
 
 def test_a_tunable_beyond_its_range_is_refused_with_the_range_and_where_it_was_set(tmp_path: Path) -> None:

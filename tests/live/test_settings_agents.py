@@ -6,8 +6,7 @@ import pytest
 
 from stoker.adapters.settings.loader import load
 from stoker.brain.domain.errors import StokerError
-from stoker.live.settings.agents import AgentsSettings
-from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.control import AgentsSettings, ControlSettings
 from stoker.live.settings.failover import FailoverSettings
 
 

@@ -1,21 +1,25 @@
 """The reference page of the settings of both daemons, with each default and its reason.
 
-Drawn from the dataclasses; the sentence under each field in the source is the sentence in the table.
+Drawn from the settings types; the sentence under each field in the source is the sentence in the table.
 """
 
 import ast
 import inspect
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
+import msgspec
+from msgspec.structs import FieldInfo
+
+from stoker.adapters.settings.loader import default_of, is_section, later_keys, without_range
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import Range
 from stoker.live.settings.control import ControlSettings
-from stoker.live.settings.policy import RANGES, PolicySettings, policy_field
+from stoker.live.settings.policy import KEYS, PolicySettings
 from tools.reference.markdown import code, page, table
 
 HEAD = ("key", "type", "default", "meaning")
@@ -40,38 +44,37 @@ def undocumented() -> list[str]:
     return [row[0] for cls in (ControlSettings, AgentSettings) for row in _rows(cls, "") if not row[3]]
 
 
-def _daemon(cls: type, file: str) -> Iterator[str]:
+def _daemon(cls: type[msgspec.Struct], file: str) -> Iterator[str]:
     yield f"## `{getattr(cls, 'program')} -c {file}`"  # noqa: B009  # a type form: the checker knows no attribute
     yield table(HEAD, _rows(cls, ""))
-    later: dict[str, str] = getattr(cls, "later", {})
-    if later:
+    if later := later_keys(cls):
         yield "These are refused, each with what there is instead:"
         yield table(("key", "instead"), ((code(key), words) for key, words in sorted(later.items())))
 
 
-def _rows(cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    assert is_dataclass(cls), f"{cls!r} isn't a settings type"
-    hints, sentences = get_type_hints(cls), _sentences(cls)
-    for field in fields(cls):
-        name, kind = prefix + field.name, hints[field.name]
-        if is_dataclass(kind):
-            assert isinstance(kind, type)
-            yield from _rows(kind, f"{name}.")
+def _rows(cls: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    sentences = _sentences(cls)
+    for field in msgspec.structs.fields(cls):
+        name = prefix + field.name
+        if is_section(field.type):
+            yield from _rows(field.type, f"{name}.")
         else:
+            kind, _ = without_range(field.type)
             yield code(name), _kind(kind), code(_default(field)), sentences.get(field.name, "")
 
 
-def _sentences(cls: type) -> dict[str, str]:
-    """Field name -> the docstring that stands under it, with the range where the section has a table of them."""
+def _sentences(cls: type[msgspec.Struct]) -> dict[str, str]:
+    """Field name -> the docstring that stands under it; a key of the policy has its range behind that."""
     if cls is not PolicySettings:
         return written(cls)
     told = written(Policy)
-    keys = {field.name: policy_field(field.name) for field in fields(PolicySettings)}  # type: ignore[arg-type]  # drawn
-    return {key: f"{told[name]} {_range(key, *RANGES[name])}" for key, name in keys.items() if name in told}
+    ranges = {field.name: without_range(field.type)[1] for field in msgspec.structs.fields(cls)}
+    return {key: f"{told[name]} {_range(ranges[key])}" for name, key in KEYS.items() if name in told}
 
 
-def _range(key: str, least: int, most: int) -> str:
-    return f"{least} to {most}{' seconds' if key.endswith('_s') else ''}."
+def _range(limits: Range | None) -> str:
+    assert limits is not None, "a key of the policy without a range"
+    return f"{limits.least} to {limits.most}{limits.unit}."
 
 
 def written(cls: type) -> dict[str, str]:
@@ -113,9 +116,9 @@ def _kind(kind: object) -> str:
     return _KINDS.get(plain, str(kind))
 
 
-def _default(field: Field[Any]) -> str:
-    value = field.default_factory() if field.default_factory is not MISSING else field.default
-    if value is MISSING:
+def _default(field: FieldInfo) -> str:
+    value = default_of(field)
+    if value is msgspec.NODEFAULT:
         return "(must be given)"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(str, value)) + "]"

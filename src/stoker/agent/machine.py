@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from stoker.agent.label import normal_taints
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.label import parse_taint, taint_text
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import Registration
 from stoker.ports import ProbeResult
@@ -66,7 +66,8 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         cpus=node.cpus or found.cpus or usable_cpus(),
         memory_mb=node.memory_mb or found.memory_mb or usable_memory_mb(),
         labels=dict(node.labels),
-        taints=normal_taints(node.taints),
+        # By key and in the one form of each: the order in a file means nothing.
+        taints=tuple(sorted(taint_text(parse_taint(text)) for text in node.taints)),
         executors=settings.executor.kinds,
         simulated=found.simulated,
         version=version,

@@ -1,52 +1,58 @@
-"""Which settings does an agent have?
+"""Settings of the agent daemon, `agent.yaml`.
 
-One file, `agent.yaml`; every key may also come from the environment (`STOKER__NODE__NAME`) or a flag. All of these are
+Every key may also come from the environment (`STOKER__NODE__NAME`) or a flag. All of these are
 process settings: they concern one node, change no decision of the cluster, and may differ from node to node.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from stoker.agent.label import label_faults, taint_faults
+import msgspec
+
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.label import Taint, check_label, label_value, parse_taint, taint_text
 from stoker.brain.domain.node import NODE_NAME
+from stoker.brain.domain.units import Range
 from stoker.ports import LogSettings
 
 ADDRESSES_MAX: Final = 16
+LABELS_MAX: Final = 256
+TAINTS_MAX: Final = 256
+"""Above what a control plane takes by default, which says so itself; more are the wrong file."""
+
+LogMib = Annotated[int, Range(1, 65_536, " MiB")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `node`."""
+
     name: str = ""
     """Under which name the node joins. Empty = the machine's host name, which is what people look for."""
     address: str = ""
     """Host name or IP where other nodes reach this one; ranks of a gang meet there. Empty = the local address that is
     used towards the first control plane, which is right wherever the cluster has one network."""
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = {}
     """Words for `--where`: keys and values as Kubernetes has them. None by default. `stoker node label` sets others,
     and wins over these."""
     taints: tuple[str, ...] = ()
     """Keep away jobs that don't tolerate them; each is `key=value:NoSchedule` or `key:NoSchedule`. What runs here
     already goes on. None by default. `stoker node taint` puts on others."""
-    cpus: int = 0
+    cpus: Annotated[int, Range(0)] = 0
     """Whole CPUs to offer. 0 = as measured, or as the GPU script says."""
-    memory_mb: int = 0
+    memory_mb: Annotated[int, Range(0)] = 0
     """MiB of host memory to offer. 0 = as measured, or as the GPU script says."""
 
     def faults(self) -> list[str]:
         found = []
         if self.name and not NODE_NAME.fullmatch(self.name):
             found.append(f"name: {self.name[:80]!r} isn't 1 to 63 letters, digits, dots, dashes or underscores")
-        found += [*label_faults(self.labels), *taint_faults(self.taints)]
-        found += [f"{key}: {value} is below 0" for key, value in self._amounts() if value < 0]
-        return found
-
-    def _amounts(self) -> tuple[tuple[str, int], ...]:
-        return (("cpus", self.cpus), ("memory_mb", self.memory_mb))
+        return [*found, *_label_faults(self.labels), *_taint_faults(self.taints)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlConnectionSettings:
+class ControlConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `control`."""
+
     addresses: tuple[str, ...] = ("127.0.0.1:9090",)
     """HOST:PORT of each control plane's gRPC listener; name the active one and its standbys. They are tried in this
     order, from the one that served last."""
@@ -65,13 +71,14 @@ class ControlConnectionSettings:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSettings:
+class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `gpu`."""
+
     detection: Literal["auto", "nvml", "nvidia-smi", "scripted"] = "auto"
     """How GPUs are found. auto = the script if one is named, else nvidia-smi if it is on PATH, else none."""
     script: str = ""
     """YAML file with simulated GPUs, for `scripted`. Empty = none."""
-    probe_again_s: float = 30.0
+    probe_again_s: Annotated[float, Range(1, unit=" second")] = 30.0
     """Seconds between two looks while no GPU, or not every GPU, could be read: often enough that a node whose driver
     comes up late is used soon, seldom enough that a broken nvidia-smi costs nothing."""
 
@@ -83,13 +90,12 @@ class GpuSettings:
             found.append("script: must name a file when detection is `scripted`")
         if self.script and self.detection not in ("auto", "scripted"):
             found.append(f"script: is set, but detection is `{self.detection}`, which would not read it")
-        if self.probe_again_s < 1:
-            found.append(f"probe_again_s: {self.probe_again_s} is below 1 second")
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorSettings:
+class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `executor`."""
+
     kinds: tuple[Literal["process"], ...] = ("process",)
     """Ways to run a job here. Containers come later."""
     default_image: str = ""
@@ -105,9 +111,9 @@ class ExecutorSettings:
     """Folder under which each job gets its STOKER_CHECKPOINT_DIR, which belongs to the job's user alone; name shared
     storage where jobs may move between nodes. Where root is nobody on that storage, every user must be able to make
     folders in it (mode 1777). Empty = `checkpoints` in data_dir."""
-    log_head_mb: int = 8
+    log_head_mb: LogMib = 8
     """MiB kept from the beginning of a task's output, where a wrong start shows."""
-    log_tail_mb: int = 24
+    log_tail_mb: LogMib = 24
     """MiB kept from its end, where the traceback is. What lies between is dropped."""
 
     def faults(self) -> list[str]:
@@ -116,19 +122,67 @@ class ExecutorSettings:
             found.append("kinds: needs at least one, `process`")
         if self.default_image:
             found.append("default_image: this version runs plain processes only; use the empty text")
-        for key, value in (("log_head_mb", self.log_head_mb), ("log_tail_mb", self.log_tail_mb)):
-            if not 1 <= value <= 65_536:
-                found.append(f"{key}: {value} isn't between 1 and 65536 MiB")
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the agent of one node."""
+
     program: ClassVar[str] = "stoker agent"
     data_dir: Path = Path("/var/lib/stoker-agent")
     """Folder of this agent alone: records of tasks, their output, the lock."""
-    node: NodeSettings = field(default_factory=NodeSettings)
-    control: ControlConnectionSettings = field(default_factory=ControlConnectionSettings)
-    gpu: GpuSettings = field(default_factory=GpuSettings)
-    executor: ExecutorSettings = field(default_factory=ExecutorSettings)
-    log: LogSettings = field(default_factory=LogSettings)
+    node: NodeSettings = NodeSettings()
+    control: ControlConnectionSettings = ControlConnectionSettings()
+    gpu: GpuSettings = GpuSettings()
+    executor: ExecutorSettings = ExecutorSettings()
+    log: LogSettings = LogSettings()
+
+
+def _label_faults(labels: Mapping[str, str]) -> list[str]:
+    """What is wrong with each label, with the nearest one that would do."""
+    if len(labels) > LABELS_MAX:
+        return [f"labels: {len(labels)} labels are more than {LABELS_MAX}"]
+    found = []
+    for key, value in labels.items():
+        if fault := _refusal(check_label, key, value):
+            near_key, near_value = _near_key(key), label_value(value)
+            better = (near_key, near_value) != (key, value) and not _refusal(check_label, near_key, near_value)
+            found.append(f"labels: {fault}" + (f" (nearest: `{near_key}: {near_value}`)" if better else ""))
+    return found
+
+
+def _taint_faults(taints: Iterable[str]) -> list[str]:
+    """What is wrong with each taint, with the nearest one that would do."""
+    texts = list(taints)
+    if len(texts) > TAINTS_MAX:
+        return [f"taints: {len(texts)} taints are more than {TAINTS_MAX}"]
+    found, keys = [], dict[str, str]()
+    for text in texts:
+        if fault := _refusal(parse_taint, text):
+            near = _near_taint(text)
+            found.append(f"taints: {fault}" + ("" if _refusal(parse_taint, near) else f" (nearest: `{near}`)"))
+            continue
+        key = parse_taint(text).key
+        if key in keys:
+            found.append(f"taints: {keys[key]!r} and {text!r} have one key; a node has one taint of a key")
+        keys.setdefault(key, text)
+    return found
+
+
+def _refusal(check: Callable[..., object], *texts: str) -> str:
+    """The message with which a check refuses; empty = it doesn't."""
+    try:
+        check(*texts)
+    except StokerError as error:
+        return error.refusal.message
+    return ""
+
+
+def _near_key(key: str) -> str:
+    prefix, slash, name = key.strip().rpartition("/")
+    return f"{prefix.lower()}{slash}{label_value(name)}"
+
+
+def _near_taint(text: str) -> str:
+    key, _, value = text.partition(":")[0].partition("=")
+    return taint_text(Taint(_near_key(key), label_value(value)))

@@ -1,6 +1,6 @@
-"""How is a setting given on the command line?
+"""Option `--set KEY=VALUE` of commands that read a daemon's settings.
 
-`--set KEY=VALUE` reaches every key, wins over file and environment, and is told as where a value came from.
+It reaches every key, wins over file and environment, and is named as the origin of the value.
 """
 
 from collections.abc import Callable

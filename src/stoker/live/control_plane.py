@@ -11,7 +11,7 @@ from stoker.control.failover_control import FailoverControl
 from stoker.live.liveness import Liveness
 from stoker.live.sessions import Sessions
 from stoker.live.settings.control import ControlSettings
-from stoker.live.settings.in_force import not_in_force
+from stoker.live.settings.policy import not_in_force
 from stoker.ports import EventLog, History
 
 
@@ -35,7 +35,8 @@ class LiveControlPlane(ControlPlane):
 
     def settings_drift(self) -> str:
         """Return settings here that differ from those in force, in words; empty = none is known."""
-        return not_in_force(self.daemon_settings, self.committer.state)
+        ours = self.daemon_settings
+        return not_in_force(ours.as_policy(), ours.quota.as_pools(), self.committer.state)
 
 
 async def recover_control(

@@ -9,8 +9,7 @@ import pytest
 from stoker.brain.domain.ids import CONTROL, NodeName
 from stoker.brain.domain.policy import surely_over_ms
 from stoker.brain.state.commands import LoseSilent, NodeSilent
-from stoker.live.settings.agents import AgentsSettings
-from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.control import AgentsSettings, ControlSettings
 from tests.api.http.people import People
 from tests.api.http.plane import Plane, plane_in
 

@@ -6,7 +6,7 @@ from typing import Any
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.ids import JobId
 from stoker.live.settings.control import ControlSettings
-from stoker.live.settings.quota import QuotaSettings
+from stoker.live.settings.policy import QuotaSettings
 from tests.api.http.plane import Plane, plane_in
 from tests.api.http.tokens import token_of
 

@@ -1,4 +1,4 @@
-"""Settings from a YAML file, the environment and flags, as one typed value that knows where each part came from.
+"""Settings from a YAML file, the environment and flags, as one typed value with the origin of each part.
 
-The settings classes themselves belong to the programs that use them. Only this package talks to PyYAML.
+The settings types themselves belong to the programs that use them. Only this package imports PyYAML.
 """

@@ -1,53 +1,51 @@
-"""How do a file, the environment and flags become one settings value?
+"""Loading of a settings value from a YAML file, the environment and flags, with the origin of each key.
 
-A settings type is a tree of frozen dataclasses; a section is a field whose type is such a dataclass. This module reads
-any of them and knows none.
+A settings type is a tree of msgspec Structs; a section is a field whose type is such a Struct. This module reads any
+of them and knows none.
 
 Rules: S1  flag over environment (`STOKER__SECTION__KEY`) over file over default; `origin` says for each key which
        S2  every fault of every source is reported at once, each with FILE:LINE (or its variable, or flag), the value
            and what was wanted instead
        S3  an unknown or repeated key is a fault; for an unknown one the nearest known key is named, or the program
            whose key it is, or what its type says in `later` about a key that isn't there yet
-       S4  relations are checked by the dataclass itself: a method `faults(self) -> list[str]`, asked once its own
-           fields could be read
-Types: str, int, float, bool, Path, Literal, Enum, Optional and unions of these, list[T] or tuple[T, ...] and
-       dict[str, T] of them. In variables and flags a list is `a,b` and a dictionary `k=v,k2=v2`.
+       S4  a number outside the `Range` of its key is a fault; relations between keys are checked by the Struct itself:
+           a method `faults(self) -> list[str]`. Both are asked once all keys of a section could be read
+Types: str, int, float, bool, Path, Literal, Optional and unions of these, list[T] or tuple[T, ...] and dict[str, T] of
+       them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Generic, TypeGuard, TypeVar, get_origin
+
+import msgspec
+from msgspec.structs import FieldInfo
 
 from stoker.adapters.settings.types import Unreadable, from_node, from_text
 from stoker.adapters.settings.yaml_lines import Entries, Text, YamlFault, YamlNode, read_yaml
 from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.units import Range
 
 PREFIX: Final = "STOKER__"
 FAULTS_MAX: Final = 50
 """More than fifty faults are one fault: the wrong file."""
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
+Found = TypeVar("Found")
 Value = TypeVar("Value", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[Value]):
-    """A settings value, and for each dotted key where its value came from."""
+    """A settings value, and for each dotted key its origin; without a value, every fault that stands in its way."""
 
     value: Value
     origin: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Examined(Generic[Value]):
-    """What the sources add up to: a value, or every fault that stands in its way and how to mend the clearest."""
-
-    value: Value | None
-    origin: Mapping[str, str]
     faults: Sequence[str]
     hint: str
+    """How to mend the clearest of the faults."""
 
 
 def load(
@@ -56,7 +54,7 @@ def load(
     environ: Mapping[str, str],
     flags: Mapping[str, object],
     *,
-    others: Sequence[type] = (),
+    others: Sequence[type[msgspec.Struct]] = (),
 ) -> Loaded[T]:
     """Read settings of type `cls`.
 
@@ -64,14 +62,14 @@ def load(
     programs that share this environment: variables that belong to them are passed over instead of refused.
     Raises: StokerError `bad_settings` with every fault.
     """
-    return told(examine(cls, path, environ, flags, others=others))
+    return require(examine(cls, path, environ, flags, others=others))
 
 
-def told(seen: "Examined[T]") -> Loaded[T]:
-    """The value. Raises: StokerError `bad_settings` with every fault, when there is none."""
+def require(seen: Loaded[Found | None]) -> Loaded[Found]:
+    """Return what was loaded if there is a value. Raises: StokerError `bad_settings` with every fault."""
     if seen.value is None:
-        raise _bad_settings(seen)
-    return Loaded(seen.value, seen.origin)
+        raise _bad_settings(seen.faults, seen.hint)
+    return Loaded(seen.value, seen.origin, (), seen.hint)
 
 
 def examine(
@@ -80,115 +78,102 @@ def examine(
     environ: Mapping[str, str],
     flags: Mapping[str, object],
     *,
-    others: Sequence[type] = (),
-) -> Examined[T]:
-    """The same as `load`, for who wants the faults one by one."""
+    others: Sequence[type[msgspec.Struct]] = (),
+) -> Loaded[T | None]:
+    """Read settings as `load` does, and return the faults instead of raising them."""
     reading = _SettingsReader(cls, others)
-    if path is not None:
-        reading.file(path)
+    readable = path is None or reading.file(path)
     reading.environment(environ)
-    reading.flags(flags)
-    value = None if reading.unreadable else _build(cls, "", reading)
-    return Examined(None if reading.faults else value, reading.origin, tuple(reading.faults), reading.hint())
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What one source says about one key."""
-
-    origin: str
-    raw: object  # a Node from a file, or any value from a variable or flag
+    for name, given in flags.items():
+        if given is not None:
+            reading.take(f"flag {name}", name, given)
+    # Without the file, missing keys and relations would only add noise to the one fault that matters.
+    value = reading.build(cls, "") if readable else None
+    return Loaded(None if reading.faults else value, reading.origin, tuple(reading.faults), reading.hint())
 
 
 class _SettingsReader:
-    """What the sources said so far, and what was wrong with it."""
+    """Reader of the sources, which keeps what was given so far and what was wrong with it."""
 
-    def __init__(self, cls: type, others: Sequence[type]) -> None:
+    def __init__(self, cls: type[msgspec.Struct], others: Sequence[type[msgspec.Struct]]) -> None:
         self.known = _known_keys(cls)
-        self.later = _later(cls)
+        self.later = later_keys(cls)
         self.others = others
-        self.given: dict[str, _Given] = {}
+        self.given: dict[str, tuple[str, object]] = {}
+        """Key -> where it was given, and a node of a file or any value of a variable or flag."""
         self.origin: dict[str, str] = {}
         self.faults: list[str] = []
         self.near: list[str] = []
-        self.unreadable = False
 
-    def file(self, path: Path) -> None:
+    def file(self, path: Path) -> bool:
+        """Take the keys of a file; False if it can't be read at all."""
         try:
             root = read_yaml(path)
         except YamlFault as fault:
-            self._unreadable(str(fault))
-            return
+            self.faults.append(str(fault))
+            return False
         if isinstance(root, Entries):
             self._section(path, "", root)
         elif root is not None and not (isinstance(root, Text) and root.null):
-            self._unreadable(f"{path}:{root.line}: settings are `key: value` lines, not a single {_kind(root)}")
-
-    def _unreadable(self, fault: str) -> None:
-        """Without the file, missing keys and relations would only add noise to the one fault that matters."""
-        self.faults.append(fault)
-        self.unreadable = True
+            self.faults.append(f"{path}:{root.line}: settings are `key: value` lines, not a single {_kind(root)}")
+            return False
+        return True
 
     def _section(self, path: Path, prefix: str, section: Entries) -> None:
-        seen: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for key, node in section.entries:
             name, where = prefix + key.text, f"{path}:{key.line}"
             if "." in key.text and name in self.known:
                 outer, _, last = name.rpartition(".")
                 self.faults.append(f"{where}: write {name} as two lines, `{outer}:` and indented below it `{last}:`")
-            elif name in seen:
-                self.faults.append(f"{where}: {name} was already given on line {seen[name]}")
-            elif name not in self.known:
-                self._unknown(where, name)
-            elif not self.known[name]:
-                self.given[name] = _Given(where, node)
+            elif name in lines:
+                self.faults.append(f"{where}: {name} was already given on line {lines[name]}")
+            elif not self._is_section(name):
+                self.take(where, name, node)
             elif isinstance(node, Entries):
                 self._section(path, f"{name}.", node)
             elif not (isinstance(node, Text) and node.null):
                 self.faults.append(f"{where}: {name} is a section of keys, not a {_kind(node)}")
-            seen.setdefault(name, key.line)
+            lines.setdefault(name, key.line)
 
     def environment(self, environ: Mapping[str, str]) -> None:
+        """Take the variables that are settings of this program."""
         for variable in sorted(environ):
-            if not variable.startswith(PREFIX):
-                continue
             name = variable.removeprefix(PREFIX).lower().replace("__", ".")
-            if self.known.get(name):
-                self._no_value(variable, name)
-            elif name not in self.known:
-                if not any(_knows(other, name) for other in self.others):
-                    self._unknown(variable, name)
-            elif name in self.given and self.given[name].origin.startswith(PREFIX):
-                self.faults.append(f"{variable}: {name} was already given as {self.given[name].origin}")
-            else:
-                self.given[name] = _Given(variable, environ[variable])
-
-    def flags(self, flags: Mapping[str, object]) -> None:
-        for name, value in flags.items():
-            if value is None:
+            where, _ = self.given.get(name, ("", None))
+            if not variable.startswith(PREFIX) or (name not in self.known and self._owner(name)):
                 continue
-            if self.known.get(name):
-                self._no_value(f"flag {name}", name)
-            elif name in self.known:
-                self.given[name] = _Given(f"flag {name}", value)
+            if where.startswith(PREFIX):
+                self.faults.append(f"{variable}: {name} was already given as {where}")
             else:
-                self._unknown(f"flag {name}", name)
+                self.take(variable, name, environ[variable])
 
-    def _no_value(self, where: str, section: str) -> None:
-        key = next(key for key, is_section in self.known.items() if key.startswith(f"{section}.") and not is_section)
-        self.faults.append(f"{where}: {section} is a section of keys, not a value; {key} is one of them")
+    def take(self, where: str, name: str, given: object) -> None:
+        """Take one key from one source, instead of what an earlier source gave."""
+        if name not in self.known:
+            self._unknown(where, name)
+        elif self._is_section(name):
+            key = next(key for key in self.known if key.startswith(f"{name}.") and not self._is_section(key))
+            self.faults.append(f"{where}: {name} is a section of keys, not a value; {key} is one of them")
+        else:
+            self.given[name] = (where, given)
+
+    def _is_section(self, name: str) -> bool:
+        return name in self.known and is_section(self.known[name].type)
+
+    def _owner(self, name: str) -> type[msgspec.Struct] | None:
+        """The settings type of another program to which a key belongs."""
+        return next((cls for cls in self.others if name in _known_keys(cls) or _longest(later_keys(cls), name)), None)
 
     def _unknown(self, where: str, name: str) -> None:
-        later = _longest(self.later, name)
-        if later:
+        if later := _longest(self.later, name):
             self.faults.append(f"{where}: {later} can't be set: {self.later[later]}")
             return
-        owner = next((other for other in self.others if _knows(other, name)), None)
-        if owner is not None:
+        if owner := self._owner(name):
             program = getattr(owner, "program", owner.__name__)
             self.faults.append(f"{where}: {name} is a setting of `{program}`, not of this program")
             return
-        keys = [key for key, is_section in self.known.items() if not is_section or "." not in name]
+        keys = [key for key in self.known if not self._is_section(key) or "." not in name]
         # Compare whole dotted names first, then the last part, so that a key in the wrong section is found too.
         near = get_close_matches(name, keys, n=1) or [
             key for key in keys if key.rpartition(".")[2] == name.rpartition(".")[2]
@@ -202,50 +187,65 @@ class _SettingsReader:
             return "write " + ", ".join(self.near[:5])
         return "docs/reference/settings.md lists every key; `stoker doctor --settings` prints what holds"
 
+    def build(self, cls: type[T], prefix: str) -> T | None:
+        """Return the settings value; None when one of its keys couldn't be read, which is then among the faults."""
+        faults_before = len(self.faults)
+        values: dict[str, object] = {}
+        for field in msgspec.structs.fields(cls):
+            name = prefix + field.name
+            values[field.name] = (
+                self.build(field.type, f"{name}.") if is_section(field.type) else self._value(name, field)
+            )
+        if len(self.faults) > faults_before:
+            return None
+        value = cls(**values)
+        faults = [*_out_of_range(value), *getattr(value, "faults", list)()]
+        self.faults.extend(_relation(prefix, fault, self.origin) for fault in faults)
+        return value
 
-def _build(cls: type[T], prefix: str, reading: _SettingsReader) -> T | None:
-    """The settings value; None when one of its keys couldn't be read, which was then noted."""
-    assert is_dataclass(cls), f"{cls!r} isn't a settings type"
-    hints = get_type_hints(cls)
-    faults_before = len(reading.faults)
-    values: dict[str, object] = {}
-    for field in fields(cls):
-        name, wanted = prefix + field.name, hints[field.name]
-        if is_dataclass(wanted):
-            values[field.name] = _build(wanted, f"{name}.", reading)  # type: ignore[arg-type]  # a class, not a value
-        else:
-            values[field.name] = _value(name, wanted, field, reading)
-    if len(reading.faults) > faults_before:
-        return None
-    value = cls(**values)
-    for fault in getattr(value, "faults", list)():
-        reading.faults.append(_relation(prefix, fault, reading.origin))
-    return value
-
-
-def _value(name: str, wanted: Any, field: Field[Any], reading: _SettingsReader) -> object:  # noqa: ANN401  # a type form
-    given = reading.given.get(name)
-    if given is None:
-        reading.origin[name] = "default"
-        return _default(name, field, reading)
-    reading.origin[name] = given.origin
-    try:
-        if isinstance(given.raw, YamlNode):
-            return from_node(wanted, given.raw)
-        return from_text(wanted, given.raw)
-    except Unreadable as fault:
-        reading.faults.append(f"{given.origin}: {name}: {fault}")
-        return None
+    def _value(self, name: str, field: FieldInfo) -> object:
+        where, given = self.given.get(name, ("default", None))
+        self.origin[name] = where
+        if name not in self.given:
+            if field.required:
+                variable = PREFIX + name.upper().replace(".", "__")
+                self.faults.append(f"{name} has no default: set it in the file or as {variable}")
+            return default_of(field)
+        try:
+            wanted, _ = without_range(field.type)
+            return from_node(wanted, given) if isinstance(given, YamlNode) else from_text(wanted, given)
+        except Unreadable as fault:
+            self.faults.append(f"{where}: {name}: {fault}")
+            return None
 
 
-def _default(name: str, field: Field[Any], reading: _SettingsReader) -> object:
-    if field.default is not MISSING:
-        return field.default
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    variable = PREFIX + name.upper().replace(".", "__")
-    reading.faults.append(f"{name} has no default: set it in the file or as {variable}")
-    return None
+def is_section(form: Any) -> TypeGuard[type[msgspec.Struct]]:  # noqa: ANN401  # a type form
+    """Whether the type of a key is a section of further keys."""
+    return isinstance(form, type) and issubclass(form, msgspec.Struct)
+
+
+def without_range(form: Any) -> tuple[Any, Range | None]:  # noqa: ANN401  # a type form
+    """Return the plain type of a key, and the range of its numbers if it has one."""
+    return (form.__origin__, form.__metadata__[0]) if get_origin(form) is Annotated else (form, None)
+
+
+def default_of(field: FieldInfo) -> object:
+    """Return the default of a key; msgspec.NODEFAULT if it must be given."""
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
+def later_keys(cls: type) -> Mapping[str, str]:
+    """Return the keys that a settings type doesn't have yet, each with what to know about it."""
+    later: Mapping[str, str] = getattr(cls, "later", {})
+    return later
+
+
+def _out_of_range(section: msgspec.Struct) -> Iterator[str]:
+    for field in msgspec.structs.fields(section):
+        _, limits = without_range(field.type)
+        value = getattr(section, field.name)
+        if limits is not None and value is not None and (fault := limits.fault(value)):
+            yield f"{field.name}: {fault}"
 
 
 def _relation(prefix: str, fault: str, origin: Mapping[str, str]) -> str:
@@ -257,15 +257,13 @@ def _relation(prefix: str, fault: str, origin: Mapping[str, str]) -> str:
     return f"{section}{fault}" + (f" [{places}]" if places else "")
 
 
-def _known_keys(cls: type, prefix: str = "") -> dict[str, bool]:
-    """Every dotted name of a settings type; True for a section."""
-    hints = get_type_hints(cls)
-    known: dict[str, bool] = {}
-    for field in fields(cls):
-        name, wanted = prefix + field.name, hints[field.name]
-        known[name] = is_dataclass(wanted)
-        if is_dataclass(wanted):
-            known.update(_known_keys(wanted, f"{name}."))  # type: ignore[arg-type]  # a class, not a value
+def _known_keys(cls: type[msgspec.Struct], prefix: str = "") -> dict[str, FieldInfo]:
+    """Every dotted name of a settings type, of keys and of sections."""
+    known: dict[str, FieldInfo] = {}
+    for field in msgspec.structs.fields(cls):
+        known[prefix + field.name] = field
+        if is_section(field.type):
+            known |= _known_keys(field.type, f"{prefix}{field.name}.")
     return known
 
 
@@ -275,12 +273,6 @@ def _kind(node: YamlNode) -> str:
     return "group of keys" if isinstance(node, Entries) else "list"
 
 
-def _later(cls: type) -> Mapping[str, str]:
-    """Keys that aren't there yet -> what to know about each."""
-    later: Mapping[str, str] = getattr(cls, "later", {})
-    return later
-
-
 def _longest(names: Mapping[str, str], name: str) -> str:
     """The one of `names` that is `name`, or the nearest section around it; empty when none is."""
     while name and name not in names:
@@ -288,14 +280,9 @@ def _longest(names: Mapping[str, str], name: str) -> str:
     return name
 
 
-def _knows(cls: type, name: str) -> bool:
-    return name in _known_keys(cls) or bool(_longest(_later(cls), name))
-
-
-def _bad_settings(seen: Examined[T]) -> StokerError:
-    count = len(seen.faults)
-    shown = list(seen.faults[:FAULTS_MAX])
-    if count > FAULTS_MAX:
-        shown.append(f"... and {count - FAULTS_MAX} more")
-    message = shown[0] if count == 1 else f"{count} faults in the settings:\n  " + "\n  ".join(shown)
-    return StokerError(refuse("bad_settings", message, seen.hint, faults=count))
+def _bad_settings(faults: Sequence[str], hint: str) -> StokerError:
+    shown = [*faults[:FAULTS_MAX]]
+    if len(faults) > FAULTS_MAX:
+        shown.append(f"... and {len(faults) - FAULTS_MAX} more")
+    message = shown[0] if len(faults) == 1 else f"{len(faults)} faults in the settings:\n  " + "\n  ".join(shown)
+    return StokerError(refuse("bad_settings", message, hint, faults=len(faults)))

@@ -1,15 +1,15 @@
-"""What does a YAML file say, and on which line does it say it?
+"""Reading of a YAML file into a tree of text with line numbers.
 
-The one door to the YAML library. Files are read into a small tree of text with line numbers; meaning is given by
-whoever knows the wanted types, so `no`, `010` and `1:30` never change into something else on the way.
+The only module that imports the YAML library. Scalars stay text, since only the reader of the tree knows the wanted
+types: so `no`, `010` and `1:30` never change into something else on the way.
 
 Limits: one document of at most 256 KiB; no aliases and no tags, which would let a short file mean a huge one.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import yaml
 
 SIZE_MAX: Final = 256 * 1024
@@ -18,8 +18,7 @@ _NULL: Final = "tag:yaml.org,2002:null"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A scalar exactly as written; `null` when it is empty, `~` or `null` without quotes."""
 
     line: int
@@ -27,16 +26,14 @@ class Text:
     null: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """A mapping. Keys may repeat: the reader decides what that means."""
+class Entries(msgspec.Struct, frozen=True):
+    """A mapping. Keys may repeat: the reader of the tree decides what that means."""
 
     line: int
     entries: tuple[tuple[Text, "YamlNode"], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """A sequence."""
 
     line: int
@@ -47,11 +44,11 @@ YamlNode = Text | Entries | Parts
 
 
 class YamlFault(Exception):
-    """The file can't be read as YAML. The message has file and line."""
+    """A file that can't be read as YAML. The message has file and line."""
 
 
 def read_yaml(path: Path) -> YamlNode | None:
-    """The file's one document; None when it is empty.
+    """Return the one document of a file; None when it is empty.
 
     Raises: YamlFault for a file that can't be opened, isn't text, or isn't one plain YAML document.
     """
@@ -84,7 +81,7 @@ def _read_text(path: Path) -> str:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Composes nodes, refusing aliases before they can be followed."""
+    """YAML loader that refuses aliases before they can be followed."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -1,14 +1,14 @@
-"""Which numbers change a decision?
+"""Policy: the numbers that change a decision of admission or of the engine.
 
 These are in the log (`PolicySet`) and are replayed, so a log explains itself without the settings file of its day.
 """
 
 import hashlib
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from stoker.brain.domain.units import DAY_MS, SECOND_MS
+from stoker.brain.domain.units import DAY_MS, SECOND_MS, Range
 
 LEASE_KILL_MS: Final = 10 * SECOND_MS
 """From the end of an attempt's lease until all of it is surely gone, on a node that keeps leases and isn't frozen: its
@@ -33,17 +33,21 @@ def surely_over_ms(lease_ms: int) -> int:
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Every tunable of admission and engine. Each bound says what happens at it."""
+    """Tunables of admission and engine. Each bound says what happens at it.
 
-    time_limit_default_ms: int = 1 * DAY_MS
+    Operators may set what has a `Range`, under the key `policy.NAME`; durations are in seconds there. What has none is
+    set by Linux, by the size of a message or by another section, and no cluster would be better off with another value.
+    """
+
+    time_limit_default_ms: Annotated[int, Range(1 * SECOND_MS, 3_650 * DAY_MS)] = 1 * DAY_MS
     """Given to a job that names no limit: long enough for a day's run, short enough that a forgotten one ends."""
-    time_limit_max_ms: int = 30 * DAY_MS
+    time_limit_max_ms: Annotated[int, Range(1 * SECOND_MS, 3_650 * DAY_MS)] = 30 * DAY_MS
     """A longer wish is refused at submit: a month, since longer runs are better cut by a checkpoint."""
-    priority_max: int = 1_000_000
+    priority_max: Annotated[int, Range(2_000, 1_000_000_000)] = 1_000_000
     """Priorities beyond +- this are refused: they are typing errors."""
-    pending_jobs_max: int = 1_000_000
+    pending_jobs_max: Annotated[int, Range(1, 10_000_000)] = 1_000_000
     """Jobs and members of arrays that may wait; a submit beyond it is refused with `queue_full`."""
-    tenant_pending_jobs_max: int = 100_000
+    tenant_pending_jobs_max: Annotated[int, Range(1, 10_000_000)] = 100_000
     """The same of one tenant, so that one runaway script can't fill the queue of all."""
     tenants_max: int = 10_000
     """One more is refused."""
@@ -51,37 +55,37 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Levels of the tree of tenants: each start is charged to as many."""
     tokens_max: int = 10_000
     """Tokens that are neither revoked nor expired; one more is refused."""
-    ended_jobs_max: int = 10_000
+    ended_jobs_max: Annotated[int, Range(1, 1_000_000)] = 10_000
     """Ended jobs kept in memory, about 2 KiB each; older ones are pruned from the state."""
-    jobs_per_submit_max: int = 10_000
+    jobs_per_submit_max: Annotated[int, Range(1, 100_000)] = 10_000
     """Jobs of one request; a longer list is refused, so that no request holds up the others for long."""
-    array_members_max: int = 100_000
+    array_members_max: Annotated[int, Range(1, 1_000_000)] = 100_000
     """Members of one array; a larger one is refused."""
-    dependencies_max: int = 100
+    dependencies_max: Annotated[int, Range(1, 10_000)] = 100
     """Conditions of one job; more are refused. A job in between can gather as many again."""
-    dependencies_per_submit_max: int = 100_000
+    dependencies_per_submit_max: Annotated[int, Range(1, 1_000_000)] = 100_000
     """Conditions of all jobs of one request; more are refused. Ten for each of the most jobs that one may bring: each
     condition is judged anew when the job that it names changes, some tenths of a second for so many."""
-    submit_keys_max: int = 40_000
+    submit_keys_max: Annotated[int, Range(1, 1_000_000)] = 40_000
     """Idempotency keys remembered, newest kept; a repeat beyond them would be taken for a new submit. Clients repeat
     for 15 s, in which a busy control plane takes nearly as many; each costs 400 bytes."""
     submit_key_bytes_max: int = 255
     """A longer idempotency key is refused; a UUID has 36."""
-    begin_ahead_max_ms: int = 366 * DAY_MS
+    begin_ahead_max_ms: Annotated[int, Range(60 * SECOND_MS, 3_650 * DAY_MS)] = 366 * DAY_MS
     """A job may be told to wait so long before it begins; a later time is a typing error."""
-    partitions_max: int = 1_000
+    partitions_max: Annotated[int, Range(1, 10_000)] = 1_000
     """One more is refused: partitions are for people to choose from."""
-    node_labels_max: int = 100
+    node_labels_max: Annotated[int, Range(1, 1_000)] = 100
     """Labels, and taints, that one node may have."""
-    selector_terms_max: int = 100
+    selector_terms_max: Annotated[int, Range(1, 1_000)] = 100
     """Conditions, excluded names and tolerations of one job."""
-    aging_per_hour: int = 20
+    aging_per_hour: Annotated[int, Range(0, 1_000_000)] = 20
     """Points of priority that a job gains for each hour it waits: `low` passes fresh `normal` in 20 hours."""
-    aging_max: int = 400
+    aging_max: Annotated[int, Range(0, 1_000_000_000)] = 400
     """The most it gains, so that no age lifts a job above the fresh ones of the next word (normal 500, high 1000)."""
-    tasks_max: int = 1_024
+    tasks_max: Annotated[int, Range(1, 16_384)] = 1_024
     """Ranks of one gang; more are refused. The largest clusters that this version is for have as many GPUs."""
-    gpus_per_task_max: int = 1_024
+    gpus_per_task_max: Annotated[int, Range(1, 16_384)] = 1_024
     """Beyond it a wish is a typing error: a task runs on one node."""
     cpus_per_task_max: int = 65_536
     """The same for CPUs."""
@@ -93,30 +97,30 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Linux refuses a single argument above 128 KiB."""
     text_bytes_max: int = 4_096
     """Name, working directory, user and other single texts."""
-    retries_max: int = 100
+    retries_max: Annotated[int, Range(0, 10_000)] = 100
     """The most that `--retries` may ask for; more is refused."""
-    requeues_max: int = 10
+    requeues_max: Annotated[int, Range(0, 10_000)] = 10
     """Times that a job starts anew after a loss that wasn't its fault; after that many it ends `node_failed`."""
-    attempts_max: int = 1_000
+    attempts_max: Annotated[int, Range(1, 10_000)] = 1_000
     """A person may requeue a job until it has had so many attempts: all of them stay in its record, about 300 bytes for
     each of their tasks. Retries and requeues that nobody asks for have bounds of their own."""
-    port_retries_max: int = 20
+    port_retries_max: Annotated[int, Range(0, 1_000)] = 20
     """Attempts that ended `port_taken`; after that many the job ends `failed`."""
-    port_min: int = 20_000
+    port_min: Annotated[int, Range(1_024, 65_535)] = 20_000
     """Lowest rendezvous port of gangs."""
-    port_max: int = 29_999
+    port_max: Annotated[int, Range(1_024, 65_535)] = 29_999
     """Highest; below Linux's ephemeral range, which begins at 32768."""
-    backoff_first_ms: int = 1 * SECOND_MS
+    backoff_first_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 1 * SECOND_MS
     """Pause before the first retry or requeue; it doubles with each one that follows."""
-    backoff_max_ms: int = 60 * SECOND_MS
+    backoff_max_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 60 * SECOND_MS
     """The longest such pause: long enough for a node to come back, short enough not to be noticed in a day's run."""
-    stop_grace_ms: int = 10 * SECOND_MS
+    stop_grace_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 10 * SECOND_MS
     """Between the terminate and the kill signal, for a last checkpoint."""
     attempt_lease_ms: int = 0
     """How long a node may be silent before its work is started elsewhere. 0 = for ever."""
     attempt_lease_min_ms: int = 30 * SECOND_MS
     """A job may ask for no shorter one: heartbeats that get lost or come late must not end work."""
-    placements_per_pass_max: int = 1_024
+    placements_per_pass_max: Annotated[int, Range(1, 100_000)] = 1_024
     """One pass places no more, so that it never holds the process long; the next pass goes on at once."""
 
     def digest(self) -> str:

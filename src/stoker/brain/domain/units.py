@@ -3,7 +3,7 @@
 Whole numbers only: time in milliseconds, memory in MiB, GPU shares in thousandths. Floats never enter accounting.
 """
 
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 Instant = NewType("Instant", int)
 """Wall time in milliseconds since 1970-01-01 UTC; it never runs backwards inside one log."""
@@ -18,6 +18,26 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
+
+
+class Range(NamedTuple):
+    """Least and greatest value of a number that operators may set: `Annotated[int, Range(1, 10)]` is the type of it.
+
+    Loading of settings checks it; decoding of logs doesn't, so that a range may be narrowed in a later version.
+    """
+
+    least: float
+    most: float | None = None
+    """None = there is no greatest value."""
+    unit: str = ""
+    """Words behind the limits in a fault."""
+
+    def fault(self, value: float) -> str:
+        """Return what is wrong with a value; empty = it is within the range."""
+        if self.most is None:
+            return "" if value >= self.least else f"{value} is below {self.least}{self.unit}"
+        inside = self.least <= value <= self.most
+        return "" if inside else f"{value} isn't between {self.least} and {self.most}{self.unit}"
 
 
 def later(at: Instant, by_ms: int) -> Instant:

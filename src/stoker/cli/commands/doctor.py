@@ -101,9 +101,9 @@ def _shown(form: str, findings: "Iterable[Finding]") -> "Iterator[Finding]":
 def _print_settings(form: str, path: Path | None, daemon: str, flags: dict[str, object]) -> None:
     """Raises: StokerError `bad_settings`."""
     from stoker.cli.doctor.effective import one_line, read, rows
-    from stoker.cli.wiring.settings import told
+    from stoker.cli.wiring.settings import require
 
-    seen = told(read(daemon, path, os.environ, flags))
+    seen = require(read(daemon, path, os.environ, flags))
     columns: list[Column[Effective]] = [
         Column("KEY", lambda row: row.key),
         Column("VALUE", lambda row: one_line(row.value)),

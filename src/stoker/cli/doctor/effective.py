@@ -1,4 +1,4 @@
-"""Which settings hold, and where did each come from?
+"""Settings that hold for a daemon, with the origin of each.
 
 Rules: E1  a file is of the daemon that knows more of its keys; a tie is settled by its name, else it must be said.
            Of a file that can't be read both would say the same
@@ -7,25 +7,21 @@ Rules: E1  a file is of the daemon that knows more of its keys; a tie is settled
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from stoker.adapters.settings.loader import Examined, examine
+from stoker.adapters.settings.loader import Loaded, examine, later_keys
 from stoker.adapters.settings.yaml_lines import Entries, YamlFault, read_yaml
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.doctor.finding import Check, CheckResult, fine, wrong
 from stoker.live.settings.control import ControlSettings
 
-Settings = ControlSettings | AgentSettings
-KINDS: Final[Mapping[str, type[ControlSettings] | type[AgentSettings]]] = {
-    "control": ControlSettings,
-    "agent": AgentSettings,
-}
+Seen = Loaded[msgspec.Struct | None]
+KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {"control": ControlSettings, "agent": AgentSettings}
 _PASSWORDS: Final = (
     re.compile(r"(?<=://)([^@:/]*:).*(?=@)"),
     re.compile(r"([?&][^=&]*(?:password|%)[^=&]*=)[^&]*", re.IGNORECASE),
@@ -34,7 +30,7 @@ _PASSWORDS: Final = (
 
 
 class Effective(msgspec.Struct, frozen=True, kw_only=True):
-    """One value that holds."""
+    """One setting that holds."""
 
     key: str
     value: str | int | float | bool | list[str] | dict[str, str] | None
@@ -43,14 +39,17 @@ class Effective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kind_of(path: Path | None, told: str | None) -> str:
-    """E1. Raises: StokerError `which_daemon`."""
+    """Return the daemon, `control` or `agent`, that a settings file is of (E1); `told` wins over the file.
+
+    Raises: StokerError `which_daemon`.
+    """
     if told or path is None:
         return told or "control"
     named = [kind for kind in KINDS if kind in path.name]
     try:
         root = read_yaml(path)
     except YamlFault:
-        return named[0] if len(named) == 1 else "control"  # whoever reads the settings says what is wrong with it
+        return named[0] if len(named) == 1 else "control"  # reading the settings then says what is wrong with the file
     given = {key.text for key, _ in root.entries} if isinstance(root, Entries) else set[str]()
     known = {kind: len(given & _sections(cls)) for kind, cls in KINDS.items()}
     if known["control"] != known["agent"]:
@@ -66,23 +65,23 @@ def kind_of(path: Path | None, told: str | None) -> str:
     )
 
 
-def _sections(cls: type) -> set[str]:
-    later: Mapping[str, str] = getattr(cls, "later", {})
-    return {field.name for field in fields(cls)} | {key for key in later if "." not in key}
+def _sections(cls: type[msgspec.Struct]) -> set[str]:
+    return {*cls.__struct_fields__, *(key for key in later_keys(cls) if "." not in key)}
 
 
-def read(kind: str, path: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Examined[Settings]:
-    """The settings as that daemon would read them, or every fault."""
-    if kind == "agent":
-        return examine(AgentSettings, path, environ, flags, others=(ControlSettings,))
-    return examine(ControlSettings, path, environ, flags, others=(AgentSettings,))
+def read(kind: str, path: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Seen:
+    """Return the settings as that daemon would read them, or every fault."""
+    others = [cls for other, cls in KINDS.items() if other != kind]
+    return examine(KINDS[kind], path, environ, flags, others=others)
 
 
-def check(seen: Examined[Settings], path: Path | None) -> Check:
+def check(seen: Seen, path: Path | None) -> Check:
+    """Return the check of settings for `stoker doctor`."""
     return Check("settings", lambda: judged(seen, path))
 
 
-def judged(seen: Examined[Settings], path: Path | None) -> Iterator[CheckResult]:
+def judged(seen: Seen, path: Path | None) -> Iterator[CheckResult]:
+    """Report each fault, or how many values are set."""
     if seen.value is None:
         for fault in seen.faults:
             yield wrong(fault, seen.hint)
@@ -91,18 +90,9 @@ def judged(seen: Examined[Settings], path: Path | None) -> Iterator[CheckResult]
     yield fine(f"{path or 'without a file'}: {given} of {len(seen.origin)} values are set, the others are defaults")
 
 
-def rows(settings: Settings, origin: Mapping[str, str]) -> list[Effective]:
-    """Every value, in the order of the reference page."""
-    return [Effective(key=key, value=_plain(value), origin=origin[key]) for key, value in _values(settings, "")]
-
-
-def _values(section: Any, prefix: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  # any settings type
-    for field in fields(section):
-        value = getattr(section, field.name)
-        if is_dataclass(value):
-            yield from _values(value, f"{prefix}{field.name}.")
-        else:
-            yield f"{prefix}{field.name}", value
+def rows(settings: msgspec.Struct, origin: Mapping[str, str]) -> list[Effective]:
+    """Return every value, in the order of the reference page."""
+    return [Effective(key=key, value=_plain(attrgetter(key)(settings)), origin=where) for key, where in origin.items()]
 
 
 def _plain(value: object) -> str | int | float | bool | list[str] | dict[str, str] | None:
@@ -116,15 +106,15 @@ def _plain(value: object) -> str | int | float | bool | list[str] | dict[str, st
 
 
 def _shown(value: object) -> str:
-    """E2."""
-    shown = str(value.value if isinstance(value, Enum) else value)
+    """The text of a value without the passwords in it (E2)."""
+    shown = str(value)
     for password in _PASSWORDS:
         shown = password.sub(r"\1***", shown)
     return shown
 
 
 def one_line(value: object) -> str:
-    """As it would be written after `key:` in the file."""
+    """Return a value as it is written after `key:` in a settings file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

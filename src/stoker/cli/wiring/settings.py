@@ -1,15 +1,15 @@
 """Settings as the command line reads them: a daemon's file with the environment and flags, and a person's own file."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.adapters.settings.loader import load, told
+import msgspec
 
-__all__ = ["UserSettings", "load", "read_user_settings", "told"]
+from stoker.adapters.settings.loader import load, require
+
+__all__ = ["UserSettings", "load", "read_user_settings", "require"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSettings:
+class UserSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of `~/.config/stoker/config.yaml`, which hold for all commands."""
 
     server: str = ""

@@ -1,18 +1,18 @@
 """Settings of the control plane daemon, `control.yaml`.
 
-One file, `control.yaml`; every key may also come from the environment (`STOKER__HTTP__PORT`) or a flag.
+Every key may also come from the environment (`STOKER__HTTP__PORT`) or a flag.
 `policy` changes decisions, so it is written to the log when the control plane becomes active, and replayed. Everything
 else is of this process. A key is only here when something stands behind it; `later` names those to come.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
-from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.policy import LEASE_MS_MAX, LEASE_MS_MIN, Policy
+from stoker.brain.domain.units import SECOND_MS, Range
 from stoker.control.settings import (
     CoreSettings,
     GrpcSettings,
@@ -21,15 +21,19 @@ from stoker.control.settings import (
     LoopSettings,
     SnapshotSettings,
 )
-from stoker.live.settings.agents import AgentsSettings
 from stoker.live.settings.failover import FailoverSettings
-from stoker.live.settings.policy import PolicySettings
-from stoker.live.settings.quota import QuotaSettings
+from stoker.live.settings.policy import PolicySettings, QuotaSettings
 from stoker.ports import LogSettings
 
+LEASE_AUTO_S: Final = 600.0
+SILENCES_MIN: Final = 2
+"""An attempt outlives so many times the silence that makes a node unreachable: that is more than four heartbeats, so
+that neither one that gets lost nor an agent that starts again ends work."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `store`."""
+
     url: str = ""
     """Where the event log lives. Empty = SQLite in data_dir. `postgresql://user@host/database` = PostgreSQL 15 or
     newer; of several hosts, `postgresql://user@a,b/database`, the one that takes writes. A password is better kept in
@@ -37,17 +41,62 @@ class StoreSettings:
 
     def faults(self) -> list[str]:
         kind, colon, _ = self.url.partition("://")
-        if self.url and kind not in ("postgresql", "postgres"):
-            # Nothing more of it is shown: there may be a password at any place.
-            named = repr(kind[:20]) if colon and kind.isalnum() else "it"
-            return [
-                f"url: {named} isn't a store that Stoker knows: write postgresql://..., or the empty text for SQLite"
-            ]
-        return []
+        if not self.url or kind in ("postgresql", "postgres"):
+            return []
+        # Nothing more of it is shown: there may be a password at any place.
+        named = repr(kind[:20]) if colon and kind.isalnum() else "it"
+        return [f"url: {named} isn't a store that Stoker knows: write postgresql://..., or the empty text for SQLite"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSettings:
+class AgentsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `agents`: when an agent is silent, and how long its work outlives that.
+
+    Heartbeats and silence are of each control plane. The lease of attempts changes what is placed where, so it becomes
+    part of the policy, and each attempt keeps the one that it was placed with.
+    """
+
+    heartbeat_s: Annotated[float, Range(0.05, 3_600, " seconds")] = 5.0
+    """Seconds between two signs of life of an agent. Often enough to miss one and not worry; 200 agents then cost
+    about 3 % of a core."""
+    unreachable_after_s: float = 15.0
+    """Seconds of silence after which a node gets no new work: three heartbeats. Nothing that runs there ends for it."""
+    attempt_lease_s: Literal["auto"] | float = "auto"
+    """Seconds of silence after which a node ends its jobs by itself, so that they can be started elsewhere. 0 = never:
+    they wait for their node. auto = 600 with `failover.enabled`, else 0, since an outage of the only control plane
+    would end work too. Ten minutes are enough to start a machine again, or a pair of control planes. A job may say
+    another time (`--lost-after`)."""
+
+    @property
+    def lease_min_s(self) -> float:
+        """Seconds that the lease of an attempt has at least."""
+        return max(LEASE_MS_MIN / SECOND_MS, SILENCES_MIN * self.unreachable_after_s)
+
+    def lease_ms(self, *, failover: bool) -> int:
+        """Return the lease of attempts whose jobs say nothing, in milliseconds; 0 = they have none."""
+        if self.attempt_lease_s == "auto":
+            return _ms(max(LEASE_AUTO_S, self.lease_min_s)) if failover else 0
+        return _ms(self.attempt_lease_s)
+
+    def faults(self) -> list[str]:
+        found = []
+        if self.unreachable_after_s <= 2 * self.heartbeat_s:
+            found.append(
+                f"unreachable_after_s ({self.unreachable_after_s}) must exceed two heartbeats "
+                f"(heartbeat_s is {self.heartbeat_s}), or one lost message takes a node out of service"
+            )
+        lease_s = self.attempt_lease_s
+        if lease_s != "auto" and lease_s != 0 and not self.lease_min_s <= lease_s <= LEASE_MS_MAX / SECOND_MS:
+            most = LEASE_MS_MAX // SECOND_MS
+            found.append(
+                f"attempt_lease_s ({lease_s:g}) must be 0, or from {self.lease_min_s:g} to {most}: at least a second "
+                f"and twice unreachable_after_s (which is {self.unreachable_after_s:g}), or a short silence ends work"
+            )
+        return found
+
+
+class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one control plane."""
+
     program: ClassVar[str] = "stoker control"
     later: ClassVar[Mapping[str, str]] = {
         "http.tls": "encryption comes with a later version; use an SSH tunnel",
@@ -56,21 +105,21 @@ class ControlSettings:
     """Keys that aren't there, and what to know about each."""
     data_dir: Path = Path("/var/lib/stoker")
     """Folder of this control plane alone: event log, snapshots, lock. Losing it loses the queue."""
-    http: HttpSettings = field(default_factory=HttpSettings)
-    grpc: GrpcSettings = field(default_factory=GrpcSettings)
-    store: StoreSettings = field(default_factory=StoreSettings)
-    failover: FailoverSettings = field(default_factory=FailoverSettings)
-    agents: AgentsSettings = field(default_factory=AgentsSettings)
-    loop: LoopSettings = field(default_factory=LoopSettings)
-    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
-    history: HistorySettings = field(default_factory=HistorySettings)
-    quota: QuotaSettings = field(default_factory=QuotaSettings)
-    policy: PolicySettings = field(default_factory=PolicySettings)
-    log: LogSettings = field(default_factory=LogSettings)
+    http: HttpSettings = HttpSettings()
+    grpc: GrpcSettings = GrpcSettings()
+    store: StoreSettings = StoreSettings()
+    failover: FailoverSettings = FailoverSettings()
+    agents: AgentsSettings = AgentsSettings()
+    loop: LoopSettings = LoopSettings()
+    snapshot: SnapshotSettings = SnapshotSettings()
+    history: HistorySettings = HistorySettings()
+    quota: QuotaSettings = QuotaSettings()
+    policy: PolicySettings = PolicySettings()
+    log: LogSettings = LogSettings()
 
     @property
     def http_url(self) -> str:
-        """Where people reach this control plane."""
+        """Address at which people reach this control plane."""
         host = f"[{self.http.host}]" if ":" in self.http.host else self.http.host
         return self.failover.http.rstrip("/") or f"http://{host}:{self.http.port}"
 
@@ -80,15 +129,15 @@ class ControlSettings:
         return self.failover.faults_with(self.store.url, self.http.host)
 
     def as_policy(self) -> Policy:
-        """The policy that these settings ask for: the section of that name, and what follows from others."""
+        """Return the policy that these settings ask for: the section of that name, and what follows from others."""
         return msgspec.structs.replace(
             self.policy.as_policy(),
             attempt_lease_ms=self.agents.lease_ms(failover=self.failover.enabled),
-            attempt_lease_min_ms=self.agents.lease_min_ms,
+            attempt_lease_min_ms=_ms(self.agents.lease_min_s),
         )
 
     def core(self) -> CoreSettings:
-        """The part of these settings that `control` uses."""
+        """Return the part of these settings that `control` uses."""
         return CoreSettings(
             data_dir=self.data_dir,
             policy=self.as_policy(),
@@ -98,3 +147,7 @@ class ControlSettings:
             snapshot=self.snapshot,
             history=self.history,
         )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * SECOND_MS)

@@ -1,13 +1,14 @@
-"""Which settings make one control plane out of two?
+"""Settings of failover: how several control planes act as one, of which one is active.
 
 All of a cluster have the same `marker`, `mode` and `profile`; each has a name of its own and names the others.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
+
+import msgspec
 
 from stoker.brain.failover.timing import DEFAULT, FAST, Timing
 
@@ -17,8 +18,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _HOST_PORT: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverSettings:
+class FailoverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `failover`."""
+
     enabled: bool = False
     """Is this control plane one of several, of which one is active?"""
     name: str = "a"
@@ -61,7 +63,7 @@ class FailoverSettings:
         return found
 
     def faults_with(self, store_url: str, http_host: str) -> list[str]:
-        """What is wrong in view of where the log is, and of where people are listened to."""
+        """Return what is wrong in view of the store of the log and of the host of the REST listener."""
         if not self.enabled:
             return []
         found = []
@@ -79,7 +81,6 @@ class FailoverSettings:
 
 
 def _is_everywhere(host: str) -> bool:
-    """Is it for listening only?"""
     return host in ("0.0.0.0", "::")
 
 

@@ -1,56 +1,29 @@
-"""Which values of the policy may an operator tune, under which keys and within which range?
+"""Settings that become part of the log: the sections `policy` and `quota`, and how they differ from those in force.
 
-The section `policy` is drawn from `brain.domain.policy`: names, defaults and sentences are written there once. What
-isn't here is set by Linux or by the size of a message, and no cluster would be better off with another value.
+The section `policy` is drawn from `brain.domain.policy`: names, defaults, ranges and sentences are written there once.
 
 Rules: Q1  a duration is in milliseconds inside and in seconds for people: `stop_grace_ms` is `stop_grace_s` here
        Q2  what isn't given keeps the policy's own default
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Any, Final, TypeVar
+from decimal import Decimal
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
 
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import DAY_MS, SECOND_MS
+from stoker.brain.domain.quota import WHOLE, Pools
+from stoker.brain.domain.units import SECOND_MS, Range
+from stoker.brain.state.cluster import ClusterState
 
-_DAY_S: Final = DAY_MS // SECOND_MS
-
-RANGES: Final[dict[str, tuple[int, int]]] = {
-    "time_limit_default_ms": (1, 3_650 * _DAY_S),
-    "time_limit_max_ms": (1, 3_650 * _DAY_S),
-    "priority_max": (2_000, 1_000_000_000),
-    "pending_jobs_max": (1, 10_000_000),
-    "tenant_pending_jobs_max": (1, 10_000_000),
-    "ended_jobs_max": (1, 1_000_000),
-    "jobs_per_submit_max": (1, 100_000),
-    "array_members_max": (1, 1_000_000),
-    "dependencies_max": (1, 10_000),
-    "dependencies_per_submit_max": (1, 1_000_000),
-    "submit_keys_max": (1, 1_000_000),
-    "begin_ahead_max_ms": (60, 3_650 * _DAY_S),
-    "partitions_max": (1, 10_000),
-    "node_labels_max": (1, 1_000),
-    "selector_terms_max": (1, 1_000),
-    "aging_per_hour": (0, 1_000_000),
-    "aging_max": (0, 1_000_000_000),
-    "tasks_max": (1, 16_384),
-    "gpus_per_task_max": (1, 16_384),
-    "retries_max": (0, 10_000),
-    "requeues_max": (0, 10_000),
-    "attempts_max": (1, 10_000),
-    "port_retries_max": (0, 1_000),
-    "port_min": (1_024, 65_535),
-    "port_max": (1_024, 65_535),
-    "backoff_first_ms": (0, _DAY_S),
-    "backoff_max_ms": (0, _DAY_S),
-    "stop_grace_ms": (0, _DAY_S),
-    "placements_per_pass_max": (1, 100_000),
+SHOWN_MAX: Final = 5
+KEYS: Final = {
+    field.name: f"{field.name.removesuffix('_ms')}_s" if field.name.endswith("_ms") else field.name
+    for field in msgspec.structs.fields(Policy)
+    if get_args(field.type)
 }
-"""Field of the policy -> least and most, in the unit of the key."""
-
+"""Field of the policy that operators may set -> its key in this section (Q1)."""
 _RISING: Final = (
     ("time_limit_default_s", "time_limit_max_s"),
     ("tenant_pending_jobs_max", "pending_jobs_max"),
@@ -58,58 +31,107 @@ _RISING: Final = (
     ("port_min", "port_max"),
 )
 """The first of each pair must not exceed the second."""
+_IN_FORCE: Final = {
+    "attempt_lease_ms": "agents.attempt_lease_s",
+    "attempt_lease_min_ms": "the shortest lease that agents.unreachable_after_s allows",
+    **{name: f"policy.{key}" for name, key in KEYS.items()},
+}
+"""Field of the policy -> what an operator changes it by. The rest is the version's, not the settings'."""
 
-Section = TypeVar("Section")
+_SHARE: Final = Range(0, 1, "; write 0.7 for seventy per cent")
 
-
-def policy_field(key: str) -> str:
-    """The policy's name for a key of this section (Q1)."""
-    return f"{key.removesuffix('_s')}_ms" if key.endswith("_s") else key
-
-
-def policy_key(name: str) -> str:
-    """The key of this section for a field of the policy (Q1)."""
-    return f"{name.removesuffix('_ms')}_s" if name.endswith("_ms") else name
+Section = TypeVar("Section", bound=msgspec.Struct)
 
 
 def _drawn(cls: type[Section]) -> type[Section]:
-    """The class with one key per tunable of the policy, in the policy's order."""
-    keys = [(each.name, each.default) for each in msgspec.structs.fields(Policy) if each.name in RANGES]
-    assert len(keys) == len(RANGES), "a range is named of which the policy knows nothing"
-    cls.__annotations__ = {policy_key(name): int for name, _ in keys}
-    for name, default in keys:
-        setattr(cls, policy_key(name), default // SECOND_MS if name.endswith("_ms") else default)
-    return dataclass(frozen=True, kw_only=True)(cls)
+    """The class with one key for each field of the policy that has a range, in the policy's order."""
+    keys = []
+    for field in msgspec.structs.fields(Policy):
+        if key := KEYS.get(field.name):
+            _, limits = get_args(field.type)
+            unit, words = _unit(field.name), " seconds" if key.endswith("_s") else ""
+            limits = Range(limits.least // unit, limits.most // unit, words)
+            keys.append((key, Annotated[int, limits], field.default // unit))
+    return msgspec.defstruct(cls.__name__, keys, bases=(cls,), module=cls.__module__, frozen=True, kw_only=True)  # type: ignore[return-value]  # it is a subclass
+
+
+def _unit(name: str) -> int:
+    return SECOND_MS if name.endswith("_ms") else 1
 
 
 @_drawn
-class PolicySettings:
-    """Policy: part of the log, and replayed."""
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `policy`."""
 
     def faults(self) -> list[str]:
-        given = dict(self._given())
-        found = []
-        for key, value in given.items():
-            least, most = RANGES[policy_field(key)]
-            if not least <= value <= most:
-                unit = " seconds" if key.endswith("_s") else ""
-                found.append(f"{key}: {value} isn't between {least} and {most}{unit}")
-        found += [
-            f"{low} ({given[low]}) must not exceed {high} ({given[high]})"
-            for low, high in _RISING
-            if given[low] > given[high]
-        ]
-        return found
+        """Return each broken relation between two keys."""
+        section: Any = self  # its keys are drawn at run time
+        pairs = ((low, getattr(section, low), high, getattr(section, high)) for low, high in _RISING)
+        return [f"{low} ({least}) must not exceed {high} ({most})" for low, least, high, most in pairs if least > most]
 
     def as_policy(self) -> Policy:
-        """The policy that these settings ask for."""
-        return Policy(
-            **{
-                policy_field(key): value * SECOND_MS if policy_field(key) != key else value
-                for key, value in self._given()
-            }
-        )
+        """Return the policy that these settings ask for."""
+        return Policy(**{name: getattr(self, key) * _unit(name) for name, key in KEYS.items()})
 
-    def _given(self) -> Iterator[tuple[str, int]]:
-        section: Any = self  # its fields are drawn at run time
-        return ((each.name, getattr(section, each.name)) for each in fields(section))
+
+class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `quota`: shares of online and batch jobs, which `stoker quota set` changes at run time."""
+
+    online_percent: Annotated[float, _SHARE] = 0.7
+    """Share of the GPUs in service that jobs of class online are guaranteed, from 0 to 1. What is said here holds from
+    the start that first reads it; a later `stoker quota set` outlives restarts for as long as these lines stay as they
+    are, and a change of them wins over it."""
+    batch_percent: Annotated[float | None, _SHARE] = None
+    """The same of class batch; both together at most 1. Left out = what online_percent leaves, 0.3 by default."""
+    strict: bool = False
+    """Whether the shares are walls. By default each class borrows what the other leaves idle."""
+
+    def __post_init__(self) -> None:
+        if self.batch_percent is None and 0 <= self.online_percent <= 1:
+            # What holds is what people see, so the rest is written out.
+            msgspec.structs.force_setattr(self, "batch_percent", (WHOLE - _parts(self.online_percent)) / WHOLE)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the two shares together, if each is one."""
+        online, batch = self.online_percent, self.batch_percent or 0
+        if 0 <= online <= 1 and 0 <= batch <= 1 and _parts(online) + _parts(batch) > WHOLE:
+            return [f"online_percent ({online}) and batch_percent ({batch}) are more than 1 together"]
+        return []
+
+    def as_pools(self) -> Pools:
+        """Return the shares that these settings ask for."""
+        return Pools(online=_parts(self.online_percent), batch=_parts(self.batch_percent or 0), strict=self.strict)
+
+
+def _parts(share: float) -> int:
+    """By its decimal digits, so that 0.7 is exactly seven tenths."""
+    return round(Decimal(repr(share)) * WHOLE)
+
+
+def not_in_force(policy: Policy, pools: Pools, state: ClusterState) -> str:
+    """Name each setting of a standby that would change what is in force if it became active, with both values.
+
+    Policy and pools are part of the log, and a new active brings its own. At most SHOWN_MAX are named; empty = a
+    take-over changes nothing.
+    """
+    if not state.cluster_id:  # no policy is known yet
+        return ""
+    found: list[str] = []
+    theirs = state.pools_configured
+    if theirs is not None and pools != theirs:
+        found.append(f"quota is {_shares(pools)} here and {_shares(theirs)} in the settings in force")
+    found.extend(_differences(policy, state.policy))
+    more = len(found) - SHOWN_MAX
+    return "; ".join(found[:SHOWN_MAX] + ([f"and {more} more"] if more > 0 else []))
+
+
+def _differences(ours: Policy, theirs: Policy) -> Iterator[str]:
+    for name, key in _IN_FORCE.items():
+        here, there = getattr(ours, name), getattr(theirs, name)
+        if here != there:
+            yield f"{key} is {here / _unit(name):g} here and {there / _unit(name):g} in force"
+
+
+def _shares(pools: Pools) -> str:
+    strict = ", strict" if pools.strict else ""
+    return f"{pools.online / 10_000:g} % online, {pools.batch / 10_000:g} % batch{strict}"
