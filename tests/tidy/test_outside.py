@@ -33,7 +33,13 @@ def test_paths_that_are_the_same_everywhere_pass(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ['refuse("job_gone", "x", "y")', 'Refusal("job_gone")', 'errors.refuse(code="job_gone", message="x")']
+    "call",
+    [
+        'refuse("job_gone", "x", "y")',
+        'Refusal("job_gone")',
+        'errors.refuse(code="job_gone", message="x")',
+        'refuse_unknown("job_gone", "job", "x")',
+    ],
 )
 def test_a_refusal_whose_code_has_no_row_is_caught(call: str) -> None:
     assert caught_in(every_code_is_in_the_table, {STATUS: TABLE, "src/stoker/api/http/jobs.py": call}) == [

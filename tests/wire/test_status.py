@@ -9,12 +9,13 @@ from stoker.wire.status import STATUSES, SUBMIT_CODES, exit_status, grpc_status,
 
 SOURCE = Path(__file__).parents[2] / "src" / "stoker"
 _DYNAMIC = {"bad_field", "bad_parameter", "unknown_field", "unknown_parameter"}
+_REFUSED = r"\b(?:refuse|refuse_unknown|name_fault)\(\s*\"([a-z_]+)\""
 
 
 def codes_in_source() -> set[str]:
     found = set(_DYNAMIC)
     for path in SOURCE.rglob("*.py"):
-        for match in re.finditer(r"\brefuse\(\s*\"([a-z_]+)\"|\bcode=\"([a-z_]+)\"", path.read_text()):
+        for match in re.finditer(rf"{_REFUSED}|\bcode=\"([a-z_]+)\"", path.read_text()):
             found.add(match[1] or match[2])
     return found
 
@@ -25,7 +26,8 @@ def test_every_code_that_the_source_refuses_with_is_in_the_table() -> None:
 
 
 def test_the_scan_finds_codes_in_every_spelling() -> None:
-    assert {"bad_job_id", "bad_time", "queue_full", "demand_unsatisfiable", "no_server"} <= codes_in_source()
+    spelled = {"bad_job_id", "bad_time", "queue_full", "demand_unsatisfiable", "no_server"}
+    assert {*spelled, "node_unknown", "bad_tenant_name"} <= codes_in_source()
 
 
 @pytest.mark.parametrize("code", sorted(STATUSES))
@@ -55,9 +57,12 @@ def test_what_a_submit_is_refused_with_is_in_the_table() -> None:
 def test_whatever_the_brain_refuses_a_submit_with_is_named_so() -> None:
     """The OpenAPI document and the reference are drawn from it."""
     brain = SOURCE / "brain"
-    judges = [brain / "state" / "admit" / f"{name}.py" for name in ("spec", "dependency", "where")]
+    judges = [
+        brain / "state" / "validation" / f"{name}.py" for name in ("spec", "dependency", "where", "quota", "fields")
+    ]
     judges += [brain / "domain" / f"{name}.py" for name in ("output", "where")]
-    said = {code for path in judges for code in re.findall(r"\brefuse\(\s*\"([a-z_]+)\"", path.read_text())}
+    said = {code for path in judges for code in re.findall(_REFUSED, path.read_text())}
+    said |= {"unknown_partition", "unknown_tenant"}
     assert len(said) > 20
     assert sorted(said - set(SUBMIT_CODES)) == []
 

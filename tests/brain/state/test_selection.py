@@ -9,19 +9,19 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import GpuUuid, PartitionName
 from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.partition import Partition, selection
+from stoker.brain.domain.partition import Partition, selection, time_default_ms
 from stoker.brain.domain.plan import Place
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS
 from stoker.brain.domain.where import ANYWHERE, Where, make_where, selects
 from stoker.brain.state.admit.plan import admit_place
-from stoker.brain.state.admit.where import none_selected, selected_nodes, time_default, where_fault
 from stoker.brain.state.commands import (
     DeletePartition,
     PutPartition,
     Requeue,
     Submit,
 )
+from stoker.brain.state.validation.where import none_selected, selected_nodes, where_fault
 from tests.brain.state.labelled import N1, label, story_with_n1, taint
 from tests.brain.state.story import ANNA, Story, inventory, spec
 
@@ -181,7 +181,10 @@ def test_a_time_limit_above_the_partitions_longest_is_refused() -> None:
 
 def test_who_names_no_time_limit_gets_the_partitions_default_which_is_never_above_its_longest() -> None:
     state = _two_partitions().state
-    limits = {name: time_default(state, _spec(partition=name)) for name in ("", "any", "long", "short")}
+    limits = {
+        name: time_default_ms(state.partitions.get(PartitionName(name)), state.policy)
+        for name in ("", "any", "long", "short")
+    }
     assert limits == {"": DAY_MS, "any": DAY_MS, "long": 2 * HOUR_MS, "short": 10 * MINUTE_MS}
 
 

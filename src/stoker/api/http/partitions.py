@@ -15,11 +15,11 @@ from stoker.brain.domain.label import labels_of, taints_of
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.where import admits, selector_text, toleration_text
-from stoker.brain.state.admit.partition import find_partition
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.cluster_counts import known_nodes
 from stoker.brain.state.commands import DeletePartition, PutPartition
 from stoker.brain.state.indexes import waiting_count
+from stoker.brain.state.validation.lookups import find_partition
 from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.partition import (

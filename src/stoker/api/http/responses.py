@@ -16,10 +16,10 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node
-from stoker.brain.state.admit.node import find_node
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.union import Event
+from stoker.brain.state.validation.lookups import find_node
 from stoker.control.access import check_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import job_named, lookup_job

@@ -134,6 +134,12 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
         return {each: PoolShare(guaranteed[each], max(0, free - (all_kept - kept[each]))) for each in demands}
 
 
+def share_text(share: int) -> str:
+    """Return a share in parts of WHOLE as people write it: `0.7`."""
+    sign, size = ("-", -share) if share < 0 else ("", share)
+    return f"{sign}{size // WHOLE}.{size % WHOLE:06}".rstrip("0").rstrip(".")
+
+
 def limits_of(quota: Quota) -> Iterator[tuple[int, int]]:
     """The limits on what is held, each with its place among the fields of an Amount."""
     limits = quota.limits
@@ -165,9 +171,3 @@ def held(job: Job | None) -> Amount:
         sum([task.placement.memory_mb for task in tasks]),
         1,
     )
-
-
-def share_text(share: int) -> str:
-    """A share as people write it: `0.7`."""
-    sign, size = ("-", -share) if share < 0 else ("", share)
-    return f"{sign}{size // WHOLE}.{size % WHOLE:06}".rstrip("0").rstrip(".")

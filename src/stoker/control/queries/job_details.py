@@ -13,9 +13,9 @@ from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.reason import ReasonCode
-from stoker.brain.state.admit.job import find_job
 from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.validation.lookups import find_job
 from stoker.brain.state.wait_reason import shown_reason, waiting_by_reason
 from stoker.control.access import may_read
 from stoker.control.control_plane import ControlPlane

@@ -28,8 +28,8 @@ from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.domain.job_filter import JobFilter, narrows
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, states_named
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.brain.state.admit.tenant import tenant_gone
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.validation.lookups import tenant_fault
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import history_failed, record_of
@@ -150,7 +150,7 @@ def check_tenant(state: ClusterState, name: str) -> None:
 
     Raises: StokerError `unknown_tenant`.
     """
-    gone = tenant_gone(state, TenantName(name))
+    gone = tenant_fault(state, TenantName(name))
     if gone is not None:
         raise StokerError(gone)
 

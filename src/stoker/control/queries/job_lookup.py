@@ -7,8 +7,8 @@ from stoker.brain.domain.array import JobRef, contains, count_of, member_id, par
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, lazy_member
-from stoker.brain.state.admit.job import find_job
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.validation.lookups import find_job
 from stoker.control.control_plane import ControlPlane
 from stoker.ports import HistoryFailed
 

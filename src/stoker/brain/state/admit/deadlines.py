@@ -1,10 +1,9 @@
-"""What has fallen due?
+"""Admission of what falls due by time: time limits, retry back-offs, dependencies, ends of arrays, pruning.
 
-Time limits, pauses that are over, dependencies that are decided, arrays whose members have all ended, and ended jobs
-beyond what the state remembers. `Indexes.next_deadline` says when to ask again.
+`Indexes.next_deadline` says when something falls due next.
 
 Rules: R1  an array ends when all of its members have: `succeeded` if all of them did, else `failed`
-       R2  a job that waits for what can never be ends at once; of an array the members that are records end first
+       R2  a job whose dependency can never be met ends at once; of an array the members that are records end first
        R3  nothing is forgotten while a decision that needs it is still due
 """
 
@@ -27,10 +26,11 @@ from stoker.brain.state.events.job import (
 )
 
 DUE_MAX: Final = 250
-"""Jobs of each kind handled by one command: about ten milliseconds. The rest are still due and come with the next."""
+"""Jobs of each kind handled by one command: about ten milliseconds. The rest stay due for the next command."""
 
 
 def run(state: ClusterState, now: Instant) -> tuple[JobEvent, ...]:
+    """Return the events of everything that is due at `now`, at most DUE_MAX jobs of each kind."""
     indexes = state.indexes
     events: list[JobEvent] = [
         AttemptStopping(job=job, attempt=state.jobs[job].attempts[-1].number, cause=StopCause.TIMEOUT)
@@ -69,7 +69,6 @@ def _never(state: ClusterState, job: Job) -> JobFinished:
 
 
 def _array_over(state: ClusterState, array: Job) -> JobFinished:
-    """R1."""
     spec, members = array.as_array
     tally = state.indexes.arrays[array.id]
     succeeded = tally.ok + members.pruned_ok

@@ -1,35 +1,39 @@
-"""May this job be submitted or cancelled, and what does a report about a task change?"""
+"""Admission of submitted jobs and of agents' reports about tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from stoker.brain.domain.array import JobRef, contains, ids_taken, spans_text, too_many_ids
+from stoker.brain.domain.array import ids_taken, too_many_ids
+from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import Job, Task
+from stoker.brain.domain.job import JobSpec, Task
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.brain.state.admit.dependency import never_was, resolve
-from stoker.brain.state.admit.spec import admit_specs
 from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import ReportEnding, ReportFinished, ReportStarted, Submit
-from stoker.brain.state.events.job import AttemptStopping, JobSubmitted, SubmitKeyed, TaskStarted
+from stoker.brain.state.commands import Answer, ReportEnding, ReportFinished, ReportStarted, Submit
+from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmitted, SubmitKeyed, TaskStarted
 from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases, task_of
-
-Answer = tuple[Event, ...] | Refusal
+from stoker.brain.state.validation.dependency import never_met, resolve
+from stoker.brain.state.validation.quota import TenantRules
+from stoker.brain.state.validation.spec import in_list, list_fault, spec_fault
+from stoker.brain.state.validation.where import executor_fault, kept_off_strict_nodes, never_fits, where_fault
 
 
 def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[], str]) -> Answer:
-    """All of the jobs or none. A repeat under the same key answers nothing new: its jobs stand in `submit_keys`."""
+    """Admit all jobs of the list or none; `ids` gives fresh UUIDs.
+
+    A repeat under the same key answers nothing new: its jobs stand in `submit_keys`.
+    """
     if command.key:
         before = _same_key(state, command)
         if before is not None:
             return before
-    specs = admit_specs(state, command.specs, now)
+    specs = _admitted(state, command.specs, now)
     if isinstance(specs, Refusal):
         return specs
     numbers: list[JobId] = []
@@ -41,21 +45,49 @@ def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[],
     resolved = spent or resolve(state, specs, numbers)
     if isinstance(resolved, Refusal):
         return resolved
-    events: list[Event] = []
-    for job, spec in zip(numbers, resolved, strict=True):
-        events.append(JobSubmitted(job=job, uid=ids(), spec=spec))
+    submitted = tuple(zip(numbers, resolved, strict=True))
+    events: list[Event] = [JobSubmitted(job=job, uid=ids(), spec=spec) for job, spec in submitted]
     siblings = dict.fromkeys(numbers)
-    for job, spec in zip(numbers, resolved, strict=True):
-        lost = never_was(state, job, spec, siblings) if spec.after else None
-        if lost is not None:
-            events.append(lost)
+    for job, spec in submitted:
+        never = never_met(state, job, spec, siblings) if spec.after else None
+        if never is not None:
+            events.append(JobFinished(job=job, state=JobState.FAILED, reason=never))
     if command.key:
         events.append(SubmitKeyed(key=command.key, digest=command.digest, jobs=tuple(numbers)))
     return tuple(events)
 
 
+def _admitted(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> list[JobSpec] | Refusal:
+    # The specs with their defaults filled in, or the first refusal.
+    tenants, strict = TenantRules(state), state.indexes.node_classes.strict
+    fault = list_fault(specs, state.policy) or tenants.queue_full(specs)
+    if fault:
+        return fault
+    possible: dict[Shape, Refusal | None] = {}
+    admitted: list[JobSpec] = []
+    for index, spec in enumerate(specs):
+        spec = tenants.filled(spec)
+        if strict.any:
+            spec = kept_off_strict_nodes(spec)
+        fault = (
+            spec_fault(spec, state.policy, now)
+            or tenants.fault(spec)
+            or executor_fault(state, spec)
+            or where_fault(state, spec)
+        )
+        if fault is None:
+            shape = spec.shape
+            if shape not in possible:
+                possible[shape] = never_fits(state, shape)
+            fault = possible[shape]
+        if fault is not None:
+            return in_list(fault, index, len(specs))
+        admitted.append(spec)
+    return admitted
+
+
 def _same_key(state: ClusterState, command: Submit) -> Answer | None:
-    """The answer to a key that was used before; None when it wasn't."""
+    # None when the key wasn't used before.
     most = state.policy.submit_key_bytes_max
     if len(command.key.encode(errors="replace")) > most or not command.key.isprintable():
         return refuse(
@@ -76,41 +108,8 @@ def _same_key(state: ClusterState, command: Submit) -> Answer | None:
     )
 
 
-def find_job(state: ClusterState, ref: JobRef) -> Job | Refusal:
-    """The job or the one member; a refusal says whether it never was or is forgotten."""
-    found = state.find(ref)
-    if found is not None:
-        return found
-    array = state.jobs.get(ref.job)
-    if array is None and state.locate(ref.job).members is not None:
-        return refuse("not_an_array", f"job {ref.job} is a member of an array", f"say {ref.job} alone", job_id=str(ref))
-    if ref.job < state.next_job_id and array is None:
-        return refuse(
-            "job_forgotten",
-            f"job {ref} ended so long ago that its record is gone",
-            f"the newest {state.policy.ended_jobs_max} ended jobs are kept; `stoker list` shows them",
-            job_id=str(ref),
-        )
-    if array is not None and (array.members is None or array.spec.array is None):
-        return refuse("not_an_array", f"job {ref.job} is no array", f"say {ref.job} alone", job_id=str(ref))
-    if array is not None and array.spec.array is not None and ref.members is not None:
-        if contains(array.spec.array.indexes, ref.members[0][0]):
-            return refuse(
-                "job_forgotten",
-                f"member {ref} ended so long ago that its record is gone",
-                f"the newest {state.policy.ended_jobs_max} ended jobs are kept",
-                job_id=str(ref),
-            )
-        return refuse(
-            "member_unknown",
-            f"array {ref.job} has no member {spans_text(ref.members)[:80]}",
-            f"its members are {spans_text(array.spec.array.indexes)[:80]}",
-            job_id=str(ref),
-        )
-    return refuse("job_unknown", f"there is no job {ref}", "`stoker list` shows the jobs there are", job_id=str(ref))
-
-
 def report_started(state: ClusterState, command: ReportStarted) -> Answer:
+    """Admit the start of a task, or note an orphan task."""
     key = command.started.key
     task = _open_task(state, key, command.node)
     if task is None:
@@ -121,62 +120,52 @@ def report_started(state: ClusterState, command: ReportStarted) -> Answer:
 
 
 def _orphan_started(state: ClusterState, name: NodeName, key: TaskKey) -> Answer:
-    """A start that isn't live any more, unless we have its end already: the node is told to stop it."""
-    node = state.nodes.get(name)
-    if node is None or node.forgotten or _was_ended(state, key):
+    # The node is told to stop a task that isn't live any more. A report that comes after a proved end is only late.
+    node, task = state.nodes.get(name), task_of(state, key)
+    if node is None or node.forgotten or (task and task.end and task.end.proved):
         return ()
-    if any(_is(stray, key) and not stray.unproved for stray in node.strays):
+    if any(_is(orphan, key) and not orphan.unproved for orphan in node.strays):
         return ()
-    stray = OrphanTask(job=key.job, attempt=key.attempt, rank=key.rank, gpus=_gpus_there(state, name, key))
-    others = tuple(stray for stray in node.strays if not _is(stray, key))
-    return (*broken_leases(state, node, (key,)), OrphanTasksFound(node=name, strays=(*others, stray)))
+    gpus = task.placement.gpus if task and task.placement.node == name else ()
+    orphan = OrphanTask(job=key.job, attempt=key.attempt, rank=key.rank, gpus=gpus)
+    rest = tuple(other for other in node.strays if not _is(other, key))
+    return (*broken_leases(state, node, (key,)), OrphanTasksFound(node=name, strays=(*rest, orphan)))
 
 
 def report_ending(state: ClusterState, command: ReportEnding) -> Answer:
+    """Admit that the leaders of these tasks have ended."""
     events: list[Event] = []
     for key in command.keys:
         task = _open_task(state, key, command.node)
         job = state.jobs.get(key.job)
-        # A gang is `stopping` when the last of it is: the others still run.
+        # A gang is `stopping` when its last task is: the other tasks still run.
         if task and job and job.state is JobState.RUNNING and len(job.attempts[-1].open_tasks) == 1:
             events.append(AttemptStopping(job=key.job, attempt=key.attempt))
     return tuple(events)
 
 
 def report_finished(state: ClusterState, command: ReportFinished, now: Instant) -> Answer:
-    """A late or repeated end is acknowledged like any other and changes nothing but a node's strays."""
+    """Admit the end of a task; a late or repeated one is acknowledged and changes only the node's orphan tasks."""
     finished = command.finished
     key, events = finished.key, list[Event]()
     node = state.nodes.get(finished.node)
-    if node and any(_is(stray, key) for stray in node.strays):
-        rest = tuple(stray for stray in node.strays if not _is(stray, key))
+    if node and any(_is(orphan, key) for orphan in node.strays):
+        rest = tuple(orphan for orphan in node.strays if not _is(orphan, key))
         events.append(OrphanTasksFound(node=node.name, strays=rest))
     if _open_task(state, key, finished.node) is not None:
         events.extend(end_tasks(state.jobs[key.job], {key.rank: finished.end}, now, state.policy))
     return tuple(events)
 
 
-def _is(stray: OrphanTask, key: TaskKey) -> bool:
-    return stray.key == (key.job, key.attempt, key.rank)
+def _is(orphan: OrphanTask, key: TaskKey) -> bool:
+    return orphan.key == (key.job, key.attempt, key.rank)
 
 
 def _open_task(state: ClusterState, key: TaskKey, node: NodeName) -> Task | None:
-    """The task of that key if it is live, holds something, and is this node's to speak of."""
+    # A node speaks only of its own tasks that are live and hold something.
     job = state.jobs.get(key.job)
     attempt = job.live_attempt if job else None
     if attempt is None or attempt.number != key.attempt or not 0 <= key.rank < len(attempt.tasks):
         return None
     task = attempt.tasks[key.rank]
     return task if task.end is None and task.placement.node == node else None
-
-
-def _gpus_there(state: ClusterState, node: NodeName, key: TaskKey) -> tuple[GpuUuid, ...]:
-    """Those that the ledger gave this very task, as far as it remembers."""
-    task = task_of(state, key)
-    return task.placement.gpus if task is not None and task.placement.node == node else ()
-
-
-def _was_ended(state: ClusterState, key: TaskKey) -> bool:
-    """Does the ledger hold a proved end of this very task? Then a `started` that comes now is only late."""
-    task = task_of(state, key)
-    return task is not None and task.end is not None and task.end.proved

@@ -1,7 +1,7 @@
-"""What may a person tell a job, or members of an array?
+"""Admission of cancel, hold, release, requeue and signal, for a job, an array or members of an array.
 
-Cancel, hold, release, requeue, signal. Of several members those that the order doesn't concern are passed over; when
-it concerns none of them it is refused, with what stands in the way.
+Of several members those that the command doesn't concern are passed over; a command that concerns none of them is
+refused, with the reason.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,13 +25,8 @@ from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
-from stoker.brain.state.admit.dependency import never_was
-from stoker.brain.state.admit.job import find_job
-from stoker.brain.state.admit.quota import TenantRules
-from stoker.brain.state.admit.tenant import tenant_gone
-from stoker.brain.state.admit.where import partition_fault
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Cancel, Hold, JobOperation, Release, Requeue, SignalJob
+from stoker.brain.state.commands import Answer, Cancel, Hold, JobOperation, Release, Requeue, SignalJob
 from stoker.brain.state.events.job import (
     AttemptStopping,
     JobEvent,
@@ -43,24 +38,27 @@ from stoker.brain.state.events.job import (
     MemberMade,
     MembersCancelled,
 )
+from stoker.brain.state.validation.dependency import never_met
+from stoker.brain.state.validation.lookups import find_job, partition_fault, tenant_fault
+from stoker.brain.state.validation.quota import TenantRules
 
-Answer = tuple[JobEvent, ...] | Refusal
-WAITING = (JobState.PENDING, JobState.HELD)
 MADE_MAX: Final = 10_000
-"""Members that one order may make records: some tenths of a second, in which others wait."""
-FEW: Final = 1_000
-"""So many members are looked for one by one; of more all records of the array are looked at, which costs less."""
-FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
+"""Members that one command may make records: some tenths of a second, in which other commands wait."""
+ONE_BY_ONE_MAX: Final = 1_000
+"""Members that are looked up one by one; for more all records of the array are walked, which costs less."""
+FAILED: Final = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
 
 
 class _OperationTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What an order is about."""
+    """The job, or the members of an array, that a command is about."""
 
     ref: JobRef
     array: Job | None
     """None = a plain job."""
     whole: bool
+    """The array as a whole."""
     lazy: Spans
+    """The members that are no records yet."""
     records: tuple[Job, ...]
     """The job itself, or the members that are records, in order of id."""
 
@@ -83,6 +81,7 @@ def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
 
 
 def cancel(state: ClusterState, command: Cancel) -> Answer:
+    """Admit the end of every target that hasn't ended: live attempts are told to stop."""
     target = _target(state, command.target)
     if isinstance(target, Refusal):
         return target
@@ -107,6 +106,7 @@ def cancel(state: ClusterState, command: Cancel) -> Answer:
 
 
 def hold(state: ClusterState, command: Hold) -> Answer:
+    """Admit that pending targets are held."""
     target = _target(state, command.target)
     if isinstance(target, Refusal):
         return target
@@ -135,6 +135,7 @@ def hold(state: ClusterState, command: Hold) -> Answer:
 
 
 def release(state: ClusterState, command: Release) -> Answer:
+    """Admit that held targets are pending again."""
     target = _target(state, command.target)
     if isinstance(target, Refusal):
         return target
@@ -159,17 +160,18 @@ def release(state: ClusterState, command: Release) -> Answer:
 
 
 def requeue(state: ClusterState, command: Requeue) -> Answer:
+    """Admit another try of ended targets, and of live ones once they have stopped."""
     target = _target(state, command.target)
     if isinstance(target, Refusal):
         return target
     again = [job for job in target.records if not target.whole or job.state in FAILED]
     for job in (*again, *((target.array,) if target.array else ())):
-        gone = partition_fault(state, job.spec.partition) or tenant_gone(state, job.spec.tenant)
+        gone = partition_fault(state, job.spec.partition) or tenant_fault(state, job.spec.tenant)
         if gone:
             return gone
-        lost = never_was(state, job.id, job.spec, ()) if job.blocked else None
-        if lost is not None:
-            return _can_never_be(job, lost)
+        never = never_met(state, job.id, job.spec, ()) if job.blocked else None
+        if never is not None:
+            return _never_satisfied(job, never)
         if len(job.attempts) >= state.policy.attempts_max:
             return _tried_enough(job, state.policy.attempts_max)
     uncancelled = _uncancelled(target)
@@ -188,6 +190,7 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
 
 
 def signal(state: ClusterState, command: SignalJob) -> Answer:
+    """Admit a signal to the processes of running targets."""
     target = _target(state, command.target)
     if isinstance(target, Refusal):
         return target
@@ -249,7 +252,7 @@ def _target(state: ClusterState, ref: JobRef) -> _OperationTarget | Refusal:
 def _records(state: ClusterState, array: Job, indexes: Spans) -> tuple[Job, ...]:
     spec = array.spec.array
     assert spec is not None, f"no array: {array.story()}"
-    few = count_of(indexes) < min(spec.count, FEW)
+    few = count_of(indexes) < min(spec.count, ONE_BY_ONE_MAX)
     ids: Iterable[int] = range(array.id + 1, array.id + 1 + spec.count)
     if few:
         ids = (member_id(array.id, spec, index) for index in indexes_of(indexes))
@@ -259,7 +262,7 @@ def _records(state: ClusterState, array: Job, indexes: Spans) -> tuple[Job, ...]
 
 
 def _too_many(target: _OperationTarget, made: int) -> Refusal | None:
-    """What holds for a list of jobs holds for members that become jobs of their own."""
+    # The same bound as on a list of jobs: these members become jobs of their own.
     if made <= MADE_MAX:
         return None
     return refuse(
@@ -283,7 +286,7 @@ def _made(target: _OperationTarget, *, held: bool) -> Iterator[MemberMade]:
 
 
 def _uncancelled(target: _OperationTarget) -> list[Spans]:
-    """Members that were named and were cancelled before they were records."""
+    # The named members that were cancelled before they were records.
     array, named = target.array, target.ref.members
     if array is None or array.members is None or named is None:
         return []
@@ -295,7 +298,7 @@ def _uncancelled(target: _OperationTarget) -> list[Spans]:
 def _tenant_fault(
     state: ClusterState, target: _OperationTarget, again: Iterable[Job], uncancelled: Iterable[Spans]
 ) -> Refusal | None:
-    """May so many wait once more? What is live is asked nothing: it waits again as if it had lost its node."""
+    # Live jobs are not checked: they wait again as if they had lost their node.
     ended = [job for job in again if job.is_final]
     more = len(ended) + sum(map(count_of, uncancelled))
     array = target.array
@@ -313,18 +316,16 @@ def _unmade(target: _OperationTarget, uncancelled: Iterable[Spans]) -> Iterator[
             yield JobReturned(job=member_id(target.array.id, spec, index))
 
 
-def _can_never_be(job: Job, lost: JobFinished) -> Refusal:
-    facts = lost.reason.facts if lost.reason else {}
+def _never_satisfied(job: Job, never: Reason) -> Refusal:
     return refuse(
         "dependency_never_satisfied",
-        f"job {job.label} waits for {facts['dependency']}, and {facts['why']}",
+        f"job {job.label} waits for {never.facts['dependency']}, and {never.facts['why']}",
         "submit it again without that dependency",
         job_id=job.label,
     )
 
 
 def _nothing_again(target: _OperationTarget) -> Refusal:
-    """Why a requeue found nothing to run once more."""
     array, named = target.array, target.ref.members
     if target.whole and array:
         return refuse(
@@ -353,7 +354,7 @@ def _nothing_again(target: _OperationTarget) -> Refusal:
 
 
 def _ended_with_its_array(target: _OperationTarget, array: Job) -> Refusal:
-    """Such members have no record that could return, and the array's brings back all of them."""
+    # Such members have no record that could return, and the array's brings back all of them.
     facts = array.reason.facts if array.reason else {}
     why = f": it waited for {facts['dependency']}, and {facts['why']}" if "dependency" in facts else ""
     return refuse(

@@ -1,8 +1,8 @@
-"""May these labels and taints be put on a node, or taken off?
+"""Admission of commands that change the labels and taints of a node.
 
 Rules: K1  a key that isn't named keeps what it has
-       K2  taking off what isn't there changes nothing, and is no fault
-       K3  what people took off of what an agent names stays off, also when the agent registers again
+       K2  to take off a label or taint that isn't there changes nothing, and is no fault
+       K3  a label or taint of the agent's that people took off stays off, also when the agent registers again
        K4  a node has at most `node_labels_max` labels, and as many that were taken off; the same of taints
 """
 
@@ -23,17 +23,15 @@ from stoker.brain.domain.label import (
     taints_of,
 )
 from stoker.brain.domain.node import Node
-from stoker.brain.state.admit.node import known_node
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import LabelNode, TaintNode
+from stoker.brain.state.commands import Answer, LabelNode, TaintNode
 from stoker.brain.state.events.node import NodeLabelled, NodeTainted
-from stoker.brain.state.events.union import Event
-
-Answer = tuple[Event, ...] | Refusal
+from stoker.brain.state.validation.lookups import find_registered_node
 
 
 def label_node(state: ClusterState, command: LabelNode) -> Answer:
-    node = known_node(state, command.node)
+    """Admit labels to set on a node and to take off."""
+    node = find_registered_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     try:
@@ -60,7 +58,8 @@ def label_node(state: ClusterState, command: LabelNode) -> Answer:
 
 
 def taint_node(state: ClusterState, command: TaintNode) -> Answer:
-    node = known_node(state, command.node)
+    """Admit taints to put on a node and to take off."""
+    node = find_registered_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     try:

@@ -1,4 +1,4 @@
-"""May a control plane become active under this epoch, and what does a cluster begin with that comes from a backup?"""
+"""Admission of a control plane that becomes active, and of a cluster that goes on from a backup."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,19 +7,20 @@ from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JOB_ID_MAX, Epoch, JobId
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import BeginEpoch
+from stoker.brain.state.commands import Answer, BeginEpoch
 from stoker.brain.state.events.leadership import ClusterCreated, ClusterRestored, EpochBegan, PolicySet
 from stoker.brain.state.events.tenant import PoolsSet
 from stoker.brain.state.events.union import Event
 
 EPOCHS_SKIPPED: Final = 1_000
-"""Agents obey no epoch below the newest that they have seen, and since a backup there may have been some: a thousand
-starts are years of them. One more for each second since the backup: see `restore`."""
+"""Epochs left out after a restore, and one more for each second since the backup: agents obey no epoch below the newest
+that they have seen, and there may have been some since. A thousand starts are years of them."""
 IDS_SKIPPED: Final = 1_000_000
-"""As many jobs may wait at once. One more for each millisecond since the backup."""
+"""Job ids left out after a restore, and one more for each millisecond since the backup: as many as may wait at once."""
 
 
-def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> tuple[Event, ...] | Refusal:
+def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> Answer:
+    """Admit a control plane as the active one under a new epoch; `ids` gives the id of a new cluster."""
     if command.epoch <= state.epoch:
         return refuse(
             "stale_epoch",
@@ -43,11 +44,12 @@ def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> t
     return tuple(events)
 
 
-def restore(state: ClusterState, now: Instant) -> tuple[Event, ...] | Refusal:
-    """Nothing that was given away after the backup may be given away again: neither an epoch nor a job's id.
+def restore(state: ClusterState, now: Instant) -> Answer:
+    """Admit a cluster from a backup, with an epoch and job ids that were never given away after the backup.
 
-    One backup may be restored again after a cluster that came of it has worked and was lost. That one began earlier, so
-    with as much more as could be given away meanwhile (an id a millisecond, an epoch a second) we begin behind it.
+    One backup may be restored again after a cluster restored from it has worked and was lost. That cluster began
+    earlier, so the new one begins behind it by as much as could be given away meanwhile: an id a millisecond, an epoch
+    a second.
     """
     old_ms = now - state.last_at
     skipped = _skip_ids(state, IDS_SKIPPED + old_ms)

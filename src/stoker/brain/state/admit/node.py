@@ -1,4 +1,4 @@
-"""May this node join, drain or leave, and what does its inventory change?"""
+"""Admission of nodes that join, drain, resume and leave, and of the tasks that they say they run."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,17 +10,10 @@ from stoker.brain.domain.job import EndCause, Job, Task, TaskEnd
 from stoker.brain.domain.label import check_label, parse_taint
 from stoker.brain.domain.node import Inventory, Node, OrphanTask
 from stoker.brain.domain.report import TaskPhase, TaskStatus
-from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import (
-    CompareInventory,
-    DrainNode,
-    ForgetNode,
-    Register,
-    ResumeNode,
-)
+from stoker.brain.state.commands import Answer, CompareInventory, DrainNode, ForgetNode, Register, ResumeNode
 from stoker.brain.state.events.job import TaskStarted
 from stoker.brain.state.events.node import (
     NodeDrained,
@@ -34,28 +27,16 @@ from stoker.brain.state.events.node import (
 )
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases
-
-Answer = tuple[Event, ...] | Refusal
+from stoker.brain.state.validation.lookups import find_node, find_registered_node
 
 NODES_MAX: Final = 10_000
-"""Another makes the one that was forgotten first be dropped; without forgotten ones it is refused."""
+"""One more makes the node that was forgotten first be dropped; without forgotten ones it is refused."""
 GPUS_PER_NODE_MAX: Final = 1_024
 _RUNS: Final = (TaskPhase.RUNNING, TaskPhase.ENDING)
 
 
-def find_node(state: ClusterState, name: NodeName) -> Node | Refusal:
-    node = state.nodes.get(name)
-    if node is not None:
-        return node
-    return refuse(
-        "node_unknown",
-        f"there is no node {name[:80]!r}",
-        did_you_mean(name, sorted(state.nodes), "no node has registered yet: start `stoker agent -c FILE` on one"),
-        node=name[:80],
-    )
-
-
 def register(state: ClusterState, command: Register) -> Answer:
+    """Admit a node that joins or whose inventory has changed."""
     name, inventory = command.registration.node, command.registration.inventory
     fault = _inventory_fault(state, name, inventory)
     if fault:
@@ -63,10 +44,10 @@ def register(state: ClusterState, command: Register) -> Answer:
     old = state.nodes.get(name)
     if old is not None and not old.forgotten and old.inventory == inventory:
         return ()
-    return (*_make_room(state, name), NodeRegistered(node=name, inventory=inventory))
+    return (*_dropped(state, name), NodeRegistered(node=name, inventory=inventory))
 
 
-def _make_room(state: ClusterState, name: NodeName) -> tuple[NodeDropped, ...]:
+def _dropped(state: ClusterState, name: NodeName) -> tuple[NodeDropped, ...]:
     if name in state.nodes or len(state.nodes) < NODES_MAX:
         return ()
     forgotten = (node for node in state.nodes.values() if node.forgotten)
@@ -101,8 +82,8 @@ def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) 
 
 
 def _carried_fault(old: Node | None, name: NodeName, inventory: Inventory, most: int) -> Refusal | None:
-    """What selectors couldn't ask for is refused where it comes from, or it would be looked for in vain. What an older
-    version took is taken again: an upgrade must not cost a node."""
+    # Labels and taints that no selector could ask for are refused where they come from. Those that an older version
+    # took are taken again: an upgrade must not cost a node.
     carried = (inventory.labels, inventory.taints)
     if old is not None and (old.inventory.labels, old.inventory.taints) == carried:
         return None
@@ -127,12 +108,12 @@ def _bad_inventory(name: NodeName, what: str, hint: str) -> Refusal:
 
 
 def _name_taken(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
-    """Two machines under one name would each be told that the other's work is gone."""
+    # Two machines under one name would each be told that the other's work is gone.
     old = state.nodes.get(name)
     if old is None or old.forgotten or not old.inventory.agent_uid or old.inventory.agent_uid == inventory.agent_uid:
         return None
     # What was settled without proof is no work that another machine could be told to end.
-    if name not in state.indexes.held and all(stray.unproved for stray in old.strays):
+    if name not in state.indexes.held and all(orphan.unproved for orphan in old.strays):
         return None
     return refuse(
         "node_name_taken",
@@ -143,7 +124,7 @@ def _name_taken(state: ClusterState, name: NodeName, inventory: Inventory) -> Re
 
 
 def _renamed(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
-    """Under a new name what a machine runs would be strays and killed. A copied data folder has another boot id."""
+    # Under a new name the tasks of a machine would be orphans and killed. A copied data folder has another boot id.
     me = (inventory.agent_uid, inventory.boot_id)
     for old in state.indexes.held if inventory.agent_uid else ():
         known = state.nodes[old].inventory
@@ -159,16 +140,16 @@ def _renamed(state: ClusterState, name: NodeName, inventory: Inventory) -> Refus
 
 
 def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Answer:
-    """Hold what the node runs against the ledger.
+    """Admit what follows from the tasks that a node says it runs.
 
     Rules: C1  a task that runs there and is live here has started
            C2  a task that had started and isn't there is gone: it ends
            C3  a task that never was seen to start and isn't there is left alone: its start is sent again
-           C4  a task that runs there and isn't live here is a stray, told to stop, and its GPUs are not offered
+           C4  a task that runs there and isn't live here is an orphan, told to stop, and its GPUs are not offered
            C5  GPUs that were in quarantine are offered again unless one of those tasks does run there
-           C6  from then on it gets new work: it is reachable, and has returned
+           C6  from then on the node gets new work: it is reachable, and has returned
     """
-    node = known_node(state, command.node)
+    node = find_registered_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     there = {status.key: status for status in command.inventory.tasks}
@@ -176,7 +157,7 @@ def compare(state: ClusterState, command: CompareInventory, now: Instant) -> Ans
     for job_id in tuple(state.indexes.on_node.get(node.name, ())):
         events.extend(_compare_job(state, state.jobs[job_id], node.name, there, now))
     strays = tuple(_orphans(state, node.name, there.values()))
-    events.extend(broken_leases(state, node, (TaskKey(*stray.key) for stray in strays)))
+    events.extend(broken_leases(state, node, (TaskKey(*orphan.key) for orphan in strays)))
     if strays != node.strays:
         events.append(OrphanTasksFound(node=node.name, strays=strays))
     if not node.reachable:
@@ -217,30 +198,23 @@ def _is_live(state: ClusterState, key: TaskKey, node: NodeName) -> bool:
 
 
 def drain(state: ClusterState, command: DrainNode) -> Answer:
-    node = known_node(state, command.node)
+    """Admit that a node gets no new work."""
+    node = find_registered_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     return () if node.drain == command.reason else (NodeDrained(node=node.name, reason=command.reason),)
 
 
 def resume(state: ClusterState, command: ResumeNode) -> Answer:
-    node = known_node(state, command.node)
+    """Admit the end of a node's drain."""
+    node = find_registered_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     return () if node.drain is None else (NodeResumed(node=node.name),)
 
 
-def known_node(state: ClusterState, name: NodeName) -> Node | Refusal:
-    node = find_node(state, name)
-    if isinstance(node, Refusal) or not node.forgotten:
-        return node
-    return refuse(
-        "node_forgotten", f"node {name} was forgotten", "start its agent again, and it registers by itself", node=name
-    )
-
-
 def forget(state: ClusterState, command: ForgetNode, now: Instant) -> Answer:
-    """Without `force` only a node that is silent and holds nothing; with it, what it holds is settled without proof."""
+    """Admit the end of a silent node that holds nothing; with `force` of any, its tasks settled without proof."""
     node = find_node(state, command.node)
     if isinstance(node, Refusal):
         return node

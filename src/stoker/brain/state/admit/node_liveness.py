@@ -1,9 +1,9 @@
-"""What follows when a node isn't heard of, and when it is heard again?
+"""Admission of reports that a node is silent or responds, and loss of attempts whose leases have run out.
 
 Rules: N1  silence alone takes a node out of service, and nothing else; it counts from when the node was last heard of
-       N2  what has outlived its lease is settled without proof, and requeued, retried or ended as any other loss; what
-           has none waits for the node
-       N3  GPUs of what was settled so are in quarantine from the same moment on
+       N2  an attempt that has outlived its lease is settled without proof, and requeued, retried or ended as any other
+           loss; an attempt without a lease waits for the node
+       N3  GPUs of an attempt that was settled so are in quarantine from the same moment on
        N4  a node that is reachable has lost nothing
 """
 
@@ -14,18 +14,17 @@ from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.job import Attempt, EndCause, TaskEnd
 from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.units import Instant, human_duration
-from stoker.brain.state.admit.node import find_node
 from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import LoseSilent, NodeResponded, NodeSilent
+from stoker.brain.state.commands import Answer, LoseSilent, NodeResponded, NodeSilent
 from stoker.brain.state.events.node import NodeLost, NodeReachable, NodeUnreachable, OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import overdue
-
-Answer = tuple[Event, ...] | Refusal
+from stoker.brain.state.validation.lookups import find_node
 
 
 def node_silent(state: ClusterState, command: NodeSilent, now: Instant) -> Answer:
+    """Admit that a node is unreachable (N1)."""
     node = find_node(state, command.node)
     if isinstance(node, Refusal):
         return node
@@ -35,6 +34,7 @@ def node_silent(state: ClusterState, command: NodeSilent, now: Instant) -> Answe
 
 
 def node_responded(state: ClusterState, command: NodeResponded) -> Answer:
+    """Admit that a node is reachable again."""
     node = find_node(state, command.node)
     if isinstance(node, Refusal):
         return node
@@ -42,13 +42,14 @@ def node_responded(state: ClusterState, command: NodeResponded) -> Answer:
 
 
 def lose_silent(state: ClusterState, command: LoseSilent, now: Instant) -> Answer:
+    """Admit the loss of the attempts on a silent node whose leases have run out (N2)."""
     node = find_node(state, command.node)
     if isinstance(node, Refusal):
         return node
     over = {} if node.reachable else overdue(state, node.name, command.silent_ms)
     if not over:
         return ()
-    # The strays first: not for the length of one event may a GPU seem free on which something may run.
+    # The orphan tasks first: not for the length of one event may a GPU seem free on which something may run.
     strays = (*node.strays, *_unproved(state, over, now))
     events: list[Event] = [
         NodeLost(node=node.name, silent_ms=command.silent_ms),

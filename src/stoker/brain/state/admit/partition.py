@@ -1,41 +1,26 @@
-"""May this partition be made, changed or deleted?
+"""Admission of commands that make, change and delete partitions.
 
 Rules: Q1  a name is that of a label's value, and not empty
        Q2  the default time lies within the longest, and that within the policy's
        Q3  a change holds for jobs that are submitted from then on; where those that wait may run changes at once
-       Q4  one that a job names can't be deleted before that job has ended
+       Q4  a partition that a job names can't be deleted before that job has ended
 """
 
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JobId, PartitionName
-from stoker.brain.domain.label import value_fault
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.units import human_duration
-from stoker.brain.state.admit.text import comment_fault
-from stoker.brain.state.admit.where import excluded_fault, terms_fault
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import DeletePartition, PutPartition
+from stoker.brain.state.commands import Answer, DeletePartition, PutPartition
 from stoker.brain.state.events.partition import PartitionDefined, PartitionDeleted
-from stoker.brain.state.events.union import Event
-
-Answer = tuple[Event, ...] | Refusal
-
-
-def find_partition(state: ClusterState, name: PartitionName) -> Partition | Refusal:
-    partition = state.partitions.get(name)
-    if partition is not None:
-        return partition
-    return refuse(
-        "partition_unknown",
-        f"there is no partition {name[:80]!r}",
-        did_you_mean(name, sorted(state.partitions), "`stoker partition create NAME` makes one"),
-        partition=name[:80],
-    )
+from stoker.brain.state.validation.fields import comment_fault, name_fault
+from stoker.brain.state.validation.lookups import find_partition
+from stoker.brain.state.validation.where import excluded_fault, terms_fault
 
 
 def put(state: ClusterState, command: PutPartition) -> Answer:
+    """Admit a new partition, or new values of one that exists."""
     partition = command.partition
     old = state.partitions.get(partition.name)
     if old is not None and command.create:
@@ -46,7 +31,7 @@ def put(state: ClusterState, command: PutPartition) -> Answer:
             partition=partition.name,
         )
     fault = (
-        _name_fault(partition.name)
+        name_fault("bad_partition_name", "partition", partition.name, "`a100` or `long-runs`")
         or _time_fault(partition, state.policy)
         or comment_fault(partition.comment, state.policy.text_bytes_max)
         or terms_fault(partition.where, state.policy)
@@ -56,20 +41,6 @@ def put(state: ClusterState, command: PutPartition) -> Answer:
     if fault:
         return fault
     return () if old == partition else (PartitionDefined(partition=partition),)
-
-
-def _name_fault(name: PartitionName) -> Refusal | None:
-    fault = value_fault(name) if name else (0, "it is empty")
-    if fault is None:
-        return None
-    at, why = fault
-    return refuse(
-        "bad_partition_name",
-        f"{name[:80]!r} can't be the name of a partition, at column {at + 1}: {why.replace('a value', 'a name')}",
-        "write a word such as `a100` or `long-runs`",
-        got=name[:80],
-        column=at + 1,
-    )
 
 
 def _time_fault(partition: Partition, policy: Policy) -> Refusal | None:
@@ -103,7 +74,7 @@ def _full(state: ClusterState) -> Refusal | None:
 
 
 def delete(state: ClusterState, command: DeletePartition) -> Answer:
-    """Its cost: a look at every job that is known."""
+    """Admit the end of a partition that no job names which hasn't ended. Costs a look at every job in the state."""
     partition = find_partition(state, command.name)
     if isinstance(partition, Refusal):
         return partition

@@ -1,4 +1,4 @@
-"""Is a proposed action still legal against the newest state?"""
+"""Admission of placements that a plan proposes, against the newest state."""
 
 from stoker.brain.domain.array import contains, index_of
 from stoker.brain.domain.errors import Refusal, refuse
@@ -15,7 +15,7 @@ from stoker.brain.state.cluster import ClusterState
 
 
 def admit_place(state: ClusterState, place: Place) -> Refusal | None:
-    """None when every rank of `place` can be had; else why not. Nothing is reserved by asking."""
+    """Return why `place` is stale, or None when each of its ranks still gets all that it asks for; reserves nothing."""
     job = _candidate(state, place)
     if job is None or job.state is not JobState.PENDING or job.not_before != NEVER or job.blocked:
         return _stale(place, f"job {place.job} no longer waits")
@@ -42,12 +42,11 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
         if task.cpus > free.cpus or task.memory_mb > free.memory_mb:
             return _stale(place, f"node {task.node} has too few CPUs or too little memory left")
         left[task.node] = free.take(task)
-    wall = state.wall(job.spec.shape)
-    return None if wall is None else _stale(place, describe(wall))
+    limit = state.wall(job.spec.shape)
+    return None if limit is None else _stale(place, describe(limit))
 
 
 def _candidate(state: ClusterState, place: Place) -> Job | None:
-    """The record, or the lazy member as its array has it."""
     if not place.array:
         job = state.jobs.get(place.job)
         return None if job is None or job.members is not None else job

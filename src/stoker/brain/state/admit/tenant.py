@@ -1,56 +1,36 @@
-"""May this tenant be made, changed or deleted, and the class pools be shared so?
+"""Admission of commands that make, change and delete tenants, and that set the shares of the class pools.
 
 Rules: T1  a name is that of a label's value, and not empty; `default` always exists
        T2  the guarantees of the tenants beneath one add up to at most its own; at the top nothing is above
        T3  a guarantee is no higher than the limit of the same tenant
        T4  a tenant's place in the tree never changes
-       T5  one that a job which hasn't ended, a token or another tenant names can't be deleted
+       T5  a tenant that a job which hasn't ended, a token or another tenant names can't be deleted
        T6  shares are from 0 to 1, and add up to at most 1
        T7  a limit below what is in use is taken: what runs goes on, and nothing new starts. Only where the class pools
-           are walls a share below what is in use is refused, unless it is forced
+           are strict a share below what is in use is refused, unless it is forced
 """
 
 from collections.abc import Iterable
 
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
-from stoker.brain.domain.label import value_fault
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools, share_text
-from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.tenant import Tenant, path_of
 from stoker.brain.domain.units import Instant
-from stoker.brain.state.admit.text import text_fault
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
+from stoker.brain.state.commands import Answer, DeleteTenant, PutTenant, SetPools
 from stoker.brain.state.events.access import TokenRevoked
 from stoker.brain.state.events.tenant import PoolsSet, TenantDefined, TenantDeleted
-from stoker.brain.state.events.union import Event
-
-Answer = tuple[Event, ...] | Refusal
+from stoker.brain.state.validation.fields import name_fault, refuse_out_of_range, text_fault
+from stoker.brain.state.validation.lookups import find_tenant, tenant_fault
 
 LIMIT_MAX = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
 
 
-def find_tenant(state: ClusterState, name: TenantName) -> Tenant | Refusal:
-    tenant = state.tenants.get(name)
-    if tenant is not None:
-        return tenant
-    return refuse(
-        "unknown_tenant",
-        f"there is no tenant {name[:80]!r}",
-        did_you_mean(name, sorted(state.tenants), "`stoker tenant list` shows those there are"),
-        tenant=name[:80],
-    )
-
-
-def tenant_gone(state: ClusterState, name: TenantName) -> Refusal | None:
-    found = find_tenant(state, name)
-    return found if isinstance(found, Refusal) else None
-
-
 def put(state: ClusterState, command: PutTenant) -> Answer:
+    """Admit a new tenant, or new values of one that exists."""
     tenant = command.tenant
     old = state.tenants.get(tenant.name)
     fault = (
@@ -58,7 +38,7 @@ def put(state: ClusterState, command: PutTenant) -> Answer:
         if old is not None
         else _new_fault(state, tenant)
         if command.create
-        else tenant_gone(state, tenant.name)
+        else tenant_fault(state, tenant.name)
     )
     fault = (
         fault
@@ -79,18 +59,11 @@ def _exists(name: TenantName) -> Refusal:
 
 
 def _new_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
-    bad = value_fault(tenant.name) if tenant.name else (0, "it is empty")
-    if bad:
-        return refuse(
-            "bad_tenant_name",
-            f"{tenant.name[:80]!r} can't be the name of a tenant, at column {bad[0] + 1}: "
-            f"{bad[1].replace('a value', 'a name')}",
-            "write a word such as `ml-team`",
-            got=tenant.name[:80],
-            column=bad[0] + 1,
-        )
+    bad_name = name_fault("bad_tenant_name", "tenant", tenant.name, "`ml-team`")
+    if bad_name:
+        return bad_name
     if tenant.parent and tenant.parent not in state.tenants:
-        return tenant_gone(state, tenant.parent)
+        return tenant_fault(state, tenant.parent)
     most, deepest = state.policy.tenants_max, state.policy.tenant_depth_max
     if len(state.tenants) >= most:
         hint = "delete one that nobody uses: `stoker tenant list`"
@@ -104,7 +77,7 @@ def _new_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
 
 
 def _place_fault(old: Tenant | None, tenant: Tenant) -> Refusal | None:
-    """T4"""
+    # T4: a tenant's place in the tree never changes.
     if old is None or old.parent == tenant.parent:
         return None
     where = f"beneath {old.parent}" if old.parent else "at the top"
@@ -130,20 +103,13 @@ def _number_fault(tenant: Tenant) -> Refusal | None:
         ("max_runtime_ms", limits.time_ms),
     ):
         if value is not None and not 0 <= value <= LIMIT_MAX:
-            return refuse(
-                "out_of_range",
-                f"{field} is {value}; it must be from 0 to {LIMIT_MAX}",
-                "give a number in that range, or leave the limit out: then there is none",
-                field=field,
-                value=value,
-                low=0,
-                high=LIMIT_MAX,
-            )
+            hint = "give a number in that range, or leave the limit out: then there is none"
+            return refuse_out_of_range(field, value, 0, LIMIT_MAX, hint)
     return None
 
 
 def _own_fault(tenant: Tenant) -> Refusal | None:
-    """T3"""
+    # T3: a guarantee is no higher than the limit of the same tenant.
     most, promised = tenant.quota.limits.gpus, tenant.quota.guaranteed
     if most is None or promised <= most:
         return None
@@ -158,7 +124,7 @@ def _own_fault(tenant: Tenant) -> Refusal | None:
 
 
 def _tree_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
-    """T2, both ways."""
+    # T2, with the siblings under its parent and with the tenants beneath it.
     parent = state.tenants.get(tenant.parent)
     if parent is not None:
         siblings = (each for each in _beneath(state, parent.name) if each.name != tenant.name)
@@ -204,7 +170,7 @@ def _text_fault(tenant: Tenant, policy: Policy) -> Refusal | None:
 
 
 def delete(state: ClusterState, command: DeleteTenant, now: Instant) -> Answer:
-    """Its cost: a look at every job that is known. Tokens that have expired go with it."""
+    """Admit the end of a tenant, with its expired tokens. Costs a look at every job in the state."""
     tenant = find_tenant(state, command.name)
     if isinstance(tenant, Refusal):
         return tenant
@@ -232,15 +198,16 @@ def _in_use(name: TenantName, what: str, hint: str) -> Refusal:
 
 
 def set_pools(state: ClusterState, command: SetPools) -> Answer:
+    """Admit new shares of the class pools."""
     pools = command.pools
-    fault = pools_fault(pools) or (None if command.force else _below_use(state, pools))
+    fault = _pools_fault(pools) or (None if command.force else _below_use(state, pools))
     if fault:
         return fault
     return () if pools == state.pools else (PoolsSet(pools=pools),)
 
 
-def pools_fault(pools: Pools) -> Refusal | None:
-    """T6"""
+def _pools_fault(pools: Pools) -> Refusal | None:
+    # T6: shares are from 0 to 1, and add up to at most 1.
     for field, share in (("online_percent", pools.online), ("batch_percent", pools.batch)):
         if not 0 <= share <= WHOLE:
             return refuse(
@@ -261,7 +228,7 @@ def pools_fault(pools: Pools) -> Refusal | None:
 
 
 def _below_use(state: ClusterState, pools: Pools) -> Refusal | None:
-    """T7"""
+    # T7: only strict shares below what is in use are refused.
     if not pools.strict:
         return None
     usage_ledger = state.indexes.usage_ledger

@@ -1,15 +1,15 @@
-"""Does the tenant of a job let it in?
+"""Checks of submitted jobs against the limits of their tenants.
 
 Rules: V1  the tenant exists
        V2  a job that names no priority gets the default of its tenant's tier; above the tier is refused
        V3  its time limit is within those of its tenant and of all above; the default is cut to them
        V4  where memory or GPU memory is limited, a job must say how much it needs
-       V5  what alone is more than a limit could never start, so it isn't let in; else it may wait
+       V5  what alone is more than a limit could never start, so it is refused; else it may wait
        V6  no more may wait than the bounds on pending jobs say: of the tenant, of those above it, of the policy
-       V7  whoever lets an ended job wait once more asks as for a new one; what lost its node or is to be tried again
-           comes back by itself, whatever the limits are by now
-Costs: each demand is held against the limits once until a tenant changes, since most jobs are of few kinds: asked anew
-       for each job, the tree took a third of what it costs to take a job in.
+       V7  an ended job that a person requeues is checked as a new one; a job that lost its node or is to be retried
+           waits again by itself, whatever the limits are by now
+Costs: each demand is compared with the limits once until a tenant changes, since most jobs are of few kinds: compared
+       anew for each job, the tree took a third of what it costs to submit one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,21 +21,21 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.domain.partition import time_default_ms
 from stoker.brain.domain.quota import needs
 from stoker.brain.domain.tenant import UNSTATED, Tenant
-from stoker.brain.domain.units import human_duration
-from stoker.brain.state.admit.tenant import tenant_gone
-from stoker.brain.state.admit.where import time_default
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.quota_limits import WHAT, own_limit_broken
+from stoker.brain.state.validation.fields import time_limit_fault
+from stoker.brain.state.validation.lookups import tenant_fault
 
 DEMANDS_MAX: Final = 4_096
-"""Of different tenants and demands whose answers are remembered; beyond it all are forgotten."""
+"""Pairs of tenant and demand whose answers are remembered; beyond it all are forgotten."""
 _SAY: Final = {"gpu_memory_mb": "--gpu-memory 16GiB", "memory_mb": "--memory 32GiB"}
 
 
 class TenantRules:
-    """For the jobs of one command."""
+    """Checks of the jobs of one command against the limits of their tenants."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -44,39 +44,41 @@ class TenantRules:
             self._demands.clear()
 
     def filled(self, spec: JobSpec) -> JobSpec:
-        """With the priority and the time limit of who names none (V2, V3)."""
+        """Return the job with the default priority and time limit of its tenant where it names none (V2, V3)."""
         if spec.priority != UNSTATED and spec.time_limit_ms:
             return spec
         standing = self._state.standing(spec.tenant)
-        time_ms = spec.time_limit_ms or min([time_default(self._state, spec), *(most for _, most in standing.times)])
+        default_ms = time_default_ms(self._state.partitions.get(spec.partition), self._state.policy)
+        time_ms = spec.time_limit_ms or min([default_ms, *(most for _, most in standing.times)])
         priority = standing.priority if spec.priority == UNSTATED else spec.priority
         return replace(spec, priority=priority, time_limit_ms=time_ms)
 
     def fault(self, spec: JobSpec) -> Refusal | None:
-        """V1 to V5."""
+        """Return the refusal of a job for its tenant, priority, time limit or demand (V1 to V5)."""
         standing = self._state.standing(spec.tenant)
         if not standing.path:
-            return tenant_gone(self._state, spec.tenant)
+            return tenant_fault(self._state, spec.tenant)
         cap = standing.priority_max
         if cap is not None and spec.priority > cap:
             return _above_tier(spec, cap)
         for tenant, longest in standing.times:
-            if spec.time_limit_ms > longest:
-                return _too_long(spec, tenant, longest)
+            too_long = time_limit_fault(spec.time_limit_ms, longest, f"of tenant {tenant}", tenant=tenant)
+            if too_long:
+                return too_long
         asked = spec.tenant, spec.demand
         if asked not in self._demands:
             self._demands[asked] = _demand_fault(standing.path, spec.demand)
         return self._demands[asked]
 
     def queue_full(self, specs: Sequence[JobSpec]) -> Refusal | None:
-        """V6"""
+        """Return the refusal of jobs of which more would wait than the bounds on pending jobs allow (V6)."""
         more: dict[TenantName, int] = {}
         for spec in specs:
             more[spec.tenant] = more.get(spec.tenant, 0) + (spec.array.count if spec.array else 1)
         return self._full(more)
 
     def fault_again(self, ended: Sequence[Job], more: int) -> Refusal | None:
-        """Of jobs of one tenant that are to wait once more (V7): `more` jobs and members in all."""
+        """Return the refusal of ended jobs of one tenant that would wait again, `more` jobs and members in all (V7)."""
         for job in ended:
             fault = self.fault(job.spec)
             if fault is not None:
@@ -107,18 +109,6 @@ def _above_tier(spec: JobSpec, cap: int) -> Refusal:
     )
 
 
-def _too_long(spec: JobSpec, tenant: TenantName, longest: int) -> Refusal:
-    return refuse(
-        "time_limit_too_long",
-        f"a time limit of {human_duration(spec.time_limit_ms)} was asked for; the longest of tenant {tenant} is "
-        f"{human_duration(longest)}",
-        f"ask for at most {human_duration(longest)}, or let the job resume from a checkpoint",
-        limit_ms=spec.time_limit_ms,
-        limit_max_ms=longest,
-        tenant=tenant,
-    )
-
-
 def _demand_fault(path: Sequence[Tenant], demand: Demand) -> Refusal | None:
     more = needs(demand)
     for tenant in path:
@@ -140,7 +130,7 @@ def _demand_fault(path: Sequence[Tenant], demand: Demand) -> Refusal | None:
 
 
 def _unsaid(tenant: Tenant, demand: Demand) -> Refusal | None:
-    """V4"""
+    # V4: where memory or GPU memory is limited, a job must say how much it needs.
     limits = tenant.quota.limits
     for field, what, limit, unsaid in (
         ("gpu_memory_mb", "GPU memory", limits.gpu_memory_mb, demand.gpu_count and not demand.gpu_memory_mb),

@@ -1,7 +1,7 @@
-"""May a job wait for what it says it waits for?
+"""Checks of the dependencies of submitted and requeued jobs.
 
 Rules: C1  jobs of one submit may wait for each other (`ok:#0`), but never in a circle, nor for themselves
-       C2  what never was can never be met: the job is accepted and ends at once, with a reason
+       C2  a dependency on a job that never was can never be met: the job is accepted and ends at once, with a reason
 """
 
 from collections.abc import Container, Sequence
@@ -14,16 +14,14 @@ from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
-from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.job import JobFinished
 
 _CIRCLE_SHOWN_MAX: Final = 8
 
 
 def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId]) -> list[JobSpec] | Refusal:
-    """The specs with every sibling named by its id, or why that can't be."""
+    """Return the specs of one submit with every sibling named by its id; `ids` has the id of each spec (C1)."""
     if not any(spec.after for spec in specs):
         return list(specs)
     place = {job: at for at, job in enumerate(ids)}
@@ -47,18 +45,21 @@ def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId])
     return resolved if circle is None else _circular(circle, ids)
 
 
-def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Container[JobId]) -> JobFinished | None:
-    """C2: the end of a job that waits for what doesn't exist, or didn't when it was submitted: an id that was given
-    away later may be that of a job which waits for this one."""
+def never_met(state: ClusterState, job: JobId, spec: JobSpec, siblings: Container[JobId]) -> Reason | None:
+    """Return the reason why a dependency on a job that doesn't exist, or didn't at submit, is never met (C2).
+
+    `siblings` are the ids of the same submit. An id that was given away later may be that of a job which waits for this
+    one.
+    """
     old = state.jobs.get(job)
     for each in spec.after:
-        if each.job in ids:
+        if each.job in siblings:
             continue
         known = state.jobs.get(each.job)
         why = ""
         if each.job >= state.next_job_id:
             why = f"there is no job {each.job}"
-        elif old and _is_of(each.job, old):
+        elif old and _is_own_id(each.job, old):
             why = f"{each.job} is an id of its own"
         elif old and known and known.id > job and known.submitted_at > old.submitted_at:
             why = f"there was no job {each.job} when it was submitted"
@@ -67,13 +68,12 @@ def never_was(state: ClusterState, job: JobId, spec: JobSpec, ids: Container[Job
             if array is None or known.array_of or not contains(array.indexes, each.index):
                 why = f"job {each.job} has no member {each.index}"
         if why:
-            reason = Reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, {"dependency": str(each), "why": why})
-            return JobFinished(job=job, state=JobState.FAILED, reason=reason)
+            return Reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, {"dependency": str(each), "why": why})
     return None
 
 
-def _is_of(other: JobId, job: Job) -> bool:
-    """Is this the id of the job, or of a member of the array that it is or is a member of?"""
+def _is_own_id(other: JobId, job: Job) -> bool:
+    # Also the id of its array, and of any member of that.
     array = job.array_of or job.id
     return array <= other < array + ids_taken(job.spec.array)
 
@@ -84,7 +84,7 @@ def _located(state: ClusterState, dependency: Dependency) -> Dependency:
 
 
 def _circle(edges: Sequence[Sequence[int]]) -> list[int] | None:
-    """Places of a circle, or None. Kahn's algorithm (1962); what it can't order has one."""
+    """Return the places of one circle of `edges`, or None. Kahn's algorithm (1962): what it can't order has one."""
     waiting = [len(each) for each in edges]
     needed_by: list[list[int]] = [[] for _ in edges]
     for at, each in enumerate(edges):

@@ -1,0 +1,214 @@
+"""Checks of a submitted job that need no other record of the state: well-formed texts and numbers within the policy.
+
+Each refusal names the value and the bound. All bounds come from the policy.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.output import pattern_fault
+from stoker.brain.domain.policy import LEASE_MS_MAX, Policy
+from stoker.brain.domain.units import Instant, human_duration, utc_text
+from stoker.brain.state.validation.fields import refuse_long_text, refuse_out_of_range, time_limit_fault
+
+
+def list_fault(specs: Sequence[JobSpec], policy: Policy) -> Refusal | None:
+    """Return the refusal of a list of jobs that as a whole is empty or more than one request may bring."""
+    if not specs:
+        return refuse("no_jobs", "the list of jobs is empty", "send at least one job")
+    if len(specs) > policy.jobs_per_submit_max:
+        return refuse(
+            "too_many_jobs",
+            f"{len(specs)} jobs in one request; at most {policy.jobs_per_submit_max} are taken",
+            "send them in several requests",
+            jobs=len(specs),
+            jobs_max=policy.jobs_per_submit_max,
+        )
+    for index, spec in enumerate(specs):
+        if spec.array is not None and spec.array.count > policy.array_members_max:
+            return in_list(_array_too_large(spec.array.count, policy.array_members_max), index, len(specs))
+    # Each condition is judged anew whenever the job that it speaks of changes. One job has a bound of its own.
+    conditions = sum(len(spec.after) for spec in specs)
+    if len(specs) == 1 or conditions <= policy.dependencies_per_submit_max:
+        return None
+    return refuse(
+        "too_many_dependencies",
+        f"the {len(specs)} jobs of the request wait for {conditions} others in all; at most"
+        f" {policy.dependencies_per_submit_max} such conditions are taken at once",
+        "send them in several requests, or let them wait for one job that waits for the others",
+        dependencies=conditions,
+        dependencies_max=policy.dependencies_per_submit_max,
+    )
+
+
+def _array_too_large(count: int, count_max: int) -> Refusal:
+    return refuse(
+        "array_too_large",
+        f"the array has {count} members; at most {count_max} are taken",
+        "submit it as several arrays, or let each member do more",
+        members=count,
+        members_max=count_max,
+    )
+
+
+def in_list(fault: Refusal, index: int, count: int) -> Refusal:
+    """Return the refusal of one job with its place in a list of `count` jobs; 0 is the first."""
+    if count == 1:
+        return fault
+    return replace(fault, message=f"jobs[{index}]: {fault.message}", facts={**fault.facts, "index": index})
+
+
+def spec_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
+    """Return the refusal of a job whose defaults have been filled in."""
+    return (
+        _text_fault(spec, policy)
+        or _demand_fault(spec.demand, policy)
+        or _limits_fault(spec, policy)
+        or _waiting_fault(spec, policy, now)
+    )
+
+
+def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
+    parts = (spec.command,) if isinstance(spec.command, str) else spec.command
+    # An image alone runs the command that its maker chose.
+    if not any(part.strip() for part in parts[:1]) and not (spec.image and not parts):
+        return refuse("empty_command", "the command is empty", "say what to run, such as `-- python train.py`")
+    # The command first: a name that nobody gave is made from it, and would be blamed for its letters.
+    for part in parts:
+        fault = _bad_text("command", part, policy.command_bytes_max)
+        if fault:
+            return fault
+    for field, text in (
+        *(("name", spec.name), ("workdir", spec.workdir), ("user", spec.user), ("image", spec.image)),
+        *(("comment", spec.comment), ("output", spec.output), ("error", spec.error)),
+    ):
+        fault = _bad_text(field, text, policy.text_bytes_max)
+        if fault:
+            return fault
+    if spec.workdir and not spec.workdir.startswith("/"):
+        return refuse(
+            "bad_workdir",
+            f"workdir {spec.workdir[:80]!r} is not an absolute path",
+            "begin it with a slash",
+            field="workdir",
+        )
+    return pattern_fault("output", spec.output) or pattern_fault("error", spec.error) or _env_fault(spec.env, policy)
+
+
+def _bad_text(field: str, text: str, bytes_max: int) -> Refusal | None:
+    if "\0" in text:
+        hint = "remove it; no program could receive it"
+        return refuse("bad_text", f"{field} contains a NUL character", hint, field=field)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return refuse("bad_text", f"{field} contains half a surrogate pair", "send valid Unicode", field=field)
+    if size <= bytes_max:
+        return None
+    return refuse_long_text(field, field, size, bytes_max, "put long text in a file that the job reads")
+
+
+def _env_fault(env: dict[str, str], policy: Policy) -> Refusal | None:
+    total = 0
+    for name, value in env.items():
+        fault = _bad_text("env", name, policy.env_bytes_max) or _bad_text(
+            f"env.{name[:40]}", value, policy.env_bytes_max
+        )
+        if fault:
+            return fault
+        if not name or "=" in name:
+            return refuse(
+                "bad_env",
+                f"{name[:80]!r} can't be the name of a variable",
+                "names aren't empty and have no `=`",
+                field="env",
+            )
+        total += len(name.encode()) + len(value.encode()) + 2
+    if total <= policy.env_bytes_max:
+        return None
+    hint = "put long values in a file that the job reads"
+    return refuse_long_text("env", "the environment", total, policy.env_bytes_max, hint)
+
+
+def _demand_fault(demand: Demand, policy: Policy) -> Refusal | None:
+    fault = _bad_text("gpu_model", demand.gpu_model, policy.text_bytes_max)
+    if fault:
+        return fault
+    for field, value, low, high in (
+        ("gpu_count", demand.gpu_count, 0, policy.gpus_per_task_max),
+        ("gpu_memory_mb", demand.gpu_memory_mb, 0, policy.memory_mb_max),
+        ("cpus", demand.cpus, 0, policy.cpus_per_task_max),
+        ("memory_mb", demand.memory_mb, 0, policy.memory_mb_max),
+        ("tasks", demand.tasks, 1, policy.tasks_max),
+        ("tasks_per_node", demand.tasks_per_node, 0, policy.tasks_max),
+    ):
+        if not low <= value <= high:
+            return refuse_out_of_range(field, value, low, high)
+    if (demand.gpu_model or demand.gpu_memory_mb) and not demand.gpu_count:
+        wish = "gpu_model" if demand.gpu_model else "gpu_memory_mb"
+        return refuse(
+            "gpu_wish_without_gpus",
+            f"{wish} is given, but no GPU is asked for",
+            "say how many GPUs each task needs (`--gpus 1`), or leave the wish out",
+            field=wish,
+        )
+    return None
+
+
+def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
+    for field, value, low, high in (
+        ("priority", spec.priority, -policy.priority_max, policy.priority_max),
+        ("retries", spec.retries_max, 0, policy.retries_max),
+    ):
+        if not low <= value <= high:
+            return refuse_out_of_range(field, value, low, high)
+    if spec.time_limit_ms < 0:
+        return refuse(
+            "bad_time",
+            f"a time limit of {spec.time_limit_ms} ms lies in the past",
+            "give a time above zero",
+            field="time",
+        )
+    too_long = time_limit_fault(spec.time_limit_ms, policy.time_limit_max_ms, "here")
+    return too_long or _lost_after_fault(spec.lost_after_ms, policy)
+
+
+def _lost_after_fault(asked_ms: int | None, policy: Policy) -> Refusal | None:
+    least, most = policy.attempt_lease_min_ms, LEASE_MS_MAX
+    if not asked_ms or least <= asked_ms <= most:
+        return None
+    usual = policy.attempt_lease_ms
+    what = human_duration(usual) if usual else "never: it waits for its node"
+    return refuse(
+        "bad_lost_after",
+        f"a job can't be given up after {human_duration(abs(asked_ms))}; it must be from {human_duration(least)} to "
+        f"{human_duration(most)}",
+        f"give a time in that range, or 0 for never; left out, it is what this cluster has set ({what})",
+        field="lost_after",
+        lost_after_ms=asked_ms,
+        low_ms=least,
+        high_ms=most,
+    )
+
+
+def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
+    if len(spec.after) > policy.dependencies_max:
+        return refuse(
+            "too_many_dependencies",
+            f"the job waits for {len(spec.after)} others; at most {policy.dependencies_max} are taken",
+            "let it wait for an array, or for one job that waits for the others",
+            dependencies=len(spec.after),
+            dependencies_max=policy.dependencies_max,
+        )
+    if spec.begin > now + policy.begin_ahead_max_ms:
+        return refuse(
+            "begin_too_late",
+            f"it would begin at {utc_text(spec.begin)}, {human_duration(spec.begin - now)} from now",
+            f"give a time within {human_duration(policy.begin_ahead_max_ms)}; is the clock of your machine right?",
+            begin_ms=spec.begin,
+        )
+    return None

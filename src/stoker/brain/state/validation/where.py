@@ -1,0 +1,190 @@
+"""Checks of the nodes that a job selects: selection, partition, executor and account, and whether the job ever fits.
+
+A selection is judged when it is submitted, against the nodes that ever registered. A label that changes later changes
+only where the job may run.
+
+Rules: E1  a partition that isn't there is refused, with the nearest name
+       E2  a time limit above the partition's longest is refused
+       E3  an excluded node that never registered is refused as mistyped, while any node is known
+       E4  selection and partition must both hold
+       E5  taints and drains come and go and aren't of the job's making: they make a job wait, and never refuse it
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from stoker.brain.domain.demand import Demand, Shape
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_ever
+from stoker.brain.domain.ids import NodeName, PartitionName
+from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.label import JOBS_AS, USERS, labels_of
+from stoker.brain.domain.node import ROOT, Inventory, Node
+from stoker.brain.domain.partition import selection
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.suggestion import did_you_mean
+from stoker.brain.domain.where import Operator, Requirement, Toleration, Where, both, where_text, why_not
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.validation.fields import account_fault, time_limit_fault
+from stoker.brain.state.validation.lookups import partition_fault
+
+_NOT_FOR_USERS: Final = Where(require=(Requirement(JOBS_AS, Operator.NOT_IN, (USERS,)),))
+_SHARE: Final = ", or let more of them share a node (`--tasks-per-node`)"
+
+
+def where_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
+    """Return the refusal of a job's partition, time limit or selection; its time limit must have been filled in."""
+    return (
+        partition_fault(state, spec.partition)
+        or _too_long(state, spec)
+        or terms_fault(spec.where, state.policy)
+        or excluded_fault(state, spec.where.exclude)
+    )
+
+
+def _too_long(state: ClusterState, spec: JobSpec) -> Refusal | None:
+    partition = state.partitions.get(spec.partition)
+    if partition is None or not partition.time_max_ms:
+        return None
+    scope, name = f"in partition {partition.name}", partition.name
+    return time_limit_fault(
+        spec.time_limit_ms, partition.time_max_ms, scope, "choose another partition", partition=name
+    )
+
+
+def terms_fault(where: Where, policy: Policy) -> Refusal | None:
+    """Return the refusal of a selection with more values, names and tolerations than the policy allows."""
+    if where.terms <= policy.selector_terms_max:
+        return None
+    return refuse(
+        "too_many_terms",
+        f"the selection has {where.terms} values, names and tolerations; at most {policy.selector_terms_max} are taken",
+        "put a label on the nodes that are meant (`stoker node label`), and select by that",
+        terms=where.terms,
+        terms_max=policy.selector_terms_max,
+    )
+
+
+def excluded_fault(state: ClusterState, names: Iterable[NodeName]) -> Refusal | None:
+    """Return the refusal of an excluded node that never registered, with the nearest name (E3)."""
+    for name in names if state.nodes else ():
+        if name not in state.nodes:
+            hint = did_you_mean(name, sorted(state.nodes), "")
+            return refuse("unknown_node", f"there never was a node {name[:80]!r} to exclude", hint, node=name[:80])
+    return None
+
+
+def executor_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
+    """Return the refusal of an account or a container image for which no node would start the job."""
+    return (
+        account_fault(spec.user) or _no_node_for_account(state, spec.user) or _no_container_runtime(state, spec.image)
+    )
+
+
+def _no_node_for_account(state: ClusterState, user: str) -> Refusal | None:
+    # An agent that isn't root runs every job as itself.
+    if not state.indexes.node_classes.strict.all:
+        return None
+    if not user:
+        return refuse(
+            "user_required",
+            "the job names no Unix user, and agents here run as root: they start no job without one",
+            "submit with a token that names one: `stoker token create --role user --tenant T --user U`",
+        )
+    if user != ROOT:
+        return None
+    return refuse(
+        "root_refused",
+        "the job would run as root, which no node allows",
+        "submit with a token of another user (`stoker token create --user U`), or set `executor.allow_root: true` on a "
+        "node",
+    )
+
+
+def _no_container_runtime(state: ClusterState, image: str) -> Refusal | None:
+    if not image or any("container" in node.inventory.executors for node in state.nodes.values()):
+        return None
+    return refuse(
+        "no_container_runtime",
+        f"the job names the image {image[:80]!r}, but no node of this cluster can run containers",
+        "leave `image` out and give a command that the nodes have",
+        image=image[:80],
+    )
+
+
+def kept_off_strict_nodes(spec: JobSpec) -> JobSpec:
+    """Return the job, with a selection that avoids the nodes which start no job without a user, or as root, if it is
+    such a job."""
+    return replace(spec, where=both(spec.where, _NOT_FOR_USERS)) if spec.user in ("", ROOT) else spec
+
+
+def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
+    """Return the refusal of a job that the nodes it selects could not run even if they were empty."""
+    if not state.nodes:
+        return None
+    demand, fitting, nodes = shape.demand, 0, list[Node]()
+    for node in selected_nodes(state, shape.where, shape.partition):
+        nodes.append(node)
+        fitting += tasks_ever(node.inventory, demand)
+        if fitting >= demand.tasks:
+            return None
+    if not nodes:
+        return none_selected(state, shape.where, shape.partition)
+    which = "" if len(nodes) == len(state.nodes) else " that it selects"
+    if fitting:
+        return refuse(
+            "demand_unsatisfiable",
+            f"the gang needs {demand.tasks} tasks of {task_demand_text(demand)}; all nodes{which} hold {fitting} of "
+            "them together",
+            f"ask for at most {fitting} tasks" + (_SHARE if demand.tasks_per_node else ""),
+            tasks=demand.tasks,
+            tasks_max=fitting,
+        )
+    return _too_large([node.inventory for node in nodes], demand, which)
+
+
+def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) -> Iterator[Node]:
+    """Yield the nodes that ever registered on which a job may ever run, whatever their taints now (E5)."""
+    wanted = replace(selection(state.partitions, where, partition), tolerate=(Toleration(),))
+    for node_class in state.indexes.node_classes.admitted(wanted).alike:
+        for name in node_class.names:
+            yield state.nodes[name]
+
+
+def none_selected(state: ClusterState, where: Where, partition: PartitionName) -> Refusal:
+    """Return the refusal of a selection that no node which ever registered answers to."""
+    wanted = selection(state.partitions, where, partition)
+    first = state.nodes[min(state.nodes)]
+    why, asked = why_not(wanted, first.name, labels_of(first), ()), where_text(wanted)
+    within = f" in partition {partition}" if partition else ""
+    return refuse(
+        "demand_unsatisfiable",
+        f"none of the {len(state.nodes)} node(s) is one that the job selects{within}: it selects {asked[:200]}",
+        f"node {first.name}, for one: {why}; `stoker node list -o wide` shows the labels of all",
+        nodes=len(state.nodes),
+        selected=asked[:200],
+    )
+
+
+def _too_large(inventories: Sequence[Inventory], demand: Demand, which: str) -> Refusal:
+    largest = max(inventories, key=lambda inv: (len(inv.gpus), inv.cpus, inv.memory_mb))
+    suitable = max(len(suitable_gpus(inv.gpus, demand)) for inv in inventories)
+    models = sorted({gpu.model for inv in inventories for gpu in inv.gpus})
+    hint = "ask for less per task"
+    if demand.gpu_count and not suitable:
+        hint = f"the GPUs here are: {', '.join(models[:8]) or 'none'}"
+    elif suitable and demand.gpu_count > suitable:
+        hint = f"spread it over several tasks: `--tasks N --gpus {suitable}` at most per task"
+    return refuse(
+        "demand_unsatisfiable",
+        f"no node{which} could ever run one task of {task_demand_text(demand)}; the largest has {len(largest.gpus)} "
+        f"GPU(s), {largest.cpus} CPU(s) and {largest.memory_mb} MiB memory, and at most {suitable} GPU(s) suit on one "
+        "node",
+        hint,
+        gpus=len(largest.gpus),
+        suitable_gpus=suitable,
+        cpus=largest.cpus,
+        memory_mb=largest.memory_mb,
+    )
