@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import FastAPI
 from grpc import aio
+from starlette.types import ASGIApp
 
 from stoker.api.http.app import create_app
 from stoker.brain.domain.access import Role
@@ -29,7 +29,7 @@ class JobApis:
     """Tokens: an admin's, a user's and a viewer's of tenant `mine`, a user's of tenant `theirs`, an agent's."""
 
     stage: RpcStage
-    app: FastAPI
+    app: ASGIApp
     stub: JobServiceStub
     admin: str
     user: str

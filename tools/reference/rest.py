@@ -14,7 +14,8 @@ from typing import Any, Final, cast
 import msgspec
 
 import stoker.wire.rest as shapes
-from stoker.api.http.app import create_app
+from stoker.api.http.app import operations
+from stoker.api.http.routing import document_of
 from stoker.control.control_plane import ControlPlane
 from tools.reference.markdown import code, page, table
 from tools.reference.settings import written
@@ -54,7 +55,7 @@ class _Unasked:
 
 @cache
 def _document() -> Document:
-    return create_app(cast(ControlPlane, _Unasked())).openapi()
+    return document_of(operations(cast(ControlPlane, _Unasked())), open_to_owner=True)
 
 
 def _schemas() -> Document:

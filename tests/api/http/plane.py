@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
@@ -48,7 +48,7 @@ class Plane:
     def __init__(self, control: LiveControlPlane, log: io.BytesIO | None = None) -> None:
         self.control = control
         self._log = log or io.BytesIO()
-        self.app: FastAPI = create_app(control)
+        self.app: ASGIApp = create_app(control)
 
     async def ask(self, method: str, target: str, body: object = None, headers: dict[str, str] | None = None) -> Reply:
         """One request. `body` is sent as it is when it is bytes, else as JSON."""
@@ -57,6 +57,10 @@ class Plane:
 
     async def get(self, target: str) -> Reply:
         return await self.ask("GET", target)
+
+    async def document(self) -> Any:  # noqa: ANN401  # as `Reply.json`
+        """The OpenAPI document, as it is served."""
+        return (await self.get("/openapi.json")).json
 
     def log_text(self) -> str:
         """All that it has logged."""
@@ -157,7 +161,7 @@ async def plane_in(
         await log.close()
 
 
-async def asgi_ask(app: FastAPI, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
+async def asgi_ask(app: ASGIApp, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
     """What a server would hand to the application, and what it would get back."""
     sent: list[dict[str, Any]] = []
     gone = asyncio.Event()

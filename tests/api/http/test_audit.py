@@ -190,7 +190,7 @@ async def test_a_history_that_cannot_be_read_is_told_as_that(people: People, mon
 
 async def test_every_route_that_changes_something_has_an_action_of_the_trail(plane: Plane) -> None:
     """But for a promotion by force: what that leads to, an epoch and ids left out, is told under its principal."""
-    operated = operations(plane.app.openapi())
+    operated = operations(await plane.document())
     changes = [(method, path) for method, path in operated if method != "GET" and not path.endswith("/promote")]
     actions = {f"{method} {path}": audit_action_of(method, path).action for method, path in changes}
     assert len(changes) > 15

@@ -1,8 +1,15 @@
-"""Which routes does the control plane serve, behind which layers?"""
+"""The REST application: every route of a control plane, behind the checks of who may ask."""
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
-from fastapi import FastAPI
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from stoker.api.http import (
     audit,
@@ -28,11 +35,10 @@ from stoker.api.http import (
 )
 from stoker.api.http import control as control_routes
 from stoker.api.http.guard import AccessMiddleware
-from stoker.api.http.openapi import document_of
-from stoker.api.http.problems import add_problems
-from stoker.api.http.responses import BodyBudget
+from stoker.api.http.problems import problem_handlers
+from stoker.api.http.responses import BodyBudget, raw_json
+from stoker.api.http.routing import Operation, document_of
 from stoker.control.control_plane import ControlPlane
-from stoker.wire.versions import PRODUCT
 
 _NOUNS: Final = (
     jobs,
@@ -57,21 +63,32 @@ _NOUNS: Final = (
     health,
     errors,
 )
-_ABOUT: Final = (
-    "Jobs, nodes and GPUs of one cluster. Ids are text. Errors are problems (RFC 9457) with `code`, `message`, `hint` "
-    "and `facts`."
-)
 
 
-def create_app(control: ControlPlane) -> FastAPI:
-    """The REST application over one control plane. It starts nothing and owns nothing."""
-    # The documentation pages of the framework load scripts from elsewhere, which a cluster may not reach.
-    app = FastAPI(title="Stoker", version=PRODUCT, description=_ABOUT, docs_url=None, redoc_url=None)
+def operations(control: ControlPlane) -> list[Operation]:
+    """Return every operation of REST, in the order of the document."""
+    return [operation for noun in _NOUNS for operation in noun.routes(control)]
+
+
+def create_app(control: ControlPlane) -> Starlette:
+    """Return the REST application over one control plane. It starts nothing and owns nothing."""
+    served = operations(control)
+    routes = [Route(each.path, each.handler, methods=[each.method]) for each in served]
+    app = Starlette(
+        routes=[_document_route(served, open_to_owner=control.access.open_to_owner), *routes],
+        exception_handlers=problem_handlers(control),
+        middleware=[Middleware(AccessMiddleware, control=control)],
+    )
     app.state.bodies = BodyBudget()
-    for noun in _NOUNS:
-        # Extended rather than included: an included router is looked up anew in each request.
-        app.router.routes.extend(noun.routes(control).routes)
-    app.openapi = document_of(app, open_to_owner=control.access.open_to_owner)  # type: ignore[method-assign]  # FastAPI's own way to replace the document
-    add_problems(app, control)
-    app.add_middleware(AccessMiddleware, control=control)
     return app
+
+
+def _document_route(served: Sequence[Operation], *, open_to_owner: bool) -> Route:
+    @cache
+    def content() -> bytes:
+        return msgspec.json.encode(document_of(served, open_to_owner=open_to_owner))
+
+    async def document(request: Request) -> Response:
+        return raw_json(content())
+
+    return Route("/openapi.json", document)

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.audit_actions import READ
-from stoker.api.http.contract import json_content, route
 from stoker.api.http.responses import caller_of, json_response, query_of
+from stoker.api.http.routing import Routes, json_content, route
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.audit import OK, REFUSED, UNCHANGED, AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError, refuse
@@ -36,10 +35,10 @@ _OUTCOMES: Final = (OK, UNCHANGED, REFUSED)
 _ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED, BACKUP, RESTORE)
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["audit"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("audit", API_PREFIX)
 
-    @router.get("/audit", **route(json_content(AuditListView), query=AuditListQuery, refusals=_REFUSALS))
+    @router.get("/audit", route(json_content(AuditListView), query=AuditListQuery, refusals=_REFUSALS))
     async def audit(request: Request) -> Response:
         """List what people told the cluster, newest first, and what came of it."""
         require_admin(caller_of(request))

@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stoker.api.http.connections import break_off
-from stoker.api.http.contract import Content, route
 from stoker.api.http.guard import is_head
 from stoker.api.http.responses import caller_of, query_of
+from stoker.api.http.routing import Content, Routes, route
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.ids import Position
 from stoker.control.backup import Backup, Backups
@@ -31,11 +30,11 @@ _REFUSALS: Final = ("backup_running", "history_unavailable", "log_failed")
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Accel-Buffering": "no"}
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["backup"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("backup", API_PREFIX)
     backups = Backups(control)
 
-    @router.get("/backup", **route(_TAR, query=NoQuery, refusals=_REFUSALS))
+    @router.get("/backup", route(_TAR, query=NoQuery, refusals=_REFUSALS))
     async def backup(request: Request) -> Response:
         """Send all that the cluster is as a tar file: its state, the digests of its tokens, its history. One at a
         time."""

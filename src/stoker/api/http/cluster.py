@@ -1,11 +1,10 @@
 """REST for the whole cluster: the numbers on one page."""
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import json_content, route
 from stoker.api.http.responses import json_response, query_of
+from stoker.api.http.routing import Routes, json_content, route
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.cluster_counts import count_gpus, count_jobs, count_nodes, count_running, known_nodes
 from stoker.control.control_plane import ControlPlane
@@ -14,10 +13,10 @@ from stoker.wire.rest.query import NoQuery
 from stoker.wire.versions import API_PREFIX, PRODUCT
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["cluster"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("cluster", API_PREFIX)
 
-    @router.get("/cluster/status", **route(json_content(ClusterView), query=NoQuery))
+    @router.get("/cluster/status", route(json_content(ClusterView), query=NoQuery))
     async def cluster_status(request: Request) -> Response:
         """Show the cluster in numbers."""
         query_of(request, NoQuery)

@@ -6,11 +6,10 @@ It shows `wire.status` and nothing of the cluster, so everybody may read it.
 from html import escape
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import route
+from stoker.api.http.routing import Routes, route
 from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.problem import TYPES_PATH
 from stoker.wire.status import STATUSES, Status
@@ -24,11 +23,11 @@ _PAGE: Final = """<!DOCTYPE html>
 """
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(tags=["health"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("health")
     page = _PAGE.format(rows="\n".join(_row(code, status) for code, status in STATUSES.items()))
 
-    @router.get(TYPES_PATH, **route({"text/html": {"schema": {"type": "string"}}}))
+    @router.get(TYPES_PATH, route({"text/html": {"schema": {"type": "string"}}}))
     async def errors(request: Request) -> Response:
         """Show what each code of a refusal means, as a page for people."""
         return Response(page, media_type="text/html")

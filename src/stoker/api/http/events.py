@@ -15,13 +15,12 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import route
 from stoker.api.http.guard import is_head
 from stoker.api.http.responses import caller_of, query_of
+from stoker.api.http.routing import Routes, route
 from stoker.api.http.stream_limits import EndlessResponse, StreamLimit
 from stoker.brain.domain.errors import refuse
 from stoker.brain.domain.ids import Position
@@ -46,13 +45,13 @@ Watch = Callable[[], Coroutine[None, None, None]]
 _encode = msgspec.json.Encoder().encode
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["events"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("events", API_PREFIX)
     readers = StreamLimit(STREAMS_MAX, "follow the events", "close some, or read the lists instead")
 
     @router.get(
         "/events",
-        **route(
+        route(
             {MEDIA_TYPE: {"schema": {"type": "string"}}},
             query=EventQuery,
             refusals=("too_many_streams",),

@@ -1,11 +1,10 @@
 """REST for GPUs: what there is, and who has it."""
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import json_content, route
 from stoker.api.http.responses import caller_of, json_response, query_of
+from stoker.api.http.routing import Routes, json_content, route
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.node import Node, OrphanTask
 from stoker.brain.domain.units import Instant
@@ -19,10 +18,10 @@ from stoker.wire.rest.query import NoQuery
 from stoker.wire.versions import API_PREFIX
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["gpus"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("gpus", API_PREFIX)
 
-    @router.get("/gpus", **route(json_content(GpuListView), query=NoQuery))
+    @router.get("/gpus", route(json_content(GpuListView), query=NoQuery))
     async def list_gpus(request: Request) -> Response:
         """List the GPUs of every node that wasn't forgotten."""
         query_of(request, NoQuery)

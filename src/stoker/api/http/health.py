@@ -6,12 +6,11 @@
 import asyncio
 from typing import Final, Protocol, runtime_checkable
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import json_content, route
 from stoker.api.http.responses import json_response
+from stoker.api.http.routing import Routes, json_content, route
 from stoker.api.http.state_metrics import gauges
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.control_plane import ControlPlane
@@ -30,8 +29,8 @@ class Rendering(Protocol):
     def render(self) -> bytes: ...
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(tags=["health"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("health")
 
     async def health(request: Request) -> Response:
         """Say that the process serves."""
@@ -39,9 +38,9 @@ def routes(control: ControlPlane) -> APIRouter:
         return json_response(HealthView(version=PRODUCT, cluster_id=state.cluster_id, epoch=state.epoch))
 
     for path in ("/health", f"{API_PREFIX}/health"):
-        router.get(path, **route(json_content(HealthView)))(health)
+        router.get(path, route(json_content(HealthView)))(health)
 
-    @router.get("/ready", **route(json_content(ReadyView), refusals=("not_ready", "log_failed", "not_active")))
+    @router.get("/ready", route(json_content(ReadyView), refusals=("not_ready", "log_failed", "not_active")))
     async def ready(request: Request) -> Response:
         """Say whether jobs are accepted and started; 503 with the reason when not."""
         if control.committer.following is not None:
@@ -51,7 +50,7 @@ def routes(control: ControlPlane) -> APIRouter:
         age_s = round(control.loop.last_pass_age_s(), 3)
         return json_response(ReadyView(last_pass_age_s=age_s, position=control.committer.durable))
 
-    @router.get("/metrics", **route({"text/plain": {"schema": {"type": "string"}}}))
+    @router.get("/metrics", route({"text/plain": {"schema": {"type": "string"}}}))
     async def metrics(request: Request) -> Response:
         """Show the meters in Prometheus' text form."""
         telemetry = control.telemetry

@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.audit import newest_rows
-from stoker.api.http.contract import LOOKUP, json_content, route
 from stoker.api.http.responses import json_response, lookup_own_job_at, query_of
+from stoker.api.http.routing import LOOKUP, Routes, json_content, route
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.job import Job
@@ -22,12 +21,12 @@ ORDERS_MAX: Final = 2_000
 """Of more orders to one job the newest are shown: those to an array may be as many as it has members. About 25 ms."""
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("jobs", API_PREFIX)
 
     @router.get(
         "/jobs/{job_id}/events",
-        **route(json_content(JobEventsView), path="job_id", query=JobEventsQuery, refusals=(*LOOKUP, "not_allowed")),
+        route(json_content(JobEventsView), path="job_id", query=JobEventsQuery, refusals=(*LOOKUP, "not_allowed")),
     )
     async def job_events(request: Request) -> Response:
         """Tell what happened to a job, newest last, and who told it what."""

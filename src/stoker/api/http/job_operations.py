@@ -5,14 +5,13 @@ shown is how the order left them, taken at that very instant: a moment later som
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, JOB, Content, json_content, one_of, route
 from stoker.api.http.responses import body_of, caller_of, json_response, raw_json
+from stoker.api.http.routing import BODY, CHANGE, JOB, Content, Routes, json_content, one_of, route
 from stoker.api.http.row_cache import drawn
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, member_id, parse_job_ref
@@ -48,8 +47,8 @@ _REQUEUE: Final = (
 _CHANGES = (AttemptStopping, JobFinished, JobHeld, JobReleased, JobReturned, JobSignalled)
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("jobs", API_PREFIX)
     shapes = one_of(JobView, JobsToldView)
 
     async def answered(request: Request, order: Callable[[Principal, JobRef], JobCommand]) -> Response:
@@ -60,24 +59,24 @@ def routes(control: ControlPlane) -> APIRouter:
         content = b",".join(await drawn(control, told.seen, JobVisibility(control.committer.state, caller)))
         return raw_json(b'{"jobs":[%b],"total":%d,"changed":%d}' % (content, told.total, told.changed))
 
-    @router.delete("/jobs/{job_id}", **route(shapes, path="job_id", refusals=(*JOB, "job_ended", *CHANGE)))
+    @router.delete("/jobs/{job_id}", route(shapes, path="job_id", refusals=(*JOB, "job_ended", *CHANGE)))
     async def cancel(request: Request) -> Response:
         """Cancel a job, an array or members of one. A job is final once its processes are proved gone."""
         return await answered(request, lambda by, target: Cancel(by=by, target=target))
 
-    @router.post("/jobs/{job_id}/hold", **_operation_route(shapes, "job_ended", "job_live", "too_many_jobs"))
+    @router.post("/jobs/{job_id}/hold", _operation_route(shapes, "job_ended", "job_live", "too_many_jobs"))
     async def hold(request: Request) -> Response:
         """Keep what waits from starting, until it is released."""
         await _no_body(request)
         return await answered(request, lambda by, target: Hold(by=by, target=target))
 
-    @router.post("/jobs/{job_id}/release", **_operation_route(shapes, "not_held", "too_many_jobs"))
+    @router.post("/jobs/{job_id}/release", _operation_route(shapes, "not_held", "too_many_jobs"))
     async def release(request: Request) -> Response:
         """Let what is held wait for its turn again."""
         await _no_body(request)
         return await answered(request, lambda by, target: Release(by=by, target=target))
 
-    @router.post("/jobs/{job_id}/requeue", **_operation_route(shapes, *_REQUEUE))
+    @router.post("/jobs/{job_id}/requeue", _operation_route(shapes, *_REQUEUE))
     async def requeue(request: Request) -> Response:
         """Run it once more: what is live is stopped first. Of a whole array the members that failed."""
         await _no_body(request)
@@ -85,7 +84,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.post(
         "/jobs/{job_id}/signal",
-        **route(
+        route(
             shapes,
             path="job_id",
             body=json_content(SignalBody),
@@ -100,7 +99,7 @@ def routes(control: ControlPlane) -> APIRouter:
     return router
 
 
-def _operation_route(answer: Content, *refusals: str) -> dict[str, Any]:
+def _operation_route(answer: Content, *refusals: str) -> Content:
     """The route of an order that takes no body."""
     return route(answer, path="job_id", refusals=(*JOB, *BODY, *refusals, *CHANGE))
 

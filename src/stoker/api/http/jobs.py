@@ -3,11 +3,9 @@
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, KEYED, LIST, LOOKUP, SUBMIT, json_content, keyed, one_of, route
 from stoker.api.http.responses import (
     body_of,
     caller_of,
@@ -15,6 +13,19 @@ from stoker.api.http.responses import (
     lookup_job_at,
     query_of,
     raw_json,
+)
+from stoker.api.http.routing import (
+    BODY,
+    CHANGE,
+    KEYED,
+    LIST,
+    LOOKUP,
+    SUBMIT,
+    Routes,
+    json_content,
+    keyed,
+    one_of,
+    route,
 )
 from stoker.api.http.row_cache import RowCache, drawn
 from stoker.api.http.submit import Submitted, key_of, of_index, spec_for, submitted
@@ -45,13 +56,13 @@ BODIES_PER_TURN: Final = 256
 """Jobs read before others get a turn: about a millisecond."""
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("jobs", API_PREFIX)
     rows = RowCache(control)
 
     @router.post(
         "/jobs",
-        **keyed(
+        keyed(
             route(
                 one_of(JobView, JobsSubmittedView, ForgottenJobView),
                 status=201,
@@ -74,13 +85,13 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.get(
         "/jobs",
-        **route(json_content(JobListView), query=JobListQuery, refusals=LIST),
+        route(json_content(JobListView), query=JobListQuery, refusals=LIST),
     )
     async def list_jobs(request: Request) -> Response:
         """List jobs, newest first."""
         return await _page(control, rows, caller_of(request), query_of(request, JobListQuery))
 
-    @router.get("/jobs/{job_id}", **route(one_of(JobView, JobsView), path="job_id", refusals=LOOKUP))
+    @router.get("/jobs/{job_id}", route(one_of(JobView, JobsView), path="job_id", refusals=LOOKUP))
     async def show(request: Request) -> Response:
         """Show one job, or several members of an array."""
         ref = parse_job_ref(request.path_params["job_id"])

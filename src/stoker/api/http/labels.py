@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, NODE, json_content, route
 from stoker.api.http.nodes import node_shown
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, node_at
+from stoker.api.http.routing import BODY, CHANGE, NODE, Routes, json_content, route
 from stoker.brain.domain.label import parse_taint
 from stoker.brain.domain.node import Node
 from stoker.brain.state.commands import LabelNode, TaintNode
@@ -21,8 +20,8 @@ _SAID: Final = (*NODE, *BODY, "node_forgotten", "too_many_labels", *CHANGE)
 """What a label or taint may be refused with beside its own text."""
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["nodes"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("nodes", API_PREFIX)
     shown = json_content(NodeView)
 
     def answer(request: Request, node: Node) -> Response:
@@ -30,7 +29,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.post(
         "/nodes/{name}/labels",
-        **route(shown, path="name", body=json_content(LabelsBody), refusals=(*_SAID, "bad_label")),
+        route(shown, path="name", body=json_content(LabelsBody), refusals=(*_SAID, "bad_label")),
     )
     async def label(request: Request) -> Response:
         """Set labels on a node, or take some off: for good, whatever its agent names."""
@@ -42,7 +41,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.post(
         "/nodes/{name}/taints",
-        **route(shown, path="name", body=json_content(TaintsBody), refusals=(*_SAID, "bad_taint")),
+        route(shown, path="name", body=json_content(TaintsBody), refusals=(*_SAID, "bad_taint")),
     )
     async def taint(request: Request) -> Response:
         """Put taints on a node, or take some off. What runs there goes on."""

@@ -12,16 +12,15 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Final, TypeVar
 
-from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stoker.api.http.contract import JOB, route
 from stoker.api.http.guard import is_head
 from stoker.api.http.log_follow import PIECE_BYTES, LogStreams
 from stoker.api.http.log_reading import LogReading
 from stoker.api.http.responses import caller_of, query_of
+from stoker.api.http.routing import JOB, Routes, route
 from stoker.api.http.stream_limits import StreamLimit
 from stoker.brain.domain.report import LogChunk
 from stoker.control.access import Access
@@ -47,12 +46,12 @@ _TEXT = {"text/plain": {"schema": {"type": "string", "format": "binary"}}}
 T = TypeVar("T")
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("jobs", API_PREFIX)
     unsent_bytes, streams = UnsentBytes(), LogStreams(control)
     waiters = StreamLimit(FOLLOWERS_MAX, "wait for output", "close some, or try again in a second")
 
-    @router.get("/jobs/{job_id}/logs", **route(_TEXT, path="job_id", query=LogQuery, refusals=_REFUSALS))
+    @router.get("/jobs/{job_id}/logs", route(_TEXT, path="job_id", query=LogQuery, refusals=_REFUSALS))
     async def logs(request: Request) -> Response:
         """Read a task's output. Where the bytes lie is in the headers."""
         query = query_of(request, LogQuery)

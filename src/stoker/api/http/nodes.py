@@ -1,12 +1,11 @@
 """REST for nodes: list, show, drain, resume, forget."""
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, NODE, json_content, route
 from stoker.api.http.gpus import gpus_of, is_seen
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, node_at, query_of
+from stoker.api.http.routing import BODY, CHANGE, NODE, Routes, json_content, route
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.label import label_sources, labels_of, taint_sources, taint_text, taints_of
 from stoker.brain.domain.node import Node
@@ -29,27 +28,27 @@ from stoker.wire.rest.query import NoQuery
 from stoker.wire.versions import API_PREFIX
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["nodes"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("nodes", API_PREFIX)
     shown = json_content(NodeView)
 
     def answer(request: Request, node: Node) -> Response:
         return json_response(node_shown(control, request, node))
 
-    @router.get("/nodes", **route(json_content(NodeListView), query=NoQuery))
+    @router.get("/nodes", route(json_content(NodeListView), query=NoQuery))
     async def list_nodes(request: Request) -> Response:
         """List every node ever registered, by name."""
         query_of(request, NoQuery)
         return json_response(_all(control, caller_of(request)))
 
-    @router.get("/nodes/{name}", **route(shown, path="name", refusals=NODE))
+    @router.get("/nodes/{name}", route(shown, path="name", refusals=NODE))
     async def show_node(request: Request) -> Response:
         """Show one node."""
         return answer(request, node_at(request, control.committer.state))
 
     @router.post(
         "/nodes/{name}/drain",
-        **route(shown, path="name", body=json_content(DrainBody), refusals=(*NODE, *BODY, "node_forgotten", *CHANGE)),
+        route(shown, path="name", body=json_content(DrainBody), refusals=(*NODE, *BODY, "node_forgotten", *CHANGE)),
     )
     async def drain(request: Request) -> Response:
         """Give a node no new work. What runs there goes on."""
@@ -61,7 +60,7 @@ def routes(control: ControlPlane) -> APIRouter:
         )
         return answer(request, node)
 
-    @router.post("/nodes/{name}/resume", **route(shown, path="name", refusals=(*NODE, "node_forgotten", *CHANGE)))
+    @router.post("/nodes/{name}/resume", route(shown, path="name", refusals=(*NODE, "node_forgotten", *CHANGE)))
     async def resume(request: Request) -> Response:
         """End a drain."""
         node = node_at(request, control.committer.state)
@@ -69,7 +68,7 @@ def routes(control: ControlPlane) -> APIRouter:
         return answer(request, node)
 
     @router.delete(
-        "/nodes/{name}", **route(shown, path="name", query=ForgetQuery, refusals=(*NODE, "node_in_use", *CHANGE))
+        "/nodes/{name}", route(shown, path="name", query=ForgetQuery, refusals=(*NODE, "node_in_use", *CHANGE))
     )
     async def forget(request: Request) -> Response:
         """Forget a node that won't come back; with `force`, settle what it held without proof that it is gone."""

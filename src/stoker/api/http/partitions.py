@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, PARTITION, json_content, route
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
+from stoker.api.http.routing import BODY, CHANGE, PARTITION, Routes, json_content, route
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import PartitionName
 from stoker.brain.domain.label import labels_of, taints_of
@@ -40,14 +39,14 @@ _SAID: Final = (
 )
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["partitions"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("partitions", API_PREFIX)
     shown = json_content(PartitionView)
 
     async def answer(partition: Partition, status: int = 200) -> Response:
         return json_response((await _views(control, [partition]))[0], status)
 
-    @router.get("/partitions", **route(json_content(PartitionListView), query=NoQuery))
+    @router.get("/partitions", route(json_content(PartitionListView), query=NoQuery))
     async def list_partitions(request: Request) -> Response:
         """List every partition, by name."""
         query_of(request, NoQuery)
@@ -57,7 +56,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.post(
         "/partitions",
-        **route(shown, status=201, body=json_content(NewPartitionBody), refusals=("partition_exists", *_SAID)),
+        route(shown, status=201, body=json_content(NewPartitionBody), refusals=("partition_exists", *_SAID)),
     )
     async def create_partition(request: Request) -> Response:
         """Make a partition."""
@@ -66,12 +65,12 @@ def routes(control: ControlPlane) -> APIRouter:
         await _put(control, request, partition, create=True)
         return await answer(partition, 201)
 
-    @router.get("/partitions/{name}", **route(shown, path="name", refusals=PARTITION))
+    @router.get("/partitions/{name}", route(shown, path="name", refusals=PARTITION))
     async def show_partition(request: Request) -> Response:
         """Show one partition."""
         return await answer(_partition_at(request, control.committer.state))
 
-    @router.put("/partitions/{name}", **route(shown, path="name", body=json_content(PartitionBody), refusals=_SAID))
+    @router.put("/partitions/{name}", route(shown, path="name", body=json_content(PartitionBody), refusals=_SAID))
     async def put_partition(request: Request) -> Response:
         """Replace a partition whole, or make it. Jobs that are in already keep their time limits."""
         body = decode_body(PartitionBody, await body_of(request))
@@ -79,9 +78,7 @@ def routes(control: ControlPlane) -> APIRouter:
         await _put(control, request, partition, create=False)
         return await answer(partition)
 
-    @router.delete(
-        "/partitions/{name}", **route(shown, path="name", refusals=(*PARTITION, "partition_in_use", *CHANGE))
-    )
+    @router.delete("/partitions/{name}", route(shown, path="name", refusals=(*PARTITION, "partition_in_use", *CHANGE)))
     async def delete_partition(request: Request) -> Response:
         """Delete a partition that no job names which hasn't ended. The answer shows what it was."""
         partition = _partition_at(request, control.committer.state)

@@ -3,13 +3,14 @@
 Refusals pass through as they are; what the framework says (no such path, no such method) is said in the same form.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ExceptionHandler
 
 from stoker.api.http.audit_actions import audit_action_of
 from stoker.api.http.responses import caller_of, problem_response
@@ -19,12 +20,17 @@ from stoker.ports import Telemetry
 from stoker.wire.status import retry_after_s
 
 
-def add_problems(app: FastAPI, control: ControlPlane) -> None:
-    # All of them are coroutines: the framework would run plain functions in a thread each.
-    app.add_exception_handler(StokerError, _refused(control))
-    app.add_exception_handler(HTTPException, _framework_refused)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, _defect(control.telemetry))
+def problem_handlers(control: ControlPlane) -> Mapping[Any, ExceptionHandler]:
+    """Return the handlers of what a request may raise, by exception class.
+
+    All of them are coroutines: the framework would run plain functions in a thread each.
+    """
+    return {
+        StokerError: _refused(control),
+        HTTPException: _framework_refused,
+        ClientDisconnect: _gone,
+        Exception: _defect(control.telemetry),
+    }
 
 
 def _refused(control: ControlPlane) -> Callable[[Request, Exception], Awaitable[Response]]:

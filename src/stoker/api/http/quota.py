@@ -1,11 +1,10 @@
 """REST for the class pools: how online and batch jobs share the GPUs."""
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, json_content, route
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
+from stoker.api.http.routing import BODY, CHANGE, Routes, json_content, route
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import SetPools
 from stoker.brain.state.quota_report import pool_demands
@@ -16,11 +15,11 @@ from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of, quota_view
 from stoker.wire.versions import API_PREFIX
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["quota"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("quota", API_PREFIX)
     shown = json_content(QuotaView)
 
-    @router.get("/quota", **route(shown, query=NoQuery))
+    @router.get("/quota", route(shown, query=NoQuery))
     async def show_quota(request: Request) -> Response:
         """Show how online and batch jobs share the GPUs."""
         query_of(request, NoQuery)
@@ -28,7 +27,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.put(
         "/quota",
-        **route(shown, body=json_content(QuotaBody), refusals=("bad_share", "share_below_use", *BODY, *CHANGE)),
+        route(shown, body=json_content(QuotaBody), refusals=("bad_share", "share_below_use", *BODY, *CHANGE)),
     )
     async def set_quota(request: Request) -> Response:
         """Share the GPUs anew, at once. What runs goes on."""

@@ -1,6 +1,6 @@
 """How does a handler read a request and write its answer?
 
-Bodies and answers pass as bytes: msgspec reads and writes them, FastAPI only routes.
+Bodies and answers pass as bytes: msgspec reads and writes them, Starlette only routes.
 """
 
 from collections.abc import Mapping

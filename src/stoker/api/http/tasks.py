@@ -1,12 +1,11 @@
 """REST for tasks: the same jobs in the dgpu dialect."""
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, JOB, KEYED, LISTED, LOOKUP, SUBMIT, json_content, keyed, route
 from stoker.api.http.job_operations import OperationResults, carry_out_operation
 from stoker.api.http.responses import body_of, caller_of, json_response, lookup_job_at, query_of
+from stoker.api.http.routing import BODY, CHANGE, JOB, KEYED, LISTED, LOOKUP, SUBMIT, Routes, json_content, keyed, route
 from stoker.api.http.submit import key_of, submitted
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.allocation import TaskPlacement
@@ -39,12 +38,12 @@ from stoker.wire.rest.task import (
 from stoker.wire.versions import API_PREFIX
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["tasks"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("tasks", API_PREFIX)
 
     @router.post(
         "/tasks",
-        **keyed(
+        keyed(
             route(
                 json_content(TaskSubmittedView),
                 status=201,
@@ -66,7 +65,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.get(
         "/tasks",
-        **route(json_content(TaskListView), query=TaskListQuery, refusals=LISTED),
+        route(json_content(TaskListView), query=TaskListQuery, refusals=LISTED),
     )
     async def list_tasks(request: Request) -> Response:
         """List tasks, newest first."""
@@ -76,13 +75,13 @@ def routes(control: ControlPlane) -> APIRouter:
             TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total)
         )
 
-    @router.get("/tasks/{job_id}", **route(json_content(TaskView), path="job_id", refusals=LOOKUP))
+    @router.get("/tasks/{job_id}", route(json_content(TaskView), path="job_id", refusals=LOOKUP))
     async def show_task(request: Request) -> Response:
         """Show one task."""
         return json_response(_shown(control, caller_of(request), await lookup_job_at(request, control)))
 
     @router.delete(
-        "/tasks/{job_id}", **route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))
+        "/tasks/{job_id}", route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))
     )
     async def cancel_task(request: Request) -> Response:
         """Cancel a task, waiting or running."""

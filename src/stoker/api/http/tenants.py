@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, TENANT, json_content, route
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
+from stoker.api.http.routing import BODY, CHANGE, TENANT, Routes, json_content, route
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.suggestion import did_you_mean
@@ -40,17 +39,17 @@ _CHANGED: Final = (*TENANT, "unknown_tenant", "tenant_place")
 """`unknown_tenant`: it was deleted in the same moment."""
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["tenants"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("tenants", API_PREFIX)
     shown = json_content(TenantView)
 
-    @router.get("/tenants", **route(json_content(TenantListView), query=NoQuery))
+    @router.get("/tenants", route(json_content(TenantListView), query=NoQuery))
     async def list_tenants(request: Request) -> Response:
         """List every tenant, each followed by those beneath it."""
         query_of(request, NoQuery)
         return json_response(await _all(control))
 
-    @router.post("/tenants", **route(shown, status=201, body=json_content(NewTenantBody), refusals=(*_MADE, *_SAID)))
+    @router.post("/tenants", route(shown, status=201, body=json_content(NewTenantBody), refusals=(*_MADE, *_SAID)))
     async def create_tenant(request: Request) -> Response:
         """Make a tenant. A limit that is left out is none."""
         body = decode_body(NewTenantBody, await body_of(request))
@@ -58,7 +57,7 @@ def routes(control: ControlPlane) -> APIRouter:
         await _put(control, request, tenant, create=True)
         return json_response(_view(control.committer.state, tenant), 201)
 
-    @router.get("/tenants/{name}", **route(shown, path="name", refusals=TENANT))
+    @router.get("/tenants/{name}", route(shown, path="name", refusals=TENANT))
     async def show_tenant(request: Request) -> Response:
         """Show one tenant."""
         state = control.committer.state
@@ -66,7 +65,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.put(
         "/tenants/{name}",
-        **route(shown, path="name", body=json_content(TenantBody), refusals=(*_CHANGED, *_SAID)),
+        route(shown, path="name", body=json_content(TenantBody), refusals=(*_CHANGED, *_SAID)),
     )
     async def change_tenant(request: Request) -> Response:
         """Change what is given, and leave the rest; null takes a limit off. What runs goes on."""
@@ -77,7 +76,7 @@ def routes(control: ControlPlane) -> APIRouter:
 
     @router.delete(
         "/tenants/{name}",
-        **route(shown, path="name", refusals=(*TENANT, "unknown_tenant", "tenant_in_use", *CHANGE)),
+        route(shown, path="name", refusals=(*TENANT, "unknown_tenant", "tenant_in_use", *CHANGE)),
     )
     async def delete_tenant(request: Request) -> Response:
         """Delete a tenant that no job which hasn't ended, no token and no other tenant names. The answer shows what

@@ -5,12 +5,11 @@ The text of a token is in one answer, that to the request that made it, which no
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import BODY, CHANGE, json_content, route
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
+from stoker.api.http.routing import BODY, CHANGE, Routes, json_content, route
 from stoker.brain.domain.access import TokenId
 from stoker.brain.state.commands import CreateToken, RevokeToken
 from stoker.control.control_plane import ControlPlane
@@ -33,18 +32,18 @@ _MADE: Final = ("bad_token", "bad_user", "unknown_tenant", "text_too_long", "too
 _UNKEPT: Final = {"Cache-Control": "no-store"}
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["tokens"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("tokens", API_PREFIX)
     tokens = control.committer.state.tokens
 
-    @router.get("/tokens", **route(json_content(TokenListView), query=NoQuery))
+    @router.get("/tokens", route(json_content(TokenListView), query=NoQuery))
     async def list_tokens(request: Request) -> Response:
         """List every token that holds, the oldest first, without their texts."""
         query_of(request, NoQuery)
         return json_response(listed(tokens, control.committer.now()))
 
     @router.post(
-        "/tokens", **route(json_content(NewTokenView), status=201, body=json_content(NewTokenBody), refusals=_MADE)
+        "/tokens", route(json_content(NewTokenView), status=201, body=json_content(NewTokenBody), refusals=_MADE)
     )
     async def create_token(request: Request) -> Response:
         """Make a token. The answer has its text, which isn't shown again."""
@@ -54,7 +53,7 @@ def routes(control: ControlPlane) -> APIRouter:
         await carry_out(control, request, CreateToken(by=caller_of(request).principal, token=token))
         return json_response(new_token_view(tokens[token.id], text), 201, _UNKEPT)
 
-    @router.delete("/tokens/{id}", **route(json_content(TokenView), path="id", refusals=("token_not_found", *CHANGE)))
+    @router.delete("/tokens/{id}", route(json_content(TokenView), path="id", refusals=("token_not_found", *CHANGE)))
     async def revoke_token(request: Request) -> Response:
         """Revoke a token. Whoever uses it is refused from now on, also on streams that are open."""
         name = TokenId(request.path_params["id"])

@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import json_content, route
 from stoker.api.http.responses import caller_of, json_response, query_of
+from stoker.api.http.routing import Routes, json_content, route
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position, TenantName
@@ -38,12 +37,12 @@ TREE_LINES_MAX: Final = 10_000
 """As many as there may be tenants: a tree without its leaves would have wrong sums."""
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["usage"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("usage", API_PREFIX)
 
     @router.get(
         "/usage",
-        **route(json_content(UsageView), query=UsageReportQuery, refusals=_REFUSALS),
+        route(json_content(UsageView), query=UsageReportQuery, refusals=_REFUSALS),
     )
     async def usage(request: Request) -> Response:
         """Sum up what was used, by tenant, user, job or node. A token that is bound to a tenant sees that tenant's use

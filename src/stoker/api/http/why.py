@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.contract import LOOKUP, json_content, route
 from stoker.api.http.responses import json_response, lookup_own_job_at
+from stoker.api.http.routing import LOOKUP, Routes, json_content, route
 from stoker.brain.engine.queue_order import queue_position
 from stoker.brain.state.quota_report import LentGuarantee, lent_guarantees
 from stoker.brain.state.state_view import StateView
@@ -22,10 +21,10 @@ NAMED_MAX: Final = 5
 """Holders in the sentence; the answer has them all."""
 
 
-def routes(control: ControlPlane) -> APIRouter:
-    router = APIRouter(prefix=API_PREFIX, tags=["jobs"])
+def routes(control: ControlPlane) -> Routes:
+    router = Routes("jobs", API_PREFIX)
 
-    @router.get("/jobs/{job_id}/why", **route(json_content(WhyView), path="job_id", refusals=LOOKUP))
+    @router.get("/jobs/{job_id}/why", route(json_content(WhyView), path="job_id", refusals=LOOKUP))
     async def why(request: Request) -> Response:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state

@@ -1,0 +1,246 @@
+"""Routes of REST, and the OpenAPI document that describes them.
+
+A module of routes names for each operation the shapes that it takes and answers, and the codes that it refuses with.
+Statuses come from `wire.status`, schemas from msgspec, sentences from the handlers' docstrings, roles from `roles`.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from http import HTTPStatus
+from inspect import getdoc
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stoker.api.http.roles import OPEN, role_for
+from stoker.wire.idempotency import KEY_HEADER, KEY_MAX, REPLAYED_HEADER
+from stoker.wire.rest.audit import AuditListQuery, AuditListView
+from stoker.wire.rest.cluster import ClusterView, HealthView, ReadyView
+from stoker.wire.rest.control import ControlView
+from stoker.wire.rest.event import EventView
+from stoker.wire.rest.gpu import GpuListView
+from stoker.wire.rest.job import (
+    ForgottenJobView,
+    JobListQuery,
+    JobListView,
+    JobsSubmittedView,
+    JobsToldView,
+    JobsView,
+    SignalBody,
+    WhyView,
+)
+from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
+from stoker.wire.rest.log import LogQuery
+from stoker.wire.rest.node import DrainBody, ForgetQuery, LabelsBody, NodeListView, TaintsBody
+from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView
+from stoker.wire.rest.problem import MEDIA_TYPE, Problem
+from stoker.wire.rest.quota import QuotaBody, QuotaView
+from stoker.wire.rest.submit import JobsBody
+from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskListView, TaskSubmittedView
+from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantListView
+from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView
+from stoker.wire.rest.usage import UsageReportQuery, UsageView
+from stoker.wire.status import STATUSES, SUBMIT_CODES
+from stoker.wire.versions import PRODUCT
+
+REF: Final = "#/components/schemas/{name}"
+
+ALWAYS: Final = (
+    *("token_missing", "token_unknown", "not_allowed", "foreign_origin", "foreign_user"),
+    *("rate_limited", "too_many_wrong_tokens", "not_active", "internal_error"),
+)
+"""What any route may refuse with."""
+CHANGE: Final = ("log_failed", "lease_lost", "overloaded", "stopping")
+"""What any route that changes something may refuse with."""
+QUERY: Final = ("bad_parameter", "unknown_parameter")
+BODY: Final = ("bad_json", "bad_field", "unknown_field", "missing_field", "body_too_large")
+JOB: Final = (
+    *("bad_job_id", "bad_array", "several_jobs"),
+    *("job_unknown", "member_unknown", "job_forgotten", "not_an_array"),
+)
+LOOKUP: Final = (*JOB, "history_unavailable")
+"""What a route refuses with that shows jobs which the state may have forgotten."""
+LISTED: Final = ("unknown_state", "history_unavailable")
+LIST: Final = (*LISTED, "unknown_tenant", "bad_job_id", "bad_array", "bad_moment", "job_unknown")
+"""What any route may refuse with that takes a job's id."""
+NODE: Final = ("node_unknown",)
+PARTITION: Final = ("partition_unknown",)
+TENANT: Final = ("tenant_unknown",)
+KEYED: Final = ("bad_idempotency_key", "idempotency_key_reused")
+"""What a submit with an idempotency key may be refused with."""
+SUBMIT: Final = ("bad_priority", "conflicting_fields", "bad_begin", "user_not_yours", *SUBMIT_CODES)
+
+_JOB_REF: Final = r"^[1-9][0-9]{0,14}(_([0-9]{1,8}|\[[0-9]{1,8}(-[0-9]{1,8}(:[0-9]{1,8})?)?(,[0-9]{1,8})*\]))?$"
+"""`123`, `123_4`, `123_[0-4,7]`."""
+
+_SCHEME: Final = "token"
+_ABOUT: Final = (
+    "Jobs, nodes and GPUs of one cluster. Ids are text. Errors are problems (RFC 9457) with `code`, `message`, `hint` "
+    "and `facts`."
+)
+_TOKEN_ABOUT: Final = (
+    "A token of `stoker token create`. Its role is viewer, user or admin; its tenant says whose jobs are seen in full. "
+    "The jobs of other tenants are shown reduced, and can't be told anything."
+)
+SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
+    *(JobsBody, JobsSubmittedView, ForgottenJobView, JobsView, JobsToldView, SignalBody),
+    *(JobListQuery, JobListView, WhyView, LogQuery),
+    *(TaskBody, TaskSubmittedView, TaskListQuery, TaskListView, MessageView),
+    *(GpuListView, NodeListView, DrainBody, ForgetQuery, LabelsBody, TaintsBody),
+    *(PartitionListView, NewPartitionBody, PartitionBody),
+    *(TenantListView, NewTenantBody, TenantBody, QuotaBody, QuotaView),
+    *(TokenListView, NewTokenBody, NewTokenView),
+    *(UsageReportQuery, UsageView),
+    *(AuditListQuery, AuditListView, JobEventsQuery, JobEventsView),
+    *(ClusterView, ControlView, HealthView, ReadyView, EventView, Problem),
+)
+"""Shapes of the document. Those that they hold come along."""
+
+Content = dict[str, Any]
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def json_content(shape: type[msgspec.Struct]) -> Content:
+    return {"application/json": {"schema": {"$ref": REF.format(name=shape.__name__)}}}
+
+
+def one_of(*shapes: type[msgspec.Struct]) -> Content:
+    """Content that is one of these."""
+    return {"application/json": {"schema": {"anyOf": [{"$ref": REF.format(name=shape.__name__)} for shape in shapes]}}}
+
+
+class Operation(NamedTuple):
+    """One method of HTTP at one path: its handler, and its parameters, body and responses in OpenAPI's words."""
+
+    method: str
+    path: str
+    tag: str
+    handler: Handler
+    contract: Content
+
+
+class Routes(list[Operation]):
+    """Operations of one module, under one tag and one beginning of their paths."""
+
+    def __init__(self, tag: str, prefix: str = "") -> None:
+        super().__init__()
+        self._tag, self._prefix = tag, prefix
+
+    def on(self, method: str, path: str, contract: Content) -> Callable[[Handler], Handler]:
+        """Return a decorator that adds a handler."""
+
+        def add(handler: Handler) -> Handler:
+            self.append(Operation(method, self._prefix + path, self._tag, handler, contract))
+            return handler
+
+        return add
+
+    def get(self, path: str, contract: Content) -> Callable[[Handler], Handler]:
+        return self.on("GET", path, contract)
+
+    def post(self, path: str, contract: Content) -> Callable[[Handler], Handler]:
+        return self.on("POST", path, contract)
+
+    def put(self, path: str, contract: Content) -> Callable[[Handler], Handler]:
+        return self.on("PUT", path, contract)
+
+    def delete(self, path: str, contract: Content) -> Callable[[Handler], Handler]:
+        return self.on("DELETE", path, contract)
+
+
+def route(
+    answer: Content,
+    *,
+    status: int = 200,
+    query: type[msgspec.Struct] | None = None,
+    body: Content | None = None,
+    path: str = "",
+    refusals: Sequence[str] = (),
+) -> Content:
+    """Return the parameters, body and responses of an operation in OpenAPI's words."""
+    contract: Content = {
+        "parameters": [*_path_parameters(path), *_query_parameters(query)],
+        "responses": {
+            str(status): {"description": _phrase(status), "content": answer},
+            **_problems((*refusals, *QUERY) if query else refusals),
+        },
+    }
+    return contract if body is None else {**contract, "requestBody": {"required": True, "content": body}}
+
+
+def keyed(contract: Content) -> Content:
+    """Add to a contract the idempotency key, and the header of an answer that says that it was used before."""
+    schema = {"type": "string", "minLength": 1, "maxLength": KEY_MAX, "pattern": r"^[!-~]+$"}
+    contract["parameters"].append(
+        {"name": KEY_HEADER, "in": "header", "required": False, "schema": schema, "description": _KEY_ABOUT}
+    )
+    replayed = {"schema": {"type": "string", "enum": ["true"]}, "description": "An earlier answer is repeated."}
+    next(iter(contract["responses"].values()))["headers"] = {REPLAYED_HEADER: replayed}
+    return contract
+
+
+_KEY_ABOUT: Final = "The same request under the same key submits once; another under it is refused."
+
+
+def _problems(codes: Sequence[str]) -> Content:
+    by_status: dict[int, list[str]] = {}
+    for code in dict.fromkeys((*codes, *ALWAYS)):
+        by_status.setdefault(STATUSES[code].http, []).append(code)
+    content = {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}
+    return {
+        str(status): {"description": f"{_phrase(status)}: {', '.join(named)}", "content": content}
+        for status, named in sorted(by_status.items())
+    }
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    if not path:
+        return []
+    schema: dict[str, Any] = {"type": "string", "minLength": 1}
+    if path == "job_id":
+        schema = {"type": "string", "pattern": _JOB_REF}
+    return [{"name": path, "in": "path", "required": True, "schema": schema}]
+
+
+def _query_parameters(shape: type[msgspec.Struct] | None) -> list[dict[str, Any]]:
+    if shape is None:
+        return []
+    schema = msgspec.json.schema(shape, ref_template=REF)
+    properties = schema["$defs"][shape.__name__]["properties"] if "$defs" in schema else schema["properties"]
+    return [{"name": name, "in": "query", "required": False, "schema": member} for name, member in properties.items()]
+
+
+def document_of(operations: Iterable[Operation], *, open_to_owner: bool) -> Content:
+    """Return the OpenAPI document of these operations. `open_to_owner`: a request without a token is the owner's."""
+    paths: dict[str, Content] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, open_to_owner)
+    _, schemas = msgspec.json.schema_components(SHAPES, ref_template=REF)
+    token = {"type": "http", "scheme": "bearer", "description": _TOKEN_ABOUT}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Stoker", "description": _ABOUT, "version": PRODUCT},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {_SCHEME: token}},
+    }
+
+
+def _described(operation: Operation, open_to_owner: bool) -> Content:
+    method, path, name = operation.method, operation.path, operation.handler.__name__
+    is_open = path in OPEN
+    wanted: list[Content] = [{_SCHEME: []}, *([{}] if open_to_owner else [])]
+    sentence = getdoc(operation.handler) or ""
+    return {
+        "tags": [operation.tag],
+        "summary": name.replace("_", " ").title(),
+        "description": sentence if is_open else f"{sentence}\n\nLeast role: {role_for(method, path)}.",
+        "operationId": re.sub(r"\W", "_", f"{name}{path}_{method.lower()}"),
+        **operation.contract,
+        "security": [] if is_open else wanted,
+    }
