@@ -314,8 +314,38 @@ class HistoryCopy(Protocol):
         ...
 
 
+class LogBeginning(NamedTuple):
+    """What a log that comes from a backup goes on from."""
+
+    cluster_id: str
+    base: tuple[Epoch, Position]
+    """Of the last record that the snapshot holds."""
+    chunks: Sequence[bytes]
+    """The snapshot that was taken there."""
+    epoch: Epoch
+    """Of `records`."""
+    records: Sequence[bytes] = ()
+    """What stands behind the snapshot."""
+
+    @property
+    def mark(self) -> HistoryMark:
+        """How far its history goes."""
+        return HistoryMark(cluster_id=self.cluster_id, position=self.base[1])
+
+
+class ReceivedBackup(NamedTuple):
+    """A backup that has come in, checked, and lies in a folder of its own."""
+
+    epoch: Epoch
+    position: Position
+    folder: Path
+
+
 class Incoming(Protocol):
-    """Another log, put together beside ours from a backup. Each method raises LogFailed when it can't be kept."""
+    """Another log, put together beside the present one from a backup.
+
+    Each method raises LogFailed when it can't be kept.
+    """
 
     async def begin(self) -> None:
         """Anew: whatever an earlier attempt left is gone."""
@@ -323,9 +353,9 @@ class Incoming(Protocol):
     async def write(self, piece: bytes) -> None:
         """The next bytes of its history."""
 
-    async def finish(self, mark: HistoryMark, epoch: Epoch, chunks: Sequence[bytes]) -> Path:
-        """What `ReplicaLog.install` takes, durable: a snapshot at `mark`, a log that goes on behind it under that epoch
-        or a newer one, and the history, put back to `mark`. Raises: StokerError `backup_damaged`."""
+    async def finish(self, beginning: LogBeginning) -> Path:
+        """Return what `ReplicaLog.install` takes, durable: the snapshot, a log that goes on behind it under that epoch
+        or a newer one, and the history, put back to its mark. Raises: StokerError `backup_damaged`."""
 
     async def drop(self) -> None:
         """Leave nothing. Never raises."""

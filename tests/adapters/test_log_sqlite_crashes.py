@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from stoker.adapters.data_folder.folder_swap import REPLACED_MAX
-from stoker.adapters.data_folder.replica_id import ID_NAME, replica_id
+from stoker.adapters.data_folder.marks import ID_NAME, replica_id
 from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.ports import HistoryMark
+from stoker.ports import LogBeginning
 from tests.adapters.folder_store import FolderStore
 from tests.contracts.event_log import ONE, TWO, everything, numbered, opened, records
 from tests.contracts.replica_log import CLUSTER, found, history_reaches, noted
@@ -117,7 +117,7 @@ async def incoming_to(store: FolderStore, folder: Path) -> None:
         await coming.write(piece)
     await copy.close()
     await history.close()
-    await coming.finish(HistoryMark(cluster_id=CLUSTER, position=Position(100)), Epoch(3), [b"state"])
+    await coming.finish(LogBeginning(CLUSTER, (Epoch(3), Position(100)), [b"state"], Epoch(3)))
 
 
 async def test_l8_a_death_anywhere_in_an_install_leaves_the_old_log_or_the_new_one_each_with_its_history(

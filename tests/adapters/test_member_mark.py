@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.data_folder.member_mark import MARK_NAME, mark_member, member_in, unmark_member
+from stoker.adapters.data_folder.marks import MARK_NAME, mark_member, member_in, unmark_member
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.wiring.token_store import tokens_in

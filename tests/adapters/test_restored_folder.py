@@ -1,73 +1,83 @@
-"""A data folder changes places with the restored one: F1 and F2 of `adapters/data_folder/restored_folder.py`."""
+"""What a restore puts into a data folder, and where what was there goes: rules of `data_folder/restored_folder.py`."""
 
-import errno
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from stoker.adapters.data_folder import restored_folder
-from stoker.adapters.data_folder.restored_folder import new_folder
+from stoker.adapters.data_folder.folder_swap import INCOMING_NAME
+from stoker.adapters.data_folder.ownership import hold_folder
+from stoker.adapters.data_folder.restored_folder import restored_folder
+from stoker.brain.domain.errors import StokerError
+from tests.adapters.test_log_sqlite_crashes import STEPS_MAX, Died, dying_at
 
 
-class Killed(BaseException):
-    """Nobody cleans up after it."""
+def restored(path: Path, name: str = "new") -> None:
+    with restored_folder(path, replace=True) as folder:
+        (folder / INCOMING_NAME).mkdir()
+        (folder / INCOMING_NAME / name).write_text(name)
 
 
-def replaced(path: Path) -> None:
-    with new_folder(path, replace=True) as folder:
-        (folder / "new").touch()
+def fill_the_disk(path: Path) -> None:
+    with restored_folder(path, replace=True) as folder:
+        (folder / INCOMING_NAME).mkdir()
+        raise OSError(28, "No space left on device")
 
 
 def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.name != "lock")
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "old").touch()
-    return tmp_path / "data"
+def begun(path: Path) -> Path:
+    path.mkdir(parents=True)
+    for name in ("log-is-in-postgresql", "old", "replica-id"):
+        (path / name).touch()
+    (path / "replaced-1").mkdir()
+    return path
 
 
-def test_f2_what_was_there_is_kept_beside_what_takes_its_place(data: Path) -> None:
-    replaced(data)
+OLD = ["log-is-in-postgresql", "old", "replaced-1", "replica-id"]
+
+
+def test_f2_all_that_was_there_is_kept_beside_what_takes_its_place(tmp_path: Path) -> None:
+    data = begun(tmp_path / "data")
+    data.chmod(0o750)
+    restored(data)
     assert names(data) == ["new"]
-    assert names(data.with_name("data.before-restore-1")) == ["old"]
-    assert names(data.parent) == ["data", "data.before-restore-1"]
+    assert names(tmp_path) == ["data", "data.before-restore-1"]
+    assert names(tmp_path / "data.before-restore-1") == OLD
+    assert (tmp_path / "data.before-restore-1").stat().st_mode == data.stat().st_mode
+    restored(data, "newer")
+    assert names(data) == ["newer"]
+    assert names(tmp_path / "data.before-restore-2") == ["new"]
 
 
-@pytest.mark.parametrize("at", [1, 2, 3])
-def test_f1_whenever_it_is_killed_there_is_a_whole_folder_that_a_control_plane_would_find(
-    data: Path, monkeypatch: pytest.MonkeyPatch, at: int
+def test_f1_a_death_at_any_step_leaves_to_who_takes_the_folder_next_all_of_the_old_or_all_of_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there was none, one that was started just then began a new cluster."""
-    rename, left = Path.rename, [at]
-
-    def killed(path: Path, target: Path) -> Path:
-        left[0] -= 1
-        if not left[0]:
-            raise Killed
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", killed)
-    try:
-        replaced(data)
-    except Killed:
-        assert names(data) in (["old"], ["new"])
-    monkeypatch.undo()
-    replaced(data)
-    assert names(data) == ["new"]
-    kept = [folder for folder in data.parent.iterdir() if folder != data]
-    assert ["old"] in map(names, kept)
+    """Where there was neither, a control plane that was started just then began a new cluster."""
+    seen: list[bool] = []
+    for step in range(1, STEPS_MAX):
+        data = begun(tmp_path / str(step) / "data")
+        with dying_at(step, monkeypatch) as died, suppress(Died):
+            restored(data)
+        hold_folder(data).release()
+        assert names(data) in (OLD, ["new"])
+        seen.append(names(data) == ["new"])
+        restored(data, "again")
+        assert names(data) == ["again"]
+        assert OLD in [names(folder) for folder in data.parent.iterdir()], "it is kept, whole"
+        if not died():
+            break
+    assert seen == sorted(seen), "once it is the new one it stays so"
+    assert {*seen} == {False, True}
+    assert 10 < step < STEPS_MAX - 1
 
 
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS])
-def test_where_two_folders_cannot_change_places_they_do_so_one_after_the_other(
-    data: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def cannot(one: Path, other: Path) -> NoReturn:
-        raise OSError(code, f"not here: {one}, {other}")
-
-    monkeypatch.setattr(restored_folder, "exchange", cannot)
-    test_f2_what_was_there_is_kept_beside_what_takes_its_place(data)
+def test_f1_what_fails_on_the_way_leaves_what_was_there_and_no_folder_where_none_was(tmp_path: Path) -> None:
+    data = begun(tmp_path / "data")
+    for path in (data, tmp_path / "none"):
+        with pytest.raises(StokerError, match="No space left"):
+            fill_the_disk(path)
+    assert names(tmp_path) == ["data"]
+    assert names(data) == OLD

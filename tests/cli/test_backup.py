@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.log_store import ELSEWHERE_NAME
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.wiring.backup import backup_in, file_to_be
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME
 from stoker.adapters.data_folder.ownership import hold_folder
-from stoker.adapters.log_store import ELSEWHERE_NAME
-from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.wiring.up import _held
 

@@ -14,6 +14,7 @@ from stoker.ports import (
     HistoryBatch,
     HistoryMark,
     Incoming,
+    LogBeginning,
     LogConflict,
     LogFailed,
     LogTrimmed,
@@ -111,7 +112,7 @@ async def installed(store: ReplicaStore, epoch: Epoch, position: int, chunks: Se
             await incoming.write(piece)
         await copy.close()
         await history.close()
-        folder = await incoming.finish(HistoryMark(cluster_id=CLUSTER, position=Position(position)), epoch, chunks)
+        folder = await incoming.finish(LogBeginning(CLUSTER, (epoch, Position(position)), chunks, epoch))
         return await log.install(epoch, Position(position), folder)
     finally:
         await log.close()

@@ -12,7 +12,7 @@ from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Position
-from stoker.ports import HistoryMark, Incoming, LogFailed
+from stoker.ports import Incoming, LogBeginning, LogFailed
 from tests.adapters.folder_store import FolderStore
 from tests.contracts.event_log import ONE, TWO, everything, numbered, opened, records
 from tests.contracts.replica_log import CLUSTER, noted
@@ -172,7 +172,7 @@ async def come_in(incoming: Incoming) -> None:
     await incoming.begin()
     for _ in range(100):
         await incoming.write(b"x" * 100_000)
-    await incoming.finish(HistoryMark(cluster_id=CLUSTER, position=Position(9)), TWO, [b"state"])
+    await incoming.finish(LogBeginning(CLUSTER, (TWO, Position(9)), [b"state"], TWO))
 
 
 async def test_k5_the_history_beside_it_can_be_read_too(disk: Disk) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.clock import SystemClock
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_store import ELSEWHERE_NAME, log_at, shared_log_at
+from stoker.adapters.log_store import log_at, shared_log_at
 from stoker.adapters.sqlite.history import SqliteHistory, cluster_in
 from stoker.brain.domain.access import OWNER
 from stoker.brain.domain.errors import StokerError
@@ -84,8 +85,9 @@ async def test_c2_a_folder_whose_log_is_in_one_store_is_not_opened_with_the_othe
 ) -> None:
     store = DatabaseStore(postgres)
     await opened_and_closed(log_of(tmp_path / "elsewhere", store), writes=True)
-    with pytest.raises(StokerError, match="in PostgreSQL"):
-        log_at(tmp_path / "elsewhere", "", SystemClock(), SystemEntropy(), store)
+    hint = await refused(log_at(tmp_path / "elsewhere", "", SystemClock(), SystemEntropy(), store))
+    assert hint.startswith("set store.url as before")
+    assert not (tmp_path / "elsewhere" / "stoker.db").exists()
     here = log_at(tmp_path / "here", "", SystemClock(), SystemEntropy(), store)
     await opened_and_closed(here, writes=True)
     assert "leave store.url empty" in await refused(log_of(tmp_path / "here", store))

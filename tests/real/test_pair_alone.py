@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.data_folder.member_mark import MARK_NAME
+from stoker.adapters.data_folder.marks import MARK_NAME
 from tests.real.agent_process import until
 from tests.real.pair_process import Half, Pair
 

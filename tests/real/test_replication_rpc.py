@@ -20,13 +20,13 @@ from stoker.brain.failover.inputs import ControlRole, PeerState
 from stoker.brain.failover.timing import FAST
 from stoker.control.control_ports import ControlPorts
 from stoker.control.settings import GrpcSettings
-from stoker.live.failover.follower import Follower, ReceivedBackup
+from stoker.live.failover.follower import Follower
 from stoker.live.failover.links import FORMAT, Following, Offer, PeerDown, PeerRefused, Records, Welcome
 from stoker.live.failover.replication import Replication
 from stoker.live.rpc.peer_link import GrpcPeerLink
 from stoker.live.rpc.replication import SECRET_KEY, PeerEndpoint
 from stoker.live.rpc.server import RpcServer
-from stoker.ports import Stored
+from stoker.ports import ReceivedBackup, Stored
 from stoker.wire.gen import replication_pb2 as pb
 from stoker.wire.gen.replication_pb2_grpc import ReplicationServiceStub
 from tests.live.failover.pair import CLUSTER, A, B, FakeBackups, records

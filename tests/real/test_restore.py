@@ -149,8 +149,8 @@ def test_a_restore_that_finds_no_room_leaves_nothing(kept: Kept, tmp_path: Path)
 
 
 def test_a_restore_that_was_killed_is_done_again(kept: Kept, tmp_path: Path) -> None:
-    half = tmp_path / ".new.restoring"
-    half.mkdir()
+    half = tmp_path / "new" / "incoming"
+    half.mkdir(parents=True)
     (half / "history.db").write_bytes(b"half")
     assert stoker("restore", kept.file, "--data-dir", tmp_path / "new").returncode == 0
     assert not half.exists()

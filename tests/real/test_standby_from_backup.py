@@ -18,15 +18,15 @@ from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.failover.timing import FAST
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
-from stoker.control.backup import Backups
+from stoker.control.backup import Backups, receive_backup
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts, Replicas
 from stoker.live.control_plane import LiveControlPlane, recover_control
-from stoker.live.failover.backup_receiver import receive_backup
-from stoker.live.failover.follower import Follower, LogReplaced, ReceivedBackup
+from stoker.live.failover.follower import Follower, LogReplaced
 from stoker.live.failover.links import PeerRefused
 from stoker.live.failover.replication import Replication
 from stoker.live.settings.control import ControlSettings
+from stoker.ports import ReceivedBackup
 from tests.control.stage import ANNA, spec
 from tests.live.failover.pair import A, B, Cable
 from tests.rig.sim_ports import Notes, SimClock

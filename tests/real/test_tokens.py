@@ -14,10 +14,9 @@ from typing import Final
 
 import pytest
 
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME
 from stoker.adapters.data_folder.ownership import hold_folder
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_store import ELSEWHERE_NAME
-from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import Refusal
 from stoker.cli.wiring import token_store

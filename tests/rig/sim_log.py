@@ -17,6 +17,7 @@ from stoker.ports import (
     Entropy,
     HistoryFailed,
     HistoryMark,
+    LogBeginning,
     LogConflict,
     LogDamaged,
     LogFailed,
@@ -275,15 +276,16 @@ class SimIncoming:
         self._history += piece
         await self._written()
 
-    async def finish(self, mark: HistoryMark, epoch: Epoch, chunks: Sequence[bytes]) -> Path:
+    async def finish(self, beginning: LogBeginning) -> Path:
+        mark = beginning.mark
         archive = archive_in(self._history)
         history = SimHistory(archive, self._clock)
         found = await history.open()
         assert found.cluster_id == mark.cluster_id, "the history of another cluster"
         await history.rewind(mark)
         await self._written()
-        snapshot = SimSnapshot(mark.position, tuple(chunks), checksum(chunks))
-        self._disk.incoming = Content((epoch, mark.position), (), (), (snapshot,), archive)
+        snapshot = SimSnapshot(mark.position, tuple(beginning.chunks), checksum(beginning.chunks))
+        self._disk.incoming = Content(beginning.base, (), (), (snapshot,), archive)
         return INCOMING
 
     async def drop(self) -> None:

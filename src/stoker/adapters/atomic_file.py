@@ -1,30 +1,72 @@
-"""How does a small file come to be there whole, or stay as it was?
+"""Atomic and durable writes of files.
 
-Written beside, made durable, and renamed.
+Rules: A1  a file is written under another name, synced, renamed, and its folder synced: a crash leaves the old file or
+           the new one, and perhaps a leftover under the other name
+       A2  only the owner can read it
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from stoker.adapters.data_folder.ownership import sync_folder
 
+@contextmanager
+def replaced(path: Path, beside: Path | None = None) -> Iterator[BinaryIO]:
+    """Yield a new file that becomes `path` when the block ends; an exception leaves `path` as it was.
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Durable, and readable by its owner alone. Raises: OSError."""
-    beside = half_written(path)
+    `beside`: its name until then; by default that of `half_written`. Raises: OSError.
+    """
+    beside = beside or half_written(path)
     beside.unlink(missing_ok=True)
     try:
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError:
+    except BaseException:
         beside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
 
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace the content of a file. Raises: OSError."""
+    with replaced(path) as file:
+        file.write(content)
+
+
 def half_written(path: Path) -> Path:
-    """What a crash may leave of it."""
+    """Return the name under which a crash may leave a file that `write_atomic` began."""
     return path.with_name(f".{path.name}.tmp")
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file that only its owner can read (A2); one that is there keeps its content and mode.
+
+    Raises: OSError.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable. Raises: OSError."""
+    _sync(path, 0)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable: a new or renamed file survives a crash only once its folder is synced.
+
+    Raises: OSError.
+    """
+    _sync(path, os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

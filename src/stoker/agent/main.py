@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from stoker import __version__
+from stoker.adapters.atomic_file import sync_folder
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.ownership import hold_folder, sync_folder, unusable
+from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.gpu_probe.auto import AutoProbe
 from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe

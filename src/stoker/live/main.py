@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.member_mark import MARK_NAME, mark_member, member_in, unmark_member
+from stoker.adapters.data_folder.marks import MARK_NAME, mark_member, member_in, unmark_member
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import log_at

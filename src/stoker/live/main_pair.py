@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from stoker.adapters.data_folder.replica_id import replica_id
+from stoker.adapters.data_folder.marks import replica_id
 from stoker.adapters.lease_folder.lease import FileLease
-from stoker.adapters.log_store import replica_log_at
+from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.incoming_folder import IncomingFolder
 from stoker.api.http.app import create_app
@@ -125,7 +125,7 @@ async def _surroundings(
     for link in links:
         undo.push_async_callback(link.close)
     own = OwnLogs(
-        log=lambda: replica_log_at(folder, world.entropy, world.telemetry),
+        log=lambda: SqliteLog(folder, telemetry=world.telemetry, entropy=world.entropy),
         links=links,
         incoming=lambda: IncomingFolder(folder),
         secret_trouble=secret.trouble,

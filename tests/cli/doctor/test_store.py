@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.log_store import ELSEWHERE_NAME
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME
 from stoker.cli.doctor.finding import CheckResult, Level
 from stoker.cli.doctor.store import store
 

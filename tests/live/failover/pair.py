@@ -11,11 +11,11 @@ from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import PeerState
 from stoker.brain.failover.timing import DEFAULT, Timing
 from stoker.control.control_ports import ControlPorts
-from stoker.live.failover.follower import Follower, LogReplaced, ReceivedBackup
+from stoker.live.failover.follower import Follower, LogReplaced
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.sender import Sender
-from stoker.ports import Stored
+from stoker.ports import ReceivedBackup, Stored
 from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 

@@ -8,8 +8,9 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.live.failover.follower import LogReplaced, ReceivedBackup
+from stoker.live.failover.follower import LogReplaced
 from stoker.live.failover.links import PeerRefused
+from stoker.ports import ReceivedBackup
 from tests.control.stage import virtual
 from tests.live.failover.pair import CLUSTER, Active, B, Cable, Standby, disk_of, ended, records, until
 from tests.rig.sim_disk import Content

@@ -1,4 +1,4 @@
-"""Is this data folder usable, and is it ours alone?
+"""Exclusive use of a data folder by one process.
 
 Rules: F1  one process at a time holds a folder; the kernel lets go of the lock when that process is gone, however it
            ended, so a lock is never stale
@@ -6,6 +6,7 @@ Rules: F1  one process at a time holds a folder; the kernel lets go of the lock 
            one that was in use before may be full, for it can be read
        F3  what is made in it only its owner can read, whatever the folder's own mode is: the environment of every job
            is in there, and jobs run on this machine too
+       F4  a replacement of what is in it that a crash cut off is carried out before anything is read
 """
 
 import errno
@@ -15,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from stoker.adapters.data_folder.folder_swap import LOCK_NAME, finish_swap
 from stoker.brain.domain.errors import StokerError, refuse
 
-LOCK_NAME: Final = "lock"
 _PID_BYTES_MAX: Final = 32
 
 
@@ -29,7 +30,7 @@ class HeldFolder:
         self._lock_fd = lock_fd
 
     def release(self) -> None:
-        """Let others have it. Safe to call twice."""
+        """Let other processes have it. Safe to call twice."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -44,18 +45,19 @@ def hold_folder(path: Path) -> HeldFolder:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         was_there = (path / LOCK_NAME).exists()
         fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _lock(path, fd, was_there=was_there)
+            finish_swap(path)
+        except BaseException:
+            os.close(fd)
+            raise
     except OSError as fault:
         raise unusable(path, fault) from fault
-    try:
-        _lock(path, fd, was_there=was_there)
-    except BaseException:
-        os.close(fd)
-        raise
     return HeldFolder(path, fd)
 
 
 def check_free_space(path: Path, size_bytes: int) -> None:
-    """Write so much there, durably, and leave nothing of it. Raises: OSError."""
+    """Prove that so many bytes can be written in a folder and made durable; leave none. Raises: OSError."""
     fd, name = tempfile.mkstemp(prefix="room-", dir=path)
     try:
         os.unlink(name)
@@ -72,45 +74,19 @@ def _lock(path: Path, fd: int, *, was_there: bool) -> None:
     except OSError as fault:
         if fault.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise _held(path, fd) from fault
-        raise unusable(path, fault) from fault
+        raise
     try:
         # Written over what is there: where no room is left that takes none.
         os.pwrite(fd, f"{os.getpid()}\n".ljust(_PID_BYTES_MAX).encode(), 0)
         os.fsync(fd)
     except OSError as fault:
         if not was_there or fault.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise unusable(path, fault) from fault
+            raise
         os.ftruncate(fd, 0)  # better nobody than somebody else
 
 
-def make_private(path: Path) -> None:
-    """F3. An empty file, unless there is one already, whose mode is left as somebody may have wanted it.
-
-    Raises: OSError.
-    """
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-
-def sync_file(path: Path) -> None:
-    """Make durable what is in a file, whoever wrote it. Raises: OSError."""
-    _sync(path, 0)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable: a new or renamed file is only kept once its folder is."""
-    _sync(path, os.O_DIRECTORY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def unusable(path: Path, fault: OSError) -> StokerError:
-    """The refusal for a data folder that the operating system won't let us use."""
+    """Return the refusal of a data folder that the operating system won't let us use."""
     words = fault.strerror or str(fault)
     hints = {
         errno.EACCES: f"give the account that runs Stoker write permission on {path}, or name another data_dir",

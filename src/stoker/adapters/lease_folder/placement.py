@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from stoker.adapters.data_folder.ownership import sync_folder
+from stoker.adapters.atomic_file import sync_folder
 from stoker.brain.domain.errors import StokerError, refuse
 
 Reach = Literal["shared", "machine", "unknown"]

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.data_folder.ownership import sync_folder
+from stoker.adapters.atomic_file import sync_folder
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.ports import Entropy
 

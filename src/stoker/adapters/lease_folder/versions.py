@@ -36,7 +36,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stoker.adapters.data_folder.ownership import sync_folder
+from stoker.adapters.atomic_file import sync_folder
 from stoker.adapters.lease_folder.record import BYTES_MAX, LeaseRecordDamaged, damaged, sealed, unsealed
 from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono

@@ -17,11 +17,15 @@ Rules: L1 to L5 of the port, L9 and L10 where it is shared, and
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import psycopg
 
+from stoker.adapters.data_folder.marks import mark_elsewhere, must_be_elsewhere, must_not_be_lost
+from stoker.adapters.data_folder.ownership import HeldFolder, hold_folder, unusable
 from stoker.adapters.postgres import log_statements
 from stoker.adapters.postgres import snapshots as snapshots
 from stoker.adapters.postgres.connection import LOST, RECONNECT_S, SETTLE, PostgresLink, one, whole
@@ -211,6 +215,56 @@ class PostgresLog:
         """Safe to call twice, and after `open` failed."""
         async with self._appending:
             await self._link.close()
+
+
+class FolderPostgresLog(PostgresLog):
+    """The log of a data folder that has the rest: history, lock and socket."""
+
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        clock: Clock,
+        entropy: Entropy,
+        telemetry: Telemetry,
+        *,
+        shared: bool = False,
+    ) -> None:
+        super().__init__(url, clock, entropy, telemetry, shared=shared)
+        self._folder = folder.absolute()
+        self._held: HeldFolder | None = None
+        self._begun = False
+
+    async def open(self) -> Position:
+        """Raises: StokerError also as `hold_folder` does, and `store_moved`."""
+        self._held = hold_folder(self._folder)
+        must_be_elsewhere(self._folder)
+        end = await super().open()
+        try:
+            mark_elsewhere(self._folder, begun=False)
+            if not end:
+                must_not_be_lost(self._folder)
+        except OSError as fault:
+            raise unusable(self._folder, fault) from fault
+        if end:
+            self._note_begun()
+        return end
+
+    async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        await super().append(epoch, position, records)
+        if not self._begun:
+            self._note_begun()
+
+    def _note_begun(self) -> None:
+        """Once. A full disk keeps nobody from his log."""
+        with suppress(OSError):
+            mark_elsewhere(self._folder, begun=True)
+        self._begun = True
+
+    async def close(self) -> None:
+        await super().close()
+        if self._held is not None:
+            self._held.release()
 
 
 def _damaged(fault: RecordDamaged) -> LogDamaged:

@@ -12,13 +12,12 @@ from typing import Final
 
 import psycopg
 
-from stoker.adapters.data_folder.restored_folder import Beginning
 from stoker.adapters.postgres import log_statements
 from stoker.adapters.postgres import snapshots as snapshots
 from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, PostgresConnection, PostgresLink
 from stoker.adapters.postgres.schema import migrate
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.ports import Clock, LogFailed, Telemetry
+from stoker.ports import Clock, LogBeginning, LogFailed, Telemetry
 
 _RESTORED: Final = "restored"
 """Stands where the mark of the newest append does."""
@@ -31,7 +30,7 @@ AND EXISTS (SELECT FROM stoker_marker WHERE version = 0)
 
 @asynccontextmanager
 async def filled_database(
-    url: str, beginning: Beginning, clock: Clock, telemetry: Telemetry, *, account: AbstractContextManager[None]
+    url: str, beginning: LogBeginning, clock: Clock, telemetry: Telemetry, *, account: AbstractContextManager[None]
 ) -> AsyncIterator[None]:
     """Snapshot and log, kept on leaving (B2). `account`: as whom to connect.
 
@@ -52,7 +51,7 @@ async def filled_database(
         await link.close()
 
 
-async def _begin(db: PostgresConnection, beginning: Beginning) -> None:
+async def _begin(db: PostgresConnection, beginning: LogBeginning) -> None:
     """B1"""
     base = beginning.base[1]
     done = await db.execute(_END, beginning.base)

@@ -25,9 +25,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from stoker.adapters.data_folder.folder_swap import INCOMING_NAME, begin_swap, finish_swap
+from stoker.adapters.data_folder.folder_swap import INCOMING_NAME, begin_log_swap
+from stoker.adapters.data_folder.marks import must_be_here, replica_id
 from stoker.adapters.data_folder.ownership import HeldFolder, check_free_space, hold_folder, unusable
-from stoker.adapters.data_folder.replica_id import replica_id
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.record_check import RecordDamaged
 from stoker.adapters.sqlite.history import SqliteHistory
@@ -203,8 +203,8 @@ class SqliteLog:
         with ExitStack() as undo:
             folder = hold_folder(self._path)
             undo.callback(folder.release)
+            must_be_here(self._path)
             try:
-                finish_swap(self._path)
                 self._snapshots.sweep()
                 sweep_truncated(self._path)
                 uid = replica_id(self._path, self._entropy)
@@ -270,7 +270,7 @@ class SqliteLog:
             return ""
         self._must_be_had(position)
         try:
-            path = keep_truncated(self._path, journal.tail(position))
+            path = keep_truncated(self._path, journal.tail(position), journal.end)
             self._snapshots.set_aside_after(position)
         except OSError as fault:
             raise LogFailed(f"can't set aside what came after record {position}: {fault.strerror or fault}") from fault
@@ -304,7 +304,7 @@ class SqliteLog:
                 other.promise(mine.promised)
             finally:
                 other.close()
-            aside = begin_swap(self._path, keep=mine.end > 0 or bool(self._snapshots.positions()))
+            aside = begin_log_swap(self._path, keep=mine.end > 0 or bool(self._snapshots.positions()))
         except (OSError, RecordDamaged) as fault:
             raise LogFailed(f"can't install {folder}: {fault}") from fault
         except sqlite3.Error as fault:

@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from stoker.adapters.data_folder.ownership import make_private
+from stoker.adapters.atomic_file import make_private
 from stoker.adapters.sqlite import history_audit
 from stoker.adapters.sqlite import history_statements as sql
 from stoker.adapters.sqlite.history_copy import FileCopy, remove_leftovers

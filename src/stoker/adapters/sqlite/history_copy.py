@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from stoker.adapters.data_folder.ownership import make_private
+from stoker.adapters.atomic_file import make_private
 from stoker.ports import HistoryFailed
 
 PIECE_BYTES: Final = 256 * 1024

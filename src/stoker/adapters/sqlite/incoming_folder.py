@@ -1,24 +1,26 @@
-"""How is another log put together beside the one in use?
+"""Log and history from a backup, put together in a folder within the data folder before they replace what is there.
 
-In a folder within the data folder, so that its files can be renamed into their places. The `Incoming` port; what a
-backup's bytes mean is known to whoever hands them over.
+So their files can be renamed into their places. What the bytes of a backup mean `control.backup` knows.
 """
 
 import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
+from stoker.adapters.atomic_file import make_private, sync_file, sync_folder
 from stoker.adapters.data_folder.folder_swap import INCOMING_NAME, is_swapping
-from stoker.adapters.data_folder.ownership import make_private, sync_file, sync_folder
-from stoker.adapters.data_folder.restored_folder import Beginning, fill, history_in, put_history_back
-from stoker.brain.domain.ids import Epoch
-from stoker.ports import HistoryFailed, HistoryMark, LogFailed
+from stoker.adapters.data_folder.marks import mark_elsewhere
+from stoker.adapters.sqlite.history import HISTORY_NAME, SqliteHistory
+from stoker.adapters.sqlite.journal import begin_behind
+from stoker.adapters.sqlite.snapshot_files import SnapshotFiles
+from stoker.brain.domain.errors import StokerError, refuse
+from stoker.ports import HistoryFailed, HistoryMark, LogBeginning, LogFailed
 
 Answer = TypeVar("Answer")
 
@@ -26,9 +28,11 @@ Answer = TypeVar("Answer")
 class IncomingFolder:
     """The `Incoming` port on a data folder."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, log_elsewhere: bool = False) -> None:
+        """`log_elsewhere`: the log itself is put into a database, and only the rest into the folder."""
         self._data_dir: Final = data_dir.absolute()
         self._folder: Final = self._data_dir / INCOMING_NAME
+        self._log_elsewhere = log_elsewhere
         self._thread: ThreadPoolExecutor | None = None
         self._history: BinaryIO | None = None
 
@@ -42,16 +46,13 @@ class IncomingFolder:
         assert history is not None, "it wasn't begun"
         await self._in(lambda: history.write(piece))
 
-    async def finish(self, mark: HistoryMark, epoch: Epoch, chunks: Sequence[bytes]) -> Path:
-        base = (epoch, mark.position)
-        beginning = Beginning(cluster_id=mark.cluster_id, base=base, chunks=chunks, epoch=epoch, records=())
+    async def finish(self, beginning: LogBeginning) -> Path:
         await self._in(self._close_history)
         try:
-            await put_history_back(self._folder, mark)
+            await _put_history_back(self._folder, beginning.mark)
         except HistoryFailed as fault:
             raise LogFailed(f"can't write {self._folder}: {fault}") from fault
-        await self._in(lambda: fill(self._folder, beginning))
-        await self._in(self._sync)
+        await self._in(lambda: self._fill(beginning))
         await self._stop_thread()
         return self._folder
 
@@ -75,7 +76,7 @@ class IncomingFolder:
         if is_swapping(self._data_dir):
             raise LogFailed(f"another log waits in {self._folder} to be opened")
         self._folder.mkdir(mode=0o700)
-        path = history_in(self._folder)
+        path = self._folder / HISTORY_NAME
         make_private(path)
         self._history = path.open("wb")  # here, so that it is known to `drop` when nobody waits for us any more
 
@@ -86,7 +87,12 @@ class IncomingFolder:
         self._history.close()
         self._history = None
 
-    def _sync(self) -> None:
+    def _fill(self, beginning: LogBeginning) -> None:
+        if self._log_elsewhere:
+            mark_elsewhere(self._folder, begun=True)
+        else:
+            SnapshotFiles(self._folder).save(beginning.base[1], beginning.chunks)
+            begin_behind(self._folder, beginning.base, beginning.epoch, beginning.records)
         for entry in self._folder.iterdir():
             sync_file(entry)
         sync_folder(self._folder)
@@ -97,3 +103,23 @@ class IncomingFolder:
         thread, self._thread = self._thread, None
         if thread is not None:
             await asyncio.to_thread(thread.shutdown)
+
+
+async def _put_history_back(folder: Path, mark: HistoryMark) -> None:
+    """Take off what the history noted after a backup's position. Raises: HistoryFailed, StokerError
+    `backup_damaged`."""
+    history = SqliteHistory(folder)
+    try:
+        found = await history.open()
+        if found.cluster_id != mark.cluster_id or found.position < mark.position:
+            named = f"{found.position} of cluster {found.cluster_id or 'none'}"
+            raise StokerError(
+                refuse(
+                    "backup_damaged",
+                    f"the history in the backup ends at {named}, before its state",
+                    "take another backup: this one was put together by hand",
+                )
+            )
+        await history.rewind(mark)
+    finally:
+        await history.close()

@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.data_folder.ownership import make_private, sync_file, sync_folder
+from stoker.adapters.atomic_file import make_private, sync_file, sync_folder
+from stoker.adapters.data_folder.marks import STORE_NAME
 from stoker.adapters.record_check import RecordDamaged, checksum
 from stoker.adapters.sqlite.reader import checked
 from stoker.adapters.sqlite.schema import LOG_STEPS, ForeignStore, migrate
@@ -23,7 +24,6 @@ from stoker.adapters.sqlite.store import SqliteStore, is_damage, words
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import EPOCHS_MAX, LogConflict, LogFailed, Stored
 
-STORE_NAME: Final = "stoker.db"
 BUSY_TIMEOUT_S: Final = 30.0
 """How long an append waits for a person's own SQLite shell before it gives up."""
 CHECKPOINT_PAGES: Final = 8_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from stoker.adapters.data_folder.ownership import make_private, sync_folder
+from stoker.adapters.atomic_file import replaced, sync_folder
 from stoker.brain.domain.ids import Position
 from stoker.brain.state.snapshot_format import SnapshotDamaged, framed, unframed
 
@@ -59,16 +59,8 @@ class SnapshotFiles:
     def save(self, position: Position, chunks: Sequence[bytes]) -> None:
         """Write one and drop all but the newest KEPT. Raises OSError; then the older files are untouched."""
         path = self.path(position)
-        beside = path.with_suffix(".tmp")
-        try:
-            make_private(beside)
-            with beside.open("wb", buffering=0) as file:
-                _write(file, framed(position, chunks))
-            beside.replace(path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
-        sync_folder(self._folder)
+        with replaced(path, path.with_suffix(".tmp")) as file:
+            _write(file, framed(position, chunks))
         for old in self.positions()[KEPT:]:
             self._drop(self.path(old))
 
@@ -124,7 +116,7 @@ def _write(file: BinaryIO, lines: Iterator[bytes]) -> None:
 
 
 def _put(file: BinaryIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view[:SYNC_EVERY_BYTES]) :]
+    for at in range(0, len(data), SYNC_EVERY_BYTES):
+        file.write(data[at : at + SYNC_EVERY_BYTES])
+        file.flush()
         os.fsync(file.fileno())

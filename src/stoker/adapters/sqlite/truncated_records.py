@@ -7,7 +7,6 @@ Rules: C1  a file is there whole or not at all, and durable before the log forge
 """
 
 import base64
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from stoker.adapters.data_folder.ownership import make_private, sync_folder
+from stoker.adapters.atomic_file import replaced
+from stoker.brain.domain.ids import Position
 from stoker.ports import Stored
 
 TRUNCATED_MAX: Final = 20
@@ -30,25 +30,16 @@ class _TruncatedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     base64: str = ""
 
 
-def keep_truncated(folder: Path, rows: Iterator[Stored]) -> Path:
-    """Set these records aside; there is at least one. Raises: OSError; whatever reading them raises."""
-    beside = folder / _HALF
-    beside.unlink(missing_ok=True)
-    first = last = next(rows)
-    make_private(beside)
-    try:
-        with beside.open("wb") as file:
-            file.write(_line(first))
-            for last in rows:
-                file.write(_line(last))
-            file.flush()
-            os.fsync(file.fileno())
-        path = folder / f"tail-{first.epoch}-{first.position}-{last.position}.jsonl"
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_folder(folder)
+def keep_truncated(folder: Path, rows: Iterator[Stored], last: Position) -> Path:
+    """Set aside the records up to `last`, of which there is at least one.
+
+    Raises: OSError; whatever reading them raises.
+    """
+    first = next(rows)
+    path = folder / f"tail-{first.epoch}-{first.position}-{last}.jsonl"
+    with replaced(path, folder / _HALF) as file:
+        file.write(_line(first))
+        file.writelines(map(_line, rows))
     for old in truncated_files(folder)[:-TRUNCATED_MAX]:
         old.unlink(missing_ok=True)
     return path

@@ -95,7 +95,7 @@ def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool,
     if (data_dir is None) == (config is None):
         raise click.UsageError("name the folder, by --data-dir or by -c, and not by both")
     folder, store_url = _named_by(config) if config else (data_dir or Path(), "")
-    head, state = restore_backup(file, folder, force=force, store_url=store_url)
+    head, _, state = restore_backup(file, folder, force=force, store_url=store_url)
     held_by = f"{folder} and the database of store.url hold" if store_url else f"{folder} holds"
     lines = [
         f"{held_by} the cluster as it was at position {head.position} ({_held(head)})",

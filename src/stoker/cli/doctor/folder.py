@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stoker.adapters.data_folder.ownership import LOCK_NAME
+from stoker.adapters.data_folder.folder_swap import LOCK_NAME
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.processes import account, words_of
 from stoker.cli.polling import mono_s

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stoker.adapters.log_store import ELSEWHERE_NAME, was_begun_elsewhere
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, was_begun_elsewhere
 from stoker.adapters.sqlite.history import HISTORY_NAME, cluster_in
-from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.adapters.sqlite.schema import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong

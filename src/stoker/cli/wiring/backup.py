@@ -11,17 +11,17 @@ Rules: U1  written beside, readable by nobody else, synced and renamed: a file o
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from stoker.adapters.atomic_file import replaced
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.ownership import sync_folder
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_store import ELSEWHERE_NAME, log_at
+from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.sqlite.history import SqliteHistory
-from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.polling import sleep_blocking
 from stoker.cli.wiring.token_store import HELD_PAUSE_S, HELD_TRIES, as_owner, must_be_control, must_have_its_log
@@ -49,17 +49,10 @@ def file_to_be(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     _must_be_replaceable(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
+        with replaced(path, beside) as out:
             yield out
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(path)
-        sync_folder(path.parent)
     except OSError as fault:
         raise unwritable(path, fault) from fault
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 def _must_be_replaceable(path: Path) -> None:

@@ -21,12 +21,11 @@ from typing import Final, Protocol, TypeVar
 from msgspec.structs import replace
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.member_mark import member_in
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, member_in
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_store import ELSEWHERE_NAME, log_at
+from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry
-from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.brain.domain.access import OWNER, TokenId
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.state.commands import CreateToken, RevokeToken

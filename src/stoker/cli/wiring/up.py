@@ -13,10 +13,9 @@ from typing import Any
 import click
 import msgspec
 
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME
 from stoker.adapters.data_folder.ownership import hold_folder
 from stoker.adapters.gpu_probe.auto import AutoProbe
-from stoker.adapters.log_store import ELSEWHERE_NAME
-from stoker.adapters.sqlite.journal import STORE_NAME
 from stoker.agent.machine import die_with_parent
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.until_signal import run_until_signal

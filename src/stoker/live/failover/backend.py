@@ -16,14 +16,13 @@ from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import CaughtUp, FellBehind, Input
 from stoker.brain.failover.timing import Timing
-from stoker.control.backup import Backups
+from stoker.control.backup import Backups, receive_backup
 from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import ControlPorts, NotActive, Replicas
-from stoker.live.failover.backup_receiver import receive_backup
-from stoker.live.failover.follower import Follower, LogReplaced, ReceivedBackup
+from stoker.live.failover.follower import Follower, LogReplaced
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
-from stoker.ports import Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
+from stoker.ports import Incoming, LogTrimmed, ReceivedBackup, ReplicaLog, SharedLog, Stored
 
 ROOM_BYTES: Final = 16 << 20
 """More than a standby takes onto its disk at a stretch, or it would be fit for as long as the next batch is short."""

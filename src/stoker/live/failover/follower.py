@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from itertools import groupby
-from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
@@ -37,7 +36,7 @@ from stoker.live.failover.links import (
     Records,
     Welcome,
 )
-from stoker.ports import LogConflict, LogTrimmed, ReplicaLog, Stored
+from stoker.ports import LogConflict, LogTrimmed, ReceivedBackup, ReplicaLog, Stored
 
 INBOX_BYTES: Final = 8 << 20
 INBOX_FRAMES: Final = 4_096
@@ -49,14 +48,6 @@ SIGNS_MAX: Final = 20
 
 class LogReplaced(Exception):
     """The log is another one now: begin a new life from what is on disk. The message says why."""
-
-
-class ReceivedBackup(NamedTuple):
-    """A backup that has come in, checked, and lies in a folder of its own."""
-
-    epoch: Epoch
-    position: Position
-    folder: Path
 
 
 ReceiveBackup = Callable[[AsyncIterator[bytes]], Awaitable[ReceivedBackup]]

@@ -13,8 +13,8 @@ from stoker.adapters.sqlite.incoming_folder import IncomingFolder
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.invariants import violations
+from stoker.control.backup import receive_backup
 from stoker.control.snapshots import state_of
-from stoker.live.failover.backup_receiver import receive_backup
 from tests.compat.make_backup import HERE
 from tests.contracts.event_log import ONE, records
 
