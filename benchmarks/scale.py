@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.cluster import fsyncs_per_second, machine
 from benchmarks.sharing import alone_option
 from benchmarks.submissions import Control, control_on_core_0
-from stoker.wire.client.sync_client import Client, JobBody
+from stoker.wire.client import Client, JobBody
 
 SHAPES = 1_000
 BULK = 1_000

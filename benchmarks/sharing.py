@@ -17,7 +17,7 @@ from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import DAY_MS
 from stoker.cli.wiring.token_store import tokens_in
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from stoker.wire.rest.quota import QuotaBody
 from stoker.wire.rest.tenant import NewTenantBody
 from stoker.wire.rest.token import NewTokenBody

@@ -9,7 +9,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.cli.commands import logs
 from stoker.cli.commands.logs import UNREACHABLE_S_MAX, LogReader
-from stoker.wire.client.sync_client import LogPart, LogQuery
+from stoker.wire.client import LogPart, LogQuery
 from stoker.wire.rest.job import JobView
 from tests.cli.views import attempt, job
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.cli.paging import gather
-from stoker.wire.client.sync_client import JobListQuery
+from stoker.wire.client import JobListQuery
 from stoker.wire.rest.job import LIST_MAX, JobListView
 from tests.cli.views import job
 

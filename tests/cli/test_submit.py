@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.commands.submit import job_body
 from stoker.cli.main import root
-from stoker.wire.client.sync_client import JobBody
+from stoker.wire.client import JobBody
 
 ENVIRON = {"PATH": "/bin", "LANG": "C.UTF-8", "SECRET": "x", "BASH_FUNC_f%%": "() { :; }", "BROKEN": "\udcff"}
 

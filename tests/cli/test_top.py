@@ -13,7 +13,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.cli.display.notices import NoticeBuffer
 from stoker.cli.top.app import KEYS, TopApp
 from stoker.cli.top.row_list import Rows
-from stoker.wire.client.async_client import JobListQuery, LogPart, LogQuery
+from stoker.wire.client import JobListQuery, LogPart, LogQuery
 from stoker.wire.client.staleness import Stale
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.job import JobListView, JobsToldView, JobView, WhyView

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from stoker.brain.domain.errors import Refusal, StokerError
-from stoker.wire.client.sync_client import JobBody, JobListQuery, LogQuery
+from stoker.wire.client import JobBody, JobListQuery, LogQuery
 
 Call = Callable[..., Any]
 """`call("submit", body)` calls that method and waits for its answer; of an iterator all that it yields."""

@@ -10,8 +10,7 @@ import pytest
 
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError
-from stoker.wire.client import retry
-from stoker.wire.client.sync_client import JobBody, LogQuery, Notice, Stale, Waiting
+from stoker.wire.client import JobBody, LogQuery, Notice, Stale, Waiting, retry
 from stoker.wire.rest.token import NewTokenBody
 from tests.contracts.client import Call, Connect, refusal_of, unused
 from tests.real.fake_pair import Pair, fake_pair

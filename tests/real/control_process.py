@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from tests.real.tokens import Tokens, tokens_of
 
 START_S_MAX: Final = 30.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from stoker.wire.rest.job import JobView
 from tests.real.pair_process import Half, Pair, until
 

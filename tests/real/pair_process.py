@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from stoker.brain.domain.access import Role
 from stoker.cli.wiring.token_store import tokens_in
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.agent_process import AgentProcess
 from tests.real.control_process import ask_on, free_port

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stoker.control.settings import GrpcSettings, HttpSettings
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings, LogSettings
-from stoker.wire.client.sync_client import Client, JobBody
+from stoker.wire.client import Client, JobBody
 from tests.real.tokens import tokens_of
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.wire.client.sync_client import Client, JobBody, JobListQuery
+from stoker.wire.client import Client, JobBody, JobListQuery
 from tests.real.up_process import UpProcess, until
 
 pytestmark = pytest.mark.timeout(300)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from tests.real.say import Say
 from tests.real.up_process import UpProcess, until
 

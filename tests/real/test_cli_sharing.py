@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from tests.real.say import Say
 from tests.real.up_process import UpProcess, until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.client.sync_client import JobBody
+from stoker.wire.client import JobBody
 from tests.real.control_process import ControlProcess
 from tests.real.screen import Terminal
 from tests.real.up_process import environment, stoker, until

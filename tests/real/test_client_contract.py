@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.wire.client.async_client import AsyncClient
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import AsyncClient, Client
 from tests.contracts import client as contract
 from tests.real.serving import Served, free_port, serving
 

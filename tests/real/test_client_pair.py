@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stoker.wire.client.async_client import AsyncClient, LogQuery
+from stoker.wire.client import AsyncClient, LogQuery
 from tests.contracts import client_of_pair as contract
 from tests.contracts.client import Connect
 from tests.real.fake_pair import fake_pair

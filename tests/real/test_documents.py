@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from tests.real.up_process import UpProcess, environment, run, until
 
 pytestmark = pytest.mark.timeout(180)

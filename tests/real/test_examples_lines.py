@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from tests.real.up_process import UpProcess, environment, until
 
 pytestmark = pytest.mark.timeout(120)

@@ -8,7 +8,7 @@ import pytest
 
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from stoker.wire.rest.job import JobView
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.token import NewTokenBody

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from stoker.brain.domain.access import Role
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.browser import Site, find_browser, site, visited

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.client.async_client import AsyncClient
-from stoker.wire.client.sync_client import Client, JobBody, JobListQuery, Notice, Stale
+from stoker.wire.client import AsyncClient, Client, JobBody, JobListQuery, Notice, Stale
 from tests.real.pair_process import Pair
 from tests.real.say import Say
 from tests.real.up_process import environment, stoker, until

@@ -14,7 +14,7 @@ import pytest
 
 from stoker.api import peer_credentials
 from stoker.api.peer_credentials import GONE, foreign_peer, peer_uid
-from stoker.wire.client.sync_client import Client
+from stoker.wire.client import Client
 from stoker.wire.local_socket import SOCKET_NAME, connected
 from tests.real.up_process import UpProcess, until
 

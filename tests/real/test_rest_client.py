@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.client.sync_client import Client, JobBody, JobListQuery
+from stoker.wire.client import Client, JobBody, JobListQuery
 from tests.real.serving import Served, free_port, serving
 
 

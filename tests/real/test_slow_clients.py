@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from stoker.wire.client.sync_client import JobBody
+from stoker.wire.client import JobBody
 from tests.real.control_process import ControlProcess
 
 MANY: Final = 10_500

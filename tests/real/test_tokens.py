@@ -22,7 +22,7 @@ from stoker.brain.domain.errors import Refusal
 from stoker.cli.wiring import token_store
 from stoker.cli.wiring.token_store import tokens_in
 from stoker.control.rate_limit import WRONG_MAX
-from stoker.wire.client.sync_client import Client, StokerError
+from stoker.wire.client import Client, StokerError
 from stoker.wire.local_socket import SOCKET_NAME
 from stoker.wire.rest.token import NewTokenBody
 from stoker.wire.token import bearer, fresh_token, id_of, is_token

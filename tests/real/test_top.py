@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.client.sync_client import Client, JobBody
+from stoker.wire.client import Client, JobBody
 from tests.real.control_process import ControlProcess
 from tests.real.screen import Terminal
 from tests.real.up_process import UpProcess, environment, stoker, until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.client.sync_client import Client, JobBody
+from stoker.wire.client import Client, JobBody
 from tests.real.control_process import ControlProcess
 from tests.real.up_process import UpProcess, environment, left_behind, run, stoker, until
 

@@ -1,43 +1,66 @@
 """Waiting, paging and following, step by step, without a server: F1 to F4 of `wire.client.follow`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.wire.client import follow
-from stoker.wire.client.endpoints import ApiCall, LogPart
-from stoker.wire.client.follow import POLL_MAX_S, FollowSequence, Sleep, Yield
+from stoker.wire.client.calls import LogPart, Yield
+from stoker.wire.client.follow import POLL_MAX_S
+from stoker.wire.client.http_message import Reply, Request
+from stoker.wire.client.retry import Wait
 from stoker.wire.rest.job import JobListQuery, JobListView, JobView, MembersView
-from stoker.wire.rest.log import LogQuery
+from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
 from tests.cli.views import attempt, job
 
 Answer = Callable[[str, dict[str, str]], object]
 """Path and parameters of a request -> what comes of it, or a StokerError to raise."""
 
 
-def play(todo: FollowSequence, answer: Answer, steps_max: int = 200) -> tuple[list[object], list[float]]:
+def play(
+    steps: Generator[Request | Wait | Yield[Any], Reply | None, object], answer: Answer, steps_max: int = 200
+) -> tuple[list[object], list[float]]:
     """What was given, and the pauses."""
     gave: list[object] = []
     paused: list[float] = []
-    step = next(todo, None)
+    go_on: Callable[[], Request | Wait | Yield[Any]] = lambda: next(steps)  # noqa: E731  # it is set anew below
     for _ in range(steps_max):
-        if step is None:
-            return gave, paused
-        result: object = None
+        try:
+            step = go_on()
+        except StopIteration as end:
+            return gave + ([] if end.value is None else [end.value]), paused
+        reply: Reply | None = None
         if isinstance(step, Yield):
             gave.append(step.value)
-        elif isinstance(step, Sleep):
+        elif isinstance(step, Wait):
             paused.append(step.seconds)
         else:
-            assert isinstance(step, ApiCall)
-            parts = urlsplit(step.request.target)
+            parts = urlsplit(step.target)
             words = {name: values[0] for name, values in parse_qs(parts.query).items()}
-            result = answer(parts.path.removeprefix("/api/v1"), words)
-        step = follow.thrown(todo, result) if isinstance(result, StokerError) else follow.sent(todo, result)
+            try:
+                reply = reply_of(answer(parts.path.removeprefix("/api/v1"), words))
+            except StokerError as fault:
+                go_on = partial(steps.throw, fault)
+                continue
+        go_on = partial(steps.send, reply)
     raise AssertionError(f"still going on after {steps_max} steps: {gave[-3:]}")
+
+
+def reply_of(answer: object) -> Reply:
+    """A reply that means this. Raises: the answer itself if it is a StokerError."""
+    if isinstance(answer, StokerError):
+        raise answer
+    if not isinstance(answer, LogPart):
+        return Reply(200, {}, msgspec.json.encode(answer))
+    values = {OFFSET_HEADER: answer.offset, SIZE_HEADER: answer.size, ATTEMPT_HEADER: answer.attempt}
+    headers = {name.lower(): str(value) for name, value in values.items()}
+    return Reply(200, {**headers, ENDED_HEADER.lower(): str(answer.ended).lower()}, answer.data)
 
 
 def refusal(code: str) -> StokerError:

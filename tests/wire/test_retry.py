@@ -1,4 +1,4 @@
-"""When a request is sent again, and when its fault is told."""
+"""When a request is sent again, and when its fault is told: C2 to C6 of `wire.client.retry`."""
 
 import json
 
@@ -6,17 +6,17 @@ import pytest
 
 from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.wire.client import endpoints
+from stoker.wire import endpoints
 from stoker.wire.client.async_transport import AsyncTransport
-from stoker.wire.client.endpoints import JobOperation
+from stoker.wire.client.calls import request_to, submit, submit_many, tell_jobs
 from stoker.wire.client.http_message import AnswerLost, Reply, Request, Unreachable, checked_token, headers_of
 from stoker.wire.client.retry import PAUSE_FIRST_S, PAUSE_MAX_S, RequestRetry, Wait
 from stoker.wire.client.servers import Servers, parsed_servers
 from stoker.wire.client.transport import Transport
-from stoker.wire.rest.partition import NewPartitionBody, PartitionBody
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.token import fresh_token
+from tests.wire.test_calls import request_of
 
 TOKEN = fresh_token(SystemEntropy())
 (SERVER,) = parsed_servers("http://127.0.0.1:1")
@@ -142,54 +142,35 @@ def test_the_time_that_a_server_asks_for_is_waited() -> None:
 
 
 def test_a_repeat_that_finds_its_work_done_is_an_answer_and_a_first_try_is_not() -> None:
-    request = endpoints.job_operation("cancel", "7").request
+    request = request_to(endpoints.CANCEL, "7")
     first, repeat = tries(request), tries(request)
     assert raised(lambda: first.accepts(SERVER, said("job_ended", 409))).code == "job_ended"
     repeat.lost(SERVER, BROKEN)
     assert repeat.accepts(SERVER, said("job_ended", 409))
-    assert endpoints.job_operation("cancel", "7").read(said("job_ended", 409)) is None
-
-
-@pytest.mark.parametrize("word", ["cancel", "hold", "release", "requeue", "signal"])
-def test_orders_that_would_be_felt_twice_are_not_repeatable(word: JobOperation) -> None:
-    assert endpoints.job_operation(word, "7").request.repeatable == (word not in ("requeue", "signal"))
+    told = tell_jobs(endpoints.CANCEL, "7")
+    assert next(told) == request
+    shown = told.send(said("job_ended", 409))
+    assert isinstance(shown, Request)
+    assert (shown.method, shown.target) == ("GET", "/api/v1/jobs/7"), "and what became of it is looked up"
 
 
 def test_what_a_second_one_would_refuse_or_undo_is_not_repeatable_and_the_rest_is() -> None:
-    once = (
-        endpoints.forget("n", force=True),
-        endpoints.create_partition(NewPartitionBody(name="p")),
-        endpoints.delete_partition("p"),
-    )
-    assert not any(each.request.repeatable for each in once)
-    often = (
-        *(
-            endpoints.job("1"),
-            endpoints.jobs(None),
-            endpoints.logs("1", None),
-            endpoints.nodes(),
-            endpoints.cluster(),
-            endpoints.why("1"),
-        ),
-        *(endpoints.drain("n", ""), endpoints.resume("n"), endpoints.label("n", {}, ()), endpoints.taint("n", (), ())),
-        *(
-            endpoints.put_partition("p", PartitionBody()),
-            endpoints.submit(JobBody(), ""),
-            endpoints.submit_many([], ""),
-        ),
-    )
-    assert all(each.request.repeatable for each in often)
+    once = {"requeue", "signal", "forget", "promote", "revoke_token"}
+    once |= {f"{verb}_{noun}" for verb in ("create", "delete") for noun in ("partition", "tenant")} | {"create_token"}
+    assert {name for name, row in endpoints.ENDPOINTS.items() if not row.repeatable} == once
+    assert all(request_to(row, "x").repeatable == row.repeatable for row in endpoints.ENDPOINTS.values())
 
 
 def test_every_submit_draws_a_key_of_its_own_unless_it_is_given_one() -> None:
-    keys = [endpoints.submit(JobBody(), "").request.headers["Idempotency-Key"] for _ in range(100)]
+    keys = [request_of(submit(JobBody(), "")).headers["Idempotency-Key"] for _ in range(100)]
     assert len(set(keys)) == 100
-    assert endpoints.submit(JobBody(), "mine").request.headers["Idempotency-Key"] == "mine"
+    assert request_of(submit(JobBody(), "mine")).headers["Idempotency-Key"] == "mine"
+    assert len({request_of(submit_many([], "")).headers["Idempotency-Key"] for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("path", ["a/b c", "7_[0-4,9]", "?x=1", "#", "..", "ü", "a\r\nHost: x"])
 def test_a_word_of_a_path_stays_one_word(path: str) -> None:
-    target = endpoints.node(path).request.target
+    target = request_to(endpoints.NODE, path).target
     assert target.isascii()
     assert target.count("/") == 4
     assert not set("?# \r\n") & set(target)

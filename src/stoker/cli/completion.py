@@ -21,7 +21,7 @@ from stoker.cli.server import client_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from stoker.wire.client.sync_client import Client
+    from stoker.wire.client import Client
 
 WAIT_S: Final = 1.0
 OFFERED_MAX: Final = 200
@@ -75,7 +75,7 @@ def _signal(name: str) -> "CompletionItem[str]":
 
 
 def _jobs(client: "Client", state: str) -> _Offers:
-    from stoker.wire.client.sync_client import JobListQuery
+    from stoker.wire.client import JobListQuery
 
     page = client.jobs(JobListQuery(state=state, limit=OFFERED_MAX))
     return [(job.id, visible(f"{job.state.value} {job.name}")) for job in page.jobs]

@@ -7,13 +7,13 @@ there are pages.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stoker.wire.client.sync_client import Client
+    from stoker.wire.client import Client
     from stoker.wire.rest.job import JobListView, JobView
 
 
 def gather(client: "Client", given: "dict[str, Any]", limit: int | None) -> "JobListView":
     """Up to `limit` jobs that match, as one page. None = all of them."""
-    from stoker.wire.client.sync_client import JobListQuery
+    from stoker.wire.client import JobListQuery
     from stoker.wire.rest.job import LIST_MAX, JobListView
 
     jobs: list[JobView] = []

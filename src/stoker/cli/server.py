@@ -14,8 +14,8 @@ from stoker.cli.credentials import remember_file, remember_token, server_in_file
 from stoker.cli.quick_msgspec import quick_msgspec
 
 if TYPE_CHECKING:
+    from stoker.wire.client import Client
     from stoker.wire.client.staleness import Notice
-    from stoker.wire.client.sync_client import Client
     from stoker.wire.client.transport import Transport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -122,6 +122,6 @@ def client_of(ctx: click.Context, notify: "Callable[[Notice], object] | None" = 
     """The same for whoever closes it."""
     quick_msgspec()
     from stoker.cli.display.notices import NoticePrinter
-    from stoker.wire.client.sync_client import Client
+    from stoker.wire.client import Client
 
     return Client(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=notify or NoticePrinter())

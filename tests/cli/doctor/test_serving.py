@@ -11,7 +11,7 @@ from stoker.cli.doctor.examination import of_server
 from stoker.cli.doctor.exposition import Meters
 from stoker.cli.doctor.finding import CheckResult, Level, named
 from stoker.cli.doctor.serving import JobRow, NodeRow, ReasonRow, Server
-from stoker.wire.client.transport import Reply
+from stoker.wire.client.http_message import Reply
 
 NOON_MS = 1_796_040_000_000
 NOON = "Mon, 30 Nov 2026 12:00:00 GMT"

@@ -10,7 +10,7 @@ from stoker.cli.display.table import Column
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:
-    from stoker.wire.client.sync_client import Client
+    from stoker.wire.client import Client
     from stoker.wire.rest.audit import AuditListView, AuditRowView
 
 LIMIT = 100

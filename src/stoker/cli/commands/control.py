@@ -122,7 +122,8 @@ def _ask(data_dir: Path | None, method: str, path: str) -> "ControlView":
     """Of that very one: nobody else is asked in its place."""
     import msgspec
 
-    from stoker.wire.client.transport import Request, SocketTransport
+    from stoker.wire.client.http_message import Request
+    from stoker.wire.client.transport import SocketTransport
     from stoker.wire.local_socket import SOCKET_NAME
     from stoker.wire.rest.control import ControlView
     from stoker.wire.versions import API_PREFIX

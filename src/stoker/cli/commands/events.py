@@ -11,7 +11,7 @@ from stoker.cli.id_types import ANY_JOB
 from stoker.cli.server import connect, server_option
 
 if TYPE_CHECKING:
-    from stoker.wire.client.sync_client import Client
+    from stoker.wire.client import Client
     from stoker.wire.rest.job_event import JobEventsView, JobEventView
 
 

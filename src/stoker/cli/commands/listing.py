@@ -17,7 +17,7 @@ from stoker.cli.watch import WATCH_MAX_S, WATCH_MIN_S, WATCH_S, watch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stoker.wire.client.sync_client import Client
+    from stoker.wire.client import Client
     from stoker.wire.rest.job import JobListView
 
 LIMIT: Final = 50

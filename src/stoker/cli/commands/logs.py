@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stoker.brain.domain.errors import StokerError
-    from stoker.wire.client.sync_client import Client, LogPart, LogQuery
+    from stoker.wire.client import Client, LogPart, LogQuery
     from stoker.wire.rest.job import JobView
 
 PART_BYTES: Final = 256 * 1024
@@ -190,7 +190,7 @@ class LogReader:
     def _query(
         self, attempt: int, *, offset: int = 0, limit: int = PART_BYTES, tail: int = 0, wait_s: int = 0
     ) -> "LogQuery":
-        from stoker.wire.client.sync_client import LogQuery
+        from stoker.wire.client import LogQuery
 
         return LogQuery(rank=self._rank, attempt=attempt, offset=offset, limit=limit, tail=tail, wait_s=wait_s)
 

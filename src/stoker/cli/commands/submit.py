@@ -24,7 +24,7 @@ from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stoker.wire.client.sync_client import JobBody
+    from stoker.wire.client import JobBody
     from stoker.wire.rest.job import JobView
 
 LOOK: Final = "nvidia-smi"
@@ -166,7 +166,7 @@ def _here() -> str:
 
 def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Callable[[], str]) -> "JobBody":
     """The request that a command line means. `here` answers the working directory, if it is needed."""
-    from stoker.wire.client.sync_client import JobBody
+    from stoker.wire.client import JobBody
     from stoker.wire.text import parse_memory_mb
 
     body: dict[str, Any] = {

@@ -13,7 +13,7 @@ from typing import Final
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.cli.display.formatting import instant_ms
 from stoker.cli.display.timeline import Timeline
-from stoker.wire.client.sync_client import JobBody
+from stoker.wire.client import JobBody
 from stoker.wire.rest.job import JobView, WhyView
 
 NODES: Final = 2

@@ -38,7 +38,7 @@ from stoker.cli.demo.screen import Screen, open_screen
 from stoker.cli.display.formatting import instant_ms
 from stoker.cli.display.gpu_spans import gpu_timeline
 from stoker.cli.polling import mono_s, now_ms, sleep_blocking
-from stoker.wire.client.sync_client import Client, JobBody, LogQuery
+from stoker.wire.client import Client, JobBody, LogQuery
 from stoker.wire.rest.job import JobView, WhyView
 
 START_S: Final = 30.0

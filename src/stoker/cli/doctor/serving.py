@@ -18,9 +18,10 @@ from stoker.cli.doctor.exposition import Meters, shown_s
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.folder import FREE_MIN_BYTES, FREE_WANTED_BYTES
 from stoker.cli.polling import now_ms
+from stoker.wire.client.http_message import Reply
 from stoker.wire.client.servers import each_alone
 from stoker.wire.client.staleness import stale_answer
-from stoker.wire.client.transport import Reply, Transport
+from stoker.wire.client.transport import Transport
 from stoker.wire.versions import API_PREFIX
 
 ANSWER_S: Final = 5.0

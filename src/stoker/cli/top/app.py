@@ -36,7 +36,7 @@ from stoker.cli.top.picture import (
     summary_line,
 )
 from stoker.cli.top.row_list import Line, Rows
-from stoker.wire.client.async_client import AsyncClient
+from stoker.wire.client import AsyncClient
 from stoker.wire.rest.job import JobView
 
 Answer = TypeVar("Answer")

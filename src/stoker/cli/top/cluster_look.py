@@ -11,7 +11,7 @@ from typing import Final
 
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.display.safe_text import visible
-from stoker.wire.client.async_client import AsyncClient, JobListQuery, LogQuery
+from stoker.wire.client import AsyncClient, JobListQuery, LogQuery
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.job import JobView, WhyView
 from stoker.wire.rest.node import NodeView

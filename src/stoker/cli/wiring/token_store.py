@@ -34,9 +34,7 @@ from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
 from stoker.control.offline_writer import writing
 from stoker.live.main import as_refusals
-from stoker.wire.client import endpoints
-from stoker.wire.client.endpoints import ApiCall
-from stoker.wire.client.transport import SocketTransport
+from stoker.wire.client.sync_client import SocketClient
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 from stoker.wire.rest.token import (
     NewTokenBody,
@@ -111,11 +109,8 @@ def _tokens_now(folder: Path) -> Iterator[Tokens]:
         must_have_its_log(folder)
         yield StoppedTokens(folder)
         return
-    transport = SocketTransport(folder / SOCKET_NAME)
-    try:
-        yield ServedTokens(transport)
-    finally:
-        transport.close()
+    with SocketClient(folder / SOCKET_NAME) as client:
+        yield client
 
 
 def act_as_owner(folder: Path) -> None:
@@ -142,25 +137,6 @@ def as_owner(folder: Path) -> Iterator[None]:
         if os.geteuid() != who:
             os.seteuid(who)
             os.setegid(group)
-
-
-class ServedTokens:
-    """Those of a control plane that runs."""
-
-    def __init__(self, transport: SocketTransport) -> None:
-        self._transport = transport
-
-    def create_token(self, body: NewTokenBody) -> NewTokenView:
-        return self._ask(endpoints.create_token(body))
-
-    def tokens(self) -> TokenListView:
-        return self._ask(endpoints.tokens())
-
-    def revoke_token(self, token_id: str) -> TokenView:
-        return self._ask(endpoints.revoke_token(token_id))
-
-    def _ask(self, ask: ApiCall[Answer]) -> Answer:
-        return ask.read(self._transport.send(ask.request))
 
 
 class StoppedTokens:

@@ -21,7 +21,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.until_signal import run_until_signal
 from stoker.cli.wiring.embedded import EmbeddedCluster, EmbeddedSpec
 from stoker.control.settings import is_loopback
-from stoker.wire.client.sync_client import DEFAULT_SERVER
+from stoker.wire.client import DEFAULT_SERVER
 
 
 def run_up(

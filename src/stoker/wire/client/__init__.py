@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
     from stoker.wire.client.async_client import AsyncClient
-    from stoker.wire.client.endpoints import LogPart
+    from stoker.wire.client.calls import LogPart
     from stoker.wire.client.servers import DEFAULT_SERVER
     from stoker.wire.client.staleness import Notice, Stale, Waiting
     from stoker.wire.client.sync_client import Client
@@ -40,7 +40,7 @@ _MODULE_OF = {
     "Client": "stoker.wire.client.sync_client",
     "JobBody": "stoker.wire.rest.submit",
     "JobListQuery": "stoker.wire.rest.job",
-    "LogPart": "stoker.wire.client.endpoints",
+    "LogPart": "stoker.wire.client.calls",
     "LogQuery": "stoker.wire.rest.log",
     "Notice": "stoker.wire.client.staleness",
     "Stale": "stoker.wire.client.staleness",

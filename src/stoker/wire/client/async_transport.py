@@ -1,8 +1,6 @@
-"""How does a request reach a server without blocking an event loop?
+"""Transport of the client for event loops: sends requests to one of several servers over asyncio's streams.
 
-HTTP/1.1 over asyncio's streams, as much of it as a control plane and a proxy before it speak. The standard library has
-no client for it, and a library would cost more to import than our whole command line. What a lost or a bad answer leads
-to is in `retry`.
+`retry` says what a lost or a bad answer leads to.
 
 Limits: CONNECTIONS_MAX requests are on their way at once, and WAITING_MAX of those that the server is asked to answer
 only when there is something to say; more wait for their turn. So those who follow output hold up nobody else.
@@ -10,55 +8,55 @@ only when there is something to say; more wait for their turn. So those who foll
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import SplitResult
 
-from stoker.wire.client.backoff import mono_s, sleep_async
-from stoker.wire.client.http_message import (
-    ANSWER_BYTES_MAX,
-    ANSWER_S,
-    LOOK_FIRST_S,
-    LOOK_MAX_S,
-    PROBE,
-    PROBE_S,
-    AnswerLate,
-    AnswerLost,
-    NoHttp,
-    Reply,
-    Request,
-    Unreachable,
-    answer_too_long,
-    checked_token,
-    headers_of,
-    is_active,
-)
-from stoker.wire.client.retry import LOOK, RequestRetry, SendTo, Wait, wants_look
-from stoker.wire.client.servers import DEFAULT_SERVER, Servers, parsed_servers, server_label
+from stoker.brain.domain.errors import StokerError
+from stoker.wire.client import http_message as http
+from stoker.wire.client.backoff import sleep_async
+from stoker.wire.client.retry import RequestSender, SendTo, Wait
+from stoker.wire.client.servers import DEFAULT_SERVER, parsed_servers
 from stoker.wire.client.staleness import Notice, ignore_notice
 
 CONNECTIONS_MAX: Final = 32
 WAITING_MAX: Final = 256
-_HEAD_BYTES_MAX: Final = 64 * 1024
+
+Wanted = TypeVar("Wanted")
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+
+async def drive(steps: Generator[Wanted, Given, Result], do: Callable[[Wanted], Awaitable[Given]]) -> Result:
+    """Run a generator to its end: do what it asks for, and tell it what came of that."""
+    try:
+        wanted = next(steps)
+        while True:
+            try:
+                given = await do(wanted)
+            except (StokerError, http.Unreachable, http.AnswerLost) as fault:
+                wanted = steps.throw(fault)
+            else:
+                wanted = steps.send(given)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 class Connection:
-    """One keep-alive connection."""
+    """One keep-alive connection to a server."""
 
-    def __init__(
-        self, server: SplitResult, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str = ""
-    ) -> None:
+    def __init__(self, server: SplitResult, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.server = server
-        self._token = token
         self._reader = reader
         self._writer = writer
         self.begun = False
-        """Is the answer on its way that is due?"""
+        """Whether the answer that is due has begun."""
 
     @property
     def alive(self) -> bool:
-        """Has the other side not hung up, as far as is known?"""
+        """Whether the other side has not hung up, as far as is known."""
         return not (self._reader.at_eof() or self._writer.is_closing())
 
     def close(self) -> None:
@@ -70,17 +68,17 @@ class Connection:
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    async def exchange(self, request: Request) -> tuple[Reply, bool]:
-        """The answer, and whether the connection may be kept. Raises: AnswerLost."""
+    async def exchange(self, request: http.Request, token: str) -> tuple[http.Reply, bool]:
+        """Send a request, and return its answer and whether the connection may be kept. Raises: AnswerLost."""
         self.begun = False
         try:
-            self._writer.write(_head(self.server, request, self._token) + (request.body or b""))
+            self._writer.write(http.request_bytes(self.server, request, token))
             await self._drained()
-            return await self._answer(request)
-        except ValueError as fault:
-            raise NoHttp(str(fault)) from fault
-        except (OSError, EOFError, asyncio.LimitOverrunError) as fault:
-            raise AnswerLost(str(fault) or type(fault).__name__) from fault
+            head = await drive(http.read_head(), self._read)
+            self.begun = True
+            return http.Reply(head.status, head.headers, await drive(http.read_body(head), self._read)), head.keep
+        except OSError as fault:
+            raise http.AnswerLost(str(fault) or type(fault).__name__) from fault
 
     async def _drained(self) -> None:
         try:
@@ -90,135 +88,67 @@ class Connection:
             if self._reader.at_eof():
                 raise
 
-    async def _answer(self, request: Request) -> tuple[Reply, bool]:
-        status, headers = 100, dict[str, str]()
-        while status < 200:
-            status, headers = _parsed_head(await self._reader.readuntil(b"\r\n\r\n"))
-        self.begun = True
-        chunked = headers.get("transfer-encoding", "").lower() == "chunked"
-        sized = status in (204, 304) or "content-length" in headers
-        if status in (204, 304):
-            body = b""
-        elif chunked:
-            body = await self._chunks(status)
-        else:
-            body = await self._sized(status, headers.get("content-length"))
-        keep = (chunked or sized) and headers.get("connection", "").lower() != "close"
-        return Reply(status, headers, body), keep
-
-    async def _sized(self, status: int, size: str | None) -> bytes:
-        if size is None:
-            body = await self._reader.read(ANSWER_BYTES_MAX + 1)
-            while not self._reader.at_eof() and len(body) <= ANSWER_BYTES_MAX:
-                body += await self._reader.read(ANSWER_BYTES_MAX + 1)
-        elif int(size) <= ANSWER_BYTES_MAX:
-            return await self._reader.readexactly(int(size))
-        else:
-            raise answer_too_long(status)
-        if len(body) > ANSWER_BYTES_MAX:
-            raise answer_too_long(status)
-        return body
-
-    async def _chunks(self, status: int) -> bytes:
-        parts, left = list[bytes](), ANSWER_BYTES_MAX
-        while size := int((await self._reader.readuntil(b"\r\n")).split(b";")[0], 16):
-            left -= size
-            if left < 0:
-                raise answer_too_long(status)
-            parts.append(await self._reader.readexactly(size))
-            await self._reader.readexactly(2)
-        while await self._reader.readuntil(b"\r\n") != b"\r\n":
-            pass  # trailers
-        return b"".join(parts)
+    async def _read(self, size: int) -> bytes:
+        """Read so many bytes, fewer at the end only, or a line; nothing instead of a line that is too long."""
+        try:
+            return await (self._reader.readuntil(b"\n") if size == http.LINE else self._reader.readexactly(size))
+        except asyncio.IncompleteReadError as fault:
+            return fault.partial
+        except asyncio.LimitOverrunError:
+            return b""
 
 
-def _head(server: SplitResult, request: Request, token: str) -> bytes:
-    headers = {"Host": server.netloc, **headers_of(request, token)}
-    if request.body is not None or request.method != "GET":
-        headers["Content-Length"] = str(len(request.body or b""))
-    lines = [f"{request.method} {request.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    assert not any("\r" in line or "\n" in line for line in lines), "a line break would begin another header"
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def _parsed_head(head: bytes) -> tuple[int, dict[str, str]]:
-    """Raises: ValueError."""
-    first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    protocol, _, rest = first.partition(" ")
-    if not protocol.startswith("HTTP/1."):
-        raise ValueError(f"{first[:40]!r} is no answer in HTTP")
-    pairs = (line.partition(":") for line in lines)
-    return int(rest[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
-
-
-class AsyncTransport:
-    """Connections to one of several servers."""
+class AsyncTransport(RequestSender):
+    """Keep-alive connections to one of several servers, for any number of tasks of one event loop."""
 
     def __init__(
         self,
         servers: str = DEFAULT_SERVER,
         *,
         token: str = "",
-        answer_s: float = ANSWER_S,
+        answer_s: float = http.ANSWER_S,
         patience_s: float = 0.0,
         pause: Callable[[float], Awaitable[object]] = sleep_async,
         notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
-        self._servers = Servers(parsed_servers(servers))
-        self._token = checked_token(token)
-        self._answer_s = answer_s
-        self.patience_s = patience_s
+        super().__init__(parsed_servers(servers), token, answer_s, patience_s, notify)
         self._pause = pause
-        self._notify = notify
         self._idle: list[Connection] = []
         self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
         self._waiting = asyncio.Semaphore(WAITING_MAX)
 
-    @property
-    def server(self) -> str:
-        """The one that is asked first."""
-        return self._servers.first.geturl()
-
     async def close(self) -> None:
+        """Hang up."""
         while self._idle:
             await self._idle.pop().closed()
 
-    async def send(self, request: Request) -> Reply:
-        """One request, answered with success.
+    async def send(self, request: http.Request) -> http.Reply:
+        """Send one request, and return its answer if it is one of success.
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
-        if wants_look(request, self._servers, mono_s()):
-            await self._answered(LOOK, ignore_notice)
-        return await self._answered(request, self._notify)
+        return await drive(self._sending(request), self._carry_out)
 
-    async def _answered(self, request: Request, notify: Callable[[Notice], object]) -> Reply:
-        tries = RequestRetry(request, self._servers, self.patience_s, notify)
-        while True:
-            turn = tries.next()
-            if isinstance(turn, Wait):
-                await self._pause(turn.seconds)
-                continue
-            try:
-                async with self._waiting if request.waits else self._turns:
-                    reply = await self._exchange(turn)
-            except Unreachable as fault:
-                tries.unreachable(turn.server, fault)
-            except AnswerLost as fault:
-                tries.lost(turn.server, fault)
-            else:
-                if tries.accepts(turn.server, reply):
-                    return reply
+    async def perform(self, action: http.Request | Wait) -> http.Reply | None:
+        """Send a request, or pause. Raises: StokerError as `send`."""
+        return await (self._carry_out(action) if isinstance(action, Wait) else self.send(action))
 
-    async def _exchange(self, turn: SendTo) -> Reply:
+    async def _carry_out(self, action: SendTo | Wait) -> http.Reply | None:
+        if isinstance(action, Wait):
+            await self._pause(action.seconds)
+            return None
+        async with self._waiting if action.request.waits else self._turns:
+            return await self._exchange(action)
+
+    async def _exchange(self, turn: SendTo) -> http.Reply:
         connection = await self._connected(turn.server, turn.connect_s)
         kept = False
         try:
             async with asyncio.timeout(self._answer_s):
                 reply, kept = await self._watched(connection, turn)
         except TimeoutError as fault:
-            raise AnswerLate(f"nothing came for {self._answer_s:g} s") from fault
+            raise http.AnswerLate(f"nothing came for {self._answer_s:g} s") from fault
         finally:
             # Whoever is cancelled leaves half an answer behind.
             if kept:
@@ -227,23 +157,20 @@ class AsyncTransport:
                 connection.close()
         return reply
 
-    async def _watched(self, connection: Connection, turn: SendTo) -> tuple[Reply, bool]:
+    async def _watched(self, connection: Connection, turn: SendTo) -> tuple[http.Reply, bool]:
         """The answer, and whether the connection may be kept. Raises: AnswerLost, also as soon as another server says
         that it is active."""
         if not self._servers.several:
-            return await connection.exchange(turn.request)
-        exchange = asyncio.ensure_future(connection.exchange(turn.request))
-        give_up_s, look_s = mono_s() + turn.answer_s, LOOK_FIRST_S
+            return await connection.exchange(turn.request, self._token)
+        exchange = asyncio.ensure_future(connection.exchange(turn.request, self._token))
+
+        async def look(wanted: float | SplitResult) -> bool:
+            if isinstance(wanted, float):
+                return bool((await asyncio.wait({exchange}, timeout=wanted))[0]) or connection.begun
+            return await _says_active(wanted) and not (exchange.done() or connection.begun)
+
         try:
-            while not (await asyncio.wait({exchange}, timeout=min(look_s, max(0.0, give_up_s - mono_s()))))[0]:
-                if connection.begun:
-                    break
-                if mono_s() >= give_up_s:
-                    raise AnswerLate(f"nothing came for {turn.answer_s:g} s")
-                for other in self._servers.others(turn.server):
-                    if await self._says_active(other) and not (exchange.done() or connection.begun):
-                        raise AnswerLost(f"{server_label(other)} is active now", elsewhere=other)
-                look_s = min(look_s * 2, LOOK_MAX_S)
+            await drive(self._watching(turn.server, turn.answer_s), look)
             return await exchange
         finally:
             exchange.cancel()
@@ -251,27 +178,15 @@ class AsyncTransport:
             if not exchange.cancelled():
                 exchange.exception()  # known, or of no interest any more
 
-    async def _says_active(self, server: SplitResult) -> bool:
-        try:
-            async with asyncio.timeout(PROBE_S):
-                connection = await _dialled(server, "")
-                try:
-                    reply, _ = await connection.exchange(PROBE)
-                finally:
-                    connection.close()
-        except (TimeoutError, OSError, AnswerLost):
-            return False
-        return is_active(reply.status, reply.headers)
-
     async def _connected(self, server: SplitResult, connect_s: float) -> Connection:
         kept = self._kept(server)
         if kept is not None:
             return kept
         try:
             async with asyncio.timeout(connect_s):
-                return await _dialled(server, self._token)
+                return await _dialled(server)
         except OSError as fault:  # a TimeoutError is one
-            raise Unreachable(fault) from fault
+            raise http.Unreachable(fault) from fault
 
     def _kept(self, server: SplitResult) -> Connection | None:
         for each in self._idle:
@@ -289,8 +204,21 @@ class AsyncTransport:
             self._idle.pop(0).close()
 
 
-async def _dialled(server: SplitResult, token: str) -> Connection:
+async def _says_active(server: SplitResult) -> bool:
+    try:
+        async with asyncio.timeout(http.PROBE_S):
+            connection = await _dialled(server)
+            try:
+                reply, _ = await connection.exchange(http.PROBE, "")
+            finally:
+                connection.close()
+    except (OSError, http.AnswerLost, StokerError):
+        return False
+    return http.is_active(reply.status, reply.headers)
+
+
+async def _dialled(server: SplitResult) -> Connection:
     """Raises: OSError."""
     secure = ssl.create_default_context() if server.scheme == "https" else None
-    reader, writer = await asyncio.open_connection(server.hostname, server.port, ssl=secure, limit=_HEAD_BYTES_MAX)
-    return Connection(server, reader, writer, token)
+    reader, writer = await asyncio.open_connection(server.hostname, server.port, ssl=secure, limit=http.LINE_BYTES_MAX)
+    return Connection(server, reader, writer)

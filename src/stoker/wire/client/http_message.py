@@ -1,10 +1,15 @@
-"""What is one request, what is one answer, and what may come instead?
+"""Requests and answers of HTTP/1.1 as bytes, without the connection that carries them.
 
-Nothing is sent here. What a lost or a bad answer leads to is in `retry`.
+It speaks as much of HTTP/1.1 as a control plane and a proxy before it do. The standard library's client would cost a
+command line more to import than its answer takes, and there is none for event loops. What reads is a generator that
+yields how many bytes it wants next, LINE for a line, and is sent at most so many: fewer at the end only. `retry` says
+what a lost or a bad answer leads to.
+
+Limits: an answer has ANSWER_BYTES_MAX bytes, its head HEADERS_MAX lines.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
@@ -12,9 +17,10 @@ import msgspec
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.client.staleness import ACTIVE, FRESH_ONLY, ROLE_HEADER, STALE_HEADER
+from stoker.wire.endpoints import HEALTH, JSON
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
 from stoker.wire.token import HEADER, bearer, is_token
-from stoker.wire.versions import API_PREFIX, USER_AGENT
+from stoker.wire.versions import USER_AGENT
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 60.0
@@ -25,6 +31,12 @@ LOOK_FIRST_S: Final = 0.5
 LOOK_MAX_S: Final = 1.0
 """While an answer doesn't come, the other servers are asked whether one of them is active now. A process that was
 stopped, or whose network was cut, takes a request and never answers it."""
+LINE: Final = 0
+LINE_BYTES_MAX: Final = 64 * 1024
+HEADERS_MAX: Final = 100
+_EMPTY: Final = (204, 304)
+"""Statuses of answers without a body."""
+_NO_HTTP: Final = "what answers there doesn't speak HTTP"
 PROBE_S: Final = 1.0
 """How long one of them may take to say so."""
 MIDST_S: Final = 10.0
@@ -47,7 +59,7 @@ class Request(NamedTuple):
     """The server is asked to answer only when there is something to say."""
 
 
-PROBE: Final = Request("GET", f"{API_PREFIX}/health", headers={STALE_HEADER: FRESH_ONLY})
+PROBE: Final = Request(HEALTH.method, HEALTH.path, headers={STALE_HEADER: FRESH_ONLY})
 """Open to everybody: no token is shown."""
 
 
@@ -101,13 +113,114 @@ def checked_token(text: str) -> str:
 
 
 def headers_of(request: Request, token: str = "") -> dict[str, str]:
-    """All that a request carries, but for what the connection adds."""
-    about = {"User-Agent": USER_AGENT, "Accept": "application/json"}
+    """Return the headers of a request, but for those that the connection adds."""
+    about = {"User-Agent": USER_AGENT, "Accept": JSON, "Accept-Encoding": "identity"}
     if token:
         about[HEADER] = bearer(token)
     if request.body is not None:
-        about["Content-Type"] = "application/json"
+        about["Content-Type"] = JSON
     return {**about, **request.headers}
+
+
+def request_bytes(server: SplitResult, request: Request, token: str) -> bytes:
+    """Return a request as it is sent."""
+    host = server.netloc if server.netloc.isascii() else server.netloc.encode("idna").decode()
+    headers = {"Host": host, **headers_of(request, token)}
+    if request.body is not None or request.method != "GET":
+        headers["Content-Length"] = str(len(request.body or b""))
+    lines = [f"{request.method} {request.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    assert not any("\r" in line or "\n" in line for line in lines), "a line break would begin another header"
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (request.body or b"")
+
+
+class Head(NamedTuple):
+    """Status line and headers of an answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    keep: bool
+    """Whether the connection may be kept once the body is read."""
+
+
+def read_head() -> Generator[int, bytes, Head]:
+    """Read the head of an answer. Raises: AnswerLost; NoHttp where it is none."""
+    status, protocol = 100, ""
+    headers: dict[str, str] = {}
+    while status < 200:
+        protocol, _, rest = (yield from _line()).partition(" ")
+        if not protocol.startswith("HTTP/1."):
+            raise NoHttp(_NO_HTTP)
+        status, headers = _number(rest[:3]), {}
+        while line := (yield from _line()):
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+            if len(headers) > HEADERS_MAX:
+                raise NoHttp(_NO_HTTP)
+    ends = status in _EMPTY or "content-length" in headers or "transfer-encoding" in headers
+    keep = ends and protocol != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
+    return Head(status, headers, keep)
+
+
+class AnswerBody:
+    """Body of an answer, read piece by piece."""
+
+    def __init__(self, head: Head) -> None:
+        """Raises: NoHttp where the length is no number."""
+        self._chunked = head.headers.get("transfer-encoding", "").lower() == "chunked"
+        size = head.headers.get("content-length")
+        empty = self._chunked or head.status in _EMPTY
+        self.left: int | None = 0 if empty else None if size is None else _number(size)
+        """Bytes of the body, or of this chunk, that have not been read; None = it ends with the connection."""
+
+    def read(self, most: int) -> Generator[int, bytes, bytes]:
+        """Read the next bytes, `most` at most; none are left when it returns none. Raises: AnswerLost."""
+        if self._chunked and not self.left:
+            self.left = _number((yield from _line()).partition(";")[0], 16)
+            if not self.left:
+                self._chunked = False
+                while (yield from _line()):
+                    pass  # trailers
+        wanted = most if self.left is None else min(most, self.left)
+        data = (yield wanted) if wanted else b""
+        if self.left is not None:
+            if len(data) < wanted:
+                raise AnswerLost(f"{self.left - len(data)} bytes of the answer are missing")
+            self.left -= wanted
+            if self._chunked and not self.left:
+                yield from _line()
+        return data
+
+
+def read_body(head: Head) -> Generator[int, bytes, bytes]:
+    """Read a body whole. Raises: AnswerLost; StokerError `bad_answer` where it is too long."""
+    body = AnswerBody(head)
+    pieces, room = list[bytes](), ANSWER_BYTES_MAX
+    if (body.left or 0) > room:
+        raise answer_too_long(head.status)
+    while piece := (yield from body.read(room + 1)):
+        pieces.append(piece)
+        room -= len(piece)
+        if room < 0:
+            raise answer_too_long(head.status)
+    return b"".join(pieces)
+
+
+def _line() -> Generator[int, bytes, str]:
+    data = yield LINE
+    if not data.endswith(b"\n"):
+        raise AnswerLost("a line of the answer is cut off" if data else "Remote end closed connection without response")
+    return data.decode("latin-1").rstrip("\r\n")
+
+
+def _number(text: str, base: int = 10) -> int:
+    try:
+        found = int(text, base)
+    except ValueError as fault:
+        raise NoHttp(_NO_HTTP) from fault
+    if found < 0:
+        raise NoHttp(_NO_HTTP)
+    return found
 
 
 def refusal_in(reply: Reply) -> Refusal | None:

@@ -26,25 +26,15 @@ come twice: cancel, hold, release, drain, resume, label, taint, put_partition. N
 it started, and `signal`, which would be felt twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.wire.client import http_message as http
 from stoker.wire.client.backoff import jittered, mono_s
-from stoker.wire.client.http_message import (
-    ANSWER_S,
-    CONNECT_S,
-    AnswerLate,
-    AnswerLost,
-    NoHttp,
-    Reply,
-    Request,
-    Unreachable,
-    refusal_in,
-)
 from stoker.wire.client.servers import Servers, server_label
 from stoker.wire.client.staleness import (
     FRESH_ONLY,
@@ -56,7 +46,7 @@ from stoker.wire.client.staleness import (
     is_standby,
     stale_answer,
 )
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.endpoints import HEALTH
 
 PATIENCE_S: Final = 15.0
 """As long as a control plane takes to come back, and more than twice what a standby takes to take over."""
@@ -76,7 +66,7 @@ REST_S: Final = 3.0
 SAID_AFTER_S: Final = 1.0
 """A person is told what is waited for, if it takes longer than this."""
 
-LOOK: Final = Request("GET", f"{API_PREFIX}/health", repeatable=True)
+LOOK: Final = http.Request(HEALTH.method, HEALTH.path, repeatable=True)
 """C11. It is answered without a token, and by whoever is active."""
 VOUCH_S: Final = 2.0
 
@@ -94,7 +84,7 @@ _GATEWAY_STATUSES: Final = (502, 503, 504)
 """C9"""
 
 
-def wants_look(request: Request, servers: Servers, now_s: float) -> bool:
+def wants_look(request: http.Request, servers: Servers, now_s: float) -> bool:
     """C11. Is LOOK to be answered before this is sent?"""
     return servers.several and not request.repeatable and not servers.active_since(now_s - VOUCH_S)
 
@@ -103,7 +93,7 @@ class SendTo(NamedTuple):
     """Ask this one now."""
 
     server: SplitResult
-    request: Request
+    request: http.Request
     """As it is to be sent this time."""
     connect_s: float
     answer_s: float
@@ -121,7 +111,7 @@ class RequestRetry:
 
     def __init__(
         self,
-        request: Request,
+        request: http.Request,
         servers: Servers,
         patience_s: float,
         notify: Callable[[Notice], object] = ignore_notice,
@@ -188,7 +178,7 @@ class RequestRetry:
         request = self._request
         if self._wants_fresh:
             request = request._replace(headers={**request.headers, STALE_HEADER: FRESH_ONLY})
-        return SendTo(server, request, CONNECT_S if self._unhurried else QUICK_CONNECT_S, self._answer_s)
+        return SendTo(server, request, http.CONNECT_S if self._unhurried else QUICK_CONNECT_S, self._answer_s)
 
     def _awake(self) -> list[SplitResult]:
         everybody = list(self._servers.in_turn)
@@ -213,12 +203,12 @@ class RequestRetry:
 
     # --- what came of it ----------------------------------------------------------------------------------------
 
-    def unreachable(self, server: SplitResult, fault: Unreachable) -> None:
+    def unreachable(self, server: SplitResult, fault: http.Unreachable) -> None:
         self._failed(server, str(fault))
         if fault.in_vain:
             self._slow[server] = self._spent_s
 
-    def lost(self, server: SplitResult, fault: AnswerLost) -> None:
+    def lost(self, server: SplitResult, fault: http.AnswerLost) -> None:
         """Raises: StokerError `no_answer` where it may not be sent again."""
         refusal = _no_answer(server, self._request, fault)
         if not self._request.repeatable:
@@ -228,20 +218,20 @@ class RequestRetry:
         if self._request.method != "GET":
             self._perhaps_done = refusal
         self._lost += 1
-        late = isinstance(fault, AnswerLate) and self._servers.several
+        late = isinstance(fault, http.AnswerLate) and self._servers.several
         if late:
             self._slow[server] = self._spent_s
-        if not isinstance(fault, NoHttp):  # what speaks something else is a wrong address
+        if not isinstance(fault, http.NoHttp):  # what speaks something else is a wrong address
             self._be_patient()
         if fault.elsewhere is not None:
             self._ask_next(fault.elsewhere)
         elif self._lost == 1 and not late:
             self._queue = [server, *(self._queue or ())]
 
-    def accepts(self, server: SplitResult, reply: Reply) -> bool:
+    def accepts(self, server: SplitResult, reply: http.Reply) -> bool:
         """Is this the answer? False: ask again. Raises: StokerError with the server's refusal."""
         try:
-            refusal = refusal_in(reply)
+            refusal = http.refusal_in(reply)
         except StokerError as fault:
             if not self._is_gateways(reply):
                 raise
@@ -268,18 +258,18 @@ class RequestRetry:
             self._look_for_active(server, refusal)
         return False
 
-    def _note(self, server: SplitResult, reply: Reply) -> None:
+    def _note(self, server: SplitResult, reply: http.Reply) -> None:
         """`servers`, S2."""
         self._say_age(server, reply)
         self._servers.prefer(server)
         self._servers.note(self._now(), standby=is_standby(reply.headers))
 
-    def _say_age(self, server: SplitResult, reply: Reply) -> None:
+    def _say_age(self, server: SplitResult, reply: http.Reply) -> None:
         stale = stale_answer(server_label(server), reply.headers, len(self._servers.in_turn))
         if stale is not None:
             self._notify(stale)
 
-    def _is_gateways(self, reply: Reply) -> bool:
+    def _is_gateways(self, reply: http.Reply) -> bool:
         """C9, of a server that has answered before."""
         return reply.status in _GATEWAY_STATUSES and self._request.repeatable and self._servers.answered
 
@@ -329,10 +319,77 @@ class RequestRetry:
         return _none_active(told, refusals, self._servers) if refusals else _no_server(told, len(self._said))
 
 
-def _longest_s(request: Request, patience_s: float, servers: Servers) -> float:
+class RequestSender:
+    """What a transport knows beside its connections: the servers, the token, and how a request gets its answer."""
+
+    def __init__(
+        self,
+        servers: Sequence[SplitResult],
+        token: str,
+        answer_s: float,
+        patience_s: float,
+        notify: Callable[[Notice], object],
+    ) -> None:
+        """`answer_s`: seconds that an answer may take. Raises: StokerError `bad_token`."""
+        self._servers = Servers(servers)
+        self._token = http.checked_token(token)
+        self._answer_s = answer_s
+        self.patience_s = patience_s
+        """Seconds for which a request is repeated that may be."""
+        self._notify = notify
+
+    @property
+    def server(self) -> str:
+        """Address of the server that is asked first."""
+        return self._servers.first.geturl()
+
+    def _sending(self, request: http.Request) -> Generator[SendTo | Wait, http.Reply | None, http.Reply]:
+        """Give the turns and pauses of one request, until it is answered with success. C11
+
+        Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
+        """
+        if wants_look(request, self._servers, mono_s()):
+            yield from _turns(RequestRetry(LOOK, self._servers, self.patience_s))
+        return (yield from _turns(RequestRetry(request, self._servers, self.patience_s, self._notify)))
+
+    def _watching(self, server: SplitResult, answer_s: float) -> Generator[float | SplitResult, bool, None]:
+        """Wait until the answer of a server begins.
+
+        A number asks whether it begins within so many seconds, a server whether that one says that it is active.
+        Raises: AnswerLate after `answer_s`; AnswerLost as soon as another server is active.
+        """
+        give_up_s, look_s = mono_s() + answer_s, http.LOOK_FIRST_S
+        while not (yield max(0.0, min(look_s, give_up_s - mono_s()))):
+            if mono_s() >= give_up_s:
+                raise http.AnswerLate(f"nothing came for {answer_s:g} s")
+            for other in self._servers.others(server):
+                if (yield other):
+                    raise http.AnswerLost(f"{server_label(other)} is active now", elsewhere=other)
+            look_s = min(look_s * 2, http.LOOK_MAX_S)
+
+
+def _turns(tries: RequestRetry) -> Generator[SendTo | Wait, http.Reply | None, http.Reply]:
+    while True:
+        turn = tries.next()
+        if isinstance(turn, Wait):
+            yield turn
+            continue
+        try:
+            reply = yield turn
+        except http.Unreachable as fault:
+            tries.unreachable(turn.server, fault)
+        except http.AnswerLost as fault:
+            tries.lost(turn.server, fault)
+        else:
+            assert reply is not None, "who is asked answers, or raises"
+            if tries.accepts(turn.server, reply):
+                return reply
+
+
+def _longest_s(request: http.Request, patience_s: float, servers: Servers) -> float:
     """C10"""
     if request.waits or not request.repeatable or not servers.several:
-        return ANSWER_S
+        return http.ANSWER_S
     if request.method != "GET":
         return max(patience_s, FRESH_S)
     return FRESH_S if servers.leaderless_at is None else QUICK_CONNECT_S
@@ -345,7 +402,7 @@ def _text(said: Refusal | str) -> str:
     return f"{said.message} ({why})" if why else said.message
 
 
-def _no_answer(server: SplitResult, request: Request, fault: Exception) -> Refusal:
+def _no_answer(server: SplitResult, request: http.Request, fault: Exception) -> Refusal:
     return refuse(
         "no_answer",
         f"{server_label(server)} took the request {request.method} {request.target} and gave no answer: {fault}",

@@ -1,40 +1,24 @@
-"""How does a request reach a server, and what if none is there?
+"""Blocking transport of the client: sends a request to one of several servers over one keep-alive connection.
 
-Standard library only, so that a command line starts quickly. What a lost or a bad answer leads to is in `retry`.
+Standard library only, without its HTTP client, so that a command line starts quickly. `retry` says what a lost or a bad
+answer leads to.
 """
 
-import http.client
+from __future__ import annotations
+
 import select
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.wire.client.backoff import mono_s, sleep_blocking
-from stoker.wire.client.http_message import (
-    ANSWER_BYTES_MAX,
-    ANSWER_S,
-    LOOK_FIRST_S,
-    LOOK_MAX_S,
-    MIDST_S,
-    PROBE,
-    PROBE_S,
-    AnswerLate,
-    AnswerLost,
-    NoHttp,
-    Reply,
-    Request,
-    Unreachable,
-    answer_too_long,
-    checked_token,
-    headers_of,
-    is_active,
-)
-from stoker.wire.client.retry import LOOK, RequestRetry, SendTo, Wait, wants_look
-from stoker.wire.client.servers import DEFAULT_SERVER, Servers, local_server, parsed_servers, server_label
+from stoker.wire.client import http_message as http
+from stoker.wire.client.backoff import sleep_blocking
+from stoker.wire.client.retry import RequestSender, SendTo, Wait
+from stoker.wire.client.servers import DEFAULT_SERVER, Servers, local_server, parsed_servers
 from stoker.wire.client.staleness import Notice, ignore_notice
-from stoker.wire.local_socket import connected
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,17 +26,66 @@ if TYPE_CHECKING:
 LONG_ANSWER_S = 600.0
 """How long the next bytes of an answer without end are waited for: before the first ones much may have to be copied."""
 
-__all__ = ["DEFAULT_SERVER", "Reply", "Request", "Transport"]
+Wanted = TypeVar("Wanted")
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
-class _Begun(NamedTuple):
-    """An answer of which the head is here. Its body is too unless somebody wants to read it as it comes."""
+def drive(steps: Generator[Wanted, Given, Result], do: Callable[[Wanted], Given]) -> Result:
+    """Run a generator to its end: do what it asks for, and tell it what came of that."""
+    try:
+        wanted = next(steps)
+        while True:
+            try:
+                given = do(wanted)
+            except (StokerError, http.Unreachable, http.AnswerLost) as fault:
+                wanted = steps.throw(fault)
+            else:
+                wanted = steps.send(given)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
-    reply: Reply
-    response: http.client.HTTPResponse
+
+class Connection:
+    """One keep-alive connection to a server."""
+
+    def __init__(self, server: SplitResult, timeout_s: float) -> None:
+        """Raises: OSError."""
+        self.server = server
+        self._socket = _dialled(server, timeout_s)
+        self._file = self._socket.makefile("rb")
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def set_timeout(self, seconds: float) -> None:
+        """Wait no longer than that for the next bytes."""
+        self._socket.settimeout(seconds)
+
+    def begins(self, within_s: float) -> bool:
+        """Wait for something to read. What can be read from while it is quiet was closed by the other side."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(within_s * 1_000))
+
+    def send(self, request: http.Request, token: str) -> bool:
+        """Send a request; false where it was refused before it was whole: the answer is there. Raises: OSError."""
+        try:
+            self._socket.sendall(http.request_bytes(self.server, request, token))
+        except OSError:
+            if not self.begins(0.0):
+                raise
+            return False
+        return True
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes, fewer at the end only, or a line. Raises: OSError."""
+        return self._file.readline(http.LINE_BYTES_MAX) if size == http.LINE else self._file.read(size)
 
 
-class Transport:
+class Transport(RequestSender):
     """A keep-alive connection to one of several servers. Not for use by several threads at once."""
 
     def __init__(
@@ -60,238 +93,181 @@ class Transport:
         servers: str = DEFAULT_SERVER,
         *,
         token: str = "",
-        answer_s: float = ANSWER_S,
+        answer_s: float = http.ANSWER_S,
         patience_s: float = 0.0,
         pause: Callable[[float], object] = sleep_blocking,
         notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
-        self._servers = Servers(parsed_servers(servers))
-        self._token = checked_token(token)
-        self._answer_s = answer_s
-        self.patience_s = patience_s
+        super().__init__(parsed_servers(servers), token, answer_s, patience_s, notify)
         self._pause = pause
-        self._notify = notify
-        self._connection: http.client.HTTPConnection | None = None
-        self._spoilt = False
-        """Half a request was sent on it: nothing may follow."""
-
-    @property
-    def server(self) -> str:
-        """The one that is asked first."""
-        return self._servers.first.geturl()
+        self._connection: Connection | None = None
 
     def close(self) -> None:
+        """Hang up."""
         if self._connection is not None:
             self._connection.close()
-            self._connection, self._spoilt = None, False
+            self._connection = None
 
-    def ask(self, method: str, target: str) -> Reply:
-        """A request without a body, which may be sent twice if it is a GET."""
-        return self.send(Request(method, target, repeatable=method == "GET"))
+    def ask(self, method: str, target: str) -> http.Reply:
+        """Send a request without a body, which may be sent twice if it is a GET."""
+        return self.send(http.Request(method, target, repeatable=method == "GET"))
 
-    def send(self, request: Request) -> Reply:
-        """One request, answered with success.
+    def send(self, request: http.Request) -> http.Reply:
+        """Send one request, and return its answer if it is one of success.
 
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
-        if wants_look(request, self._servers, mono_s()):
-            self._answered(LOOK, self._exchange, ignore_notice)
-        return self._answered(request, self._exchange, self._notify).reply
+        return drive(self._sending(request), self._carry_out)
+
+    def perform(self, action: http.Request | Wait) -> http.Reply | None:
+        """Send a request, or pause. Raises: StokerError as `send`."""
+        return self._carry_out(action) if isinstance(action, Wait) else self.send(action)
 
     @contextmanager
-    def opened(self, target: str) -> Iterator["LongAnswer"]:
-        """The answer to a GET that is too long to be held, to be read within the block.
+    def opened(self, target: str) -> Iterator[LongAnswer]:
+        """Open the answer to a GET that is too long to be held, to be read within the block.
 
-        Raises: StokerError as `send` does.
+        Raises: StokerError as `send`.
         """
-        request = Request("GET", target, repeatable=True, waits=True)
-        try:
-            begun = self._answered(request, self._open, self._notify)
-            yield LongAnswer(begun.response, self.server)
-        finally:
-            self.close()
+        found: list[LongAnswer] = []
 
-    def _answered(
-        self, request: Request, ask: Callable[[SendTo], _Begun], notify: Callable[[Notice], object]
-    ) -> _Begun:
-        tries = RequestRetry(request, self._servers, self.patience_s, notify)
-        while True:
-            turn = tries.next()
-            if isinstance(turn, Wait):
-                self._pause(turn.seconds)
-                continue
-            try:
-                begun = ask(turn)
-            except Unreachable as fault:
-                tries.unreachable(turn.server, fault)
-            except AnswerLost as fault:
-                self.close()
-                tries.lost(turn.server, fault)
-            else:
-                if tries.accepts(turn.server, begun.reply):
-                    return begun
+        def read(connection: Connection, head: http.Head) -> bytes:
+            if head.status >= 300:
+                return _whole(connection, head)
+            self._connection = None  # it is the answer's now
+            found.append(LongAnswer(connection, head))
+            return b""
+
+        def carry_out(action: SendTo | Wait) -> http.Reply | None:
+            if isinstance(action, SendTo):
+                return self._exchange(action, LONG_ANSWER_S, read)
+            return self._carry_out(action)
+
+        try:
+            drive(self._sending(http.Request("GET", target, repeatable=True, waits=True)), carry_out)
+            yield found[0]
+        finally:
+            for each in found:
+                each.close()
+            self.close()
 
     # --- one try ------------------------------------------------------------------------------------------------
 
-    def _open(self, turn: SendTo) -> _Begun:
-        response = self._sent(turn, LONG_ANSWER_S)
-        if response.status < 300:
-            return _Begun(Reply(response.status, _headers(response), b""), response)
-        return _Begun(_whole(response), response)
+    def _carry_out(self, action: SendTo | Wait) -> http.Reply | None:
+        if isinstance(action, SendTo):
+            return self._exchange(action, min(self._answer_s, action.answer_s), _whole)
+        self._pause(action.seconds)
+        return None
 
-    def _exchange(self, turn: SendTo) -> _Begun:
-        response = self._sent(turn, min(self._answer_s, turn.answer_s))
-        return _Begun(_whole(response), response)
-
-    def _sent(self, turn: SendTo, answer_s: float) -> http.client.HTTPResponse:
+    def _exchange(self, turn: SendTo, answer_s: float, read: Callable[[Connection, http.Head], bytes]) -> http.Reply:
         """Raises: Unreachable or AnswerLost."""
-        connection = self._connected(turn)
-        connection.sock.settimeout(answer_s)
-        request = turn.request
+        connection, keep = self._connected(turn), False
         try:
-            connection.request(request.method, request.target, request.body, headers_of(request, self._token))
+            connection.set_timeout(answer_s)
+            sent = connection.send(turn.request, self._token)
+            if self._servers.several:
+                self._await_beginning(connection, answer_s)
+                if not turn.request.waits:
+                    connection.set_timeout(min(answer_s, http.MIDST_S))
+            head = drive(http.read_head(), connection.read)
+            reply = http.Reply(head.status, head.headers, read(connection, head))
+            keep = sent and head.keep
         except OSError as fault:
-            # Whoever refuses a body needn't read it: the answer may be there before the request is sent.
-            return self._early_answer(connection, fault)
-        except http.client.HTTPException as fault:
-            raise _lost(fault) from fault
-        if self._servers.several:
-            self._await_beginning(connection, turn.server, answer_s)
-            if not turn.request.waits:
-                connection.sock.settimeout(min(answer_s, MIDST_S))
-        return _response(connection)
+            kind = http.AnswerLate if isinstance(fault, TimeoutError) else http.AnswerLost
+            raise kind(str(fault) or type(fault).__name__) from fault
+        finally:
+            if not keep:
+                self.close()
+        return reply
 
-    def _early_answer(self, connection: http.client.HTTPConnection, fault: OSError) -> http.client.HTTPResponse:
-        if connection.sock is None or not _readable(connection, 0.0):
-            raise _lost(fault) from fault
-        self._spoilt = True
-        return _response(connection)
-
-    def _connected(self, turn: SendTo) -> http.client.HTTPConnection:
-        kept, server = self._connection, turn.server
-        same = kept is not None and (kept.host, kept.port) == (server.hostname, server.port)
-        if kept is not None and same and not self._spoilt and _alive(kept):
+    def _connected(self, turn: SendTo) -> Connection:
+        kept = self._connection
+        if kept is not None and kept.server == turn.server and not kept.begins(0.0):
             return kept
         self.close()
-        made = self._made(server, turn.connect_s)
         try:
-            made.connect()
+            self._connection = Connection(turn.server, turn.connect_s)
         except OSError as fault:
-            raise Unreachable(fault) from fault
-        self._connection = made
-        return made
-
-    def _made(self, server: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-        """Not connected yet."""
-        kind = http.client.HTTPSConnection if server.scheme == "https" else http.client.HTTPConnection
-        return kind(server.hostname or "", server.port, timeout=timeout_s)
+            raise http.Unreachable(fault) from fault
+        return self._connection
 
     # --- who is active meanwhile --------------------------------------------------------------------------------
 
-    def _await_beginning(self, connection: http.client.HTTPConnection, server: SplitResult, answer_s: float) -> None:
-        """Returns when the answer begins. Raises: AnswerLost as soon as another server says that it is active."""
-        give_up_s, look_s = mono_s() + answer_s, LOOK_FIRST_S
-        while not _readable(connection, max(0.0, min(look_s, give_up_s - mono_s()))):
-            if mono_s() >= give_up_s:
-                raise AnswerLate(f"nothing came for {answer_s:g} s")
-            for other in self._servers.others(server):
-                if self._says_active(other):
-                    raise AnswerLost(f"{server_label(other)} is active now", elsewhere=other)
-            look_s = min(look_s * 2, LOOK_MAX_S)
+    def _await_beginning(self, connection: Connection, answer_s: float) -> None:
+        def look(wanted: float | SplitResult) -> bool:
+            return connection.begins(wanted) if isinstance(wanted, float) else _says_active(wanted)
 
-    def _says_active(self, server: SplitResult) -> bool:
-        connection = self._made(server, PROBE_S)
-        try:
-            connection.request(PROBE.method, PROBE.target, headers=headers_of(PROBE))
-            response = connection.getresponse()
-            return is_active(response.status, _headers(response))
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        drive(self._watching(connection.server, answer_s), look)
 
 
 class LongAnswer:
-    """An answer that is read as it comes."""
+    """Answer that is read as it comes."""
 
-    def __init__(self, response: http.client.HTTPResponse, server: str) -> None:
-        self._response = response
-        self._server = server
+    def __init__(self, connection: Connection, head: http.Head) -> None:
+        self._connection = connection
+        self._body = http.AnswerBody(head)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes; none are left when it is empty. Raises: StokerError `no_answer` when it is broken off."""
-        try:
-            piece = self._response.read(size)
-        except (OSError, http.client.HTTPException) as fault:
-            raise self._broken(str(fault) or type(fault).__name__) from fault
-        if not piece and self._response.length:
-            raise self._broken(f"{self._response.length} bytes are missing")
-        return piece
+        """Read the next bytes, `size` at most; none are left when it is empty.
 
-    def _broken(self, why: str) -> StokerError:
-        return StokerError(refuse("no_answer", f"{self._server} broke off its answer: {why}", "ask again"))
+        Raises: StokerError `no_answer` when it is broken off.
+        """
+        try:
+            return drive(self._body.read(size), self._connection.read)
+        except (OSError, http.AnswerLost) as fault:
+            why = str(fault) or type(fault).__name__
+            broken = f"{self._connection.server.geturl()} broke off its answer: {why}"
+            raise StokerError(refuse("no_answer", broken, "ask again")) from fault
 
 
 class SocketTransport(Transport):
-    """The same to the control plane on this machine that listens on a Unix socket. It asks no other."""
+    """Transport to the control plane on this machine that listens on a Unix socket. It asks no other."""
 
-    def __init__(self, path: "Path") -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
         self._servers = Servers([local_server(str(path))])
-        self._path = path
-
-    def _made(self, server: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-        return _SocketConnection(self._path, server, timeout_s)
 
 
-class _SocketConnection(http.client.HTTPConnection):
-    def __init__(self, path: "Path", server: SplitResult, timeout_s: float) -> None:
-        super().__init__(server.hostname or "", server.port, timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = connected(self._path, self.timeout or PROBE_S)
+def _whole(connection: Connection, head: http.Head) -> bytes:
+    return drive(http.read_body(head), connection.read)
 
 
-def _lost(fault: Exception) -> AnswerLost:
-    if isinstance(fault, http.client.BadStatusLine) and not isinstance(fault, http.client.RemoteDisconnected):
-        return NoHttp("what answers there doesn't speak HTTP")
-    kind = AnswerLate if isinstance(fault, TimeoutError) else AnswerLost
-    return kind(str(fault) or type(fault).__name__)
-
-
-def _alive(connection: http.client.HTTPConnection) -> bool:
-    """A quiet connection that can be read from was closed by the other side."""
-    return connection.sock is not None and not _readable(connection, 0.0)
-
-
-def _readable(connection: http.client.HTTPConnection, within_s: float) -> bool:
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(within_s * 1_000))
-
-
-def _response(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+def _says_active(server: SplitResult) -> bool:
     try:
-        return connection.getresponse()
-    except (OSError, http.client.HTTPException) as fault:
-        raise _lost(fault) from fault
-
-
-def _headers(response: http.client.HTTPResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.getheaders()}
-
-
-def _whole(response: http.client.HTTPResponse) -> Reply:
-    if (response.length or 0) > ANSWER_BYTES_MAX:
-        raise answer_too_long(response.status)
+        connection = Connection(server, http.PROBE_S)
+    except OSError:
+        return False
     try:
-        body = response.read(ANSWER_BYTES_MAX + 1)
-    except (OSError, http.client.HTTPException) as fault:
-        raise _lost(fault) from fault
-    if len(body) > ANSWER_BYTES_MAX:
-        raise answer_too_long(response.status)
-    if response.length:
-        raise AnswerLost(f"{response.length} bytes of the answer are missing")
-    return Reply(response.status, _headers(response), body)
+        connection.send(http.PROBE, "")
+        head = drive(http.read_head(), connection.read)
+        return http.is_active(head.status, head.headers)
+    except (OSError, http.AnswerLost):
+        return False
+    finally:
+        connection.close()
+
+
+def _dialled(server: SplitResult, timeout_s: float) -> socket.socket:
+    """Raises: OSError."""
+    if server.scheme == "unix":
+        from pathlib import Path
+
+        from stoker.wire.local_socket import connected
+
+        return connected(Path(server.path), timeout_s)
+    plain = socket.create_connection((server.hostname, server.port), timeout_s)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        if server.scheme == "http":
+            return plain
+        import ssl
+
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=server.hostname)
+    except OSError:
+        plain.close()
+        raise

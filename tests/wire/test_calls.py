@@ -1,0 +1,66 @@
+"""What the calls of a client send, and what they make of an answer that is not the one that was asked for."""
+
+from collections.abc import Callable
+
+import pytest
+
+from stoker.brain.domain.errors import StokerError
+from stoker.wire import endpoints
+from stoker.wire.client import calls
+from stoker.wire.client.calls import Answer, Steps
+from stoker.wire.client.http_message import Reply, Request
+from stoker.wire.rest.log import LogQuery
+from stoker.wire.rest.submit import JobBody
+
+
+def request_of(steps: Steps[object]) -> Request:
+    """The first request of a call."""
+    request = next(steps)
+    assert isinstance(request, Request)
+    return request
+
+
+def answer_of(steps: Steps[Answer], *replies: Reply) -> Answer:
+    """What a call makes of these replies."""
+    next(steps)
+    for reply in replies:
+        try:
+            steps.send(reply)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+    raise AssertionError("it goes on")
+
+
+def test_several_members_are_no_job() -> None:
+    """The server shows a list where several are named; one job was asked for, and nothing is wrong with the server."""
+    with pytest.raises(StokerError) as caught:
+        answer_of(calls.show_job("72_[0-3]"), Reply(200, {}, b'{"jobs":[],"total":4}'))
+    assert caught.value.refusal.code == "several_jobs"
+    assert "72_[0-3] names several members" in caught.value.refusal.message
+    assert "`72_0`" in caught.value.refusal.hint
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        calls.show_job,
+        calls.show_members,
+        lambda text: calls.ask(endpoints.WHY, text),
+        lambda text: calls.ask(endpoints.NODE, text),
+        lambda text: calls.tell_jobs(endpoints.CANCEL, text),
+        lambda text: calls.read_log(text, LogQuery()),
+    ],
+)
+def test_nothing_is_no_id_and_is_refused_before_anything_is_sent(call: Callable[[str], Steps[object]]) -> None:
+    """It asked for the list, whose answer was blamed on the server: `bad_answer`."""
+    with pytest.raises(StokerError) as caught:
+        next(call(""))
+    assert caught.value.refusal.code == "missing_field"
+
+
+@pytest.mark.parametrize("key", ["a\nX-Other: 1", "a\r", "ключ", "\x7f"])
+def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(key: str) -> None:
+    with pytest.raises(StokerError) as caught:
+        next(calls.submit(JobBody(command="true"), key))
+    assert caught.value.refusal.code == "bad_idempotency_key"
