@@ -42,7 +42,7 @@ def test_it_takes_no_more_tasks_than_its_open_files_allow(files: int, tasks: int
 
 
 def test_it_imports_nothing_of_ours_outside_its_folder_and_nothing_heavy() -> None:
-    probe = "import sys; import stoker.agent.runner.__main__, stoker.agent.runner.service; print(*sorted(sys.modules))"
+    probe = "import sys; import stoker.agent.runner.__main__, stoker.agent.runner.loop; print(*sorted(sys.modules))"
     environ = {"PYTHONPATH": str(Path(room.__file__).parents[3])}
     loaded = set(
         subprocess.run(

@@ -1,4 +1,4 @@
-"""`python -m stoker.agent.runner --data_dir D`: be the runner of this data folder, and its guard.
+"""Program `python -m stoker.agent.runner --data_dir D`: the runner of a data folder, and its guard.
 
 Started by the agent, in a session of its own, and meant to outlive it. It exits 0 when it has nothing left to do,
 2 when its arguments are wrong, 3 when another runner holds the folder, 4 when its journal is damaged, 5 when the folder
@@ -12,12 +12,17 @@ import sys
 
 from stoker.agent.runner.guard import guarded
 from stoker.agent.runner.log import complain
-from stoker.agent.runner.process.inherited import forget_inherited_signals, raise_file_limit
-from stoker.agent.runner.process.kernel import become_subreaper, forbid_new_privileges
+from stoker.agent.runner.process.kernel import (
+    become_subreaper,
+    forbid_new_privileges,
+    forget_inherited_signals,
+    raise_file_limit,
+)
 from stoker.agent.runner.settings import parse_arguments
 
 
 def main(arguments: list[str]) -> int:
+    """Run with these command line arguments, and return the exit status."""
     try:
         settings = parse_arguments(arguments)
     except ValueError as error:
@@ -30,14 +35,16 @@ def main(arguments: list[str]) -> int:
         return 5
     guard = guarded(settings.data_dir)
     # Not before: the guard, which stays behind in that call, shall hold nothing of it in memory.
-    from stoker.agent.runner.service import serve
+    from stoker.agent.runner.loop import serve
 
     return serve(settings, guard)
 
 
 def _stand_alone() -> int:
-    """Nothing of our starter's reaches jobs, and what jobs leave behind reaches us. Answers how many files we may
-    open. Raises OSError."""
+    """Let nothing of our starter's reach jobs, and what jobs leave behind reach us. Raises OSError.
+
+    Returns how many files this process may open.
+    """
     os.closerange(3, 65_536)
     os.umask(0o022)
     forbid_new_privileges()  # all that is ever started here inherits it

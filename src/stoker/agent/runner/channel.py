@@ -1,7 +1,7 @@
-"""How does one agent at a time talk to the runner?
+"""Channel between the runner and one agent at a time: a UNIX socket in the data folder.
 
-A UNIX socket in the data folder, open to its owner only: by its mode, and by asking the kernel who has come. A newer
-agent replaces the older: after a restart the old connection may not have been noticed to be dead.
+It is open to the folder's owner only: by its mode, and by asking the kernel for the account of the peer. A newer agent
+replaces the older: after a restart the old connection may not have been noticed to be dead.
 
 Limits: an agent that doesn't read is given up when `OUT_MAX` bytes wait for it; the next inventory says it all.
 """
@@ -29,7 +29,7 @@ _READ_BYTES: Final = 256 * 1024
 
 
 def peer_uid(peer: socket.socket) -> int:
-    """The account of whoever opened this connection. Source: SO_PEERCRED in unix(7)."""
+    """Return the uid of the process that opened this connection. Source: SO_PEERCRED in unix(7)."""
     uid: int = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
     return uid
 
@@ -59,7 +59,7 @@ class Channel:
         self._out = bytearray()
 
     def accept(self) -> bool:
-        """A newer agent. False when it has gone again, or is none of ours."""
+        """Take a newer agent instead of the present one. False when it has gone again, or is of a foreign account."""
         try:
             agent, _ = self._listener.accept()
         except OSError:
@@ -77,7 +77,7 @@ class Channel:
         return True
 
     def receive(self) -> list[dict[str, object]]:
-        """What the agent says, as far as one turn takes it. Nothing once it has gone."""
+        """Return the messages of the agent, as far as one turn takes them; none once it has gone."""
         if self._agent is None:
             return []
         try:
@@ -98,7 +98,7 @@ class Channel:
             return []
 
     def say(self, message: Mapping[str, object]) -> None:
-        """To the agent, if there is one; `flush` sends it."""
+        """Put a message on its way to the agent, if there is one; `flush` sends it."""
         if self._agent is None:
             return
         self._out += encode(message)
@@ -106,6 +106,7 @@ class Channel:
             self.hang_up()
 
     def flush(self) -> None:
+        """Send what waits, as far as the socket takes it."""
         if self._agent is None or not self._out:
             return
         try:
@@ -121,10 +122,11 @@ class Channel:
 
     @property
     def waiting(self) -> bool:
-        """Is something unsent?"""
+        """Whether something is unsent."""
         return bool(self._out)
 
     def hang_up(self) -> None:
+        """Close the connection to the agent, if there is one."""
         if self._agent is None:
             return
         self._epoll.unregister(self.talking)

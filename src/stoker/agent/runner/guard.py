@@ -1,6 +1,6 @@
-"""What ends the tasks when their runner can't any more?
+"""Guard of the runner, which ends the tasks when the runner can't any more.
 
-The guard is the runner's parent: it forks the runner, and then only watches it. Both are subreapers, so when the runner
+It is the runner's parent: it forks the runner, and then only watches it. Both are subreapers, so when the runner
 dies all that it ever started descends from the guard, whatever sessions, cgroups and environments it took on. That is
 all the guard needs: it kills what descends from it until nothing does, and leaves. It asks no record, no mark and no
 disk. The next runner reads the records, finds nothing alive, and says what became of it.
@@ -15,8 +15,8 @@ Rules: G1  when the runner has ended, however it did, all that it started is kil
 
 What remains, of double faults: guard and runner are killed together, or the guard is stopped while the runner is
 killed. Then leaders die by the kernel's hand (`kernel.die_with`), and what they had begotten lives on until the next
-runner has swept by cgroup, mark and session. A living agent starts that one at once; if the agent is dead too, whoever
-starts the agent again does.
+runner has swept by cgroup, mark and session. A living agent starts that one at once; if the agent is dead too, the next
+agent does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OOM_SCORE: Final = b"-900"
 
 
 class Guard:
-    """Seen from its runner."""
+    """The guard as its runner sees it."""
 
     __slots__ = ("_lock", "_shared", "_told_s", "descriptor")
 
@@ -66,28 +66,31 @@ class Guard:
         """Becomes readable when the guard has died (G4)."""
 
     def succeed(self) -> None:
-        """G5. Afterwards our guard holds the lock, and we don't."""
+        """Wait until an earlier guard has left, within a bound (G5), and leave the lock to our guard alone."""
         until_s = clock.boot_s() + HANDOVER_S
         while not _locked(self._lock) and clock.boot_s() < until_s:
             clock.pause(_PAUSE_FIRST_S)
         os.close(self._lock)
 
     def expect(self, due_s: float) -> None:
-        """At this boot time a lease is over, unless the guard is told otherwise before. NEVER = there is none."""
+        """Tell the guard the boot time at which the next lease is over. NEVER = there is none."""
         if due_s != self._told_s:
             self._told_s = due_s
             _DUE.pack_into(self._shared, 0, due_s)
 
 
 class Patience:
-    """G2, G3."""
+    """Wait of the guard for a runner that lets a lease pass (G2, G3)."""
 
     def __init__(self) -> None:
         self._due_s = NEVER
         self._seen_s = 0.0
 
     def is_over(self, due_s: float, boot_s: float, awake_s: float) -> bool:
-        """Has a lease been over, and nothing done about it, for as long as a runner that works may take?"""
+        """Return True once a lease has been over for as long as a runner that works may take to act on it.
+
+        `boot_s` and `awake_s` are the time now on both clocks.
+        """
         if boot_s <= due_s:
             self._due_s = NEVER
             return False
@@ -97,8 +100,10 @@ class Patience:
 
 
 def guarded(data_dir: str) -> Guard | None:
-    """Fork, and come back in the runner. Its parent, the guard, never does: it exits as the runner exits. None = there
-    is no guard, because this system can't have one."""
+    """Fork a guard, and return it to its child, the runner; None = this system can't have one.
+
+    The parent, which is the guard, never returns: it exits as the runner exits.
+    """
     guard = os.getpid()
     try:
         lock = os.open(f"{data_dir}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -115,7 +120,7 @@ def guarded(data_dir: str) -> Guard | None:
         finally:
             os._exit(status)
     become_subreaper()
-    os.setsid()  # whoever signals one's group doesn't mean the other
+    os.setsid()  # a signal to the group of one isn't meant for the other
     try:
         descriptor = os.pidfd_open(guard)
     except ProcessLookupError:

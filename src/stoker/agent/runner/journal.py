@@ -1,6 +1,6 @@
-"""Which tasks were started here, and how did each end, also after a crash?
+"""Journal of the runner: the starts and ends of its tasks, on disk, so that they outlive a crash.
 
-A file of lines, `CRC32 JSON`. A start is on disk before its process exists, an end before it is reported.
+It is a file of lines, `CRC32 JSON`. A start is on disk before its process exists, an end before it is reported.
 
 Rules: J1  `commit(durable=True)` returns when every line appended before it would survive a power loss
        J2  what follows the last whole line is a write that a crash cut short; it is dropped
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.protocol import EndFields, OverFields
 
     class StartRecord(TypedDict):
-        """What a later runner needs to find the task's processes."""
+        """Start of a task, with what a later runner needs to find its processes."""
 
         key: str
         mark: str
@@ -38,16 +38,17 @@ if TYPE_CHECKING:
 
 
 VERSION: Final = 1
+_END_FIELDS: Final = ("cause", "at", "exit_code", "signal", "oom", "peak_memory_mb", "error")
 _COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
 """The file is written anew, without what has been forgotten, when it exceeds this: some 40,000 short jobs."""
 
 
 class JournalDamaged(Exception):
-    """The journal can't be trusted. The message says where, and how to recover."""
+    """A journal that can't be trusted. The message says where, and how to recover."""
 
 
 class Journal:
-    """One writer: whoever holds the lock of the data folder."""
+    """The journal at a path. Its only writer is the runner that holds the lock of the data folder."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -76,6 +77,7 @@ class Journal:
     # --- what is known ------------------------------------------------------------------------------------------
 
     def end_of(self, key: str) -> OverFields | None:
+        """Return the end of a task as far as it is kept; None = it has none here."""
         if key in self.offered:
             return _over(self.offered[key])
         if key in self.settled:
@@ -83,39 +85,43 @@ class Journal:
         return None
 
     def knows(self, key: str) -> bool:
+        """Return True for a task with a start or an end here."""
         return key in self.open or key in self.offered or key in self.settled
 
     def kept(self) -> list[str]:
-        """Keys of ends that the control plane has, oldest first."""
+        """Return the keys of ends that the control plane has, oldest first."""
         return list(self.settled)
 
     def offered_ends(self) -> Iterator[OverFields]:
+        """Return the ends that the control plane isn't known to have, oldest first."""
         return map(_over, list(self.offered.values()))
 
     # --- what happens -------------------------------------------------------------------------------------------
 
     def start(self, record: StartRecord) -> None:
+        """Append a start."""
         self.open[record["key"]] = record
         self._append({"t": "start", **record})
 
     def ran(self, key: str, pid: int, birth: int) -> None:
-        """Helps a later search; correctness doesn't hang on it, so it isn't waited for."""
+        """Append the leader of a task. It helps a later search, and correctness doesn't hang on it."""
         self.open[key]["pid"], self.open[key]["birth"] = pid, birth
         self._append({"t": "ran", "key": key, "pid": pid, "birth": birth})
 
     def end(self, over: OverFields) -> None:
+        """Append an end."""
         self.open.pop(over["key"], None)
         self.offered[over["key"]] = self._append({"t": "end", **over})
 
     def settle(self, key: str) -> None:
-        """Not waited for either: an end that is offered once too often is acknowledged again."""
+        """Append that the control plane has an end. One that is offered once too often is acknowledged again."""
         body = self.offered.pop(key, None)
         if body is not None:
             self.settled[key] = _only_end(body)
             self._append({"t": "settled", "key": key})
 
     def forget(self, ends_max: int, older_than_ms: int) -> list[str]:
-        """J4. The keys that went."""
+        """Forget settled ends beyond the bounds (J4), and return the keys of those that went."""
         gone: list[str] = []
         for key, body in self.settled.items():
             kept = len(self.settled) + len(self.offered) - len(gone)
@@ -134,7 +140,10 @@ class Journal:
         self.rewrite()
 
     def commit(self, *, durable: bool) -> None:
-        """J1, J5. Raises OSError; what was appended stays in memory and is written by the next `rewrite`."""
+        """Write what was appended, and wait for the disk if `durable` (J1, J5).
+
+        Raises OSError; what was appended stays in memory and is written by the next `rewrite`.
+        """
         if self._broken:
             raise OSError(f"{self.path} must be written anew first")
         if not self._lines:
@@ -152,7 +161,7 @@ class Journal:
             self.rewrite()
 
     def rewrite(self) -> None:
-        """The whole journal anew, from memory; the old one is whole until the new one is. Raises OSError."""
+        """Write the whole journal anew, from memory; the old one is whole until the new one is. Raises OSError."""
         self._broken = True
         fresh = f"{self.path}.new"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -243,16 +252,8 @@ def _only_end(body: bytes) -> bytes:
 
 
 def _end(body: bytes) -> EndFields:
-    cause, at, exit_code, number, oom, peak_memory_mb, error = json.loads(body)
-    return {
-        "cause": cause,
-        "at": at,
-        "exit_code": exit_code,
-        "signal": number,
-        "oom": oom,
-        "peak_memory_mb": peak_memory_mb,
-        "error": error,
-    }
+    end: EndFields = dict(zip(_END_FIELDS, json.loads(body), strict=True))  # type: ignore[assignment]  # in their order
+    return end
 
 
 def _write_all(fd: int, block: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Until when may a task run though no control plane answers?
+"""Attempt leases: how long a task may run while no control plane answers.
 
 An attempt lease is counted from the moment at which the newest beat was sent that an active control plane answered; the
 agent says when that was, in boot time. The control plane counts from the receipt of the same beat, or later, and adds
@@ -18,26 +18,26 @@ NEVER: Final = float("inf")
 
 
 class Leases:
-    """Of the tasks that have one. Those without aren't here."""
+    """Leases of the open tasks that have one."""
 
     def __init__(self) -> None:
         self._answered_s = 0.0
         self._lease_s: dict[str, float] = {}
         self._with: dict[float, int] = {}
-        # How many have a lease of that length.
+        # Length of a lease -> number of tasks that have one so long.
 
     def answered(self, at_s: float, now_s: float) -> None:
-        """A beat that was sent then has been answered. Older news changes nothing, and nobody beats in the future."""
+        """Note that a beat sent at `at_s` was answered, in boot time. Older news, and the future, change nothing."""
         self._answered_s = max(self._answered_s, min(at_s, now_s))
 
     def add(self, key: str, lease_ms: int) -> None:
-        """0 = none."""
+        """Give a task a lease; 0 = it has none."""
         if lease_ms > 0:
             lease_s = self._lease_s[key] = lease_ms / 1000
             self._with[lease_s] = self._with.get(lease_s, 0) + 1
 
     def drop(self, key: str) -> None:
-        """It has ended."""
+        """Forget the lease of a task that has ended."""
         lease_s = self._lease_s.pop(key, NEVER)
         if lease_s != NEVER:
             self._with[lease_s] -= 1
@@ -46,11 +46,11 @@ class Leases:
 
     @property
     def due_s(self) -> float:
-        """When the first of them is over, in boot time. NEVER = none will be."""
+        """Boot time at which the first of them is over. NEVER = none will be."""
         return self._answered_s + min(self._with, default=NEVER)
 
     def over(self, now_s: float) -> list[tuple[str, str]]:
-        """Tasks whose lease is over, and why in words. Each is named once."""
+        """Return the tasks whose lease is over, each once, with the reason in words."""
         if now_s <= self.due_s:
             return []
         gone = [(key, lease_s) for key, lease_s in self._lease_s.items() if now_s > self._answered_s + lease_s]

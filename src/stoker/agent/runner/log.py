@@ -1,4 +1,4 @@
-"""What does the runner say to people?"""
+"""Log of the runner, for people."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from stoker.agent.runner import clock
 
 
 def complain(text: str) -> None:
-    """One line in the runner's log, unless that is on the disk which is full: then nobody hears it."""
+    """Write one line into the runner's log, unless the disk is full that it is on."""
     with suppress(OSError):
         os.write(2, f"{clock.wall_ms()} {text}\n".encode("utf-8", "replace"))

@@ -1,18 +1,22 @@
-"""In which order does the runner do things?
+"""Event loop of the runner: one thread, one epoll, turns of bounded work.
 
-One thread, one epoll, turns of bounded work. A turn: hear the agent and the tasks, reap, look after endings; then one
-fdatasync for all starts and ends of this turn; then report the ends and launch the starts. So nothing is started or
-reported before it is on disk, and many that arrive together share one wait for the disk.
+A turn: hear the agent and the tasks, reap, look after endings; then one fdatasync for all starts and ends of this turn;
+then report the ends and launch the starts. So nothing is started or reported before it is on disk, and many that arrive
+together share one wait for the disk.
 
 What is over comes first: as soon as a turn has heard what the agent has to say of answered beats, and before anything
 is reported, whatever has outlived its lease is killed; once more before anything is started.
 
 The runner ignores SIGHUP and SIGINT, and SIGTERM while it has tasks: a service manager that stops the agent must not
 end jobs. After a SIGTERM it leaves as soon as it has none, unless another agent comes first.
+
+`__main__` imports this only behind the fork, so that the guard, which stays there, holds none of it in memory.
 """
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import select
 import signal
@@ -20,13 +24,14 @@ from contextlib import suppress
 
 from stoker.agent.runner import clock
 from stoker.agent.runner.channel import Channel
-from stoker.agent.runner.journal import Journal
+from stoker.agent.runner.journal import Journal, JournalDamaged
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.protocol import (
     INVENTORY_PART_MAX,
     KEPT_PART_MAX,
+    LOCK_NAME,
     SOCKET_NAME,
     BadFrame,
     read_key,
@@ -55,7 +60,48 @@ _FAREWELL_S: Final = 2.0
 """How long the last words may take to reach the agent."""
 
 
+def serve(settings: RunnerSettings, guard: Guard | None) -> int:
+    """Be the runner of a data folder until nothing is left to do, and return the exit status."""
+    try:
+        os.chdir(settings.data_dir)
+        lock = _lock()
+        if lock < 0:
+            return 3
+        if guard is not None:
+            guard.succeed()
+        loop = RunnerLoop(settings, guard)
+    except JournalDamaged as error:
+        complain(str(error))
+        return 4
+    except OSError as error:
+        complain(f"the data folder {settings.data_dir} can't be used: {error}")
+        return 5
+    # Forked children must not copy pages only because the collector looked at them.
+    gc.collect()
+    gc.freeze()
+    give_back_memory()
+    loop.run()
+    return 0
+
+
+def _lock() -> int:
+    """Lock the data folder until this process ends, however it ends. -1 = another runner holds it."""
+    lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip()
+        complain(f"another runner, process {holder}, holds {os.getcwd()}")
+        os.close(lock)
+        return -1
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    return lock
+
+
 class RunnerLoop:
+    """The runner of one data folder."""
+
     def __init__(self, settings: RunnerSettings, guard: Guard | None) -> None:
         """Raises OSError, JournalDamaged."""
         self._settings = settings
@@ -81,7 +127,7 @@ class RunnerLoop:
         self._disk_error = ""
 
     def run(self) -> None:
-        """Until there is nothing left to do here."""
+        """Serve until nothing is left to do here."""
         self._supervisor.inherit()
         while not self._turn():
             pass
@@ -93,7 +139,7 @@ class RunnerLoop:
     # --- a turn -------------------------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """True when the runner may leave."""
+        """Do one turn, and return True when the runner may leave."""
         events = self._epoll.poll(self._patience_s(), _EVENTS_PER_TURN)
         self._supervisor.look_again()
         for descriptor, _ in events:
@@ -111,18 +157,21 @@ class RunnerLoop:
         return self._may_leave()
 
     def _end_leases(self) -> None:
-        """And let the guard know: to see a thousand tasks to their ends may take longer than it is patient."""
+        """Kill what has outlived its lease and tell the guard: a thousand kills may take longer than it waits."""
         self._supervisor.end_leases()
         self._warn_guard()
 
     def _warn_guard(self) -> None:
-        """Before what may hang on a disk, since it must know what is over meanwhile; and before each wait for events,
-        since it takes a runner for stuck that lets a lease pass."""
+        """Tell the guard when the next lease is over.
+
+        Before all that may hang on a disk, since it must know what is over meanwhile; and before each wait for events,
+        since it takes a runner for stuck that lets a lease pass.
+        """
         if self._guard is not None:
             self._guard.expect(self._supervisor.leases.due_s)
 
     def _patience_s(self) -> float:
-        """How long the next turn may wait for something to happen."""
+        """Seconds that the next turn may wait for something to happen."""
         if self._supervisor.ready or self._supervisor.output_retention.busy or self._greet:
             return 0
         due = [self._supervisor.next_check_s(), self._supervisor.leases.due_s, self._housekeeping_at_s]
@@ -180,14 +229,14 @@ class RunnerLoop:
             self._close()
 
     def _close(self) -> None:
-        """End every task, then leave."""
+        """End every task, and leave after that."""
         self._closing = True
         self._supervisor.stop_all()
 
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def _make_durable(self) -> None:
-        """Starts and ends of this turn, in one wait."""
+        """Write the starts and ends of this turn to disk, in one wait."""
         if not self._supervisor.recorded and not self._supervisor.overs:
             return
         try:
@@ -207,14 +256,14 @@ class RunnerLoop:
         self._supervisor.overs.clear()
 
     def _renounce(self) -> None:
-        """Nothing runs any more, and no end is told to anybody: the next runner finds an empty journal."""
+        """Forget every end, now that nothing runs any more: the next runner finds an empty journal."""
         try:
             self._journal.renounce()
         except OSError as error:
             complain(f"the journal can't be written: {error}; what it holds of another cluster stays in it")
 
     def _write_hints(self) -> None:
-        """What helps a later search, without a wait."""
+        """Write what helps a later search, without a wait."""
         if self._disk_error:
             return
         try:
@@ -241,7 +290,7 @@ class RunnerLoop:
         self._channel.flush()
 
     def _say_inventory(self) -> None:
-        """P3. What isn't durable isn't in `ends`."""
+        """Send the inventory in parts (P3 of `protocol`). What isn't durable isn't in `ends`."""
         waiting = {over["key"] for over in self._supervisor.overs}
         ends = [over for over in self._journal.offered_ends() if over["key"] not in waiting]
         tasks = list(self._supervisor.inventory())
@@ -307,7 +356,7 @@ class RunnerLoop:
         self._epoll.unregister(descriptor)
 
     def _listen_to_signals(self) -> int:
-        """The descriptor that becomes readable when a signal came."""
+        """Handle signals, and return the descriptor that becomes readable when one came."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
@@ -323,7 +372,7 @@ class RunnerLoop:
             return
 
     def _guard_is_gone(self, guard: Guard) -> None:
-        """G4 of the guard. Once nothing runs here, this runner makes room for one that has another guard."""
+        """Tell the agent that the guard died (G4 of `guard`). This runner ends once nothing runs: the next has one."""
         complain("the runner's guard was killed: should the runner be killed too, its tasks would run on")
         self._epoll.unregister(guard.descriptor)
         os.close(guard.descriptor)

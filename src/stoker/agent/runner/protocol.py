@@ -1,4 +1,4 @@
-"""What do the agent and its runner say to each other?
+"""Protocol between the agent and its runner.
 
 Frames: four bytes of length, big-endian, then one JSON object. The agent's messages name a deed (`do`), the runner's
 a fact (`say`). The shapes below exist for the type checker only: at run time they are plain dictionaries, because
@@ -8,8 +8,7 @@ Rules: P1  a frame above `FRAME_MAX`, or one that isn't a JSON object, ends the 
        P2  an unknown deed or fact is ignored, so that neighbours may differ by one version
        P3  the inventory comes first, in parts of at most `INVENTORY_PART_MAX` entries; the last has `more` false
        P4  of ends that the control plane has only the keys are in it (`kept`); `recall` asks for one of them
-       P5  `answered` names a boot time in milliseconds: whoever writes it and whoever reads it may be held up for any
-           time in between
+       P5  `answered` names a boot time in milliseconds, since both sides may be held up for any time in between
 """
 
 from __future__ import annotations
@@ -80,16 +79,16 @@ _DIGITS_MAX: Final = 16
 
 
 class BadFrame(Exception):
-    """The peer sent what isn't a frame. The message says what."""
+    """Bytes of the peer that are no frame. The message says what they are."""
 
 
 def key_text(job: int, attempt: int, rank: int) -> str:
-    """`5.1.0`: job 5, first attempt, rank 0. Also the name of the task's files."""
+    """Return the text of a task key, such as `5.1.0`: job 5, first attempt, rank 0. It also names the task's files."""
     return f"{job}.{attempt}.{rank}"
 
 
 def parse_key(text: str) -> tuple[int, int, int]:
-    """Job, attempt and rank. Raises BadFrame for anything but three whole numbers: the text becomes a file name."""
+    """Return job, attempt and rank. Raises BadFrame for all but three whole numbers: the text becomes a file name."""
     parts = text.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts):
         raise BadFrame(f"{text[:80]!r} is not a task key")
@@ -97,7 +96,7 @@ def parse_key(text: str) -> tuple[int, int, int]:
 
 
 def read_start(message: Mapping[str, object]) -> StartInstruction:
-    """The order in a `start`. Raises BadFrame when a field is missing or of another type."""
+    """Return the instruction of a `start`. Raises BadFrame when a field is missing or of another type."""
     key, argv, env, gpus = _text(message, "key"), message.get("argv"), message.get("env"), message.get("gpus")
     parse_key(key)
     if not isinstance(argv, list) or not isinstance(gpus, list) or not isinstance(env, dict):
@@ -106,35 +105,22 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
         raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
     # P2: an older agent says nothing of these.
     message = {"output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, **message}
-    return {
-        "do": "start",
-        "key": key,
-        "shell": _text(message, "shell"),
-        "argv": argv,
-        "env": env,
-        "workdir": _text(message, "workdir"),
-        "gpus": gpus,
-        "memory_mb": read_number(message, "memory_mb"),
-        "user": _text(message, "user"),
-        "allow_root": _truth(message, "allow_root"),
-        "probe_port": read_number(message, "probe_port"),
-        "output": _text(message, "output"),
-        "error": _text(message, "error"),
-        "append": _truth(message, "append"),
-        "folder": _text(message, "folder"),
-        "lease_ms": read_number(message, "lease_ms"),
-    }
+    start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
+    start |= {name: _text(message, name) for name in ("shell", "workdir", "user", "output", "error", "folder")}
+    start |= {name: read_number(message, name) for name in ("memory_mb", "probe_port", "lease_ms")}
+    start |= {name: _truth(message, name) for name in ("allow_root", "append")}
+    return start  # type: ignore[return-value]  # every field was read just now
 
 
 def read_key(message: Mapping[str, object]) -> str:
-    """The task that a message is about. Raises BadFrame."""
+    """Return the key of the task that a message is about. Raises BadFrame."""
     key = _text(message, "key")
     parse_key(key)
     return key
 
 
 def read_number(message: Mapping[str, object], name: str) -> int:
-    """A whole number, not below 0. Raises BadFrame."""
+    """Return the whole number, not below 0, of a field. Raises BadFrame."""
     value = message.get(name)
     if not isinstance(value, int) or value < 0:
         raise BadFrame(f"{name} is {value!r}, not a whole number from 0 up")
@@ -156,7 +142,7 @@ def _truth(message: Mapping[str, object], name: str) -> bool:
 
 
 def encode(message: Mapping[str, object]) -> bytes:
-    """One frame."""
+    """Return the frame of a message."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > FRAME_MAX:
         raise BadFrame(f"a message of {len(body)} bytes is above the bound of {FRAME_MAX}")
@@ -164,7 +150,7 @@ def encode(message: Mapping[str, object]) -> bytes:
 
 
 class Decoder:
-    """Cuts a byte stream into messages. Holds at most one frame that isn't whole yet."""
+    """Decoder of a byte stream into messages, which holds at most one frame that isn't whole yet."""
 
     __slots__ = ("_buffer",)
 
@@ -172,7 +158,7 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, received: bytes) -> Iterator[dict[str, object]]:
-        """Messages that are whole now. Raises BadFrame."""
+        """Yield the messages that are whole now. Raises BadFrame."""
         self._buffer += received
         start = 0
         try:

@@ -1,6 +1,6 @@
-"""Within which bounds does this runner work?
+"""Settings of the runner, as its command line gives them: `--name value`.
 
-Read from its command line as `--name value`; `argparse` would cost more memory than all of the runner's own code.
+They are parsed here; `argparse` would cost more memory than all of the runner's own code.
 """
 
 from __future__ import annotations
@@ -19,21 +19,7 @@ _FILES_SPARE: Final = 64
 
 
 class RunnerSettings:
-    """Every bound says what happens at it."""
-
-    __slots__ = (
-        "data_dir",
-        "ends_kept_s",
-        "ends_max",
-        "head_bytes_max",
-        "idle_exit_s",
-        "node",
-        "spool_bytes_max",
-        "tail_bytes_max",
-        "tasks_max",
-        "tether_s",
-        "tree",
-    )
+    """Settings of one runner. Every bound says what happens at it."""
 
     def __init__(self) -> None:
         self.data_dir = ""
@@ -59,18 +45,19 @@ class RunnerSettings:
         """Outputs of ended tasks beyond it: the oldest large ones are dropped."""
 
     def keep_within(self, files_max: int) -> None:
-        """Take no more tasks than that many open files allow. Negative = as many as wanted."""
+        """Lower `tasks_max` to what so many open files allow. Negative = there is no limit of files."""
         if files_max >= 0:
             self.tasks_max = max(1, min(self.tasks_max, (files_max - _FILES_SPARE) // _FILES_PER_TASK))
 
 
 def parse_arguments(arguments: list[str]) -> RunnerSettings:
-    """Raises ValueError with a sentence for people."""
+    """Return the settings that these arguments ask for. Raises ValueError with a sentence for people."""
     settings = RunnerSettings()
+    known = sorted(vars(settings))
     for name, value in zip(arguments[::2], [*arguments[1::2], ""], strict=False):
         field = name.removeprefix("--").replace("-", "_")
-        if not name.startswith("--") or field not in RunnerSettings.__slots__:
-            raise ValueError(f"unknown argument {name!r}; known: --{', --'.join(RunnerSettings.__slots__)}")
+        if not name.startswith("--") or field not in known:
+            raise ValueError(f"unknown argument {name!r}; known: --{', --'.join(known)}")
         setattr(settings, field, type(getattr(settings, field))(value))
     if not settings.data_dir.startswith("/"):
         raise ValueError("--data_dir must be an absolute path")

@@ -1,7 +1,7 @@
-"""Which tasks are open here, and what happens to each?
+"""Supervisor of the open tasks of a runner.
 
-The runner's own logic, between the loop, which owns the descriptors and the order of things on disk, and the parts
-that touch processes. A task passes through `start` -> (journal durable) -> `launch` -> its child's answer -> its
+It is the runner's own logic, between the loop, which owns the descriptors and the order of things on disk, and the
+parts that touch processes. A task passes through `start` -> (journal durable) -> `launch` -> its child's answer -> its
 leader's end -> `advance` until its tree is gone -> `over` -> (journal durable) -> reported.
 """
 
@@ -13,9 +13,7 @@ from collections import deque
 from stoker.agent.runner import clock, termination
 from stoker.agent.runner.leases import Leases
 from stoker.agent.runner.output import spool
-from stoker.agent.runner.output.collector import Outputs
 from stoker.agent.runner.output.copier import Pipes
-from stoker.agent.runner.output.copies import Copies
 from stoker.agent.runner.output.retention import OutputRetention
 from stoker.agent.runner.output.spool import Spool
 from stoker.agent.runner.process import procfs
@@ -24,6 +22,7 @@ from stoker.agent.runner.process.cgroup import Cgroups, Group
 from stoker.agent.runner.process.launch import CannotStart, Launch, answer_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, RunnerTask
+from stoker.agent.runner.task_output import TaskOutputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,8 +60,7 @@ class Supervisor:
         """Starts whose record isn't durable yet."""
         self.ready: deque[RunnerTask] = deque()
         """Starts whose record is."""
-        self._copies = Copies(self._trees, watch, unwatch, self.ready.append)
-        self._outputs = Outputs(self.output_retention, unwatch)
+        self._outputs = TaskOutputs(self.output_retention, self._trees, watch, unwatch, self.ready.append)
         self._ending: dict[str, RunnerTask] = {}
         self.overs: list[OverFields] = []
         """Ends whose record isn't durable yet."""
@@ -70,34 +68,36 @@ class Supervisor:
         """For the agent, in order."""
 
     def look_again(self) -> None:
-        """A new turn: what was seen of processes is old."""
+        """Forget what was seen of processes: a new turn begins."""
         self._trees.look_again()
 
     # --- told by the agent --------------------------------------------------------------------------------------
 
-    def start(self, order: StartInstruction) -> None:
-        key = order["key"]
+    def start(self, instruction: StartInstruction) -> None:
+        """Record a task to start; of one that is known tell what is known."""
+        key = instruction["key"]
         if self._journal.knows(key):
             self._answer_known(key)
             return
         mark = f"{key}.{os.urandom(8).hex()}"
-        folders = self.cgroups.planned(key, order["memory_mb"])
-        group = Group(folders, order["memory_mb"] if self.cgroups.memory else 0) if folders else None
-        task = self.tasks[key] = RunnerTask(key, mark, order["gpus"], group)
-        task.order = order
-        self.leases.add(key, order["lease_ms"])
+        folders = self.cgroups.planned(key, instruction["memory_mb"])
+        group = Group(folders, instruction["memory_mb"] if self.cgroups.memory else 0) if folders else None
+        task = self.tasks[key] = RunnerTask(key, mark, instruction["gpus"], group)
+        task.start = instruction
+        self.leases.add(key, instruction["lease_ms"])
         self._journal.start(task.start_record(self._boot_id, folders))
-        obstacle = self._bound_reached()
-        if obstacle:
-            self._fail(task, "never_started", obstacle)
+        bound = self._bound_reached()
+        if bound:
+            self._fail(task, "never_started", bound)
         else:
             self.recorded.append(task)
 
     def stop(self, key: str, grace_ms: int) -> None:
+        """Terminate a task, and kill what is left of it after the grace."""
         task = self.tasks.get(key)
         if task is None:
             return
-        if task.order is not None:
+        if task.start is not None:
             self._fail(task, "stopped", "stopped before its process was started")
             return
         if task.answer >= 0:
@@ -108,9 +108,9 @@ class Supervisor:
         self._ending[key] = task
 
     def signal(self, key: str, number: int) -> None:
-        """To every process of an open task. One that isn't a program yet can't know what the signal means."""
+        """Send a signal to every process of an open task, unless it isn't a program yet that could know its meaning."""
         task = self.tasks.get(key)
-        if task is None or task.order is not None or number not in _SIGNALS:
+        if task is None or task.start is not None or number not in _SIGNALS:
             return
         if task.answer >= 0:
             self.hear_answer(task)
@@ -118,17 +118,18 @@ class Supervisor:
             self._trees.forward(task.tree, number)
 
     def settle(self, key: str) -> None:
+        """Note that the control plane has the end of a task."""
         self._journal.settle(key)
 
     def recall(self, key: str) -> None:
-        """Say its end again, if it has one. What isn't known (any more) is said to be forgotten."""
+        """Report the end of a task again, if it has one, or that it is forgotten."""
         if not self._journal.knows(key):
             self.news.append({"say": "forgotten", "key": key})
         elif key not in self.tasks:
             self._answer_known(key)
 
     def _answer_known(self, key: str) -> None:
-        """What the record knows; never a second start."""
+        """Report what is known of a task, which is never started a second time."""
         task = self.tasks.get(key)
         if task is None:
             over = self._journal.end_of(key)
@@ -150,25 +151,26 @@ class Supervisor:
     # --- launching ----------------------------------------------------------------------------------------------
 
     def records_are_durable(self) -> None:
+        """Let the recorded tasks be launched."""
         self.ready += self.recorded
         self.recorded.clear()
 
     def records_failed(self, error: str) -> None:
-        """The disk took no record, so nothing may start."""
+        """End the recorded tasks, since the disk took no record of them."""
         for task in self.recorded:
             if task.key in self.tasks:
                 self._fail(task, "never_started", f"the runner's journal can't be written: {error}")
         self.recorded.clear()
 
     def launch(self, at_most: int) -> None:
-        """Start processes for tasks that are ready."""
+        """Start the processes of at most so many tasks that are ready."""
         while self.ready and at_most > 0:
             task = self.ready.popleft()
-            if task.order is None:
+            if task.start is None:
                 continue  # stopped meanwhile
             at_most -= 1
             try:
-                self._launch(task, task.order)
+                self._launch(task, task.start)
             except CannotStart as error:
                 self._fail(task, error.cause, str(error))
             except CannotBecome as error:
@@ -176,20 +178,20 @@ class Supervisor:
             except OSError as error:
                 self._fail(task, "never_started", f"this node can't start it: {error}")
 
-    def _launch(self, task: RunnerTask, order: StartInstruction) -> None:
+    def _launch(self, task: RunnerTask, start: StartInstruction) -> None:
         """Raises CannotStart, CannotBecome, OSError."""
-        whoever = actor(order["user"], self._settings.node, allow_root=order["allow_root"])
-        if order["workdir"] and not order["workdir"].startswith("/"):
-            raise CannotStart(f"the working directory {order['workdir'][:200]!r} isn't an absolute path")
-        obstacle = port_conflict(order["probe_port"]) if order["probe_port"] else ""
-        if obstacle:
-            raise CannotStart(obstacle, "port_taken")
-        workdir = order["workdir"] or self.output_retention.workdir(task.key)
-        if not order["workdir"]:
-            whoever.owns(workdir)
-        if not self._copies.opened(task, order, workdir, whoever):
+        account = actor(start["user"], self._settings.node, allow_root=start["allow_root"])
+        if start["workdir"] and not start["workdir"].startswith("/"):
+            raise CannotStart(f"the working directory {start['workdir'][:200]!r} isn't an absolute path")
+        conflict = port_conflict(start["probe_port"]) if start["probe_port"] else ""
+        if conflict:
+            raise CannotStart(conflict, "port_taken")
+        workdir = start["workdir"] or self.output_retention.workdir(task.key)
+        if not start["workdir"]:
+            account.owns(workdir)
+        if not self._outputs.opened(task, start, workdir, account):
             return  # it comes again
-        launch = Launch(order, (procfs.MARK_NAME, task.tree.mark), workdir, whoever)
+        launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account)
         # A later runner takes a task without this file for never started: it is made before the process is.
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
         task.spool = Spool(self.output_retention.output(task.key), *limits)
@@ -209,7 +211,7 @@ class Supervisor:
             pipes.close()
             raise
         pipes.close_task_ends()
-        task.order, task.output = None, pipes.take()
+        task.start, task.output = None, pipes.take()
         self._trees.add(task.tree)
         self._trees.led(task.tree, pid)
         self._journal.ran(task.key, pid, task.tree.birth)
@@ -217,15 +219,16 @@ class Supervisor:
         self._watch(task.answer, task)
 
     def hear(self, descriptor: int, task: RunnerTask) -> None:
-        """One of the task's descriptors is readable."""
+        """Read from the descriptor of a task that is readable."""
         if descriptor == task.answer:
             self.hear_answer(task)
         elif descriptor == task.output:
             self._outputs.take(task)
         elif task.copier is not None and descriptor == task.copier.line.fileno():
-            self._copies.hear(task)
+            self._outputs.hear(task)
 
     def hear_answer(self, task: RunnerTask) -> None:
+        """Read what the child of a task says about becoming its program."""
         reason = answer_of(task.answer, task.said)
         if reason is None:
             return
@@ -246,7 +249,7 @@ class Supervisor:
     # --- ending -------------------------------------------------------------------------------------------------
 
     def reap(self) -> None:
-        """Take leave of every child that has ended: leaders, and orphans that became ours."""
+        """Reap every child that has ended: leaders, and orphans that became ours."""
         now_s, any_reaped = clock.boot_s(), False
         while True:
             try:
@@ -256,7 +259,7 @@ class Supervisor:
             if pid == 0:
                 break
             any_reaped = True
-            self._copies.reaped(pid)
+            self._outputs.reaped(pid)
             tree = self._trees.reaped(pid)
             if tree is not None:
                 self._leader_ended(self.tasks[tree.key], status, now_s)
@@ -271,24 +274,24 @@ class Supervisor:
         self._ending[task.key] = task
 
     def advance(self) -> None:
-        """Look after the tasks that are ending and due."""
+        """Take the tasks that are ending, and due for a look, one step on."""
         now_s = clock.boot_s()
         for task in [task for task in self._ending.values() if task.check_s <= now_s]:
             if task.tree.group is not None and not task.tree.leading:
                 killed, peak_mb = task.tree.group.memory()
                 task.oom, task.peak_memory_mb = task.oom or killed, max(task.peak_memory_mb, peak_mb)
-            if termination.advance(task, self._trees, now_s) and self._copies.finished(task, now_s):
+            if termination.advance(task, self._trees, now_s) and self._outputs.finished(task, now_s):
                 self._over(task)
             elif not task.said_ending:
                 task.said_ending = True
                 self.news.append({"say": "ending", "key": task.key})
 
     def end_leases(self) -> None:
-        """Kill what has outlived its lease; a start that waits for the disk never comes to be."""
+        """Kill the tasks that have outlived their leases; one that still waits for the disk is never started."""
         now_s = clock.boot_s()
         over = [(self.tasks[key], words) for key, words in self.leases.over(now_s)]
         for task, words in over:
-            if task.order is not None:
+            if task.start is not None:
                 self._fail(task, "lease_ended", words)
             else:
                 termination.lapse(task, words, now_s)
@@ -296,23 +299,22 @@ class Supervisor:
         self._trees.kill_together([task.tree for task, _ in over if task.key in self._ending])
 
     def next_check_s(self) -> float:
-        """When `advance` is due, in seconds since boot. Infinity = not before something happens."""
+        """Return the boot time at which `advance` is due, in seconds; infinity = not before something happens."""
         return min((task.check_s for task in self._ending.values()), default=float("inf"))
 
     def _fail(self, task: RunnerTask, cause: str, error: str) -> None:
-        """It ends without ever having had a process."""
-        task.order, task.cause, task.error = None, cause, error
+        """End a task that never had a process."""
+        task.start, task.cause, task.error = None, cause, error
         if task.tree.group is not None:
             task.tree.group.remove()
         self._over(task)
 
     def _over(self, task: RunnerTask) -> None:
-        """Its tree is gone. Reported once its end record is durable."""
-        self._outputs.drain(task)
+        """End a task whose tree is gone. It is reported once its end record is durable."""
+        self._outputs.end(task)
         if task.answer >= 0:
             self._unwatch(task.answer)
             os.close(task.answer)
-        self._copies.drop(task)
         self._trees.drop(task.tree)
         self._ending.pop(task.key, None)
         self.leases.drop(task.key)
@@ -327,7 +329,7 @@ class Supervisor:
     # --- what an earlier runner left ----------------------------------------------------------------------------
 
     def inherit(self) -> None:
-        """Answer for every open record: end what it has, then say what became of it."""
+        """End what an earlier runner left open, and report what became of each task."""
         known = [*self._journal.open, *self._journal.offered, *self._journal.settled]
         self.output_retention.recount(known)
         records = list(self._journal.open.values())
@@ -360,7 +362,7 @@ class Supervisor:
             self.stop(key, 0)
 
     def inventory(self) -> Iterator[TaskFields]:
-        """Every open task; one whose end isn't durable yet counts as ending."""
+        """Yield every open task; one whose end isn't durable yet counts as ending."""
         for task in self.tasks.values():
             yield {"key": task.key, "phase": task.phase, "gpus": task.gpus, "started_at": task.started_at}
         for over in self.overs:

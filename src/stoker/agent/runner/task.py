@@ -1,4 +1,4 @@
-"""What does the runner hold in memory of a task that isn't proved gone?"""
+"""Task of the runner: all that is held in memory of one that isn't proved gone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class RunnerTask:
         "gpus",
         "key",
         "oom",
-        "order",
         "output",
         "peak_memory_mb",
         "phase",
@@ -48,6 +47,7 @@ class RunnerTask:
         "said",
         "said_ending",
         "spool",
+        "start",
         "started_at",
         "status",
         "step",
@@ -61,8 +61,8 @@ class RunnerTask:
         self.tree = Tree(key, mark, group)
         self.phase = STARTING
         self.started_at = 0
-        self.order: StartInstruction | None = None
-        """Until it is launched."""
+        self.start: StartInstruction | None = None
+        """What the agent asked for. None = its process exists, or never will."""
         self.answer = -1
         """Pipe on which the child says whether it became the program."""
         self.said = bytearray()
@@ -86,7 +86,7 @@ class RunnerTask:
         self.recheck_s = 0.0
 
     def start_record(self, boot_id: str, folders: list[str]) -> StartRecord:
-        """What a later runner needs. Its lease isn't: that runner ends whatever it finds."""
+        """Return the record by which a later runner finds this task, and ends it, whatever its lease."""
         return {
             "key": self.key,
             "mark": self.tree.mark,
@@ -99,6 +99,7 @@ class RunnerTask:
         }
 
     def end_fields(self, at: int) -> EndFields:
+        """Return the end of this task, which happened at `at`, in milliseconds since 1970."""
         exit_code, number = None, 0
         if self.status is not None and self.cause in ("exited", "stopped"):
             code = os.waitstatus_to_exitcode(self.status)

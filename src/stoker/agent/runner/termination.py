@@ -1,4 +1,4 @@
-"""When is a task over, and what is done to get there?
+"""Termination of a task: its steps from the end of its leader, or a stop, to a tree that is gone.
 
 Rules: E1  a task is over when its leader is reaped and its tree is gone, never before
        E2  a stop terminates the whole tree at once, kills after the grace, and goes on until the tree is gone
@@ -31,7 +31,7 @@ _RECHECK_MAX_S: Final = 1.0
 
 
 def leader_ended(task: RunnerTask, status: int, now_s: float) -> None:
-    """Its leader was reaped."""
+    """Note that the leader was reaped; what it left behind lingers (E3)."""
     task.status = status
     if task.phase != ENDING:
         _enter(task, LINGERING, now_s + LINGER_S, now_s)
@@ -40,7 +40,7 @@ def leader_ended(task: RunnerTask, status: int, now_s: float) -> None:
 
 
 def stop(task: RunnerTask, grace_s: float, trees: Trees, now_s: float) -> None:
-    """E2, E4."""
+    """Terminate the whole tree, and kill it after the grace; of several stops the earliest deadline holds (E2, E4)."""
     if task.phase != ENDING:
         task.cause = "stopped"
     elif task.step == KILLED or (task.step == TERMINATED and task.step_until_s <= now_s + grace_s):
@@ -56,19 +56,19 @@ def stop(task: RunnerTask, grace_s: float, trees: Trees, now_s: float) -> None:
 
 
 def lapse(task: RunnerTask, words: str, now_s: float) -> None:
-    """Its lease is over, and it is to be killed together with others. E4 holds here too."""
+    """Note that the lease is over and the task will be killed together with more of them. E4 holds here too."""
     if task.phase != ENDING:
         task.cause, task.error = "lease_ended", words
     _enter(task, KILLED, now_s, now_s)
 
 
 def inherit(task: RunnerTask, trees: Trees, now_s: float) -> None:
-    """An earlier runner left it: nobody will learn its exit code, so nothing of it may go on."""
+    """Kill a task that an earlier runner left: its exit code is lost, so nothing of it may go on."""
     _kill(task, trees, now_s)
 
 
 def advance(task: RunnerTask, trees: Trees, now_s: float) -> bool:
-    """One check of a task in `ending`. True when it is over; else `check_s` says when to look again."""
+    """Check a task in `ending`: True when it is over; else its `check_s` says when to look again."""
     if trees.gone(task.tree):
         return True
     if task.step == LINGERING and now_s >= task.step_until_s:

@@ -1,4 +1,4 @@
-"""What tasks write: bounded spools, copies into files of users, and the removal of what is no longer kept.
+"""Output of tasks: bounded spools, copies into files of users, and the removal of what is no longer kept.
 
 Standard library only, as everywhere in the runner. Nothing here starts or stops a task.
 """

@@ -1,10 +1,10 @@
-"""How does what a task writes reach a file that its user named?
+"""Copier, which writes the output of a task to a file that its user named.
 
-A child of the runner, forked and never another program, stands between them: it reads the task's pipes, writes each
-block to the file and hands it on to the runner, which keeps its own copy as ever. Why not the runner itself: a network
-file system that hangs would then stop every task of the node, and here it holds up the task that writes to it. Why not
-the task itself, straight into the file: nobody would have a copy that is bounded and that nobody else writes to.
-Its price: a fork, 0.5 MiB, and one copy more of each block, for tasks that ask for a file.
+It is a child of the runner, forked and never another program, between the task and the runner: it reads the task's
+pipes, writes each block to the file and hands it on to the runner, which keeps its own copy as ever. Why not the runner
+itself: a network file system that hangs would then stop every task of the node, and here it holds up the task that
+writes to it. Why not the task itself, straight into the file: nobody would have a copy that is bounded and that nobody
+else writes to. Its price: a fork, 0.5 MiB, and one copy more of each block, for tasks that ask for a file.
 
 It opens the files as the job's user, never as root: what that user may not write, by whatever links it leads there,
 is refused like anything else.
@@ -42,7 +42,7 @@ _NAME: Final = "stoker-copy"
 _READ_BYTES: Final = 64 * 1024
 """What a pipe holds."""
 _DRAIN_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Taken after the tree is gone. A stranger who holds the pipe can't keep us longer."""
+"""Taken after the tree is gone. A foreign process that holds the pipe can't keep us longer."""
 PATIENCE_S: Final = 5.0
 """How long it may write after the tree is gone. A full pipe takes milliseconds; only a disk that hangs takes longer."""
 _REASON_BYTES_MAX: Final = 4096
@@ -55,25 +55,25 @@ _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOC
 
 
 class Pipes:
-    """Between a task and the runner, by way of a copier or straight."""
+    """Pipes between a task and the runner, by way of a copier or straight."""
 
     __slots__ = ("error", "output", "received")
 
     def __init__(self) -> None:
-        """Straight. Raises OSError."""
+        """Begin with the straight way. Raises OSError."""
         self.received, self.output = os.pipe2(os.O_CLOEXEC)
         """The runner's end, and what becomes the task's standard output."""
         self.error = self.output
         os.set_blocking(self.received, False)
 
     def lead(self, name: str, sink: int) -> None:
-        """A stream of the task's goes elsewhere. Errors follow the output until they are led apart."""
+        """Lead a stream of the task elsewhere. Errors follow the output until they are led apart."""
         self.error = sink
         if name == OUTPUT:
             self.output = sink
 
     def close_task_ends(self) -> None:
-        """The task has them, or never will."""
+        """Close the ends of the task, which has them by now, or never will."""
         if self.output >= 0:
             os.close(self.output)
         if self.error not in (-1, self.output):
@@ -81,19 +81,19 @@ class Pipes:
         self.output = self.error = -1
 
     def take(self) -> int:
-        """The runner's end, which is now the caller's to close."""
+        """Return the runner's end, which is now the caller's to close."""
         received, self.received = self.received, -1
         return received
 
     def close(self) -> None:
-        """What nobody has taken."""
+        """Close all ends that were not taken."""
         self.close_task_ends()
         if self.received >= 0:
             os.close(self.take())
 
 
 class Target:
-    """A file that gets a copy."""
+    """File that gets a copy."""
 
     __slots__ = ("_file", "_lost", "_why", "fresh", "name", "path")
 
@@ -107,12 +107,12 @@ class Target:
         self._file = -1
 
     def open(self) -> None:
-        """F2, F5. Raises OSError."""
+        """Open the file at its end; a named pipe that nobody reads is refused (F2, F5). Raises OSError."""
         self._file = os.open(self.path, _FLAGS | (os.O_TRUNC if self.fresh else 0), 0o666)
         os.set_blocking(self._file, True)
 
     def write(self, block: bytes) -> None:
-        """F3."""
+        """Write a block; what can't be written is lost and counted (F3)."""
         view = memoryview(block)
         while view:
             try:
@@ -127,7 +127,7 @@ class Target:
 
 
 class Copier:
-    """The process, seen from the runner."""
+    """The copying process as the runner sees it."""
 
     __slots__ = ("_paths", "_said", "late", "line", "names", "pid", "pipes", "until_s")
 
@@ -138,7 +138,7 @@ class Copier:
         self.names = names
         self.pipes = pipes
         self.line = line
-        """It talks here; when our side is shut down, F4. Closed = it has left, or is waited for no longer."""
+        """Its messages come here; it leaves when our side is shut down (F4). Closed = it has left."""
         self.pid = 0
         """0 = it is reaped."""
         self.until_s = 0.0
@@ -148,15 +148,17 @@ class Copier:
 
     @property
     def opened(self) -> bool:
+        """Whether all files are open."""
         return self._heard.startswith(_OPEN)
 
     @property
     def left(self) -> bool:
+        """Whether it has left, or is waited for no longer."""
         return self.line.fileno() < 0
 
     @property
     def words(self) -> str:
-        """Once it has left: why it couldn't open a file, or what was lost. Empty = all is well."""
+        """Reason for a file that couldn't be opened, or what was lost, once it has left; empty = all is well."""
         if not self.opened and self._heard:
             return self._heard.decode("utf-8", "replace")
         _, done, losses = self._heard.partition(_DONE)
@@ -171,7 +173,7 @@ class Copier:
         return self._said.rpartition(VOID)[2]
 
     def hear(self) -> bool:
-        """Its line is readable. False = it has left."""
+        """Read from its line, which is readable. False = it has left."""
         try:
             received = self.line.recv(_REASON_BYTES_MAX)
         except BlockingIOError:
@@ -182,18 +184,18 @@ class Copier:
         return bool(received)
 
     def finish(self) -> None:
-        """F4."""
+        """Tell it to take what is in the pipes and leave (F4)."""
         with suppress(OSError):  # it has left, and nobody has heard it yet
             self.line.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
-        """One that hangs in a system call goes when that ends."""
+        """Kill it; one that hangs in a system call goes when that ends."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
 
 
 def fork_copier(targets: list[Target], names: list[str], actor: Actor) -> Copier:
-    """Raises OSError."""
+    """Fork a copier for these files, which acts as `actor`. Raises OSError."""
     pipes, sources = Pipes(), dict[int, Target]()
     onward, sinks = pipes.output, list[int]()
     line, theirs = socket.socketpair()

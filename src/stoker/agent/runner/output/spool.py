@@ -1,4 +1,4 @@
-"""Where is the output of a task kept, and how is part of it read?
+"""Spool of a task's output, and reading of parts of it.
 
 `KEY.out` holds the first bytes. What comes after goes to segments in `KEY.tail/`, each named by the offset of its
 first byte; when one is full the one before the last goes, so the newest one to two segments stay. Offsets count every
@@ -27,7 +27,7 @@ _READ_TRIES_MAX: Final = 5
 
 
 class Spool:
-    """The writer of one task's output."""
+    """Writer of one task's output."""
 
     __slots__ = ("_base", "_fd", "_head_max", "_room", "_segments", "_size", "_tail_max", "lost")
 
@@ -45,9 +45,11 @@ class Spool:
 
     @property
     def size(self) -> int:
+        """Bytes ever written."""
         return self._size
 
     def write(self, received: bytes) -> None:
+        """Append to the output; once a write has failed, nothing more is kept (S3)."""
         view = memoryview(received)
         while view and not self.lost:
             try:
@@ -62,7 +64,7 @@ class Spool:
             view = view[written:]
 
     def close(self) -> None:
-        """No more will come."""
+        """Close the spool, and tell readers that no more will come."""
         os.fchmod(self._fd, 0o400)
         os.close(self._fd)
 
@@ -80,7 +82,7 @@ class Spool:
 
 
 def seal(base: str) -> None:
-    """No more will come from a task whose writer has died. Without output there is none, so an empty file says so."""
+    """Close the output of a task whose writer has died. Without any output, an empty file says so."""
     path = _segments(base)[-1][1]
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -90,11 +92,12 @@ def seal(base: str) -> None:
 
 
 def exists(base: str) -> bool:
+    """Return True if a task has a spool."""
     return os.path.exists(f"{base}.out")
 
 
 def kept_bytes(base: str) -> int:
-    """What this output occupies now."""
+    """Return the bytes that this output occupies now."""
     total = 0
     for _, path in _segments(base):
         try:
@@ -105,7 +108,7 @@ def kept_bytes(base: str) -> int:
 
 
 def drop(base: str) -> None:
-    """Forget this output."""
+    """Remove this output."""
     for _, path in reversed(_segments(base)):
         try:
             os.unlink(path)
@@ -116,11 +119,11 @@ def drop(base: str) -> None:
 
 
 def read(base: str, offset: int, limit: int) -> tuple[int, bytes, int, bool]:
-    """Up to `limit` bytes from `offset`, which counts from the end when negative.
+    """Read up to `limit` bytes from `offset`, which counts from the end when negative.
 
-    Answers (offset of the first byte answered, bytes, size of all ever written, no more will come). When bytes at
-    `offset` were dropped by the bound, the answer begins at the first one kept after it. Output that is dropped while
-    it is read is answered without bytes, from where something may be kept: the reader asks again from there.
+    Returns (offset of the first byte, bytes, size of all ever written, whether no more will come). When bytes at
+    `offset` were dropped by the bound, the result begins at the first one kept after it. Output that is dropped while
+    it is read gives no bytes, and the offset from which something may be kept: the reader asks again from there.
     Raises FileNotFoundError when there is no such output (any more).
     """
     kept_from = max(0, offset)
@@ -144,7 +147,7 @@ def read(base: str, offset: int, limit: int) -> tuple[int, bytes, int, bool]:
 
 
 def _read_from(segments: list[tuple[int, str]], wanted: int, limit: int) -> tuple[int, bytes]:
-    """The bytes from `wanted`, or from the first segment after it, that lie together. None when all were dropped."""
+    """The bytes from `wanted`, or from the first segment after it, that lie together; none when all were dropped."""
     parts: list[bytes] = []
     begin, length = wanted, 0
     for start, path in segments:
@@ -167,7 +170,7 @@ def _segments(base: str) -> list[tuple[int, str]]:
     """(offset of the first byte, path), in order; the head first."""
     folder = f"{base}.tail"
     try:
-        names = sorted(filter(str.isdigit, os.listdir(folder)))  # whatever else lies there isn't ours
+        names = sorted(filter(str.isdigit, os.listdir(folder)))  # other files there aren't ours
     except FileNotFoundError:
         names = []
     return [(0, f"{base}.out"), *((int(name), f"{folder}/{name}") for name in names)]

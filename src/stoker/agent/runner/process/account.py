@@ -1,6 +1,6 @@
-"""As whom does a job run, and how does a child of the runner become that user?
+"""Unix account that a job runs as, and how a child of the runner becomes that user.
 
-A runner that is root starts each job as the account that its order names; any other starts all of them as itself. The
+A runner that is root starts each job as the account that its start names; any other starts all of them as itself. The
 name is looked up by the child, never by the runner: a directory of accounts (LDAP, SSSD) that hangs then holds up one
 start and nobody else, and that start fails after `LOOKUP_S`.
 
@@ -8,7 +8,7 @@ Rules: U1  root is refused, by whatever name, unless the node allows it; so is a
        U2  a name that this node doesn't know is a failure to start, never another account
        U3  nothing of the runner's is left to the job: ids, groups, capabilities, keys. That is checked, not assumed
        U4  no program that a job runs gives it more (no_new_privs): not one that is setuid, not one with capabilities
-       U5  HOME, USER, LOGNAME and SHELL are the account's, as after a login, whatever the order says
+       U5  HOME, USER, LOGNAME and SHELL are the account's, as after a login, whatever the start says
 
 Source: credentials(7), capabilities(7), session-keyring(7), PR_SET_NO_NEW_PRIVS in prctl(2).
 """
@@ -37,11 +37,11 @@ NOBODY: Final = -1
 
 
 class CannotBecome(Exception):
-    """The message says whom and why."""
+    """An account that can't be taken on. The message says which and why."""
 
 
 class Actor:
-    """As whom a child of the runner acts, and what is made that account's on the way."""
+    """Account that a child of the runner takes on, and what is made that account's on the way."""
 
     __slots__ = ("_allow_root", "_folders", "_node", "_streams", "name")
 
@@ -54,24 +54,26 @@ class Actor:
         self._streams: tuple[int, ...] = ()
 
     def owns(self, folder: str) -> None:
-        """Make the folder where it is missing, and this account's, closed to all others."""
+        """Have the folder made where it is missing, and made this account's, closed to all others."""
         if self.name:
             self._folders.append(folder)
 
     def writes_to(self, *streams: int) -> None:
-        """Its own descriptors that it may also open by name: `> /dev/stderr` opens the pipe anew."""
+        """Let it open these descriptors of its own by name too: `> /dev/stderr` opens the pipe anew."""
         self._streams = streams
 
     @property
     def words(self) -> str:
-        """To be put behind what it can't do."""
+        """The account in words, to be put behind what it can't do."""
         return f" as user {self.name!r}" if self.name else ""
 
     # --- in the child -------------------------------------------------------------------------------------------
 
     def take_on(self, say: Callable[[bytes], object]) -> dict[bytes, bytes]:
-        """Be that account for ever; answers the variables that it sets. `say` is told what to believe if this process
-        is never heard of again. Raises CannotBecome."""
+        """Become that account for ever, and return the environment variables that it sets.
+
+        `say` is told what to believe if this process is never heard of again. Raises CannotBecome.
+        """
         if not self.name:
             if os.geteuid() != 0:
                 drop_capabilities()
@@ -124,7 +126,7 @@ class Actor:
 
 
 def actor(user: str, node: str, *, allow_root: bool) -> Actor:
-    """Whoever runs a job of this user here. Raises CannotBecome."""
+    """Return the account that runs a job of this user here. Raises CannotBecome."""
     if os.geteuid() != 0:
         return Actor("", node, allow_root=False)
     if not user and not allow_root:
@@ -133,23 +135,23 @@ def actor(user: str, node: str, *, allow_root: bool) -> Actor:
 
 
 def plain(words: bytes) -> bytes:
-    """Such that nothing in them is taken for VOID."""
+    """Return the words such that nothing in them is taken for VOID."""
     return words.replace(VOID, b"\\0")
 
 
 def child_error_text(said: bytes) -> str:
-    """What still holds of what a child said."""
+    """Return the part that still holds of what a child said."""
     return said.rpartition(VOID)[2].decode("utf-8", "replace")
 
 
 def uid_said(said: bytes) -> int:
-    """As whom a child acts. NOBODY = it never got so far."""
+    """Return the uid that a child acts as, from what it said. NOBODY = it never got so far."""
     uid = said.rpartition(VOID)[0].rpartition(VOID)[2]
     return int(uid) if uid.isdigit() else NOBODY
 
 
 def is_of(folder: str, uid: int) -> bool:
-    """Is it a real folder of that account? Raises OSError."""
+    """Return True for a real folder of that account. Raises OSError."""
     seen = os.lstat(folder)
     return stat.S_ISDIR(seen.st_mode) and seen.st_uid == uid
 
@@ -212,7 +214,7 @@ def _become(account: pwd.struct_passwd, groups: list[int]) -> None:
 
 
 def _is(account: pwd.struct_passwd, groups: list[int]) -> bool:
-    """U3. An id of -1 means `as it was` to the kernel; and who can become root again has not left it."""
+    """U3. An id of -1 means `as it was` to the kernel; and a process that can become root again has not left it."""
     uid, gid = account.pw_uid, account.pw_gid
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid) or set(os.getgroups()) != set(groups):
         return False

@@ -1,4 +1,4 @@
-"""How are the processes of a task held together, so that not even a child that called setsid escapes?
+"""Control groups of tasks, which hold their processes together: not even a child that called setsid escapes.
 
 Each task gets a folder of its own. A child is born in it, or enters it by itself before it becomes the job's
 program, so nothing of a job ever runs outside. An empty folder can be removed and a populated one can't: that is the
@@ -19,6 +19,7 @@ import signal
 from contextlib import suppress
 
 from stoker.agent.runner.process.kernel import fork_into
+from stoker.agent.runner.process.procfs import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _REMOVE_TRIES_MAX: Final = 50
 
 
 class Hierarchy:
-    """A mounted cgroup hierarchy in which we may make folders."""
+    """Mounted cgroup hierarchy in which we may make folders."""
 
     __slots__ = ("parent", "prefix", "version")
 
@@ -40,16 +41,17 @@ class Hierarchy:
         self.prefix = prefix
 
     def folder(self, name: str) -> str:
+        """Return the path of our folder of this name."""
         return f"{self.parent}/{self.prefix}{name}"
 
     def folders(self) -> list[str]:
-        """Those of ours that are there now."""
+        """Return the paths of our folders that are there now."""
         with os.scandir(self.parent) as entries:
             return [entry.path for entry in entries if entry.name.startswith(self.prefix)]
 
 
 class Cgroups:
-    """What this node can do. `tree` or `memory` is None where it can't."""
+    """Hierarchies that this node offers for process trees and memory limits; None where it offers none."""
 
     __slots__ = ("memory", "notes", "tree")
 
@@ -67,18 +69,18 @@ class Cgroups:
             self.notes.append("no memory controller can be used here: memory limits aren't enforced")
 
     def planned(self, name: str, memory_mb: int) -> list[str]:
-        """The folders that `Group` will make for this task."""
+        """Return the paths of the folders that `Group` will make for this task."""
         wanted = (self.tree, self.memory if memory_mb else None)
         folders = [hierarchy.folder(name) for hierarchy in wanted if hierarchy is not None]
         return list(dict.fromkeys(folders))
 
     def leftovers(self) -> list[str]:
-        """Task folders that are there now."""
+        """Return the paths of task folders that are there now."""
         hierarchies = [hierarchy for hierarchy in (self.tree, self.memory) if hierarchy is not None]
         return list(dict.fromkeys(folder for hierarchy in hierarchies for folder in hierarchy.folders()))
 
     def sweep(self, known: set[str]) -> None:
-        """End what is in task folders that no record knows: of tasks that ended just before their runner did."""
+        """Kill what is in task folders that no record knows: of tasks that ended just before their runner did."""
         for folder in self.leftovers():
             if folder not in known:
                 group = Group([folder])
@@ -102,7 +104,7 @@ class Cgroups:
 
 
 class CgroupEntry:
-    """How a child gets into a group."""
+    """Entry of a child into a group."""
 
     __slots__ = ("_files", "born_in")
 
@@ -112,7 +114,10 @@ class CgroupEntry:
         self._files = files or []
 
     def enter(self, born_inside: bool) -> None:
-        """In the child, which has one thread, so it may use version 1's `tasks`, which costs less. Raises OSError."""
+        """Enter the group, in the child. Raises OSError.
+
+        It has one thread, so version 1's `tasks` will do, which costs less.
+        """
         for file in self._files:
             _write_or_raise(file, "0")
         if self.born_in and not born_inside:
@@ -120,7 +125,7 @@ class CgroupEntry:
 
 
 class Group:
-    """The folders of one task."""
+    """Control group of one task: its folders in one or two hierarchies."""
 
     __slots__ = ("_folders", "_tries", "memory_mb")
 
@@ -131,7 +136,7 @@ class Group:
         self.memory_mb = memory_mb
 
     def make(self) -> None:
-        """Raises OSError."""
+        """Make the folders, and limit the memory. Raises OSError."""
         for folder in self._folders:
             with suppress(FileExistsError):
                 os.mkdir(folder)
@@ -139,11 +144,12 @@ class Group:
             self._limit_memory(self._folders[-1])
 
     def cgroup_entry(self) -> CgroupEntry:
-        """How a child gets in."""
+        """Return the entry of a child into this group."""
         newer = [folder for folder in self._folders if not os.path.exists(f"{folder}/tasks")]
         return CgroupEntry(newer[0] if newer else "", [f"{f}/tasks" for f in self._folders if f not in newer])
 
     def pids(self) -> list[int]:
+        """Return the pids of all processes in it, but for our own."""
         found: dict[int, None] = {}
         for folder in self._folders:
             for inner in _nested(folder):
@@ -151,7 +157,7 @@ class Group:
         return [pid for pid in found if pid != os.getpid()]
 
     def kill(self) -> None:
-        """SIGKILL to all that is in it now. What forks meanwhile is met by version 2's kill or version 1's freezer."""
+        """Kill all that is in it now. What forks meanwhile is met by version 2's kill or version 1's freezer."""
         for folder in self._folders:
             if os.path.exists(f"{folder}/cgroup.kill") and os.getpid() not in _pids_in(folder):
                 _write(f"{folder}/cgroup.kill", "1")
@@ -163,7 +169,7 @@ class Group:
             _write(f"{folder}/freezer.state", "THAWED")
 
     def remove(self) -> bool:
-        """True when every process has left it. Folders that a job made inside go with it.
+        """Return True when every process has left it; it is gone then, with all folders that a job made inside.
 
         A folder that is empty and still can't be removed is given up after some tries; the next runner tries again.
         """
@@ -173,11 +179,11 @@ class Group:
         return self._tries > _REMOVE_TRIES_MAX and not self.pids()
 
     def memory(self) -> tuple[bool, int]:
-        """Did the limit kill anything, and the peak in MiB. To be read before `remove`."""
+        """Return whether the limit killed anything, and the peak in MiB. To be read before `remove`."""
         if not self.memory_mb:
             return False, 0
         folder = self._folders[-1]
-        kills = _field(f"{folder}/memory.oom_control", "oom_kill") or _field(f"{folder}/memory.events", "oom_kill")
+        kills = _field(f"{folder}/memory.oom_control", b"oom_kill") or _field(f"{folder}/memory.events", b"oom_kill")
         peak = _number(f"{folder}/memory.max_usage_in_bytes") or _number(f"{folder}/memory.peak")
         return kills > 0, -(-peak // _MIB)
 
@@ -193,17 +199,19 @@ class Group:
 
 def _parents(controller: str) -> list[str]:
     """Folders of a hierarchy below which ours may be made: our own cgroup, else its root. Empty = not mounted."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        mounts = [line.split() for line in file]
+    mounts = [line.split() for line in _lines("/proc/self/mountinfo")]
     kind = "cgroup" if controller else "cgroup2"
     points = [
         m[4] for m in mounts if m[m.index("-") + 1] == kind and (not controller or controller in m[-1].split(","))
     ]
-    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-        own = [line.rstrip("\n").split(":", 2) for line in file]
+    own = [line.split(":", 2) for line in _lines("/proc/self/cgroup")]
     paths = [path for _, names, path in own if (controller in names.split(",") if controller else not names)]
     found = [f"{point}{path}".rstrip("/") for point in points for path in paths]
     return list(dict.fromkeys(folder for folder in found + points if os.path.isdir(folder)))
+
+
+def _lines(path: str) -> list[str]:
+    return read_file(path).decode("utf-8", "surrogateescape").split("\n")[:-1]
 
 
 def _usable(place: Hierarchy, wanted: str) -> bool:
@@ -254,33 +262,22 @@ def _nested(folder: str) -> list[str]:
 
 
 def _remove(folder: str) -> bool:
+    """Folders that the job made inside its own cost a second, slower try."""
+    return _removed(folder) or all(map(_removed, _nested(folder)))
+
+
+def _removed(folder: str) -> bool:
     try:
         os.rmdir(folder)
     except FileNotFoundError:
         return True
     except OSError:
-        return _remove_nested(folder)
-    return True
-
-
-def _remove_nested(folder: str) -> bool:
-    """Slower: the job may have made folders inside its own."""
-    for inner in _nested(folder):
-        try:
-            os.rmdir(inner)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return False
+        return False
     return True
 
 
 def _pids_in(folder: str) -> list[int]:
-    try:
-        with open(f"{folder}/cgroup.procs", encoding="ascii") as file:
-            return [int(line) for line in file]
-    except OSError:
-        return []
+    return [int(pid) for pid in read_file(f"{folder}/cgroup.procs").split()]
 
 
 def _kill(pid: int) -> None:
@@ -307,17 +304,12 @@ def _write(path: str, text: str) -> None:
 
 
 def _number(path: str) -> int:
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 0
+    """The number in a file; 0 when there is none."""
+    text = read_file(path).strip()
+    return int(text) if text.isdigit() else 0
 
 
-def _field(path: str, name: str) -> int:
+def _field(path: str, name: bytes) -> int:
     """`name N` in a file of such lines; 0 when there is none."""
-    try:
-        with open(path, encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.split()[0] == name), 0)
-    except OSError:
-        return 0
+    lines = map(bytes.split, read_file(path).splitlines())
+    return next((int(line[1]) for line in lines if line[0] == name), 0)

@@ -1,4 +1,4 @@
-"""How are the calls made that the standard library lacks?
+"""System calls that the standard library lacks, and what the runner was started with.
 
 `fork_into` makes a child that is born inside a version 2 cgroup. Why not let it enter by writing to `cgroup.procs`, as
 on version 1: there a single thread moves in 0.1 ms, but a whole process waits for a grace period of the kernel, 6 to
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import signal
 import struct
 
@@ -35,26 +36,49 @@ _CLONE_ARGS: Final = struct.Struct("<11Q")
 _NOT_OFFERED: Final = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EOPNOTSUPP)
 """An older kernel, or a container's filter."""
 
+FILES_AT_START: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""The runner raises its own soft limit of open files; jobs get the one that it was started with."""
+
 # PyDLL keeps the interpreter's lock, so the child comes back into an interpreter whose only thread it is.
 _libc: Final = ctypes.PyDLL(None, use_errno=True)
 _refused: list[int] = []
 
 
+def raise_file_limit() -> int:
+    """Allow this process as many open files as the system does, and return their number. Negative = no limit."""
+    hard = FILES_AT_START[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def forget_inherited_signals() -> None:
+    """Undo the mask and the ignored signals that this process was started with: jobs shall not have them."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+
+
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children. Source: prctl(2)."""
+    """Make orphans among our descendants our children. Source: prctl(2)."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def forbid_new_privileges() -> None:
-    """No program gives this process or any descendant more than it has, setuid or not. There is no way back.
-    Source: prctl(2). Raises OSError."""
+    """Let no program give this process or any descendant more than it has, setuid or not.
+
+    There is no way back. Source: prctl(2). Raises OSError.
+    """
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "no_new_privs can't be set: this kernel is older than Linux 3.5")
 
 
 def drop_capabilities() -> None:
-    """All of them: effective, permitted and inheritable, and with these the ambient ones. The bounding set stays: with
-    no_new_privs nothing can be gained from it. Source: capset(2), capabilities(7). Raises OSError."""
+    """Give up the effective, permitted and inheritable capabilities, and with these the ambient ones.
+
+    The bounding set stays: with no_new_privs nothing can be gained from it. Source: capset(2), capabilities(7).
+    Raises OSError.
+    """
     header = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
     if _libc.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))) != 0:
         number = ctypes.get_errno()
@@ -62,28 +86,35 @@ def drop_capabilities() -> None:
 
 
 def close_to_tracers() -> None:
-    """No other process of our account may look into our memory, nor is it ever written to a core file.
-    Source: PR_SET_DUMPABLE in prctl(2), ptrace(2)."""
+    """Keep other processes of our account from looking into our memory, and that memory out of core files.
+
+    Source: PR_SET_DUMPABLE in prctl(2), ptrace(2).
+    """
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def die_with(parent: int) -> None:
-    """The kernel kills this process when that one, its parent, dies, but not our children. To be called once nothing
-    will change our account any more, which would undo it. Source: PR_SET_PDEATHSIG in prctl(2)."""
+    """Have the kernel kill this process, but not its children, when its parent dies.
+
+    To be called once nothing will change our account any more, which would undo it. Source: PR_SET_PDEATHSIG in
+    prctl(2).
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it had died before
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leave_keyring() -> None:
-    """Have an empty session keyring instead of the one we were born with, where the kernel has such things.
-    Source: keyctl(2), session-keyring(7)."""
+    """Take an empty session keyring instead of the inherited one, where the kernel has such things.
+
+    Source: keyctl(2), session-keyring(7).
+    """
     if _SYS_KEYCTL is not None:
         _libc.syscall(_SYS_KEYCTL, _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def default_signals(numbers: tuple[int, ...]) -> None:
-    """Each of these signals does again what it does by itself. Source: signal(2); SIG_DFL is 0.
+    """Give each of these signals its default action again. Source: signal(2); SIG_DFL is 0.
 
     Python's own call turns numbers into members of an enumeration and back, which costs a child that is about to
     become another program 0.2 ms, most of it for pages that it must copy first.
@@ -93,26 +124,26 @@ def default_signals(numbers: tuple[int, ...]) -> None:
 
 
 def ignore_signals(numbers: tuple[int, ...]) -> None:
-    """Source: signal(2); SIG_IGN is 1."""
+    """Ignore each of these signals. Source: signal(2); SIG_IGN is 1."""
     for number in numbers:
         _libc.signal(number, ctypes.c_void_p(1))
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` call it; at most 15 characters. Source: prctl(2)."""
+    """Set the name that `ps` and `top` show for this process; at most 15 characters. Source: prctl(2)."""
     _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
 
 
 def give_back_memory() -> None:
-    """Free memory goes back to the system. Source: malloc_trim(3); a C library without it keeps it."""
+    """Give free memory back to the system. Source: malloc_trim(3); a C library without it keeps it."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
 
 
 def fork_into(folder: str) -> tuple[int, bool]:
-    """Like os.fork: (pid or 0, whether the child is in the version 2 cgroup `folder`). Empty = in none.
+    """Fork, and return the pid (0 in the child) and whether the child is in the version 2 cgroup `folder`.
 
-    Where the kernel can't, the child is made outside and must enter by itself. Raises OSError.
+    Empty = in none. Where the kernel can't, the child is made outside and must enter by itself. Raises OSError.
     """
     if not folder or _refused:
         return os.fork(), False

@@ -1,6 +1,6 @@
-"""How does a job's first process come to be?
+"""Launch of a task's first process.
 
-A fork of the runner: the child makes its session, enters its cgroup, becomes the job's user, takes its folder and
+It is a fork of the runner: the child makes its session, enters its cgroup, becomes the job's user, takes its folder and
 output, and becomes the program. Why not posix_spawn, which is 0.4 ms cheaper: the parent would stand still until the
 exec is done, and one hung network file system would stop every cancel on the node; the runner itself would have to
 visit the job's folder and cgroup; and no other user could be taken on.
@@ -18,8 +18,7 @@ import socket
 
 from stoker.agent.runner.process.account import CannotBecome, child_error_text, is_of, plain
 from stoker.agent.runner.process.cgroup import CgroupEntry
-from stoker.agent.runner.process.inherited import FILES_AT_START
-from stoker.agent.runner.process.kernel import default_signals, die_with, fork_into
+from stoker.agent.runner.process.kernel import FILES_AT_START, default_signals, die_with, fork_into
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ _SIGNALS_OF_OURS: Final = tuple(
 
 
 class CannotStart(Exception):
-    """The message says why, with names."""
+    """A task that can't be started here. The message says why, with names; `cause` is that of its end."""
 
     def __init__(self, message: str, cause: str = "start_failed") -> None:
         super().__init__(message)
@@ -47,15 +46,15 @@ class CannotStart(Exception):
 
 
 class Launch:
-    """All that the child needs, made before the fork so that it only has to make system calls."""
+    """All that the child needs, prepared before the fork so that the child only has to make system calls."""
 
     __slots__ = ("actor", "argv", "cgroup_entry", "env", "folder", "paths", "workdir")
 
-    def __init__(self, order: StartInstruction, mark: tuple[str, str], workdir: str, actor: Actor) -> None:
+    def __init__(self, start: StartInstruction, mark: tuple[str, str], workdir: str, actor: Actor) -> None:
         """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
-        env = {mark[0]: mark[1], **order["env"]}
+        env = {mark[0]: mark[1], **start["env"]}
         env[mark[0]] = mark[1]
-        words = ["/bin/sh", "-c", order["shell"]] if order["shell"] else order["argv"]
+        words = ["/bin/sh", "-c", start["shell"]] if start["shell"] else start["argv"]
         if not words or not words[0]:
             raise CannotStart("the command is empty")
         self.argv = [_bytes(word, "an argument") for word in words]
@@ -63,14 +62,17 @@ class Launch:
         self.workdir = workdir
         self.actor = actor
         actor.writes_to(1, 2)
-        self.folder = order["folder"]
+        self.folder = start["folder"]
         if self.folder:
             actor.owns(self.folder)
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.cgroup_entry = CgroupEntry()
 
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
-        """(pid, answer pipe). `streams` become the child's standard ones. Raises OSError."""
+        """Fork the child and return its pid and the pipe of its answer. Raises OSError.
+
+        `streams` become the child's standard input, output and error.
+        """
         answer, reply = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         runner = os.getpid()
         try:
@@ -157,7 +159,7 @@ class Launch:
 
 
 def answer_of(pipe: int, said: bytearray) -> str | None:
-    """What the child said in all, once it says no more: empty = it runs. None = not yet. `said` keeps the parts."""
+    """Return all that the child said, once it says no more: empty = it runs. None = not yet. `said` keeps the parts."""
     try:
         while part := os.read(pipe, _REASON_BYTES_MAX):
             said += part
@@ -167,7 +169,7 @@ def answer_of(pipe: int, said: bytearray) -> str | None:
 
 
 def port_conflict(port: int) -> str:
-    """Why nobody could listen on this TCP port now. Empty = one could. Old connections don't count, listeners do."""
+    """Return why nobody could listen on this TCP port now; empty = one could. Old connections don't count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

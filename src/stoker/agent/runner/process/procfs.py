@@ -1,4 +1,4 @@
-"""Which processes exist, who begot them, and which task are they marked for?
+"""Processes as /proc shows them: their parents, sessions, births and task marks.
 
 Source: proc(5). A process is known by pid and birth (field 22 of /proc/PID/stat, clock ticks since boot), so a pid
 that was reused isn't mistaken. A zombie has ended: it reads as gone.
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Container
     from typing import Final
 
 MARK_NAME: Final = "STOKER_TASK_MARK"
@@ -44,8 +44,8 @@ class Proc:
 
 
 def read_proc(pid: int) -> Proc | None:
-    """None = there is no such process, or it is a zombie."""
-    text = _read(f"/proc/{pid}/stat", 4096)
+    """Return the process of this pid. None = there is none, or it is a zombie."""
+    text = read_file(f"/proc/{pid}/stat", 4096)
     # The name in brackets may itself hold blanks and brackets.
     fields = text[text.rfind(b")") + 2 :].split()
     if len(fields) < 20 or fields[0] in (b"Z", b"X", b"x"):
@@ -54,14 +54,17 @@ def read_proc(pid: int) -> Proc | None:
 
 
 def same(pid: int, birth: int) -> bool:
-    """Does the process that was born then still live under this pid?"""
+    """Return True if the process that was born then still lives under this pid."""
     proc = read_proc(pid)
     return proc is not None and proc.birth == birth
 
 
 def send(proc: Proc, number: int) -> None:
-    """A signal to this very process: the descriptor is opened first and the birth checked after, so the pid can't
-    change hands in between. A process that is gone needs none; one that we may not signal keeps its task `ending`."""
+    """Send a signal to this very process, and to none that was given its pid meanwhile.
+
+    The descriptor is opened first and the birth checked after, so the pid can't change hands in between. A process that
+    is gone needs none; one that we may not signal keeps its task `ending`.
+    """
     with suppress(ProcessLookupError, PermissionError):
         fd = os.pidfd_open(proc.pid)
         try:
@@ -72,12 +75,12 @@ def send(proc: Proc, number: int) -> None:
 
 
 def every_proc() -> dict[int, Proc]:
-    """All living processes by pid, ours included."""
+    """Return all living processes by pid, ours included."""
     return {proc.pid: proc for proc in _all_of(_all_listed)}
 
 
 def living_children(but: Container[int]) -> list[Proc]:
-    """This process's children that aren't zombies, except those, which aren't even looked at."""
+    """Return this process's children that aren't zombies, without those of `but`, which aren't even looked at."""
     me = os.getpid()
     return [proc for proc in _all_of(_children_listed, but) if proc.parent == me]
 
@@ -109,7 +112,7 @@ def _children_listed() -> list[int]:
 
 
 def with_descendants(roots: Container[int], procs: dict[int, Proc]) -> list[Proc]:
-    """The processes of `procs` that are in `roots` or descend from one that is."""
+    """Return the processes of `procs` that are in `roots` or descend from one that is."""
     children: dict[int, list[Proc]] = {}
     for proc in procs.values():
         children.setdefault(proc.parent, []).append(proc)
@@ -124,9 +127,9 @@ def with_descendants(roots: Container[int], procs: dict[int, Proc]) -> list[Proc
 
 
 def mark_of(pid: int) -> str:
-    """The task mark in the environment that the process was started with. Empty = none, or unreadable."""
+    """Return the task mark in the environment that a process was started with. Empty = none, or unreadable."""
     wanted = f"{MARK_NAME}=".encode()
-    text = _read(f"/proc/{pid}/environ", _ENVIRON_BYTES_MAX)
+    text = read_file(f"/proc/{pid}/environ", _ENVIRON_BYTES_MAX)
     if not text.startswith(wanted):
         at = text.find(b"\0" + wanted)
         if at < 0:
@@ -135,32 +138,31 @@ def mark_of(pid: int) -> str:
     return text[len(wanted) :].split(b"\0", 1)[0].decode("ascii", "replace")
 
 
-def marked(mark: str, procs: Iterable[Proc]) -> list[Proc]:
-    return [proc for proc in procs if mark_of(proc.pid) == mark]
-
-
 def catches(pid: int, number: int) -> bool:
-    """Has the process a handler for this signal? Source: SigCgt in proc(5)."""
+    """Return True if the process has a handler for this signal. Source: SigCgt in proc(5)."""
     caught = _status(pid, b"SigCgt:")
     return bool(caught and int(caught[0], 16) >> (number - 1) & 1)
 
 
 def uid_of(pid: int) -> int | None:
-    """Its real uid. None = it is gone. The owner of /proc/PID won't do: a process can make that root by itself."""
+    """Return the real uid of a process; None = it is gone.
+
+    The owner of /proc/PID won't do: a process can make that root by itself.
+    """
     uids = _status(pid, b"Uid:")
     return int(uids[0]) if uids else None
 
 
 def _status(pid: int, name: bytes) -> list[bytes]:
     """The words of one line of /proc/PID/status."""
-    for line in _read(f"/proc/{pid}/status", 8192).splitlines():
+    for line in read_file(f"/proc/{pid}/status", 8192).splitlines():
         if line.startswith(name):
             return line.split()[1:]
     return []
 
 
 def is_shell(pid: int) -> bool:
-    """By the name of its program, whatever it is called by."""
+    """Return True if the program of a process is a shell, whatever name it was called by."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS
     except OSError:
@@ -168,7 +170,7 @@ def is_shell(pid: int) -> bool:
 
 
 def writes_to_pipe(pid: int, inode: int) -> bool:
-    """Is the standard output or error of this process that pipe?"""
+    """Return True if the standard output or error of this process is that pipe."""
     name = f"pipe:[{inode}]"
     for fd in (1, 2):
         try:
@@ -180,12 +182,12 @@ def writes_to_pipe(pid: int, inode: int) -> bool:
 
 
 def boot_id() -> str:
-    """Changes at every boot of this machine."""
-    return _read("/proc/sys/kernel/random/boot_id", 64).decode().strip()
+    """Return the id of this boot of the machine."""
+    return read_file("/proc/sys/kernel/random/boot_id", 64).decode().strip()
 
 
-def _read(path: str, limit: int) -> bytes:
-    """Up to `limit` bytes; nothing when the process is gone or isn't ours to read."""
+def read_file(path: str, limit: int = 1 << 24) -> bytes:
+    """Return up to `limit` bytes of a kernel's file; none when it isn't there (any more) or isn't ours to read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which processes belong to a task, and are they gone?
+"""Process trees of tasks: which processes belong to a task, and whether they are gone.
 
 While the runner lives it is the subreaper: whatever a task leaves behind becomes its child. So once the leader is
 reaped, a task's tree is gone when its cgroup is empty and none of our children is an orphan of that task. Where no
@@ -23,6 +23,7 @@ from stoker.agent.runner.process import procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Final
 
     from stoker.agent.runner.process.cgroup import Group
@@ -62,12 +63,15 @@ class Tree:
         told."""
 
     def may_act_as(self, uid: int | None) -> bool:
-        """Root may become whom it wants; whoever isn't stays what he is (U3 and U4 of `account`)."""
+        """Return True if a process of this tree may act as that account.
+
+        Root may become any account, and no other may change (U3 and U4 of `account`).
+        """
         return self.uid in (None, _ROOT, uid)
 
 
 class Trees:
-    """All trees that aren't proved gone."""
+    """Process trees that aren't proved gone."""
 
     def __init__(self) -> None:
         self._trees: dict[str, Tree] = {}
@@ -78,37 +82,38 @@ class Trees:
         self._marks: dict[int, str] = {}
 
     def look_again(self) -> None:
-        """What was seen of /proc is old now. Once per turn of the loop, so that many ends share one scan."""
+        """Forget what was seen of /proc. Once per turn of the loop, so that many ends share one scan."""
         self._scanned = None
         self._marks.clear()
 
     def add(self, tree: Tree) -> None:
+        """Follow a tree."""
         self._trees[tree.key] = tree
 
     def led(self, tree: Tree, pid: int) -> None:
-        """The leader exists."""
+        """Note the leader of a tree, which exists now."""
         tree.pid, tree.leading = pid, True
         proc = procfs.read_proc(pid)
         tree.birth = proc.birth if proc else 0
         self._leaders[pid] = tree
 
     def helped(self, pid: int) -> None:
-        """A child that serves us, whatever becomes of the task that it works for."""
+        """Note a child that serves the runner, and belongs to no task."""
         self._leaders[pid] = None
 
     def reaped(self, pid: int) -> Tree | None:
-        """The tree whose leader that was. None = an orphan, or one that served us."""
+        """Return the tree whose leader was reaped. None = it was an orphan, or one that served the runner."""
         tree = self._leaders.pop(pid, None)
         if tree is not None:
             tree.leading = False
         return tree
 
     def drop(self, tree: Tree) -> None:
-        """It is gone."""
+        """Follow a tree no longer."""
         self._trees.pop(tree.key, None)
 
     def gone(self, tree: Tree) -> bool:
-        """Is nothing of it left? Removes its cgroup when so."""
+        """Return True when no process of a tree is left; its cgroup is removed then."""
         if tree.leading:
             return False
         if tree.group is not None and not tree.group.remove():
@@ -116,7 +121,7 @@ class Trees:
         return not (self._searched(tree) if tree.inherited else self._orphans(tree))
 
     def members(self, tree: Tree) -> list[Proc]:
-        """All living processes of it. Costs a scan of /proc unless its cgroup holds everything."""
+        """Return all living processes of a tree. Costs a scan of /proc unless its cgroup holds everything."""
         roots = {orphan.pid for orphan in self._orphans(tree)}
         if tree.group is not None:
             grouped = set(tree.group.pids())
@@ -132,54 +137,57 @@ class Trees:
         return procfs.with_descendants(roots, procs)
 
     def signal(self, tree: Tree, *numbers: int) -> None:
-        """These signals to every process of it, in this order."""
+        """Send these signals, in this order, to every process of a tree."""
         for proc in self.members(tree):
             for number in numbers:
                 procfs.send(proc, number)
 
     def forward(self, tree: Tree, number: int) -> None:
-        """A person's signal to every process of it, but for shells that would only die of it."""
+        """Send a person's signal to every process of a tree, but for shells that would only die of it."""
         for proc in self.members(tree):
             spared = number in _SPARING and procfs.is_shell(proc.pid) and not procfs.catches(proc.pid, number)
             if not spared:
                 procfs.send(proc, number)
 
     def kill(self, tree: Tree) -> None:
-        """SIGKILL until nothing new turns up. Of inherited trees there may be thousands: they share the turn's scan."""
+        """Kill a tree until nothing new turns up; inherited trees, maybe thousands, share a turn's scan."""
         if tree.group is not None:
             tree.group.kill()
-        seen: set[tuple[int, int]] = set()
-        for _ in range(1 if tree.inherited else _KILL_ROUNDS_MAX):
-            fresh = [proc for proc in self.members(tree) if (proc.pid, proc.birth) not in seen]
-            if not fresh:
-                return
-            for proc in fresh:
-                seen.add((proc.pid, proc.birth))
-                procfs.send(proc, signal.SIGKILL)
-            self._scanned = None
+        self._kill_found(lambda: self.members(tree), 1 if tree.inherited else _KILL_ROUNDS_MAX)
 
     def kill_together(self, trees: list[Tree]) -> None:
-        """SIGKILL to all that is surely theirs, with a few looks at /proc for all of them: hundreds of leases end at
-        once, and one by one they would take longer than they may."""
+        """Kill all that surely belongs to these trees, with a few looks at /proc for all of them.
+
+        Hundreds of leases end at once, and one by one they would take longer than they may.
+        """
         if not trees:
             return
         for tree in trees:
             if tree.group is not None:
                 tree.group.kill()
         leading = {tree.pid: tree for tree in trees if tree.leading}
-        keys, seen = {tree.key for tree in trees}, set[tuple[int, int]]()
-        for _ in range(_KILL_ROUNDS_MAX):
+        keys = {tree.key for tree in trees}
+
+        def theirs() -> list[Proc]:
             self.look_again()
             procs = self._scan()
             roots = {proc.pid for proc in procs.values() if _leads(leading.get(proc.session), proc)}
             roots |= {orphan.pid for orphan in procfs.living_children(but=self._leaders) if self._owner(orphan) in keys}
-            found = procfs.with_descendants(roots | leading.keys(), procs)
-            fresh = [proc for proc in found if (proc.pid, proc.birth) not in seen]
+            return procfs.with_descendants(roots | leading.keys(), procs)
+
+        self._kill_found(theirs, _KILL_ROUNDS_MAX)
+
+    def _kill_found(self, find: Callable[[], list[Proc]], rounds: int) -> None:
+        """SIGKILL to what is found, until a round finds nothing new."""
+        seen: set[tuple[int, int]] = set()
+        for _ in range(rounds):
+            fresh = [proc for proc in find() if (proc.pid, proc.birth) not in seen]
             if not fresh:
                 return
             for proc in fresh:
                 seen.add((proc.pid, proc.birth))
                 procfs.send(proc, signal.SIGKILL)
+            self._scanned = None
 
     # --- search -------------------------------------------------------------------------------------------------
 
