@@ -8,6 +8,7 @@ from typing import assert_never
 
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.units import Instant
+from stoker.brain.state import commands
 from stoker.brain.state.admit import (
     access,
     deadlines,
@@ -21,35 +22,7 @@ from stoker.brain.state.admit import (
     tenant,
 )
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import (
-    BeginEpoch,
-    Command,
-    CompareInventory,
-    CreateToken,
-    DeletePartition,
-    DeleteTenant,
-    DrainNode,
-    ForgetNode,
-    JobOperation,
-    LabelNode,
-    LoseSilent,
-    NodeResponded,
-    NodeSilent,
-    PutPartition,
-    PutTenant,
-    Register,
-    ReportEnding,
-    ReportFinished,
-    ReportStarted,
-    RestoreCluster,
-    ResumeNode,
-    RevokeToken,
-    RunDeadlines,
-    SetPools,
-    Sharing,
-    Submit,
-    TaintNode,
-)
+from stoker.brain.state.commands import Command, JobOperation, Sharing
 from stoker.brain.state.events.union import Event
 
 Answer = tuple[Event, ...] | Refusal
@@ -61,39 +34,39 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
     if isinstance(command, JobOperation):
         return job_operations.admit_operation(state, command)
     match command:
-        case Submit():
+        case commands.Submit():
             return job.submit(state, command, now, ids)
-        case ReportStarted():
+        case commands.ReportStarted():
             return job.report_started(state, command)
-        case ReportEnding():
+        case commands.ReportEnding():
             return job.report_ending(state, command)
-        case ReportFinished():
+        case commands.ReportFinished():
             return job.report_finished(state, command, now)
-        case Register():
+        case commands.Register():
             return node.register(state, command)
-        case CompareInventory():
+        case commands.CompareInventory():
             return node.compare(state, command, now)
-        case NodeSilent():
+        case commands.NodeSilent():
             return node_liveness.node_silent(state, command, now)
-        case LoseSilent():
+        case commands.LoseSilent():
             return node_liveness.lose_silent(state, command, now)
-        case NodeResponded():
+        case commands.NodeResponded():
             return node_liveness.node_responded(state, command)
-        case DrainNode():
+        case commands.DrainNode():
             return node.drain(state, command)
-        case ResumeNode():
+        case commands.ResumeNode():
             return node.resume(state, command)
-        case ForgetNode():
+        case commands.ForgetNode():
             return node.forget(state, command, now)
-        case LabelNode():
+        case commands.LabelNode():
             return label.label_node(state, command)
-        case TaintNode():
+        case commands.TaintNode():
             return label.taint_node(state, command)
-        case RunDeadlines():
+        case commands.RunDeadlines():
             return deadlines.run(state, now)
-        case BeginEpoch():
+        case commands.BeginEpoch():
             return leadership.begin(state, command, ids)
-        case RestoreCluster():
+        case commands.RestoreCluster():
             return leadership.restore(state, now)
         case _:
             return _admit_sharing(state, command, now)
@@ -101,19 +74,19 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
 
 def _admit_sharing(state: ClusterState, command: Sharing, now: Instant) -> Answer:
     match command:
-        case PutPartition():
+        case commands.PutPartition():
             return partition.put(state, command)
-        case DeletePartition():
+        case commands.DeletePartition():
             return partition.delete(state, command)
-        case PutTenant():
+        case commands.PutTenant():
             return tenant.put(state, command)
-        case DeleteTenant():
+        case commands.DeleteTenant():
             return tenant.delete(state, command, now)
-        case SetPools():
+        case commands.SetPools():
             return tenant.set_pools(state, command)
-        case CreateToken():
+        case commands.CreateToken():
             return access.create(state, command, now)
-        case RevokeToken():
+        case commands.RevokeToken():
             return access.revoke(state, command)
         case _:
             assert_never(command)
