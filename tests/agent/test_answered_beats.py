@@ -1,9 +1,9 @@
-"""Rules N1 to N3 of `agent/answered_beats.py`."""
+"""Rules N1 to N3 of `agent/outgoing.py`."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.agent.answered_beats import NOTED_MAX, HeartbeatAcks
+from stoker.agent.outgoing import NOTED_MAX, HeartbeatAcks
 from stoker.brain.domain.units import Mono
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from stoker.agent.node_environment import CHECKPOINT_DIR
+from stoker.agent.instructions import CHECKPOINT_DIR
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import Beat, Started, TaskInventory, TaskPhase, TaskStatus

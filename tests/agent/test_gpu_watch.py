@@ -1,8 +1,8 @@
-"""Rules W1 to W3 of `agent/gpu_watch.py` (faults 45 and 69: the agent comes up before the driver), on virtual time."""
+"""Rules W1 to W3 of `agent/machine.py` (faults 45 and 69: the agent comes up before the driver), on virtual time."""
 
 import asyncio
 
-from stoker.agent.gpu_watch import GpuWatch
+from stoker.agent.machine import GpuWatch
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 from tests.agent.twins import on_virtual_time

@@ -1,6 +1,7 @@
 """What a job finds on its node."""
 
-from stoker.agent.node_environment import account_variables, complete_environment
+from stoker.agent.instructions import complete_environment
+from stoker.agent.machine import account_variables
 
 
 def test_what_the_control_plane_gave_is_never_overridden() -> None:

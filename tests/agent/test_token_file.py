@@ -6,39 +6,39 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.entropy import SystemEntropy
-from stoker.agent.token_file import TokenFile
+from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.wire.token import fresh_token
 
 
-def kept(folder: Path, content: bytes, mode: int = 0o600) -> TokenFile:
+def kept(folder: Path, content: bytes, mode: int = 0o600) -> Path:
     path = folder / "token"
     path.write_bytes(content)
     path.chmod(mode)
-    return TokenFile(path)
+    return path
 
 
-def refusal_of(file: TokenFile) -> Refusal:
+def refusal_of(file: Path) -> Refusal:
     with pytest.raises(StokerError) as refused:
-        file.read()
+        read_token(file)
     refusal = refused.value.refusal
     assert refusal.code == "bad_token_file"
-    assert str(file.path) in refusal.message
+    assert str(file) in refusal.message
     return refusal
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b" \r\n"])
 def test_the_token_is_what_the_file_holds_without_its_end_of_line(tmp_path: Path, end: bytes) -> None:
     token = fresh_token(SystemEntropy())
-    assert kept(tmp_path, token.encode() + end).read() == token
+    assert read_token(kept(tmp_path, token.encode() + end)) == token
 
 
 def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     file = kept(tmp_path, fresh_token(SystemEntropy()).encode())
-    file.read()
+    read_token(file)
     another = fresh_token(SystemEntropy())
     kept(tmp_path, another.encode())
-    assert file.read() == another
+    assert read_token(file) == another
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602])
@@ -48,17 +48,17 @@ def test_a_file_that_others_may_read_or_write_is_refused_with_the_command_that_c
     file = kept(tmp_path, fresh_token(SystemEntropy()).encode(), mode)
     refusal = refusal_of(file)
     assert f"{mode:04o}" in refusal.message
-    assert f"chmod 600 {file.path}" in refusal.hint
+    assert f"chmod 600 {file}" in refusal.hint
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT PROVED HERE: only root can give a file away")
 def test_a_file_of_another_account_is_refused_however_closed_it_is(tmp_path: Path) -> None:
     """That account reads it, and may write another token into it."""
     file = kept(tmp_path, fresh_token(SystemEntropy()).encode())
-    os.chown(file.path, 65_534, 65_534)
+    os.chown(file, 65_534, 65_534)
     refusal = refusal_of(file)
     assert "belongs to another account (uid 65534)" in refusal.message
-    assert f"chown 0 {file.path}" in refusal.hint
+    assert f"chown 0 {file}" in refusal.hint
 
 
 @pytest.mark.parametrize("content", [b"secret-of-mine", b"stoker_abcdefgh_short", b"\xff\x00", b"x" * 5_000])
@@ -82,7 +82,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_missing_file_is_refused_by_its_setting(tmp_path: Path) -> None:
-    refusal = refusal_of(TokenFile(tmp_path / "nowhere" / "token"))
+    refusal = refusal_of(tmp_path / "nowhere" / "token")
     assert "No such file" in refusal.message
     assert "control.token_file" in refusal.hint
 
@@ -91,8 +91,8 @@ def test_a_folder_or_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
     for path in (tmp_path, pipe):
-        assert "no regular file" in refusal_of(TokenFile(path)).message
+        assert "no regular file" in refusal_of(path).message
 
 
 def test_a_path_that_no_file_can_have_is_refused() -> None:
-    assert "can't be read" in refusal_of(TokenFile(Path("a\0b"))).message
+    assert "can't be read" in refusal_of(Path("a\0b")).message

@@ -9,15 +9,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from stoker.agent.daemon import Daemon
-from stoker.agent.node_environment import Folders, NoFolders
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
     Fence,
+    Folders,
     LinkDown,
     LinkRefused,
     LinkStandby,
     NoFence,
+    NoFolders,
 )
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName

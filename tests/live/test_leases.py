@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from stoker.agent.link import CEILING_S
+from stoker.agent.backoff import CEILING_S
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState, NodeState, Outcome

@@ -28,8 +28,7 @@ from pathlib import Path
 from stoker.brain.domain.errors import StokerError
 from stoker.live.main import run_control
 from stoker.control.settings import GrpcSettings, HttpSettings
-from stoker.live.settings.control import ControlSettings
-from stoker.live.settings.agents import AgentsSettings
+from stoker.live.settings.control import AgentsSettings, ControlSettings
 
 async def main(folder, http_port, grpc_port, file_bytes_max, files_max, lease_s):
     if files_max:

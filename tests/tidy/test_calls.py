@@ -73,9 +73,9 @@ def test_pickle_has_no_home_at_all() -> None:
 
 def test_a_shell_under_a_subprocess_is_caught() -> None:
     text = "import subprocess\nsubprocess.run('ls', shell=True)"
-    assert len(caught(no_shell_in_subprocesses, "src/stoker/agent/node_environment.py", text)) == 1
+    assert len(caught(no_shell_in_subprocesses, "src/stoker/agent/machine.py", text)) == 1
 
 
 def test_an_argv_list_and_a_field_called_shell_pass() -> None:
     text = "import subprocess\nsubprocess.run(['ls'], shell=False)\nCommand(shell='a && b')"
-    assert caught(no_shell_in_subprocesses, "src/stoker/agent/node_environment.py", text) == []
+    assert caught(no_shell_in_subprocesses, "src/stoker/agent/machine.py", text) == []

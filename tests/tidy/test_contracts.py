@@ -20,6 +20,7 @@ OFFENCES = {
     "What one noun may be asked": ("brain/state/admit/label.py", "import stoker.brain.state.admit.node"),
     "Ports speak in nouns": ("ports.py", "from stoker.brain.state.view import View"),
     "The wire knows nouns": ("wire/text.py", "from stoker.brain.state.admit.dispatch import admit"),
+    "Inside the agent": ("agent/outgoing.py", "import stoker.agent.daemon"),
     "Inside the runner": ("agent/runner/termination.py", "import stoker.agent.runner.supervisor"),
     "The runner imports nothing": ("agent/runner/process/tree.py", "import stoker.brain.domain.ids"),
     "Inside the core": ("control/committer.py", "import stoker.control.loop"),

@@ -1,13 +1,13 @@
-"""Which of several addresses takes us?
+"""Choice among the addresses of several control planes.
 
-The same for every Link: what an address is, and how one is tried, is the caller's.
+It is the same for every Link: what an address is, and how one is tried, is the caller's.
 
 Rules: T1  addresses are tried from the last one that was good, the next at once when one refuses or can't be reached,
            and after `STAGGER_S` beside one that is silent: a process that is stopped still takes connections. Good is
            one that had something to say on the stream; one that only let us in is tried last
        T2  that only standbys answer is no refusal: LinkStandby
-       T3  while one is silent, the others are asked again every `AGAIN_S`, unless they refused: the silent one may be
-           dead, and it is they who take over. It is waited for none the less: it may be active, and busy
+       T3  while one is silent, the rest are asked again every `AGAIN_S`, unless they refused: the silent one may be
+           dead, and one of the rest takes over. It is waited for none the less: it may be active, and busy
 """
 
 import asyncio
@@ -30,7 +30,7 @@ S = TypeVar("S", bound=Closable)
 
 
 class Addresses:
-    """In which order they are tried (T1)."""
+    """Addresses and the order in which they are tried (T1)."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         assert addresses, "no control plane is named"
@@ -39,17 +39,23 @@ class Addresses:
 
     @property
     def in_order(self) -> tuple[str, ...]:
+        """The addresses, the next one to be tried first."""
         return (*self.all[self._first :], *self.all[: self._first])
 
     def let_in(self, address: str) -> None:
+        """Note that an address let us in: it is tried last, until it proves good."""
         self._first = (self.all.index(address) + 1) % len(self.all)
 
     def good(self, address: str) -> None:
+        """Note that an address had something to say on the stream: it is tried first."""
         self._first = self.all.index(address)
 
 
 async def first_of(addresses: Addresses, enter: Callable[[str], Awaitable[S]]) -> tuple[str, S]:
-    """The first that lets us in, in one round. Raises: LinkStandby, LinkDown, LinkRefused; so does `enter`."""
+    """Return the first address that lets us in, in one round, and what `enter` returned for it.
+
+    Raises: LinkStandby, LinkDown, LinkRefused; so does `enter`.
+    """
     tries = _Round(enter)
     try:
         for address in addresses.in_order:
@@ -71,7 +77,7 @@ class _Round(Generic[S]):
         self._failures: dict[str, LinkDown | LinkRefused] = {}
 
     async def begin(self, address: str) -> tuple[str, S] | None:
-        """Try this one too. None = the next one's turn has come."""
+        """Try one more address. None = the next one's turn has come."""
         task = self._start(address)
         until_s = _now_s() + STAGGER_S
         while task in self._open:
@@ -82,7 +88,7 @@ class _Round(Generic[S]):
         return None
 
     async def rest(self) -> tuple[str, S]:
-        """Nobody else is left to be tried. Raises: LinkStandby, LinkDown, LinkRefused."""
+        """Wait for the addresses that are being tried, the last of all. Raises: LinkStandby, LinkDown, LinkRefused."""
         again_s = _now_s() + AGAIN_S
         while self._open:
             found = await self._first(max(0.0, again_s - _now_s()))
@@ -98,7 +104,7 @@ class _Round(Generic[S]):
         raise LinkDown(words)
 
     def _ask_again(self) -> None:
-        """T3"""
+        """Ask the addresses anew that didn't refuse (T3)."""
         asked = [address for address, failure in self._failures.items() if not isinstance(failure, LinkRefused)]
         for address in asked:
             if self._open and address not in self._open.values():
@@ -110,7 +116,7 @@ class _Round(Generic[S]):
         return task
 
     async def _first(self, within_s: float) -> tuple[str, S] | None:
-        """What one of the open tries has led to, as soon as any of them ends."""
+        """The success of one of the open tries, as soon as any of them ends."""
         await asyncio.wait(self._open, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
         for task in [task for task in self._open if task.done()]:
             address = self._open.pop(task)
@@ -121,7 +127,7 @@ class _Round(Generic[S]):
         return None
 
     async def give_up(self) -> None:
-        """Whoever hasn't answered yet is left alone; a second one that took us too."""
+        """Cancel the tries that haven't been answered, and leave a second address that took us too."""
         for task in self._open:
             task.cancel()
         if self._open:

@@ -1,17 +1,18 @@
-"""What does an agent do with what it is told, and what does it say?
+"""Daemon of the agent: the logic between the Link and Runner ports.
 
-The logic between the Link and Runner ports. It holds no thread and reads no clock of its own.
+It holds no thread and reads no clock of its own.
 
 Rules: A1  the first report on each stream is the inventory of tasks, and none is sent before the runner gave its own
-       A2  only instructions received on the present stream are acted on (`orders`); when it breaks, the rest is dropped
+       A2  only instructions received on the present stream are acted on (`instructions`); when it breaks, the rest is
+           dropped
        A3  no control plane of an older epoch than the newest ever obeyed is obeyed, by this agent process or by a later
            one: the epoch is on disk before anything is done under it
        A7  a sign of life goes out at once and then every heartbeat, and at once when a task is ending
        A8  when the runner dies the stream is dropped too, and both begin again from the next runner's inventory:
            a start that died with it is in neither the inventory nor the air
-       A11 why nobody takes this agent is logged once, however often it is repeated: again only when it has other words,
-           or when it was let in meanwhile; that only standbys answer is ordinary
-       A14 the runner is told when the newest answered beat was sent, before anything that was ordered after it
+       A11 the reason why no control plane takes this agent is logged once, however often it is repeated: again
+           only when it has other words, or when the agent was let in meanwhile; that only standbys answer is ordinary
+       A14 the runner is told when the newest answered beat was sent, before any instruction that came after it
        A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
            how it ended
        A15 a control plane that leaves a beat unanswered until the next is left, where there is another to go to
@@ -23,13 +24,12 @@ from typing import Final, assert_never
 
 import msgspec
 
-from stoker.agent.answered_beats import HeartbeatAcks
+from stoker.agent.backoff import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.delivery import Delivery
 from stoker.agent.instructions import InstructionExecutor, ignored, which
-from stoker.agent.link import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.logs import LogReads
 from stoker.agent.observed import Observed
-from stoker.agent.outgoing import Stream, closing, first_failure
+from stoker.agent.outgoing import HeartbeatAcks, Stream, closing, first_failure
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
@@ -63,7 +63,7 @@ _SECOND_LOOK_S: Final = 0.25
 
 
 class Daemon:
-    """One node's agent. `run` until cancelled; `amend` when the node's inventory changes."""
+    """Agent of one node. `run` until cancelled; `amend` when the node's inventory changes."""
 
     def __init__(
         self, registration: Registration, ports: AgentPorts, *, node_env: Mapping[str, str] | None = None
@@ -73,7 +73,7 @@ class Daemon:
         self._ports = ports
         self._observed = Observed()
         self._delivery = Delivery(registration.node, self._observed, ports.runner, ports.folders, self._session_when_up)
-        self._orders = InstructionExecutor(ports, self._observed, self._delivery, self, node_env or {})
+        self._executor = InstructionExecutor(ports, self._observed, self._delivery, self, node_env or {})
         self._link_backoff = Backoff(ports.entropy, quick=QUICK_S)
         self._runner_backoff = Backoff(ports.entropy)
         self._obeyed = ports.fence.read()
@@ -91,10 +91,10 @@ class Daemon:
                 duties.create_task(self._keep_link())
                 duties.create_task(self._delivery.run(self._ports.clock, self._ports.entropy))
         finally:
-            self._orders.drop()
+            self._executor.drop()
 
     def amend(self, registration: Registration) -> None:
-        """The node has changed (a driver came up): register anew. No running task is touched."""
+        """Register anew, since the node has changed (a driver came up). No running task is touched."""
         assert registration.node == self._registration.node, "a node can't change its name"
         self._amend(registration.inventory, keeps_leases=self.node.keeps_leases)
 
@@ -122,7 +122,7 @@ class Daemon:
             self._runner_ready.clear()
             # A8: the last instruction of the old stream is over before the next inventory.
             await self._down.wait()
-            await self._orders.settled()
+            await self._executor.settled()
             await self._ports.clock.sleep(self._runner_backoff.next_s())
 
     def _take_report(self, report: RunnerReport) -> None:
@@ -143,7 +143,7 @@ class Daemon:
             case TaskOver():
                 self._take_end(report)
             case TaskForgotten():
-                self._orders.forgotten(report.key)
+                self._executor.forgotten(report.key)
             case LeasesUnkept():
                 self._ports.telemetry.warn("runner_unguarded", agent_id=self._registration.node)
                 self._amend(self.node, keeps_leases=False)
@@ -173,7 +173,7 @@ class Daemon:
                 await self._ports.clock.sleep(self._link_backoff.next_s(at_most_s))
 
     async def _connect_and_serve(self) -> float:
-        """How long a pause may be now. 0 = the stream ended for a reason of ours, so that nobody needs one."""
+        """Longest pause after it, in seconds. 0 = the stream ended for a reason of ours, so that no pause is needed."""
         registration, telemetry = self._registration, self._ports.telemetry
         longest_s = SOON_S if self._ports.link.has_alternatives else CEILING_S
         try:
@@ -200,12 +200,12 @@ class Daemon:
             await session.close()
 
     def _is_news(self, refusal: str) -> bool:
-        """A11."""
+        """Whether a refusal has other words than the one before it (A11)."""
         before, self._refused = self._refused, refusal
         return refusal != before
 
     async def _may_obey(self, session: LinkSession) -> bool:
-        """A3."""
+        """Whether the control plane of a stream isn't older than any that was obeyed (A3, A16)."""
         before = self._obeyed
         theirs = Obeyed(session.cluster_id or before.cluster_id, session.epoch)
         if before.cluster_id not in ("", theirs.cluster_id):
@@ -226,7 +226,7 @@ class Daemon:
         return True
 
     async def _renounce(self) -> None:
-        """A16. The stream waits for the next runner, which knows nothing."""
+        """End all that is another cluster's (A16). The stream waits for the next runner, which knows nothing."""
         try:
             await self._ports.runner.renounce()
         except OSError as error:
@@ -261,7 +261,7 @@ class Daemon:
         return stream.was_cut
 
     async def _beat(self, stream: Stream) -> None:
-        """A7. Raises: LinkDown (A15)."""
+        """Send beats (A7). Raises: LinkDown when they stay unanswered (A15)."""
         while True:
             self.say_beat()
             await self._ports.clock.sleep(stream.session.heartbeat_s)
@@ -284,25 +284,27 @@ class Daemon:
         if self._stream is not None:
             self._stream.cut(why)
 
-    # --- what the orders say on the stream ----------------------------------------------------------------------
+    # --- answers to instructions --------------------------------------------------------------------------------
 
     @property
     def node(self) -> Inventory:
-        """As it is registered."""
+        """Inventory of this node, as it is registered."""
         return self._registration.inventory
 
     def say_started(self, key: TaskKey) -> None:
+        """Report that a task runs, if it does."""
         started = self._observed.started(key)
         if started is not None and self._stream is not None:
             self._stream.say(started)
 
     def say_beat(self) -> None:
+        """Send a beat now."""
         if self._stream is not None:
             beat = self._observed.beat()
             self._answers.sent(beat.sequence, self._ports.clock.mono())
             self._stream.say(beat)
 
-    # --- what comes down it -------------------------------------------------------------------------------------
+    # --- instructions -------------------------------------------------------------------------------------------
 
     async def _obey(self, session: LinkSession) -> None:
         async with closing(session.instructions()) as messages:
@@ -312,7 +314,7 @@ class Daemon:
                         await self._take_answer(message, session)
                         continue
                     await self._tell_answered(self._answers.spoken())
-                    await self._orders.carry_out(message, session.epoch)
+                    await self._executor.carry_out(message, session.epoch)
                 except OSError as error:
                     # The runner died under the call; RunnerGone follows and cuts this stream (A8).
                     self._ports.telemetry.warn("runner_call_failed", error=str(error))
@@ -325,7 +327,7 @@ class Daemon:
             await self._tell_answered(self._answers.answered(answer.sequence))
 
     async def _tell_answered(self, at: Mono | None) -> None:
-        """A14. Raises: OSError."""
+        """Tell the runner of an answered beat, if there is news (A14). Raises: OSError."""
         if at is not None:
             self._link_backoff.answered()
             await self._ports.runner.answered(at)

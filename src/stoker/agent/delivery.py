@@ -1,4 +1,4 @@
-"""How does the end of a task reach the control plane?
+"""Delivery of the ends of tasks to the control plane.
 
 Rules: D1  an end is offered until the control plane answers that it has it on disk, over any number of reconnects
        D2  only then may the runner forget it
@@ -13,10 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from stoker.agent.link import Backoff
-from stoker.agent.node_environment import Folders
+from stoker.agent.backoff import Backoff
 from stoker.agent.observed import Observed
-from stoker.agent.ports import LinkDown, LinkSession, Runner
+from stoker.agent.ports import Folders, LinkDown, LinkSession, Runner
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import TaskFinished
@@ -30,7 +29,7 @@ PAUSE_CEILING_S: Final = 5.0
 
 
 class Delivery:
-    """Ends on their way."""
+    """Ends of tasks on their way to the control plane."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class Delivery:
         # Queued or being sent. True = offered again since it was last sent (D5).
 
     def offer(self, key: TaskKey) -> None:
-        """Deliver the end of `key`."""
+        """Deliver the end of `key`, which `Observed.offered` holds."""
         if key in self._under_way:
             self._under_way[key] = True
         else:
@@ -58,6 +57,7 @@ class Delivery:
             self._queue.put_nowait(key)
 
     def offer_all(self) -> None:
+        """Deliver every end that is offered."""
         for key in self._observed.offered:
             self.offer(key)
 

@@ -1,7 +1,7 @@
-"""Where does an agent keep the newest epoch that it obeyed?
+"""Fence against older control planes: the newest epoch that this agent obeyed, on disk.
 
-A file in its data folder with two places, written in turn. It never grows and no other file is made, so that a disk
-which jobs have filled doesn't keep a new control plane out.
+It is a file in the agent's data folder with two places, written in turn. It never grows and no other file is made, so
+that a disk which jobs have filled doesn't keep a new control plane out.
 
 Rules: F1  `keep` returns when what it was given would survive a power loss
        F2  of two places the newer whole one holds; a write that was cut short leaves the other
@@ -24,7 +24,7 @@ _CLUSTER_ID_MAX: Final = 200
 
 
 class FileFence:
-    """The Fence port on a data folder that this process holds."""
+    """Fence port on a data folder that this process holds."""
 
     def __init__(self, data_dir: Path) -> None:
         """Raises: OSError when the file can't be read, or made, or is damaged."""
@@ -53,7 +53,7 @@ class FileFence:
         self._turn, self._obeyed = turn, obeyed
 
     def _make(self) -> None:
-        """Both places, blank, while there is room for them."""
+        """Make both places, blank, while there is room for them."""
         fresh = self._path.with_suffix(".new")
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -86,7 +86,7 @@ def _contents(path: Path) -> tuple[bytes, ...]:
 
 
 def _read(content: bytes) -> tuple[int, Obeyed] | None:
-    """F2. None = not whole."""
+    """The turn and value of a place; None = it isn't whole (F2)."""
     line = content.rstrip()
     body = line[9:]
     if line[:9] != b"%08x " % crc32(body):

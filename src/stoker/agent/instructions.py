@@ -1,6 +1,10 @@
-"""What does an agent do with an instruction?
+"""Execution of instructions: starts, stops and signals of tasks on this node.
 
-It is called by the daemon with instructions of the present stream only, in order.
+The daemon passes on instructions of the present stream only, in order.
+
+The control plane composes a job's environment (`brain/domain/environment.py`); here the node adds what only it knows,
+and never overrides a word of it; but a job that runs as another account than the agent's gets HOME, USER, LOGNAME and
+SHELL of that account from the runner.
 
 Rules: A3  an instruction of an older epoch than the stream's is ignored and counted
        A4  a start whose key is known is answered from what is known, never acted on
@@ -9,17 +13,16 @@ Rules: A3  an instruction of an older epoch than the stream's is ignored and cou
        A6  a stop of a task that this node has no trace of is answered with an end `gone`
        A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
            would be noted here and unknown there, and its GPUs held for ever
-       A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was wished
+       A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was asked for
        A12 an agent that isn't root runs every job as its own account, and says so of the first that names another
        A13 an end that the control plane had before, and asks for as if it lacked it, is offered again
 """
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import Any, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from stoker.agent.delivery import Delivery
-from stoker.agent.node_environment import complete_environment
 from stoker.agent.observed import Observed
 from stoker.agent.ports import AgentPorts, StartTask, TaskOver
 from stoker.brain.domain.ids import Epoch
@@ -28,13 +31,15 @@ from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.node import Inventory
 from stoker.ports import Telemetry
 
+CHECKPOINT_DIR: Final = "STOKER_CHECKPOINT_DIR"
+
 
 class ReportSink(Protocol):
-    """How an answer gets onto the present stream."""
+    """Sink of the present stream for answers to instructions."""
 
     @property
     def node(self) -> Inventory:
-        """As it is registered."""
+        """Inventory of this node, as it is registered."""
         ...
 
     def say_started(self, key: TaskKey) -> None: ...
@@ -43,7 +48,7 @@ class ReportSink(Protocol):
 
 
 class InstructionExecutor:
-    """One agent's."""
+    """Executor of the instructions that one agent receives."""
 
     def __init__(
         self,
@@ -62,19 +67,19 @@ class InstructionExecutor:
         self._calls: dict[asyncio.Future[None], None] = {}
 
     async def settled(self) -> None:
-        """Every call to the runner is over (A9)."""
+        """Wait until every call to the runner is over (A9)."""
         if self._calls:
             await asyncio.wait(self._calls)
 
     def drop(self) -> None:
-        """The agent stops."""
+        """Give up the calls to the runner, since the agent stops."""
         for call in self._calls:
             call.cancel()
 
     async def carry_out(self, instruction: Instruction, epoch: Epoch) -> None:
-        """`epoch`: the stream's. Raises: OSError when the runner died under the call."""
+        """Carry out one instruction of a stream of this epoch. Raises: OSError when the runner died under the call."""
         if instruction.epoch < epoch:  # A3
-            self._ignored(instruction, epoch)
+            ignored(self._ports.telemetry, _name(instruction.key), instruction.epoch, epoch)
             return
         match instruction:
             case Start():
@@ -90,9 +95,9 @@ class InstructionExecutor:
         if self._observed.knows(start.key):
             await self._answer_known(start.key)
             return
-        obstacle = self._obstacle(start)
-        if obstacle:
-            self._end_unstarted(start.key, EndCause.NEVER_STARTED, obstacle)
+        conflict = self._gpu_conflict(start)
+        if conflict:
+            self._end_unstarted(start.key, EndCause.NEVER_STARTED, conflict)
             return
         try:
             folder = await self._ports.folders.claim(start.key.job)
@@ -117,9 +122,9 @@ class InstructionExecutor:
             self._ports.telemetry.event("task_signalled", **which(signal.key), signal=signal.signal)
             await self._to_runner(self._ports.runner.signal(signal.key, signal.signal))
 
-    async def _to_runner(self, deed: Coroutine[Any, Any, None]) -> None:
+    async def _to_runner(self, request: Coroutine[Any, Any, None]) -> None:
         """A9."""
-        call = asyncio.ensure_future(deed)
+        call = asyncio.ensure_future(request)
         self._calls[call] = None
         call.add_done_callback(self._called)
         await asyncio.shield(call)
@@ -140,13 +145,13 @@ class InstructionExecutor:
             await self._to_runner(self._ports.runner.recall(key))
 
     def forgotten(self, key: TaskKey) -> None:
-        """The runner had nothing to recall."""
+        """Report as gone a task of which the runner had nothing to recall."""
         if key not in self._observed.open and key not in self._observed.offered:
             self._observed.forgotten(key)
             self._end_unstarted(key, EndCause.GONE, "it ended here before; the record of its end is no longer kept")
 
-    def _obstacle(self, start: Start) -> str:
-        """A5. Empty when nothing is in the way."""
+    def _gpu_conflict(self, start: Start) -> str:
+        """Why its GPUs can't be had (A5); empty when they are free."""
         here = {gpu.uuid for gpu in self._report_sink.node.gpus}
         missing = [uuid for uuid in start.gpus if uuid not in here]
         if missing:
@@ -168,12 +173,15 @@ class InstructionExecutor:
         self._delivery.offer(key)
         self._ports.telemetry.warn("task_not_started", **which(key), cause=cause, error=error)
 
-    def _ignored(self, instruction: Instruction, newest: Epoch) -> None:
-        ignored(self._ports.telemetry, _name(instruction.key), instruction.epoch, newest)
+
+def complete_environment(given: Mapping[str, str], node: Mapping[str, str], checkpoint_dir: str) -> dict[str, str]:
+    """Return the whole environment of a process. What the control plane gave wins over the node's own."""
+    ours = {CHECKPOINT_DIR: checkpoint_dir} if checkpoint_dir else {}
+    return {**node, **ours, **given}
 
 
 def ignored(telemetry: Telemetry, what: str, epoch: Epoch, newest: Epoch) -> None:
-    """Say that somebody spoke who has been replaced."""
+    """Log that something came from a control plane that has been replaced."""
     telemetry.count("stale_instructions_total")
     telemetry.warn("stale_epoch_ignored", what=what, epoch=epoch, newest=newest)
 
@@ -184,5 +192,5 @@ def _name(key: TaskKey) -> str:
 
 
 def which(key: TaskKey) -> dict[str, object]:
-    """A task in a log line; `task_id` is the job's, as everywhere people search for it."""
+    """Return the fields of a task in a log line; `task_id` is the job's id, as everywhere people search for it."""
     return {"task_id": str(key.job), "attempt": key.attempt, "rank": key.rank}

@@ -1,11 +1,11 @@
-"""How does the Link port look in gRPC? The agent's only door to that library.
+"""Link port over gRPC, and the agent's only module that imports that library.
 
 Rules: K1  each `connect` makes a channel of its own, so a new try never inherits the pause or the half-dead connection
            of an old one
        K2  a peer that stops answering is noticed within `KEEPALIVE_S` + `KEEPALIVE_WAIT_S`, also when nothing is sent
        K3  after `close`, or once a stream has broken, every call raises LinkDown, and nothing waits for ever
        K4  the token is asked for anew at each `connect`, and goes with every call of the connection that it opened
-       K5  which address is tried when, and what follows when none takes us, is `tries`
+       K5  which address is tried when, and what follows when none takes us, is up to `addresses`
 Limits: no TLS yet.
 """
 
@@ -75,7 +75,7 @@ _Metadata = tuple[tuple[str, str], ...]
 
 
 class GrpcLink:
-    """Reaches whichever of `addresses` (HOST:PORT) is the active control plane."""
+    """Link to the active control plane, which is at one of `addresses` (HOST:PORT)."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class GrpcLink:
         return session
 
     def _proof(self) -> _Metadata:
-        """K4"""
+        """The token as metadata (K4). Raises: LinkRefused."""
         if self._token is None:
             return ()
         try:
@@ -136,7 +136,7 @@ async def _open(address: str, registration: Registration, proof: _Metadata, time
 
 
 class _Session:
-    """The streams of one registration."""
+    """Streams of one registration."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class _Session:
             raise LinkDown(f"{self.address} sent what this agent can't understand: {error}") from error
 
     async def _call(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Everything gRPC may raise on a broken or closed call, as LinkDown."""
+        """Await a call, and raise LinkDown for all that gRPC may raise on a broken or closed one."""
         if self._closed:
             raise LinkDown(f"the connection to {self.address} was closed")
         try:
@@ -218,8 +218,8 @@ class _Session:
         except (aio.UsageError, asyncio.InvalidStateError) as error:  # the call had ended before
             raise LinkDown(f"the stream to {self.address} has ended") from error
         except asyncio.CancelledError:
-            # grpc cancels whoever waits on a call that is cancelled. When it is not the task that was cancelled, the
-            # call was: by `close`, or by the library when the stream broke.
+            # grpc cancels the task that waits on a call that is cancelled. When it is not the task that was cancelled,
+            # the call was: by `close`, or by the library when the stream broke.
             task = asyncio.current_task()
             if task is not None and not task.cancelling():
                 raise LinkDown(f"the stream to {self.address} was broken off") from None
@@ -227,14 +227,14 @@ class _Session:
 
 
 def _advice(error: aio.AioRpcError) -> str:
-    """What a refusal says: its message, and what to do."""
+    """The message of a refusal, and what to do."""
     hint = _TOKEN_HINTS.get(_code(error))
     details = error.details() or ""
     return details if hint is None else f"{details.partition('. ')[0]}; {hint}"
 
 
 def _code(error: aio.AioRpcError) -> str:
-    """Of the refusal. Empty = it is none of a control plane's."""
+    """The code of a refusal; empty = it is none of a control plane's."""
     return str(dict(error.trailing_metadata() or ()).get(_CODE_KEY, ""))
 
 

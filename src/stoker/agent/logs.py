@@ -1,11 +1,11 @@
-"""How do many readers of output share one stream, and how does one wait for more of it?
+"""Reads of task output: many readers share one stream, and may wait for more of it.
 
 Rules: L1  a read that needn't wait is answered at once, whatever else waits
        L2  a waiting read is answered once bytes beyond its offset exist, the output has ended, or its time is up
        L3  however many wait for one task, it is looked at once per pause; pauses double while nothing comes
        L4  a chunk is read when the stream takes it, so a thousand reads that become due cost the memory of one
        L5  when the stream breaks every wait ends
-       L6  readers who follow a task that goes on writing are fed together, fifty times a second: each for itself, as
+       L6  readers that follow a task which goes on writing are fed together, fifty times a second: each for itself, as
            fast as it asks, would be handed a line at a time, and twenty would keep a processor busy
 Limits: `WAITS_MAX` reads wait on a stream, each for `WAIT_MS_MAX` at most; one more is answered at once. `DUE_MAX`
         answers wait for a slow stream; at that bound no request is taken from it.
@@ -42,7 +42,7 @@ class _Wait(NamedTuple):
 
 
 class LogReads:
-    """The reads of one stream."""
+    """Reads of output on one stream."""
 
     def __init__(self, session: LinkSession, runner: Runner, clock: Clock) -> None:
         self._session = session
@@ -52,11 +52,11 @@ class LogReads:
         self._waits: dict[TaskKey, list[_Wait]] = {}
         self._looking: dict[TaskKey, asyncio.Task[None]] = {}
         self._fed_s: dict[TaskKey, float] = {}
-        # When a reader who waits got some of a task's output.
+        # When a waiting reader got some of a task's output.
         self._look_broke: asyncio.Future[None]
 
     async def serve(self) -> None:
-        """Until the stream breaks. Raises: LinkDown."""
+        """Answer log requests until the stream breaks. Raises: LinkDown."""
         self._look_broke = asyncio.get_running_loop().create_future()
         duties = [asyncio.ensure_future(self._take()), asyncio.ensure_future(self._answer()), self._look_broke]
         try:
@@ -87,13 +87,13 @@ class LogReads:
             self._looking[request.key] = look
 
     def _looked(self, look: "asyncio.Task[None]") -> None:
-        """A defect ends the stream: readers who wait for nobody would wait for ever."""
+        """A defect ends the stream: its readers would wait for ever."""
         fault = None if look.cancelled() else look.exception()
         if fault is not None and not self._look_broke.done():
             self._look_broke.set_exception(fault)
 
     async def _look(self, key: TaskKey) -> None:
-        """L2, L3. While somebody waits for this task."""
+        """Look at the output of a task while any read waits for it (L2, L3)."""
         pause_s, known = LOOK_FIRST_S, 0
         while self._waits[key]:
             time_left_s = min(wait.until_s for wait in self._waits[key]) - self._clock.mono()
@@ -115,7 +115,7 @@ class LogReads:
         return over
 
     async def _is_due(self, request: LogRequest) -> bool:
-        """L2, L6."""
+        """Whether a read can be answered now (L2, L6)."""
         size, ended = await self._state(request.key)
         more = size - _wanted(request)
         if ended or more >= min(max(1, request.limit), WORTHWHILE_BYTES):
@@ -123,7 +123,7 @@ class LogReads:
         return more > 0 and self._clock.mono() - self._fed_s.get(request.key, -LOOK_FIRST_S) >= LOOK_FIRST_S
 
     async def _state(self, key: TaskKey) -> tuple[int, bool]:
-        """Bytes ever written, and whether no more will come. Where there is nothing to read, the answer says why."""
+        """Bytes ever written, and whether no more will come. Where nothing can be read, the answer will say why."""
         try:
             read = await self._runner.read_log(key, 0, 0)
         except OSError:

@@ -1,10 +1,15 @@
-"""What is this machine: its name, size, address, and which boot of it is this?
+"""The machine as a node: its name, address, boot, CPUs, memory and GPUs, and the account of this process.
 
-Read once, when the agent starts. CPUs and memory are what this process may use, so that an agent in a container offers
-its share and not its host's.
+All but the GPUs is read once, when the agent starts. CPUs and memory are what this process may use, so that an agent in
+a container offers its share and not its host's.
 
+Rules: W1  a probe that fails never stops the agent: the node joins with what there is
+       W2  while no GPU, or not every GPU, could be read, the agent looks again and again, and offers more once it sees
+           more
+       W3  a look that sees less than before changes nothing: a driver that hiccups must not take GPUs from under
+           running jobs (watching their health is a later step)
 Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/cgroup-v2.rst; boot id as in random(4);
-        death signal as in prctl(2).
+        death signal as in prctl(2); the variables are those that POSIX says login sets (IEEE 1003.1, 8.3).
 """
 
 import ctypes
@@ -12,7 +17,7 @@ import os
 import pwd
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +28,7 @@ from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.label import parse_taint, taint_text
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import Registration
-from stoker.ports import ProbeResult
+from stoker.ports import Clock, ProbeResult, Telemetry
 
 _ROOT: Final = Path("/")
 _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
@@ -31,11 +36,12 @@ _MEMINFO: Final = "proc/meminfo"
 _CGROUP: Final = "sys/fs/cgroup"
 _MIB: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def node_name(settings: AgentSettings, host: str) -> NodeName:
-    """The settings' name, else the host's. Raises: StokerError `bad_node_name`."""
-    name = settings.node.name or host
+def node_name(settings: AgentSettings, host: str | None = None) -> NodeName:
+    """Return the name in the settings, else that of the host. Raises: StokerError `bad_node_name`."""
+    name = settings.node.name or (socket.gethostname() if host is None else host)
     if NODE_NAME.fullmatch(name):
         return NodeName(name)
     raise StokerError(
@@ -48,12 +54,45 @@ def node_name(settings: AgentSettings, host: str) -> NodeName:
     )
 
 
-def host_name() -> str:
-    return socket.gethostname()
+class GpuWatch:
+    """Watch over the GPUs that this node offers, which remembers the best look so far."""
+
+    def __init__(self, probe: Callable[[], Awaitable[ProbeResult]], telemetry: Telemetry) -> None:
+        self._probe = probe
+        self._telemetry = telemetry
+        self._seen = ProbeResult(gpus=())
+        self._told = ""
+
+    async def look(self) -> ProbeResult:
+        """Probe once, and return the GPUs to offer now."""
+        try:
+            found = await self._probe()
+        except OSError as error:
+            self._tell(str(error))
+            return self._seen
+        self._tell("; ".join(f"{fault.where}: {fault.error}" for fault in found.faults))
+        if {gpu.uuid for gpu in self._seen.gpus} <= {gpu.uuid for gpu in found.gpus}:
+            self._seen = found
+        return self._seen
+
+    async def until_settled(self, clock: Clock, every_s: float, changed: Callable[[ProbeResult], None]) -> None:
+        """Probe every so many seconds until every GPU could be read (W2), and pass on what is better."""
+        while not self._seen.gpus or self._seen.faults:
+            await clock.sleep(every_s)
+            before = self._seen
+            after = await self.look()
+            if after.gpus != before.gpus:
+                changed(after)
+
+    def _tell(self, trouble: str) -> None:
+        """Once per trouble: a broken driver shouldn't fill the log."""
+        if trouble and trouble != self._told:
+            self._telemetry.warn("gpu_probe_failed", error=trouble)
+        self._told = trouble
 
 
 def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResult, version: str) -> Registration:
-    """How this node introduces itself. What the settings say wins over the probe, and the probe over measuring."""
+    """Return the registration of this node. Settings win over the probe, and the probe over measuring."""
     node = settings.node
     gpus = tuple(
         Gpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=found.simulated)
@@ -79,7 +118,7 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
 
 
 def account_name() -> str:
-    """Of this process. Whoever may do all is `root`, by whatever name; an account without a name has its number."""
+    """Return the account of this process: `root` for uid 0, by whatever name; the uid of one without a name."""
     uid = os.geteuid()
     if uid == 0:
         return "root"
@@ -89,13 +128,27 @@ def account_name() -> str:
         return str(uid)
 
 
+def account_variables() -> dict[str, str]:
+    """Return PATH, and the variables of this process's account; one without a passwd entry (a container) has no name.
+
+    TMPDIR is left alone: a job's temporary files go where the machine's do.
+    """
+    variables = {"PATH": _PATH}
+    try:
+        account = pwd.getpwuid(os.getuid())
+    except KeyError:
+        return variables | {"HOME": "/"}
+    name = account.pw_name
+    return variables | {"HOME": account.pw_dir, "LOGNAME": name, "USER": name, "SHELL": account.pw_shell or "/bin/sh"}
+
+
 def boot_id(root: Path = _ROOT) -> str:
-    """Differs after every boot of the machine."""
+    """Return the id of this boot of the machine."""
     return (root / _BOOT_ID).read_text().strip()
 
 
 def usable_cpus(root: Path = _ROOT) -> int:
-    """Whole CPUs that this process may use, at least 1."""
+    """Return the whole CPUs that this process may use, at least 1."""
     allowed = len(os.sched_getaffinity(0))
     quota, _, period = _first_line(root / _CGROUP / "cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit() and int(period) > 0:
@@ -104,14 +157,14 @@ def usable_cpus(root: Path = _ROOT) -> int:
 
 
 def usable_memory_mb(root: Path = _ROOT) -> int:
-    """MiB of memory that this process may use."""
+    """Return the MiB of memory that this process may use."""
     total = _meminfo(root)["MemTotal"] // _MIB
     limit = _first_line(root / _CGROUP / "memory.max")
     return min(total, int(limit) // _MIB) if limit.isdigit() else total
 
 
 def local_address(towards: str) -> str:
-    """Our own address on the way to HOST:PORT. Sends nothing: connecting a datagram socket only asks for a route."""
+    """Return our own address on the way to HOST:PORT. Sends nothing: a datagram socket only asks for a route."""
     host, _, port = towards.rpartition(":")
     try:
         family, kind, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
@@ -123,7 +176,7 @@ def local_address(towards: str) -> str:
 
 
 def give_memory_back() -> None:
-    """Let the machine have what importing and setting up left behind, nearly two MiB. Only glibc can."""
+    """Give back to the machine what importing and setting up left behind, nearly two MiB. Only glibc can."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,15 +1,16 @@
-"""The agent's composition root: real parts behind the daemon's ports, from start to stop."""
+"""Composition root of the agent: real parts behind the daemon's ports, from start to stop."""
 
 import asyncio
 import contextlib
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from stoker import __version__
-from stoker.adapters.atomic_file import sync_folder
+from stoker.adapters.atomic_file import write_atomic
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
@@ -20,14 +21,19 @@ from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
-from stoker.agent.gpu_watch import GpuWatch
 from stoker.agent.link_grpc import GrpcLink
-from stoker.agent.machine import describe, die_with_parent, give_memory_back, host_name, node_name
-from stoker.agent.node_environment import account_variables
+from stoker.agent.machine import (
+    GpuWatch,
+    account_variables,
+    describe,
+    die_with_parent,
+    give_memory_back,
+    node_name,
+)
 from stoker.agent.ports import AgentPorts, Fence
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings
-from stoker.agent.token_file import TokenFile
+from stoker.agent.token_file import read_token
 from stoker.brain.domain.ids import NodeName
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
@@ -45,7 +51,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """
     if settings.executor.jobs_end_with_agent:
         die_with_parent()
-    name = node_name(settings, host_name())
+    name = node_name(settings)
     probe = _probe(settings, name)
     token = _token(settings)
     if token is not None:
@@ -120,7 +126,7 @@ def _library_logs(telemetry: StructuredTelemetry) -> Iterator[None]:
 
 
 class _Stopped(Exception):
-    """Someone asked us to stop."""
+    """The agent was asked to stop."""
 
 
 async def _until(stop: asyncio.Event) -> None:
@@ -154,7 +160,7 @@ def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:
 
 def _token(settings: AgentSettings) -> Callable[[], str] | None:
     named = settings.control.token_file
-    return TokenFile(Path(named)).read if named else None
+    return partial(read_token, Path(named)) if named else None
 
 
 def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:
@@ -165,8 +171,11 @@ def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:
 
 
 def _agent_uid(data_dir: Path, entropy: Entropy) -> str:
-    """Made on the first start in this folder, then read. Closed to the jobs that pass through the folder: by it the
-    control plane tells this agent from one that took its name. Raises: StokerError when it can't be kept."""
+    """The id of this agent, made on the first start in this folder, then read. Raises: StokerError if it can't be kept.
+
+    Closed to the jobs that pass through the folder: by it the control plane tells this agent from one that took its
+    name.
+    """
     path = data_dir / UID_NAME
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -175,13 +184,7 @@ def _agent_uid(data_dir: Path, entropy: Entropy) -> str:
             if known:
                 return known
         uid = entropy.uid()
-        fresh = path.with_suffix(".new")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNERS), "w") as file:
-            file.write(f"{uid}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(path)
-        sync_folder(data_dir)
+        write_atomic(path, f"{uid}\n".encode())
     except OSError as fault:
         raise unusable(data_dir, fault) from fault
     return uid

@@ -1,7 +1,7 @@
-"""What does this node know of its tasks?
+"""Observed state of the tasks on this node.
 
-A fold of the runner's one report stream, plus what the daemon itself decided (a start on its way to the runner, a task
-it refused to start). It holds no clock and does no I/O: the same reports give the same answer.
+It is a fold of the runner's one report stream, plus what the daemon itself decided (a start on its way to the runner, a
+task it refused to start). It holds no clock and does no I/O: the same reports give the same answer.
 
 Rules: O1  a runner's inventory replaces all that was known of the runner: what isn't in it isn't there
        O2  a start is noted before it goes to the runner, so no inventory is ever sent that lacks it
@@ -28,7 +28,7 @@ _ORDER: Final = {phase: place for place, phase in enumerate(TaskPhase)}
 
 
 class Observed:
-    """Open tasks, ends on their way, and ends that have arrived."""
+    """Tasks of this node: open ones, ends on their way, and ends that have arrived."""
 
     def __init__(self) -> None:
         self.open: dict[TaskKey, TaskStatus] = {}
@@ -45,7 +45,7 @@ class Observed:
     # --- folding ------------------------------------------------------------------------------------------------
 
     def inventory(self, report: RunnerInventory) -> None:
-        """O1. Ends of tasks that never reached the runner are ours and stay."""
+        """Replace all that was known of the runner by its inventory (O1); ends of tasks that never reached it stay."""
         self.open = {status.key: status for status in report.tasks if status.phase is not TaskPhase.ENDED}
         self.offered = {over.key: over for over in report.ends} | self._own
         self._pids.clear()
@@ -54,36 +54,39 @@ class Observed:
                 self._remember(status.key, self._settled.get(status.key))
 
     def starting(self, start: Start) -> None:
-        """O2."""
+        """Note a start before it goes to the runner (O2)."""
         assert start.key not in self.open, f"started twice: {start.key}"
         self.open[start.key] = TaskStatus(key=start.key, phase=TaskPhase.STARTING, gpus=start.gpus)
 
     def running(self, report: TaskRunning) -> None:
+        """Note that a task runs."""
         self._advance(report.key, TaskPhase.RUNNING, report)
 
     def ending(self, report: TaskEnding) -> None:
+        """Note that a task is ending."""
         self._advance(report.key, TaskPhase.ENDING, None)
 
     def over(self, report: TaskOver) -> None:
+        """Note the end of a task, and offer it to the control plane (O3)."""
         self.open.pop(report.key, None)
         self._pids.pop(report.key, None)
         self._settled.pop(report.key, None)
         self.offered[report.key] = report
 
     def refused(self, report: TaskOver) -> None:
-        """The daemon ended a task that never reached the runner."""
+        """Note the end of a task that never reached the runner, by the daemon's own decision."""
         self._own[report.key] = report
         self.over(report)
 
     def settled(self, key: TaskKey) -> bool:
-        """The control plane has this end on disk. True when the runner keeps a record of it that may go now."""
+        """Note that the control plane has an end on disk. True = the runner keeps a record of it, which may go now."""
         self.offered.pop(key, None)
         own = self._own.pop(key, None)
         self._remember(key, own)
         return own is None
 
     def forgotten(self, key: TaskKey) -> None:
-        """The runner keeps no record of this task any more."""
+        """Note that the runner keeps no record of a task any more."""
         self._settled.pop(key, None)
 
     def _advance(self, key: TaskKey, phase: TaskPhase, running: TaskRunning | None) -> None:
@@ -104,11 +107,11 @@ class Observed:
     # --- answers ------------------------------------------------------------------------------------------------
 
     def knows(self, key: TaskKey) -> bool:
+        """Return True for a task that is open, or whose end is known."""
         return key in self.open or key in self.offered or key in self._settled
 
     def reoffer(self, key: TaskKey) -> bool:
-        """The control plane speaks as if it lacked an end that it once had: offer it again. False = the runner has
-        it."""
+        """Offer an end again that the control plane once had and seems to lack. False = the runner keeps it."""
         own = self._settled.get(key)
         if own is None:
             return False
@@ -116,40 +119,42 @@ class Observed:
         return True
 
     def has_arrived(self, key: TaskKey) -> bool:
-        """Had the control plane, or another before it, its end already?"""
+        """Return True if the control plane, or another before it, had the end of this task already."""
         return key in self._settled
 
     def started(self, key: TaskKey) -> Started | None:
-        """What was reported when the task began to run. The pid is 0 when an earlier agent started it."""
+        """Return the report that the task runs; None = it doesn't. The pid is 0 if an earlier agent started it."""
         status = self.open.get(key)
         if status is None or status.phase is TaskPhase.STARTING:
             return None
         return Started(key=key, at=status.started_at, pid=self._pids.get(key, 0))
 
     def holders(self, gpus: Iterable[GpuUuid]) -> dict[GpuUuid, TaskKey]:
-        """Which of these GPUs an open task holds, and which task."""
+        """Return those of the GPUs that open tasks hold, each with its task."""
         held = {gpu: status.key for status in self.open.values() for gpu in status.gpus}
         return {gpu: held[gpu] for gpu in gpus if gpu in held}
 
     @property
     def is_empty(self) -> bool:
-        """Is no task known here, not even one that ended?"""
+        """Whether no task is known here, not even one that ended."""
         return not (self.open or self.offered or self._settled)
 
     def renounce(self) -> None:
-        """All of it was another cluster's. What runs is left to the runner's next inventory."""
+        """Forget every end, since all were another cluster's. What runs is left to the runner's next inventory."""
         for known in (self.offered, self._own, self._settled):
             known.clear()
 
     def has_job(self, job: JobId) -> bool:
+        """Return True if a task of the job is open."""
         return any(key.job == job for key in self.open)
 
     def task_inventory(self, boot_id: str) -> TaskInventory:
-        """For a new stream. Ends that have arrived are only named: a ledger that lacks one must not wait for it."""
+        """Return the first report of a new stream. Ends that have arrived are only named: a log may lack them (O5)."""
         ended = (TaskStatus(key=key, phase=TaskPhase.ENDED) for key in self.offered)
         return TaskInventory(boot_id=boot_id, tasks=(*self.open.values(), *ended), kept=tuple(self._settled))
 
     def beat(self) -> Beat:
+        """Return the next beat, with the tasks that are ending."""
         self._sequence += 1
         ending = tuple(key for key, status in self.open.items() if status.phase is TaskPhase.ENDING)
         return Beat(sequence=self._sequence, ending=ending, tasks_sum=sum_of(self.open))

@@ -1,7 +1,7 @@
-"""Between which two Protocols does the daemon's logic sit?
+"""Ports of the agent: the Protocols Link and Runner, between which the daemon's logic sits, and two smaller ones.
 
-`link_grpc.py` and `runner_socket.py` stand behind them in production, simulated twins in `tests/rig`; both pass the
-same contract tests.
+`link_grpc.py` and `runner_socket.py` implement Link and Runner in production, simulated twins do in `tests/rig`; both
+pass the same contract tests.
 """
 
 from collections.abc import AsyncIterator
@@ -10,8 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from stoker.agent.node_environment import Folders, NoFolders
-from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus
@@ -20,48 +19,48 @@ from stoker.ports import Clock, Entropy, Telemetry
 
 
 class LinkDown(Exception):
-    """The control plane can't be reached or the stream broke. The message says which address and why."""
+    """A control plane that can't be reached, or a stream that broke. The message says which address and why."""
 
 
 class LinkStandby(LinkDown):
-    """Whoever answered is a standby: there is no active control plane just now. The message says who answered."""
+    """Only standbys answered: there is no active control plane just now. The message says which answered."""
 
 
 class LinkRefused(Exception):
-    """The control plane answered and refused this agent; trying again at once won't help. Carries its message."""
+    """Refusal of this agent by the control plane; trying again at once won't help. Carries its message."""
 
 
 class BeatAnswered(msgspec.Struct, frozen=True, kw_only=True):
-    """A control plane that was active under this epoch has heard the beat of this number, and all beats before it."""
+    """Answer of a control plane, active under this epoch, that it has heard this beat and all beats before it."""
 
     sequence: int
     epoch: Epoch
 
 
 class LinkSession(Protocol):
-    """One stream to an active control plane. Every method raises LinkDown once it is broken."""
+    """Stream to an active control plane. Every method raises LinkDown once it is broken."""
 
     @property
     def epoch(self) -> Epoch: ...
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster whose control plane this is. Empty = one of an older version, which doesn't tell."""
+        """Id of the cluster whose control plane this is. Empty = one of an older version, which doesn't tell."""
         ...
 
     @property
     def heartbeat_s(self) -> float:
-        """How often this control plane wants a Beat. Greater than 0."""
+        """Seconds between two beats that this control plane wants. Greater than 0."""
         ...
 
     async def send(self, report: Report) -> None: ...
 
     def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
-        """What comes down, in order. Ends or raises LinkDown when the stream breaks."""
+        """Yield what the control plane sends, in order. Ends or raises LinkDown when the stream breaks."""
         ...
 
     async def finish(self, finished: TaskFinished) -> None:
-        """Returns when the control plane has the end on disk."""
+        """Report an end, and return when the control plane has it on disk."""
         ...
 
     def log_requests(self) -> AsyncIterator[LogRequest]: ...
@@ -72,9 +71,11 @@ class LinkSession(Protocol):
 
 
 class Link(Protocol):
+    """Way to the control planes of the cluster."""
+
     @property
     def has_alternatives(self) -> bool:
-        """Is more than one control plane configured? Then one that doesn't answer is left for another."""
+        """Whether several control planes are configured: then one that doesn't answer is left for another."""
         ...
 
     async def connect(self, registration: Registration) -> LinkSession:
@@ -87,26 +88,26 @@ class Link(Protocol):
 
 
 class Obeyed(msgspec.Struct, frozen=True):
-    """Which control plane an agent obeyed last: nothing older is obeyed ever again."""
+    """Cluster and epoch of the control plane that an agent obeyed last: nothing older is obeyed ever again."""
 
     cluster_id: str = ""
     epoch: Epoch = Epoch(0)
 
 
 class Fence(Protocol):
-    """Where an agent keeps `Obeyed`, so that a restart doesn't let an older control plane back in."""
+    """Storage of an agent's `Obeyed`, so that a restart doesn't let an older control plane back in."""
 
     def read(self) -> Obeyed:
-        """What was kept last, by this process or by one before it. Nothing ever: `Obeyed()`."""
+        """Return what was kept last, by this process or by one before it; `Obeyed()` = nothing ever was."""
         ...
 
     async def keep(self, obeyed: Obeyed) -> None:
-        """Returns when it would survive a power loss. Raises OSError: then it must not be acted on."""
+        """Keep it, and return when it would survive a power loss. Raises OSError: then it must not be acted on."""
         ...
 
 
 class NoFence:
-    """An agent that remembers only for as long as it lives."""
+    """Fence that remembers only for as long as the process lives."""
 
     def __init__(self) -> None:
         self._obeyed = Obeyed()
@@ -118,8 +119,35 @@ class NoFence:
         self._obeyed = obeyed
 
 
+class Folders(Protocol):
+    """Folders in which jobs keep checkpoints. `adapters/checkpoint_folders.py` is the real one."""
+
+    async def claim(self, job: JobId) -> str:
+        """Return the path of the job's folder, which all its attempts and ranks share; empty = there is none.
+
+        It is made by the job's own process, so that nothing else waits for a storage that hangs.
+
+        Raises: OSError with the path when the job can't have it now.
+        """
+        ...
+
+    def close(self, job: JobId) -> None:
+        """Remove the job's folder if it is empty, since no task of the job is left here."""
+        ...
+
+
+class NoFolders:
+    """A node that keeps no checkpoints: jobs see no STOKER_CHECKPOINT_DIR."""
+
+    async def claim(self, job: JobId) -> str:
+        return ""
+
+    def close(self, job: JobId) -> None:
+        return None
+
+
 class TaskRunning(msgspec.Struct, frozen=True, kw_only=True):
-    """The runner started a task's process."""
+    """Report that the runner started a task's process."""
 
     key: TaskKey
     pid: int
@@ -127,26 +155,26 @@ class TaskRunning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """The leader of a task has ended, or it was told to; its tree isn't proved gone."""
+    """Report that the leader of a task has ended, or was told to; its tree isn't proved gone."""
 
     key: TaskKey
 
 
 class TaskOver(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's tree is gone and its end record is on disk."""
+    """Report that a task's tree is gone and its end record is on disk."""
 
     key: TaskKey
     end: TaskEnd
 
 
 class TaskForgotten(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a `recall`: no record of that task is kept (any more)."""
+    """Answer to a `recall`: no record of that task is kept (any more)."""
 
     key: TaskKey
 
 
 class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
-    """First report on each connection: every record the runner holds, after its own search for leftovers."""
+    """First report on each connection: every record that the runner holds, after its own search for leftovers."""
 
     tasks: tuple[TaskStatus, ...]
     """Those that have ended too, as `ENDED` and oldest first."""
@@ -157,11 +185,11 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeasesUnkept(msgspec.Struct, frozen=True, kw_only=True):
-    """R8 holds no longer if this runner is killed: its guard is gone. Tasks run on; the next runner has another."""
+    """Report that R8 holds no longer if this runner is killed: its guard is gone. The next runner has another."""
 
 
 class RunnerGone(msgspec.Struct, frozen=True, kw_only=True):
-    """The runner process died. A new one is started by the next `connect`, which sweeps what the old one left."""
+    """Report that the runner process died. The next `connect` starts another, which sweeps what this one left."""
 
     error: str
 
@@ -180,7 +208,7 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of a task's output from `offset`; `size` is all that was ever written."""
+    """Bytes of a task's output from `offset`; `size` counts all that was ever written."""
 
     offset: int
     data: bytes
@@ -200,7 +228,7 @@ class Runner(Protocol):
            R7  a signal goes to every process of a task's tree. Shells are spared SIGUSR1 and SIGUSR2 unless they catch
                them: they would die of them, and with them the program that they wait for, which may know them
            R8  a task whose `lease_ms` isn't 0 is killed without grace, and ends `lease_ended`, once so much time has
-               passed since the newest moment that `answered` named, whoever else lives; time in which the machine or
+               passed since the newest moment that `answered` named, whatever else lives; time in which the machine or
                the runner was suspended counts, and what is over then is killed before anything else is said or done
     """
 
@@ -209,7 +237,7 @@ class Runner(Protocol):
         ...
 
     def reports(self) -> AsyncIterator[RunnerReport]:
-        """The one report stream: RunnerInventory first, RunnerGone last."""
+        """Yield the reports of the runner: RunnerInventory first, RunnerGone last."""
         ...
 
     async def start(self, task: StartTask) -> None: ...
@@ -219,11 +247,11 @@ class Runner(Protocol):
         ...
 
     async def signal(self, key: TaskKey, number: int) -> None:
-        """R7. Signalling a key that isn't open does nothing."""
+        """Send a signal to every process of a task (R7). Signalling a key that isn't open does nothing."""
         ...
 
     async def settle(self, key: TaskKey) -> None:
-        """The control plane has this end on disk. Settling an unknown key does nothing."""
+        """Note that the control plane has this end on disk. Settling an unknown key does nothing."""
         ...
 
     async def recall(self, key: TaskKey) -> None:
@@ -231,18 +259,25 @@ class Runner(Protocol):
         ...
 
     async def answered(self, at: Mono) -> None:
-        """R8: a beat that was sent then, on the agent's clock, was answered by an active control plane; or it told to
-        start something after it had heard what was sent then. Older moments than those named before change nothing.
-        Called before any `start` that came on the same stream."""
+        """Note that an active control plane has answered a beat that was sent then, on the agent's clock (R8).
+
+        An instruction that came after it had heard what was sent then is such an answer too. Older moments than those
+        named before change nothing. Called before any `start` that came on the same stream.
+        """
         ...
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
-        """A negative offset counts from the end. Raises OSError when there is no such output."""
+        """Read up to `limit` bytes of a task's output; a negative offset counts from the end.
+
+        Raises OSError when there is no such output.
+        """
         ...
 
     async def renounce(self) -> None:
-        """Kill every task, forget every record, then end the runner; returns when it was told, RunnerGone follows. Its
-        records were another cluster's, which may have given the same numbers to other jobs."""
+        """Tell the runner to kill every task, forget every record and end; RunnerGone follows.
+
+        Its records were another cluster's, which may have given the same numbers to other jobs.
+        """
         ...
 
     async def shutdown(self) -> None:
@@ -252,7 +287,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPorts:
-    """All that the daemon touches."""
+    """Ports that the daemon works with."""
 
     link: Link
     runner: Runner

@@ -1,8 +1,8 @@
-"""How does the agent find its runner, and talk to it?
+"""Runner port over a UNIX socket: finds or starts the runner of a node, and talks to it.
 
-The real Runner port. A connection is made to the socket in the data folder; when nobody answers there, a runner is
-started, in a session of its own and with nothing of the agent's open, and then connected to. Output is read from the
-files that the runner writes, without asking it.
+A connection is made to the socket in the data folder; when nobody answers there, a runner is started, in a session of
+its own and with nothing of the agent's open, and then connected to. Output is read from the files that the runner
+writes, without asking it.
 
 Calls on a connection that has broken raise ConnectionError (an OSError); the report stream says RunnerGone.
 """
@@ -13,7 +13,9 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, TypeVar, cast
+
+import msgspec
 
 from stoker.agent.ports import (
     LeasesUnkept,
@@ -39,15 +41,11 @@ from stoker.agent.runner.protocol import (
     key_text,
     parse_key,
 )
-from stoker.brain.domain.ids import GpuUuid, JobId
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import TaskPhase, TaskStatus
-from stoker.brain.domain.units import Instant, Mono
+from stoker.brain.domain.units import Mono
 from stoker.ports import Clock
-
-if TYPE_CHECKING:  # shapes that don't exist at run time
-    from stoker.agent.runner.protocol import OverFields, TaskFields
 
 CONNECT_S_MAX: Final = 15.0
 """From starting a runner to its answer. Python on a busy machine takes a second; a sweep of leftovers adds to it."""
@@ -58,12 +56,14 @@ _RETRY_S: Final = 0.02
 _READ_BYTES: Final = 256 * 1024
 _LOG_TAIL_BYTES: Final = 2_000
 
+_T = TypeVar("_T")
+_Fields = Mapping[str, object]
 RunnerConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
 """With the first bytes that came."""
 
 
 class RunnerSocket:
-    """One node's runner, seen from its agent."""
+    """The runner of one node, as its agent sees it."""
 
     def __init__(
         self, data_dir: Path, clock: Clock, options: dict[str, object] | None = None, *, allow_root: bool = False
@@ -89,7 +89,7 @@ class RunnerSocket:
     # --- the port -----------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Find the runner of this node or start one. Raises OSError when neither works."""
+        """Connect to the runner of this node, or to one that is started now. Raises OSError when neither works."""
         await self.close()
         self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.geteuid() == 0:
@@ -144,13 +144,13 @@ class RunnerSocket:
         await self._send({"do": "recall", "key": _text(key)})
 
     async def answered(self, at: Mono) -> None:
-        """Our clock counts as the kernel's, from elsewhere."""
+        """Pass on the moment in boot time: the agent's clock runs as fast, but counts from another beginning."""
         now_s = boot_s()
         age_s = self._clock.mono() - at
         await self._send({"do": "answered", "at_ms": max(0, int((now_s - age_s) * 1_000))})
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
-        """Raises FileNotFoundError when no output of this task is kept here."""
+        """Read a task's output from its spool. Raises FileNotFoundError when none is kept here."""
         base = str(self._data_dir / SPOOL_NAME / _text(key))
         try:
             begin, content, size, ended = spool.read(base, offset, limit)
@@ -177,7 +177,7 @@ class RunnerSocket:
                 self._bury()
 
     async def close(self) -> None:
-        """Let go of the runner; it and its tasks go on."""
+        """Close the connection; the runner and its tasks go on."""
         if self._reading is not None:
             self._reading.cancel()
             # Not awaited itself: a cancellation that is meant for us would be taken for the reader's and be lost.
@@ -233,7 +233,7 @@ class RunnerSocket:
         return reader, writer, greeting
 
     def _launch(self) -> int:
-        """Start a runner that owes us nothing: its own session, its own log, no descriptor of ours."""
+        """Start a runner in a session of its own, with its own log and no descriptor of ours."""
         options = [word for name, value in self._options.items() for word in (f"--{name}", str(value))]
         arguments = [sys.executable, "-m", "stoker.agent.runner", "--data_dir", str(self._data_dir.resolve()), *options]
         log = str(self._data_dir / LOG_NAME)
@@ -269,7 +269,7 @@ class RunnerSocket:
         await self._writer.drain()
 
     async def _read(self, reader: asyncio.StreamReader, received: bytes) -> None:
-        """Everything the runner says, until it is gone."""
+        """Queue everything that the runner says, until it is gone."""
         reports, decoder, inventory, error = self._reports, Decoder(), _InventoryParts(), ""
         try:
             while received:
@@ -288,28 +288,26 @@ class RunnerSocket:
         await reports.put(RunnerGone(error=error or "the runner process has ended"))
 
     def _reports_in(self, message: dict[str, object], inventory: "_InventoryParts") -> Iterator[RunnerReport]:
-        """P2: what we don't know, we ignore."""
+        """Unknown messages are ignored (P2 of `protocol`)."""
         match message["say"]:
             case "inventory":
                 self.notes = tuple(cast(list[str], message["notes"]))
                 yield from inventory.add(message)
             case "running":
-                yield TaskRunning(
-                    key=_key(message), pid=cast(int, message["pid"]), at=Instant(cast(int, message["at"]))
-                )
+                yield _converted(TaskRunning, message)
             case "ending":
-                yield TaskEnding(key=_key(message))
+                yield _converted(TaskEnding, message)
             case "over":
-                yield _over(cast("OverFields", message))
+                yield _converted(TaskOver, message)
             case "forgotten":
-                yield TaskForgotten(key=_key(message))
+                yield _converted(TaskForgotten, message)
             case "unguarded":
                 yield LeasesUnkept()
             case _:
                 return
 
     async def _drain(self) -> None:
-        """Until the runner is gone. What it says meanwhile nobody waits for any more."""
+        """Wait until the runner is gone. What it says meanwhile nobody needs any more."""
         assert self._reading is not None, "draining without a connection"
         while not self._reading.done():
             with suppress(asyncio.QueueEmpty):
@@ -319,7 +317,7 @@ class RunnerSocket:
 
 
 class _InventoryParts:
-    """P3: an inventory comes in parts."""
+    """Parts of an inventory that have come so far (P3 of `protocol`)."""
 
     def __init__(self) -> None:
         self._tasks: list[TaskStatus] = []
@@ -327,12 +325,10 @@ class _InventoryParts:
         self._ends: list[TaskOver] = []
 
     def add(self, message: dict[str, object]) -> Iterator[RunnerInventory]:
-        self._tasks += map(_status, cast("list[TaskFields]", message["tasks"]))
-        for over in cast("list[OverFields]", message["ends"]):
-            self._ends.append(_over(over))
-            started_at = Instant(over["started_at"])
-            gpus = tuple(GpuUuid(gpu) for gpu in over["gpus"])
-            self._tasks.append(TaskStatus(key=_key(over), phase=TaskPhase.ENDED, gpus=gpus, started_at=started_at))
+        self._tasks += [_converted(TaskStatus, task) for task in cast("list[_Fields]", message["tasks"])]
+        for over in cast("list[_Fields]", message["ends"]):
+            self._ends.append(_converted(TaskOver, over))
+            self._tasks.append(_converted(TaskStatus, {**over, "phase": TaskPhase.ENDED}))
         for text in cast("list[str]", message.get("kept", ())):
             self._kept.append(TaskStatus(key=_key({"key": text}), phase=TaskPhase.ENDED))
         if not message["more"]:
@@ -343,7 +339,7 @@ class _InventoryParts:
 
 
 def let_through(folder: Path) -> None:
-    """Jobs of other users reach their own folders inside, and see nothing else. Raises OSError."""
+    """Let jobs of other users reach their own folders inside, and see nothing else. Raises OSError."""
     mode = folder.stat().st_mode
     if mode & 0o011 != 0o011:
         folder.chmod(mode & 0o7777 | 0o011)
@@ -358,26 +354,6 @@ def _key(fields: Mapping[str, object]) -> TaskKey:
     return TaskKey(JobId(job), attempt, rank)
 
 
-def _status(fields: "TaskFields") -> TaskStatus:
-    return TaskStatus(
-        key=_key(fields),
-        phase=TaskPhase(fields["phase"]),
-        gpus=tuple(GpuUuid(gpu) for gpu in fields["gpus"]),
-        started_at=Instant(fields["started_at"]),
-    )
-
-
-def _over(fields: "OverFields") -> TaskOver:
-    end = fields["end"]
-    return TaskOver(
-        key=_key(fields),
-        end=TaskEnd(
-            cause=EndCause(end["cause"]),
-            at=Instant(end["at"]),
-            exit_code=end["exit_code"],
-            signal=end["signal"],
-            oom=end["oom"],
-            peak_memory_mb=end["peak_memory_mb"],
-            error=end["error"],
-        ),
-    )
+def _converted(kind: type[_T], fields: Mapping[str, object]) -> _T:
+    """What a message says of the task that its `key` names."""
+    return msgspec.convert({**fields, "key": _key(fields)}, kind)

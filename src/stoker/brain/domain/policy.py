@@ -27,8 +27,10 @@ LEASE_MS_MAX: Final = 30 * DAY_MS
 
 
 def surely_over_ms(lease_ms: int) -> int:
-    """How long nobody must have heard of a node, counted where it would be heard, until none of its tasks that had
-    this lease runs any more."""
+    """Return the milliseconds of silence after which none of a node's tasks that had this lease runs any more.
+
+    The silence is counted where the node would be heard.
+    """
     return lease_ms + lease_ms * LEASE_DRIFT_PER_MILLE // 1_000 + LEASE_KILL_MS + LEASE_SLACK_MS
 
 

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 from stoker.adapters.gpu_probe.auto import AutoProbe
 from stoker.adapters.gpu_probe.nvidia_smi import SmiMissing, SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
-from stoker.agent.machine import host_name, node_name
+from stoker.agent.machine import node_name
 from stoker.agent.settings import AgentSettings
-from stoker.agent.token_file import TokenFile
+from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.label import check_label, parse_taint
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
@@ -36,7 +36,7 @@ def checks(settings: AgentSettings) -> list[Check]:
 
 def name(settings: AgentSettings) -> Iterator[CheckResult]:
     try:
-        yield fine(f"this node joins as {node_name(settings, host_name())}")
+        yield fine(f"this node joins as {node_name(settings)}")
     except StokerError as fault:
         yield wrong(fault.refusal.message, fault.refusal.hint)
 
@@ -48,7 +48,7 @@ def token_file(named: str) -> Iterator[CheckResult]:
         yield doubtful("control.token_file is empty: only a control plane of `stoker up` takes this agent", fix)
         return
     try:
-        TokenFile(Path(named)).read()
+        read_token(Path(named))
     except StokerError as fault:
         yield wrong(fault.refusal.message, fault.refusal.hint)
     else:
@@ -78,7 +78,7 @@ def gpus(settings: AgentSettings) -> Iterator[CheckResult]:
     gpu = settings.gpu
     try:
         if gpu.script:
-            yield from found(ScriptedProbe(Path(gpu.script), node_name(settings, host_name())).probe())
+            yield from found(ScriptedProbe(Path(gpu.script), node_name(settings)).probe())
         elif gpu.detection == "nvidia-smi":
             yield from found(SmiProbe().probe())
         else:

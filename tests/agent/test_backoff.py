@@ -1,6 +1,6 @@
-"""Rules B1 to B5 of `agent/link.py`."""
+"""Rules B1 to B5 of `agent/backoff.py`."""
 
-from stoker.agent.link import QUICK_S, SOON_S, Backoff
+from stoker.agent.backoff import QUICK_S, SOON_S, Backoff
 from tests.rig.sim_ports import SimEntropy
 
 

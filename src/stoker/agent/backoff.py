@@ -1,13 +1,13 @@
-"""How long does an agent wait before it tries the control plane again?
+"""Back-off of an agent: how long it waits before it tries the control plane again.
 
-Pure: no clock, no ticks. Whoever waits asks for the next pause and sleeps on the Clock port.
+Pure: no clock, no ticks. The caller asks for the next pause and sleeps on the Clock port.
 
 Rules: B1  the first pause is 1 to 2 s, each next one twice as long, up to 15 to 30 s
        B2  a pause is drawn anew from the upper half of its range, so that a thousand agents that lost one control
            plane together don't come back together
        B3  once a control plane has answered, the next pause is the first again, however long it was away before
        B4  once it has done so for a while, a run begins with short pauses too: a standby takes over within seconds, and
-           a process that was restarted is back in one. Who takes us and drops us at once is not hammered
+           a process that was restarted is back in one. One that takes us and drops us at once is not hammered
        B5  while somebody may be about to become active, no pause is longer than `SOON_S`: a standby that answers, or
            one of several control planes of which none does. A refusal is neither: somebody has to see to it first
 Source: "equal jitter", M. Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015.
@@ -27,7 +27,7 @@ QUICK_S: Final = ((0.1, 0.5), (0.5, 1.0), (0.5, 1.0), (0.5, 1.0))
 
 
 class Backoff:
-    """A run of failures and the pause that the next one costs."""
+    """Run of failures, and the pause that the next one costs."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Backoff:
         self._ahead: Iterator[tuple[float, float]] = iter(())
 
     def next_s(self, at_most_s: float = CEILING_S) -> float:
-        """Seconds to wait now."""
+        """Return the seconds to wait now, at most so many."""
         for low, high in self._ahead:
             return self._entropy.jitter(low, high)
         if at_most_s < self._range_s:
@@ -57,10 +57,10 @@ class Backoff:
         return self._entropy.jitter(high / 2, high)
 
     def answered(self) -> None:
-        """B3. Somebody is there; the next failure is the first of a new run."""
+        """Note that a control plane has answered: the next failure is the first of a new run (B3)."""
         self._range_s = self._first_s
 
     def worked(self) -> None:
-        """B4. The connection has proved itself."""
+        """Note that the connection has proved itself: the next run begins with short pauses (B4)."""
         self.answered()
         self._ahead = iter(self._quick)
