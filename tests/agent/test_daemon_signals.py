@@ -9,7 +9,7 @@ from tests.agent.twins import Node, TwinControl, exited, key, on_virtual_time, r
 
 
 @on_virtual_time
-async def test_a_signal_reaches_the_runner_once_for_each_wish() -> None:
+async def test_a_signal_reaches_the_runner_once_for_each_request() -> None:
     async with Node() as node:
         await node.connected()
         await running(node)

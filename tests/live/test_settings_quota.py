@@ -42,7 +42,7 @@ def test_batch_gets_what_online_leaves_unless_it_is_given(tmp_path: Path, text: 
     assert pools(tmp_path, text) == Pools(online=online, batch=batch)
 
 
-def test_the_dgpus_own_two_lines_are_read_and_a_wall_is_asked_for_by_name(tmp_path: Path) -> None:
+def test_the_dgpus_own_two_lines_are_read_and_shares_without_borrowing_are_asked_for_by_name(tmp_path: Path) -> None:
     assert pools(tmp_path, "\n  online_percent: 0.7\n  batch_percent: 0.3\n  strict: true") == Pools(strict=True)
 
 
@@ -77,7 +77,7 @@ def test_doctor_knows_where_each_share_came_from(tmp_path: Path) -> None:
     assert loaded.value.quota.as_pools() == Pools(online=600_000, batch=400_000, strict=True)
 
 
-def test_what_batch_gets_is_written_out_for_whoever_looks_at_what_holds(tmp_path: Path) -> None:
+def test_what_batch_gets_is_written_out_among_the_settings_that_hold(tmp_path: Path) -> None:
     assert ControlSettings().quota.batch_percent == 0.3
     path = tmp_path / "control.yaml"
     path.write_text("quota: {online_percent: 0.9}\n")

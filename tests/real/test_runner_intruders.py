@@ -141,7 +141,7 @@ async def test_who_kills_all_that_it_may_kills_only_its_own(
     assert is_alive(runner)
 
 
-async def test_the_runner_hangs_up_on_whoever_is_neither_its_account_nor_root(
+async def test_the_runner_hangs_up_on_a_peer_that_is_neither_its_account_nor_root(
     users: Users, node: RealNode, agent: Listener
 ) -> None:
     """Also where somebody opened its socket to all."""

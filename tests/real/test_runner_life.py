@@ -98,7 +98,7 @@ async def test_one_whose_tasks_run_on_stays_without_an_agent(tmp_path: Path) -> 
             assert (await agent.known_end(key(1))).exit_code == 6
 
 
-async def test_whoever_is_cancelled_while_letting_go_of_its_runner_is_cancelled(node: RealNode) -> None:
+async def test_a_caller_that_is_cancelled_while_it_closes_its_runner_is_cancelled(node: RealNode) -> None:
     """Swallowed, it would leave an agent that was told to stop waiting for ever."""
     runner = node.agent()
     await runner.connect()

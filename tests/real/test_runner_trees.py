@@ -236,7 +236,7 @@ async def test_a_child_of_one_task_outlives_the_end_of_another(node: RealNode, a
     assert is_alive(grandchild)
 
 
-async def test_a_task_in_whose_pipe_a_child_still_writes_keeps_its_last_words(node: RealNode, agent: Listener) -> None:
+async def test_a_task_in_whose_pipe_a_child_still_writes_keeps_its_last_output(node: RealNode, agent: Listener) -> None:
     """`> >(tee log)`: the writer lives a moment longer than the leader."""
     await agent.runner.start(node.shell(key(1), "(sleep 0.1; echo last words) & exit 0"))
     await agent.end(key(1))

@@ -133,7 +133,7 @@ async def test_nothing_that_a_job_tries_makes_it_root(users: Users, node: RealNo
     assert "uid=0" not in said
 
 
-async def test_it_has_what_a_login_sets_and_the_order_does_not_change_that(
+async def test_it_has_what_a_login_sets_and_the_start_does_not_change_that(
     users: Users, node: RealNode, agent: Listener
 ) -> None:
     """U5: --export ALL brings the submitter's HOME along, from another machine."""

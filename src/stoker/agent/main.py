@@ -55,7 +55,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     probe = _probe(settings, name)
     token = _token(settings)
     if token is not None:
-        token()  # a file that can't be used is told to whoever starts the agent, not to its log
+        token()  # a file that can't be used is reported at the start, not in the log
     folder = hold_folder(settings.data_dir)
     try:
         await _serve(settings, name, probe, stop)
@@ -110,7 +110,7 @@ async def _let_go(runner: RunnerSocket, telemetry: Telemetry, *, jobs_end: bool)
     try:
         if jobs_end:
             await runner.shutdown()
-    except OSError as error:  # also TimeoutError: a process in the kernel's hands can't be killed
+    except OSError as error:  # also TimeoutError: a process that waits in the kernel can't be killed
         telemetry.warn("runner_shutdown_failed", error=str(error) or repr(error))
     finally:
         await runner.close()

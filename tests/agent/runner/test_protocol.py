@@ -1,4 +1,4 @@
-"""Frames between agent and runner (rules P1 and P2), and the orders in them."""
+"""Frames between agent and runner (rules P1 and P2), and the instructions in them."""
 
 import pytest
 from hypothesis import given
@@ -48,11 +48,11 @@ ORDER: dict[str, object] = {
 }  # fmt: skip
 
 
-def test_a_whole_order_is_read_as_it_is() -> None:
+def test_a_whole_start_is_read_as_it_is() -> None:
     assert read_start(ORDER) == ORDER
 
 
-def test_an_order_of_an_older_agent_that_knows_no_files_has_none() -> None:
+def test_a_start_of_an_older_agent_that_knows_no_files_has_none() -> None:
     """P2: a runner outlives the agent that started it, and meets older ones after a step back."""
     newer = ("output", "error", "append", "folder", "lease_ms")
     older = {name: value for name, value in ORDER.items() if name not in newer}
@@ -66,6 +66,6 @@ def test_an_older_agent_that_says_nothing_of_root_does_not_allow_it() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ORDER if name != "do"])
 @pytest.mark.parametrize("value", [None, -1, {"x": 1}, [1]])
-def test_an_order_with_a_field_of_another_type_is_refused(name: str, value: object) -> None:
+def test_a_start_with_a_field_of_another_type_is_refused(name: str, value: object) -> None:
     with pytest.raises(BadFrame):
         read_start({**ORDER, name: value})

@@ -1,6 +1,6 @@
 """Settings of failover: how several control planes act as one, of which one is active.
 
-All of a cluster have the same `marker`, `mode` and `profile`; each has a name of its own and names the others.
+All of a cluster have the same `marker`, `mode` and `profile`; each has a name of its own and lists its peers.
 """
 
 import re
