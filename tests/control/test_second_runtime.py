@@ -19,7 +19,7 @@ from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration, Started, TaskInventory
 from stoker.brain.state.commands import CompareInventory, Register, ReportStarted
 from stoker.brain.state.events.job import JobPlaced
-from stoker.control.control_plane import ControlPlane, Runtime, active, recover_core
+from stoker.control.control_plane import ControlPlane, Runtime, active
 from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import Entry
 from stoker.control.settings import CoreSettings
@@ -112,7 +112,7 @@ async def runtime(folder: Path) -> AsyncIterator[Any]:
     """The runtime's main: put together, lead, serve."""
     clock = SimClock()
     ports = ControlPorts(clock=clock, entropy=SimEntropy(1), telemetry=Notes(clock, "second"))
-    control = await recover_core(
+    control = await ControlPlane.recover(
         Runtime(settings=CoreSettings(data_dir=folder), log=MemoryLog(), history=NoHistory(), ports=ports)
     )
     pods = Pods(control)
