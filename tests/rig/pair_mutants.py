@@ -26,8 +26,7 @@ from stoker.control.committer import Committer
 from stoker.live.failover import sender
 from stoker.live.failover.backend import LeaseOnly
 from stoker.live.failover.follower import Follower
-from stoker.live.failover.replication import Replication
-from stoker.live.failover.standby import Stage, Standby
+from stoker.live.failover.replication import Replication, Stage, Standby
 from stoker.live.liveness import Liveness
 from stoker.ports import ReplicaLog, Stored
 from tests.rig.sim_log import SimLog

@@ -34,10 +34,10 @@ RETURN_S: Final = 30.0
 class Liveness:
     """Who was heard when, on this process's own clock."""
 
-    def __init__(self, committer: Committer, world: ControlPorts, *, unreachable_after_s: float) -> None:
+    def __init__(self, committer: Committer, ports: ControlPorts, *, unreachable_after_s: float) -> None:
         self._committer = committer
-        self._clock = world.clock
-        self._telemetry = world.telemetry
+        self._clock = ports.clock
+        self._telemetry = ports.telemetry
         self._limit_s = unreachable_after_s
         self._check_s = unreachable_after_s / CHECKS_PER_LIMIT
         self._awake_s = 0.0

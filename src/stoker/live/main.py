@@ -77,20 +77,20 @@ async def run_control(
     sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
-    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
+    ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     with _library_logs(telemetry), as_refusals():
         if settings.failover.enabled:
-            await _run_one_of_several(settings, world, stop, on_ready)
+            await _run_one_of_several(settings, ports, stop, on_ready)
             telemetry.event("stopped")
             return
-        log = log_at(settings.data_dir, settings.store.url, clock, world.entropy, telemetry)
+        log = log_at(settings.data_dir, settings.store.url, clock, ports.entropy, telemetry)
         history = SqliteHistory(settings.data_dir)
         try:
             end = await log.open()
             if name := member_in(settings.data_dir):
-                await _leave_the_others(settings, world, name, end)
+                await _leave_the_others(settings, ports, name, end)
             with _listeners(settings) as listeners:
-                control = await recover_control(settings, log, history, world, open_to_owner=open_to_owner)
+                control = await recover_control(settings, log, history, ports, open_to_owner=open_to_owner)
                 await _serve(control, listeners, stop, on_ready)
         finally:
             await history.close()
@@ -99,7 +99,7 @@ async def run_control(
 
 
 async def _run_one_of_several(
-    settings: ControlSettings, world: ControlPorts, stop: asyncio.Event, on_ready: Callable[[], None]
+    settings: ControlSettings, ports: ControlPorts, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     # Only who asks for it needs it.
     from stoker.live.main_pair import run_pair
@@ -113,17 +113,17 @@ async def _run_one_of_several(
     finally:
         held.release()
     with _listeners(settings) as listeners:
-        await run_pair(settings, world, listeners, stop=stop, on_ready=on_ready)
+        await run_pair(settings, ports, listeners, stop=stop, on_ready=on_ready)
 
 
-async def _leave_the_others(settings: ControlSettings, world: ControlPorts, name: str, end: Position) -> None:
+async def _leave_the_others(settings: ControlSettings, ports: ControlPorts, name: str, end: Position) -> None:
     """R5"""
     from stoker.live.failover.alone import not_alone
     from stoker.live.main_pair import why_not_alone
 
     folder = settings.data_dir.absolute()
     # A database takes the appends of one writer, however many think that they are it.
-    why = "" if settings.store.url else await why_not_alone(settings, world, end)
+    why = "" if settings.store.url else await why_not_alone(settings, ports, end)
     if why:
         raise not_alone(folder, name, why, folder / MARK_NAME)
     try:

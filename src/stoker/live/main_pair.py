@@ -49,7 +49,7 @@ SECRET_AGAIN_S: Final = 1.0
 
 async def run_pair(
     settings: ControlSettings,
-    world: ControlPorts,
+    ports: ControlPorts,
     listeners: Sequence[socket.socket],
     *,
     stop: asyncio.Event,
@@ -60,11 +60,11 @@ async def run_pair(
     Raises: StokerError, LogDamaged, DutyEnded.
     """
     async with AsyncExitStack() as undo:
-        secret = _Secret(world.telemetry)
-        faces = _PairServers(settings, world, secret, on_ready)
+        secret = _Secret(ports.telemetry)
+        faces = _PairServers(settings, ports, secret, on_ready)
         async with Duties() as duties, serve_http(faces.between, listeners, duties):
-            around = await _surroundings(settings, world, undo, secret, faces.between, stop)
-            await first_of(Tenures(settings, around, world, faces.serve).run(stop), duties.until(asyncio.Event()))
+            around = await _surroundings(settings, ports, undo, secret, faces.between, stop)
+            await first_of(Tenures(settings, around, ports, faces.serve).run(stop), duties.until(asyncio.Event()))
 
 
 class _Secret:
@@ -98,13 +98,13 @@ class _Secret:
 
 async def _surroundings(
     settings: ControlSettings,
-    world: ControlPorts,
+    ports: ControlPorts,
     undo: AsyncExitStack,
     secret: _Secret,
     between: UnavailableApp,
     stop: asyncio.Event,
 ) -> TenurePorts:
-    folder, failover, clock = settings.data_dir, settings.failover, world.clock
+    folder, failover, clock = settings.data_dir, settings.failover, ports.clock
     call_s = CALL_PART * failover.timing.lease_s
     if settings.store.url:
         # Only who asks for it needs the driver.
@@ -114,18 +114,18 @@ async def _surroundings(
         shared = PostgresLease(settings.store.url, clock, timeout_s=call_s)
         undo.push_async_callback(shared.close)
         one = OneLog(
-            log=lambda: shared_log_at(folder, settings.store.url, clock, world.entropy, world.telemetry),
-            uid=lambda: replica_id(folder, world.entropy),
+            log=lambda: shared_log_at(folder, settings.store.url, clock, ports.entropy, ports.telemetry),
+            uid=lambda: replica_id(folder, ports.entropy),
         )
         return TenurePorts(logs=one, history=lambda: SqliteHistory(folder), lease=shared)
     lease = FileLease(failover.folder, clock, timeout_s=call_s)
     undo.push_async_callback(lease.close)
-    await _prepare(lease, world, secret, between, stop)
+    await _prepare(lease, ports, secret, between, stop)
     links = [GrpcPeerLink(peer, secret, within_s=failover.timing.silence_s) for peer in failover.peers]
     for link in links:
         undo.push_async_callback(link.close)
     own = OwnLogs(
-        log=lambda: SqliteLog(folder, telemetry=world.telemetry, entropy=world.entropy),
+        log=lambda: SqliteLog(folder, telemetry=ports.telemetry, entropy=ports.entropy),
         links=links,
         incoming=lambda: IncomingFolder(folder),
         secret_trouble=secret.trouble,
@@ -133,36 +133,36 @@ async def _surroundings(
     return TenurePorts(logs=own, history=lambda: SqliteHistory(folder), lease=lease)
 
 
-async def why_not_alone(settings: ControlSettings, world: ControlPorts, end: Position) -> str:
+async def why_not_alone(settings: ControlSettings, ports: ControlPorts, end: Position) -> str:
     """Take the marker for good, for one that is started alone; empty = it is ours. `end`: of the log, which is ours."""
     failover = settings.failover
     if not failover.marker:
         return "failover.marker is empty, so the others can't be told"
-    lease = FileLease(failover.folder, world.clock, timeout_s=CALL_PART * failover.timing.lease_s)
+    lease = FileLease(failover.folder, ports.clock, timeout_s=CALL_PART * failover.timing.lease_s)
     try:
-        uid = replica_id(settings.data_dir.absolute(), world.entropy)
-        return await leave_the_others(lease, uid, end, world.entropy.uid())
+        uid = replica_id(settings.data_dir.absolute(), ports.entropy)
+        return await leave_the_others(lease, uid, end, ports.entropy.uid())
     finally:
         await lease.close()
 
 
 async def _prepare(
-    lease: FileLease, world: ControlPorts, secret: _Secret, between: UnavailableApp, stop: asyncio.Event
+    lease: FileLease, ports: ControlPorts, secret: _Secret, between: UnavailableApp, stop: asyncio.Event
 ) -> None:
     """R5"""
     told = ""
     while not secret.text and not stop.is_set():
         try:
             place = await lease.check_folder()
-            await secret.read(lease, world.entropy)
+            await secret.read(lease, ports.entropy)
         except LeaseUnreachable as fault:
             if told != str(fault):
                 told = str(fault)
-                world.telemetry.warn("marker_unreachable", error=told)
+                ports.telemetry.warn("marker_unreachable", error=told)
                 between.app = problem_response(_no_marker_yet())
-            await world.clock.sleep(SECRET_AGAIN_S)
+            await ports.clock.sleep(SECRET_AGAIN_S)
         else:
-            world.telemetry.event("marker_found", kind=place.kind, note=place.sentence)
+            ports.telemetry.event("marker_found", kind=place.kind, note=place.sentence)
             between.app = None
 
 
@@ -180,11 +180,11 @@ class _PairServers:
     """What people, agents and peers meet, in each life over another control plane."""
 
     def __init__(
-        self, settings: ControlSettings, world: ControlPorts, secret: Callable[[], str], on_ready: Callable[[], None]
+        self, settings: ControlSettings, ports: ControlPorts, secret: Callable[[], str], on_ready: Callable[[], None]
     ) -> None:
         self.between = UnavailableApp()
         self._settings = settings
-        self._telemetry = world.telemetry
+        self._telemetry = ports.telemetry
         self._secret = secret
         self._on_ready = on_ready
 

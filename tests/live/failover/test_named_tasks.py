@@ -1,8 +1,8 @@
-"""What is under way for the machine: rules N1 to N3 of `live.failover.named_tasks`."""
+"""What is under way for the machine: rules N1 to N3 of `live.failover.driver`."""
 
 import asyncio
 
-from stoker.live.failover.named_tasks import NamedTasks
+from stoker.live.failover.driver import NamedTasks
 from tests.control.stage import virtual
 
 

@@ -1,7 +1,7 @@
 """What was shipped lately, for who follows closely."""
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.live.failover.ring import Ring
+from stoker.live.failover.sender import Ring
 
 E1 = Epoch(1)
 

@@ -85,7 +85,7 @@ async def test_y3_a_database_that_stays_away_is_told_of_once() -> None:
     database = Database(None, *[refusal("store_unreachable")] * 200)
     lives = lives_on(database)
     await lives.run(database.stop)
-    notes = lives._world.telemetry
+    notes = lives._ports.telemetry
     assert isinstance(notes, Notes)
     assert notes.counts["life_ended"] == 2, "that the first life is over, and why no other one begins"
 

@@ -1,11 +1,11 @@
-"""How far one follower is: rules S1 and S2 of `live.failover.standby`."""
+"""How far one follower is: rules S1 and S2 of `live.failover.replication`."""
 
 from stoker.brain.domain.ids import Position
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.timing import DEFAULT
 from stoker.live.failover.links import Offer
+from stoker.live.failover.replication import OWED_MAX, Standby
 from stoker.live.failover.sender import Sender
-from stoker.live.failover.standby import OWED_MAX, Standby
 from tests.control.stage import virtual
 from tests.live.failover.pair import CLUSTER, Active, B
 

@@ -66,7 +66,7 @@ class LeaseRecordClient:
 
     @property
     def trouble(self) -> str:
-        """What is in the way of reading or writing it, for people; empty = nothing is known to be."""
+        """Reason for which it can't be read or written, for people; empty = none is known."""
         if self.error and self.error != self._unwritten:
             return f"the marker can't be reached: {self.error}"
         return f"the marker can't be written: {self._unwritten}" if self._unwritten else ""

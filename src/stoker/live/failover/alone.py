@@ -1,11 +1,11 @@
-"""May a control plane that was one of several go on alone?
+"""Start of a control plane that was one of several and is to go on alone.
 
-With `failover.enabled: false` it looks at no marker any more and waits for nobody. If another one went on as well, one
-job's id would mean two jobs, and agents would obey both.
+With `failover.enabled: false` it reads no lease record any more and waits for nobody. If another one went on as well,
+one job's id would mean two jobs, and agents would obey both.
 
-Rules: A1  only the one that the marker calls active may, or one that was in sync when the last gave its lease back; and
-           only if its log reaches as far as the marker says
-       A2  first it takes one more version of the marker, in whose set it is alone: no other one takes over by itself
+Rules: A1  only the one that the lease record calls active may, or one that was in sync when the last gave its lease
+           back; and only if its log reaches as far as the record says
+       A2  first it takes one more version of the record, in whose set it is alone: no other one takes over by itself
            from then on
        A3  where that can't be done it is refused; a person who knows better removes the mark of the folder by hand
 """
@@ -21,9 +21,9 @@ from stoker.ports import Lease, LeaseUnreachable
 
 
 async def leave_the_others(lease: Lease, uid: str, end: Position, mark: str) -> str:
-    """Take the marker for the data folder `uid`, whose log ends at `end`. Why that can't be; empty = it is done.
+    """Take the lease for good; return why that can't be, in words, empty = it is done.
 
-    `mark`: unique text, of this very write.
+    `uid`: of our data folder. `end`: of its log. `mark`: unique text, of this very write.
     """
     try:
         known = await lease.read()
@@ -47,7 +47,7 @@ async def leave_the_others(lease: Lease, uid: str, end: Position, mark: str) -> 
 
 
 def not_alone(folder: Path, name: str, why: str, by_hand: Path) -> StokerError:
-    """A3. The refusal. `by_hand`: the file that marks the folder."""
+    """Return the refusal of such a start (A3). `by_hand`: the file that marks the folder."""
     return StokerError(
         refuse(
             "one_of_several",

@@ -1,24 +1,23 @@
-"""How does a control plane keep what another one did, and see to it that others keep what it does?
+"""Backends of failover: a log of one's own that is replicated, or one log in PostgreSQL that all control planes reach.
 
-Either each has a log of its own (`ReplicatedBackend`), or all reach one in PostgreSQL (`SharedBackend`). The driver
-does the same with both.
+The driver does the same with both.
 
-Rules: Y1  whoever speaks for the cluster checks its lease at that moment, in either case
+Rules: Y1  a control plane that speaks for the cluster checks its lease at that moment, in either case
        Y2  a log of one's own takes nothing of an epoch below what was promised; a shared one has no need of promises,
            since what gives the lease away moves its epoch in the same transaction
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover.inputs import CaughtUp, FellBehind, Input
 from stoker.brain.failover.timing import Timing
 from stoker.control.backup import Backups, receive_backup
 from stoker.control.control_plane import ControlPlane
-from stoker.control.control_ports import ControlPorts, NotActive, Replicas
+from stoker.control.control_ports import ControlPorts, NoReplicas, NotActive, Replicas
 from stoker.live.failover.follower import Follower, LogReplaced
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
@@ -27,131 +26,133 @@ from stoker.ports import Incoming, LogTrimmed, ReceivedBackup, ReplicaLog, Share
 ROOM_BYTES: Final = 16 << 20
 """More than a standby takes onto its disk at a stretch, or it would be fit for as long as the next batch is short."""
 ROWS_MAX: Final = 1_000
-"""Facts that are applied at a stretch; others get their turn in between."""
+"""Facts that are applied at a stretch; other tasks get their turn in between."""
 
 
-class Backend(Protocol):
-    """What the driver needs of a log and its replicas, in one life."""
+class Backend:
+    """A log and its replicas in one tenure, as the driver needs them.
+
+    Methods without a body are for a log of one's own alone: one that all reach keeps itself safe.
+    """
 
     owns_log: bool
     """Is the log ours to keep short, also as a standby?"""
 
-    @property
-    def replicas(self) -> Replicas: ...
+    def __init__(self, log: ReplicaLog | SharedLog, replicas: Replicas) -> None:
+        self.replicas = replicas
+        self._log = log
+        self._control: ControlPlane | None = None
 
     def begin(self, control: ControlPlane, tell: Callable[[Input], None]) -> None:
-        """This control plane has been read from the log. `tell`: what the machine must know of replication."""
-        ...
+        """Take the control plane that was read from the log. `tell`: what the machine must know of replication."""
+        self._control = control
 
     async def follow(self, link: PeerLink | None) -> None:
-        """Take over what the active does, until cancelled or until it can't be had. `link` leads to the active; None =
-        nobody knows it. Raises: PeerDown, PeerRefused, LogFailed, StartOver."""
-        ...
+        """Take over what the active does, until cancelled or until it can't be had.
+
+        `link` leads to the active; None = nobody knows it. Raises: PeerDown, PeerRefused, LogFailed, LogReplaced.
+        """
+        raise NotImplementedError
 
     async def promise(self, epoch: Epoch) -> None:
-        """Y2. Raises: LogFailed."""
-        ...
+        """Let the log refuse epochs below this one, if it doesn't by itself (Y2). Raises: LogFailed."""
 
     async def check_writable(self) -> None:
-        """Raises: LogFailed while it isn't."""
-        ...
+        """Refuse while the log can't be written. Raises: LogFailed."""
+        raise NotImplementedError
 
     async def catch_up(self) -> None:
-        """All that the log holds is in the state when this returns. Raises: LogDamaged, LogFailed."""
-        ...
+        """Bring the state to where the log ends. Raises: LogDamaged, LogFailed, LogReplaced."""
+        committer = self._parts.committer
+        rows: list[Stored] = []
+        try:
+            async for position, record in self._log.follow(committer.durable):
+                rows.append(Stored(position, Epoch(0), record))
+                if len(rows) == ROWS_MAX:
+                    committer.replay(rows)
+                    rows = []
+        except LogTrimmed as fault:
+            raise LogReplaced(f"the log has forgotten what comes next: {fault}") from fault
+        if rows:
+            committer.replay(rows)
 
     async def lead(self, epoch: Epoch) -> None:
-        """From now on our facts are the ones that others keep. Until cancelled; called once the state has all that the
-        log holds."""
-        ...
+        """Let other control planes keep our facts from now on, until cancelled; called once the state is caught up."""
+        await asyncio.Event().wait()
 
-    def in_sync_changed(self, in_sync: Sequence[Member]) -> None: ...
+    def in_sync_changed(self, in_sync: Sequence[Member]) -> None:
+        """Let acknowledgements wait for these members."""
 
     async def flush(self) -> None:
-        """Whoever may take over has what was acknowledged, or has had the time for it."""
-        ...
+        """Wait until the members that may take over have what was acknowledged, or have had the time for it."""
 
     def lag_s(self) -> float:
-        """How old what we show may be."""
-        ...
+        """Return the greatest age in seconds of what we show."""
+        raise NotImplementedError
+
+    @property
+    def _parts(self) -> ControlPlane:
+        assert self._control is not None, "this tenure hasn't begun"
+        return self._control
 
 
-class LeaseOnly:
-    """The `Replicas` of who appends to a shared log: the log keeps all, and only the lease is checked."""
+class LeaseOnly(NoReplicas):
+    """The `Replicas` of an appender to a shared log: the log keeps all, and only the lease is checked."""
 
     def __init__(self, holds: Callable[[], bool]) -> None:
         self._holds = holds
-
-    def ship(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
-        """Whoever follows reads the log."""
-
-    async def wait_for(self, position: Position) -> None:
-        """The log keeps it."""
 
     def check_lease(self) -> None:
         if not self._holds():
             raise NotActive("its lease has ended")
 
 
-class ReplicatedBackend:
-    """A log on our own disk, and others on theirs."""
+class ReplicatedBackend(Backend):
+    """A log on our own disk, and copies of it on the disks of standbys."""
 
     owns_log = True
 
     def __init__(
-        self,
-        me: Member,
-        log: ReplicaLog,
-        replication: Replication,
-        world: ControlPorts,
-        incoming: Callable[[], Incoming],
+        self, me: Member, replication: Replication, ports: ControlPorts, incoming: Callable[[], Incoming]
     ) -> None:
+        super().__init__(replication.log, replication)
         self._me = me
-        self._log = log
-        self.replication = replication
-        self._world = world
+        self._own = replication.log
+        self._replication = replication
+        self._ports = ports
         self._incoming = incoming
-        self._control: ControlPlane | None = None
         self._follower: Follower | None = None
         self._tell: Callable[[Input], None] = lambda told: None
 
-    @property
-    def replicas(self) -> Replicas:
-        return self.replication
-
     def begin(self, control: ControlPlane, tell: Callable[[Input], None]) -> None:
-        self._control, self._tell = control, tell
-        self.replication.on_caught_up = lambda member: tell(CaughtUp(member))
-        self.replication.on_fell_behind = lambda member: tell(FellBehind(member))
-        replay, look_s = control.committer.replay, self.replication.look_s
-        self._follower = Follower(self._log, replay, self._world, self._me, receive=self._receive, look_s=look_s)
+        super().begin(control, tell)
+        self._tell = tell
+        self._replication.on_caught_up = lambda member: tell(CaughtUp(member))
+        self._replication.on_fell_behind = lambda member: tell(FellBehind(member))
+        replay, look_s = control.committer.replay, self._replication.look_s
+        self._follower = Follower(self._own, replay, self._ports, self._me, receive=self._receive, look_s=look_s)
 
     async def follow(self, link: PeerLink | None) -> None:
         if link is not None:
             await self._following.follow(link, self._tell, cluster_id=self._parts.committer.state.cluster_id)
 
     async def promise(self, epoch: Epoch) -> None:
-        await self._log.promise(epoch)
+        await self._own.promise(epoch)
 
     async def check_writable(self) -> None:
-        await self._log.check_room(ROOM_BYTES)
-
-    async def catch_up(self) -> None:
-        await _read_on(self._log, self._parts)
+        await self._own.check_room(ROOM_BYTES)
 
     async def lead(self, epoch: Epoch) -> None:
-        committer = self._parts.committer
-        backups = Backups(self._parts)
-        self.replication.lead(
-            self._me, epoch, committer.durable, backups, cluster_id=lambda: committer.state.cluster_id
-        )
-        await self.replication.run()
+        committer, backups = self._parts.committer, Backups(self._parts)
+        state = committer.state
+        self._replication.lead(self._me, epoch, committer.durable, backups, cluster_id=lambda: state.cluster_id)
+        await self._replication.run()
 
     def in_sync_changed(self, in_sync: Sequence[Member]) -> None:
-        self.replication.in_sync_changed(tuple(in_sync))
+        self._replication.in_sync_changed(in_sync)
 
     async def flush(self) -> None:
-        await self.replication.flush()
+        await self._replication.flush()
 
     def lag_s(self) -> float:
         return self._following.lag_s
@@ -160,79 +161,33 @@ class ReplicatedBackend:
         return await receive_backup(pieces, self._incoming())
 
     @property
-    def _parts(self) -> ControlPlane:
-        assert self._control is not None, "this life hasn't begun"
-        return self._control
-
-    @property
     def _following(self) -> Follower:
-        assert self._follower is not None, "this life hasn't begun"
+        assert self._follower is not None, "this tenure hasn't begun"
         return self._follower
 
 
-class SharedBackend:
+class SharedBackend(Backend):
     """One log that all control planes reach."""
 
     owns_log = False
 
-    def __init__(self, log: SharedLog, world: ControlPorts, timing: Timing, holds: Callable[[], bool]) -> None:
-        self._log = log
-        self._clock = world.clock
+    def __init__(self, log: SharedLog, ports: ControlPorts, timing: Timing, holds: Callable[[], bool]) -> None:
+        super().__init__(log, LeaseOnly(holds))
+        self._shared = log
+        self._clock = ports.clock
         self._timing = timing
-        self.replicas: Replicas = LeaseOnly(holds)
-        self._control: ControlPlane | None = None
         self._seen_s = self._clock.mono()
 
-    def begin(self, control: ControlPlane, tell: Callable[[Input], None]) -> None:
-        self._control = control
-
     async def follow(self, link: PeerLink | None) -> None:
-        """`link` isn't needed: the log itself tells."""
-        while True:
+        while True:  # `link` isn't needed: the log itself tells
             began = self._clock.mono()
-            await _read_on(self._log, self._parts)
+            await self.catch_up()
             self._seen_s = began
-            await self._log.news(self._parts.committer.durable, self._timing.look_s)
-
-    async def promise(self, epoch: Epoch) -> None:
-        """Y2."""
+            await self._shared.news(self._parts.committer.durable, self._timing.look_s)
 
     async def check_writable(self) -> None:
-        """Whether it can be written shows when somebody leads; here, whether it can be followed."""
-        await self._log.news(self._parts.committer.durable, 0.0)
-
-    async def catch_up(self) -> None:
-        await _read_on(self._log, self._parts)
-
-    async def lead(self, epoch: Epoch) -> None:
-        """Nobody keeps a copy."""
-        await asyncio.Event().wait()
-
-    def in_sync_changed(self, in_sync: Sequence[Member]) -> None:
-        """Nobody is waited for."""
-
-    async def flush(self) -> None:
-        """All read the same."""
+        # Whether it can be written shows when somebody leads; here, whether it can be followed.
+        await self._shared.news(self._parts.committer.durable, 0.0)
 
     def lag_s(self) -> float:
         return self._clock.mono() - self._seen_s
-
-    @property
-    def _parts(self) -> ControlPlane:
-        assert self._control is not None, "this life hasn't begun"
-        return self._control
-
-
-async def _read_on(log: ReplicaLog | SharedLog, control: ControlPlane) -> None:
-    """Bring the state to where the log ends."""
-    rows: list[Stored] = []
-    try:
-        async for position, record in log.follow(control.committer.durable):
-            rows.append(Stored(position, Epoch(0), record))
-            if len(rows) == ROWS_MAX:
-                control.committer.replay(rows)
-                rows = []
-    except LogTrimmed as fault:
-        raise LogReplaced(f"the log has forgotten what comes next: {fault}") from fault
-    if rows:
-        control.committer.replay(rows)

@@ -1,4 +1,4 @@
-"""What is wrong, and was it said already?
+"""Warnings in the log of what is wrong, said once and not over and over.
 
 Rules: W1  what is wrong is said once, and again only after it was otherwise
        W2  where the words change each time (a number in them does), they are said COMPLAINTS_MAX times at most
@@ -12,7 +12,7 @@ COMPLAINTS_MAX: Final = 5
 
 
 class Complaints:
-    """By what they are about."""
+    """Warnings that were said, by what they are about."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -25,6 +25,6 @@ class Complaints:
             self._telemetry.warn(name, **fields)
 
     def over(self, *about: str) -> None:
-        """It is otherwise now."""
+        """Note that nothing is wrong with these any more: the next warning about them is said."""
         for each in about:
             self._said.pop(each, None)

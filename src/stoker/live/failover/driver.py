@@ -1,26 +1,31 @@
-"""Feed the failover machine with what happens, and carry out the effects that it asks for.
+"""Driver of the failover machine: feeds it with what happens, and carries out the effects that it asks for.
 
-One `Driver` is one life of a control plane: recovered from its log it is a standby first, perhaps active later, and
+One `Driver` is one tenure of a control plane: recovered from its log it is a standby first, perhaps active later, and
 when it must step down it ends with `TenureEnded`: what was in its memory then is not trusted, but read from the log
 anew.
 
-Rules: D1  every look and every write of the marker is answered, within the lease's own bound
+Rules: D1  every read and every write of the lease record is answered, within the lease's own bound
        D2  a standby stops following before it promises, and what its log holds is all in its state before it leads
        D3  nothing is carried out for a machine that has stepped down
-       D4  who stops on purpose first acknowledges nothing more, lets others get all of it, then gives the lease back
+       D4  one that stops on purpose first acknowledges nothing more, lets others get all of it, and then gives the
+           lease back
        D5  a log that can't be written makes a standby that is unfit, and serves reads; it is tried again, and nobody
            waits for that: a disk may hang
-       D6  a task that breaks for a reason that nobody foresaw ends the life: the machine would wait for its answer, or
-           a standby would follow nobody, for ever
-       D7  an active one whose disk hangs gives the lease to those who are in sync, if there are any
+       D6  a task that breaks for a reason that nobody foresaw ends the tenure: the machine would wait for its answer,
+           or a standby would follow nobody, for ever
+       D7  an active one whose disk hangs gives the lease to the members in sync, if there are any
+       N1  of one name at most one task is of interest: a newer one takes its place
+       N2  a task that breaks for a reason that nobody foresaw is told of: another may wait for it for ever
+       N3  a task is cancelled once: what it then sees to its end (a write that is under way) isn't cut off by another
+           end that is asked of it, nor by the end of the task that waits for it
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, assert_never
 
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import CONTROL, Principal
+from stoker.brain.domain.ids import CONTROL, Epoch, Principal
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover import effects, inputs
 from stoker.brain.failover.config_drift import config_drift
@@ -36,7 +41,6 @@ from stoker.live.failover.backend import Backend
 from stoker.live.failover.complaints import Complaints
 from stoker.live.failover.follower import LogReplaced
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
-from stoker.live.failover.named_tasks import NamedTasks
 from stoker.ports import Lease, LeaseUnreachable, LogFailed
 
 INBOX_MAX: Final = 10_000
@@ -50,7 +54,7 @@ _ONCE: Final = ("marker", "promise", "follow")
 
 
 class TenureEnded(Exception):
-    """This life is over; begin another one from what is on disk. The message says why."""
+    """This tenure is over; begin another one from what is on disk. The message says why."""
 
     def __init__(self, why: str, *, fit: bool = True) -> None:
         super().__init__(why)
@@ -61,8 +65,40 @@ class SteppedDown(Exception):
     """The machine says that we are no longer active."""
 
 
+class NamedTasks:
+    """Tasks of one tenure, by name. `broke` is told the name of one that raised, and what."""
+
+    def __init__(self, broke: Callable[[str, BaseException], None]) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._broke = broke
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tasks
+
+    def begin(self, name: str, work: Coroutine[None, None, None]) -> None:
+        earlier = self._tasks.get(name)
+        if earlier is not None:
+            earlier.cancel()
+        task = self._tasks[name] = asyncio.create_task(work, name=name)
+        task.add_done_callback(lambda done: self._done(name, done))
+
+    async def stop(self, *names: str) -> None:
+        """Cancel the tasks of these names; return when none is under way any more."""
+        await _ended([self._tasks[name] for name in names if name in self._tasks])
+
+    async def end(self) -> None:
+        await _ended(list(self._tasks.values()))
+
+    def _done(self, name: str, task: "asyncio.Task[None]") -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None:
+            self._broke(name, fault)
+
+
 class Driver:
-    """One life among several control planes. It is the `Standing` that faces see."""
+    """One tenure among several control planes: its `FailoverControl`."""
 
     def __init__(
         self,
@@ -70,18 +106,18 @@ class Driver:
         lease: Lease,
         backend: Backend,
         peers: Sequence[PeerLink],
-        world: ControlPorts,
+        ports: ControlPorts,
         *,
         fit: bool = True,
     ) -> None:
-        """`fit`: could the log be written when the last life ended?"""
+        """`fit`: whether the log could be written when the last tenure ended."""
         self.machine = machine
         self.secret_trouble: Callable[[], str] = str
         self._lease = lease
         self._backend = backend
         self._peers = tuple(peers)
-        self._clock = world.clock
-        self._telemetry = world.telemetry
+        self._clock = ports.clock
+        self._telemetry = ports.telemetry
         self._fit = fit
         self._links: dict[Member, PeerLink] = {}
         self._inbox: asyncio.Queue[Input] = asyncio.Queue()
@@ -92,9 +128,9 @@ class Driver:
         self._promoted_by = CONTROL
         self._ended: effects.StepDown | None = None
         self._over = asyncio.Event()
-        self._complaints = Complaints(world.telemetry)
+        self._complaints = Complaints(ports.telemetry)
 
-    # --- what faces see -----------------------------------------------------------------------------------------
+    # --- FailoverControl ----------------------------------------------------------------------------------------
 
     @property
     def replicas(self) -> Replicas:
@@ -115,7 +151,7 @@ class Driver:
         )
 
     def pinged(self, said: PeerState) -> PeerState:
-        """A peer says how it is, and asks how we are."""
+        """Take the state of a peer, and answer with ours."""
         self._tell(said)
         return self._own_state()
 
@@ -138,10 +174,10 @@ class Driver:
         except TimeoutError as fault:
             raise StokerError(not_promoted(self.view(), self.machine.why or view.why)) from fault
 
-    # --- a life -------------------------------------------------------------------------------------------------
+    # --- the tenure ---------------------------------------------------------------------------------------------
 
     async def live(self, control: ControlPlane, stop: asyncio.Event) -> None:
-        """Standby, then perhaps active, until `stop`. Raises: NewLife; DutyEnded when a part of it died."""
+        """Be a standby, then perhaps active, until `stop`. Raises: TenureEnded; DutyEnded when a part of it died."""
         self._control = control
         self._backend.begin(control, self._tell)
         try:
@@ -159,7 +195,7 @@ class Driver:
             await self._tasks.end()
 
     async def _act(self, duties: Duties, stop: asyncio.Event) -> None:
-        """Active until `stop`, or until something ends it."""
+        """Be active until `stop`, or until something ends it."""
         control, lead = self._parts, self._lead
         assert lead is not None, "nobody leads without a lease"
         await self._backend.catch_up()  # D2
@@ -180,7 +216,7 @@ class Driver:
         await self._resigned()
 
     async def _resigned(self) -> None:
-        """D4. Whoever follows needn't wait for the lease to end; but don't hang on a marker that is out of reach."""
+        """Wait until the lease is given back (D4), so that no follower waits for its end; but not for ever."""
         try:
             async with asyncio.timeout(self.machine.timing.lease_s):
                 await self._over.wait()
@@ -199,7 +235,7 @@ class Driver:
 
     @property
     def _parts(self) -> ControlPlane:
-        assert self._control is not None, "this life hasn't begun"
+        assert self._control is not None, "this tenure hasn't begun"
         return self._control
 
     # --- the machine --------------------------------------------------------------------------------------------
@@ -233,7 +269,7 @@ class Driver:
 
     def _tell_log(self) -> None:
         committer = self._parts.committer
-        # A marker that was lost may have moved a shared log further than any record says.
+        # A lease record that was lost may have moved a shared log further than any record says.
         epoch = committer.state.epoch if self._backend.owns_log else max(committer.state.epoch, committer.floor)
         self._tell(inputs.LogState(epoch=epoch, position=committer.durable, fit=self._fit))
 
@@ -249,9 +285,11 @@ class Driver:
                         self._tasks.begin(f"ping {link.address}", self._ping(link))
             case effects.Promise():
                 await self._tasks.stop("follow", "promise")  # D2: nor may one that is being withdrawn begin it anew
-                self._tasks.begin("promise", self._promise(effect))
+                self._tasks.begin(
+                    "promise", self._promise(effect.epoch, lambda: self._tell(inputs.Promised(effect.epoch)))
+                )
             case effects.Follow():
-                self._tasks.begin("promise", self._follow_again(effect))
+                self._tasks.begin("promise", self._promise(effect.epoch, self._start_following))
             case effects.Lead():
                 self._lead = effect
                 self._led.set()
@@ -266,7 +304,7 @@ class Driver:
                 assert_never(effect)
 
     def _show_set(self, members: int) -> None:
-        """Where all reach one log, nobody keeps a copy who could be out of sync."""
+        """Where all reach one log, no member keeps a copy that could be out of sync."""
         if self._backend.owns_log:
             self._telemetry.gauge("in_sync_members", members)
 
@@ -326,24 +364,16 @@ class Driver:
             self._links[said.member] = link
             self._tell(said)
 
-    async def _promise(self, effect: effects.Promise) -> None:
+    async def _promise(self, epoch: Epoch, then: Callable[[], None]) -> None:
         try:
-            await self._backend.promise(effect.epoch)
+            await self._backend.promise(epoch)
         except LogFailed as fault:
             self._unfit(fault)
         else:
-            self._tell(inputs.Promised(effect.epoch))
-
-    async def _follow_again(self, effect: effects.Follow) -> None:
-        try:
-            await self._backend.promise(effect.epoch)
-        except LogFailed as fault:
-            self._unfit(fault)
-        else:
-            self._start_following()
+            then()
 
     async def _try_log(self) -> None:
-        """D5"""
+        """Find out whether the log can be written again (D5)."""
         try:
             await self._backend.check_writable()
         except LogFailed:
@@ -354,7 +384,7 @@ class Driver:
         self._tell_log()
 
     def _disk_hangs(self) -> bool:
-        """D7"""
+        """Return whether the disk hangs, and a member in sync could take over (D7)."""
         hung = self._parts.committer.appending_s > HUNG_LEASES * self.machine.timing.lease_s
         return hung and len(self.machine.in_sync) > 1
 
@@ -370,7 +400,7 @@ class Driver:
             self._tasks.begin("follow", self._follow())
 
     async def _follow(self) -> None:
-        """Keep up with whoever is active, for as long as we are a standby."""
+        """Keep up with the active, for as long as we are a standby."""
         while self.follows:
             record = self.machine.lease_record
             holder = record.holder if record else None
@@ -397,3 +427,11 @@ class Driver:
     def _start_over(self, code: str, fault: BaseException) -> None:
         self._tell(inputs.Tick())
         self._ended = self._ended or effects.StepDown(code=code, why=str(fault))
+
+
+async def _ended(tasks: list["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)  # which, unlike gather, cancels nobody when it is cancelled

@@ -1,4 +1,4 @@
-"""How does a standby keep up with the active?
+"""The standby's side of replication: it keeps up with the log of the active.
 
 It dials the active, says what its own log holds, and takes what it is sent: onto its own disk first, then into its
 state, then it confirms.
@@ -7,7 +7,7 @@ Rules: T1  nothing is taken from a control plane whose epoch is below one that w
        T2  frames that wait are taken together: one append, one confirmation
        T3  what is on our disk is in our state when `follow` ends, also when it is cancelled
        T4  what our log holds beyond the active's is cut off, kept aside and told; never merged
-       T5  a log that must be cut or replaced ends with StartOver: what was in memory is of no use then
+       T5  a log that must be cut or replaced ends with LogReplaced: what was in memory is of no use then
        T6  an active that says nothing for a while is dialled anew
 Limits: INBOX_BYTES and INBOX_FRAMES are read ahead; the active waits beyond them. REPLAY_ROWS are applied at a stretch.
 """
@@ -47,7 +47,7 @@ SIGNS_MAX: Final = 20
 
 
 class LogReplaced(Exception):
-    """The log is another one now: begin a new life from what is on disk. The message says why."""
+    """The log is another one now: begin a new tenure from what is on disk. The message says why."""
 
 
 ReceiveBackup = Callable[[AsyncIterator[bytes]], Awaitable[ReceivedBackup]]
@@ -60,13 +60,13 @@ class _NeedsBackup(Exception):
 
 
 class Follower:
-    """The standby's side."""
+    """Follower of the active's log."""
 
     def __init__(
         self,
         log: ReplicaLog,
         replay: Callable[[Sequence[Stored]], None],
-        world: ControlPorts,
+        ports: ControlPorts,
         me: Member,
         *,
         receive: ReceiveBackup,
@@ -79,8 +79,8 @@ class Follower:
         """The end of our log; known once `follow` was called."""
         self._log = log
         self._replay = replay
-        self._clock = world.clock
-        self._telemetry = world.telemetry
+        self._clock = ports.clock
+        self._telemetry = ports.telemetry
         self._receive = receive
         self.silent_s_max: Final = SIGNS_MAX * look_s
         self._leader_epoch = Epoch(0)
@@ -89,14 +89,14 @@ class Follower:
 
     @property
     def lag_s(self) -> float:
-        """How old what we show may be: since we last had all that was acknowledged, as far as we were told."""
+        """Greatest age in seconds of what we show, since we last had all that we knew to be acknowledged."""
         return self._clock.mono() - self._level_at
 
     async def follow(self, link: PeerLink, heard: Callable[[PeerState], None], *, cluster_id: str) -> None:
-        """Take what the active behind `link` sends, until cancelled. `heard` is told whenever it has spoken;
-        `cluster_id` is that of our state.
+        """Take what the active behind `link` sends, until cancelled.
 
-        Raises: PeerDown, PeerRefused; LogFailed; StartOver.
+        `heard` is told whenever it has spoken; `cluster_id` is that of our state.
+        Raises: PeerDown, PeerRefused; LogFailed; LogReplaced.
         """
         while True:
             ends = await self._log.ends()
@@ -155,7 +155,7 @@ class Follower:
                 await self._clock.sleep(0)
 
     async def _cut(self, position: Position, address: str) -> NoReturn:
-        """T4, T5"""
+        """Cut off what our log holds beyond the active's (T4, T5)."""
         records = self.position - position
         try:
             aside = await self._log.cut(position)
@@ -167,7 +167,7 @@ class Follower:
         raise LogReplaced(f"its last {records} records, after {position}, are none that the active has: cut off")
 
     async def _install(self, stream: "_ReplicationStream") -> NoReturn:
-        """T5"""
+        """Put a backup in the place of our log (T5)."""
         self._telemetry.event("backup_awaited", active=stream.address, position=self.position)
         try:
             async with aclosing(stream.pieces()) as pieces:
@@ -182,14 +182,14 @@ class Follower:
         self._heard_at = self._clock.mono()
 
     def check_epoch(self, epoch: Epoch, address: str) -> None:
-        """T1"""
+        """Refuse an active whose epoch is over (T1). Raises: PeerRefused."""
         if epoch < max(self._leader_epoch, self._log.promised):
             newest = max(self._leader_epoch, self._log.promised)
             raise PeerRefused(f"{address} leads under epoch {epoch}, and epoch {newest} has begun: it is over")
 
 
 class _ReplicationStream:
-    """The frames of one stream, checked for who sends them."""
+    """Frames of one stream, checked for the epoch of their sender."""
 
     def __init__(self, inbox: "_Inbox", follower: Follower, heard: Callable[[PeerState], None], address: str) -> None:
         self.address = address
@@ -210,7 +210,7 @@ class _ReplicationStream:
         return welcome
 
     async def rows(self) -> list[Records]:
-        """T2. All that wait."""
+        """Return all frames that wait (T2)."""
         rows: list[Records] = []
         for frame in await self._next():
             if not isinstance(frame, Records):
@@ -231,7 +231,7 @@ class _ReplicationStream:
                     raise PeerDown(f"{self.address} sent something else than a backup")
 
     async def _next(self) -> list[Frame]:
-        """T6"""
+        """Return the next frames; an active that says nothing for a while is down (T6)."""
         if self._kept:
             frames, self._kept = self._kept, []
             return frames
@@ -248,7 +248,7 @@ class _ReplicationStream:
 
 
 def _joined(frames: Sequence[Records], position: Position, address: str) -> tuple[list[Stored], Position]:
-    """The records of all frames, which must go on behind `position`, and what was acknowledged."""
+    """Return the records of all frames, which must go on behind `position`, and what was acknowledged."""
     rows: list[Stored] = []
     end = position
     for frame in frames:
@@ -260,7 +260,7 @@ def _joined(frames: Sequence[Records], position: Position, address: str) -> tupl
 
 
 class _Inbox:
-    """Reads ahead, so that what comes while our disk is busy is taken together."""
+    """Reader ahead of our disk, so that what comes while that is busy is taken together."""
 
     def __init__(self, following: Following) -> None:
         self._following = following
@@ -280,7 +280,7 @@ class _Inbox:
         await asyncio.gather(self._reading, return_exceptions=True)
 
     async def take(self) -> list[Frame]:
-        """All that have come, and if there are none the next. Raises: PeerDown, PeerRefused, once all were taken."""
+        """Return all frames that have come, or the next ones. Raises: PeerDown, PeerRefused, once all were taken."""
         await self._news.wait()
         assert self._reading is not None, "it was entered"
         frames = list(self._frames)

@@ -1,9 +1,9 @@
-"""What passes between two control planes, in nouns?
+"""Messages between two control planes, and the link that carries them.
 
 A standby dials; the active serves. gRPC stands behind it in `live.rpc`, a simulated network in the rig.
 
 Rules: K1  frames of one stream arrive in order, each once, or the stream breaks
-       K2  a stream that has broken raises PeerDown at both ends, sooner or later; whoever waits is never left for ever
+       K2  a stream that has broken raises PeerDown at both ends, sooner or later; nothing waits on it for ever
        K3  what is sent and not yet read has a bound; beyond it the sender waits, and is given up by its own timer
 """
 
@@ -27,11 +27,11 @@ class PeerDown(Exception):
 
 
 class PeerRefused(Exception):
-    """The peer answers, and won't: it isn't active, has another secret, cluster or format. The message says which."""
+    """The peer refuses: it isn't active, has another secret, cluster or format. The message says which."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a follower has, said first on its stream."""
+    """Log that a follower has, said first on its stream."""
 
     member: Member
     cluster_id: str
@@ -46,8 +46,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The first frame of a stream. The logs are alike up to `position`: a follower whose log goes on behind that cuts
-    it there and begins anew; else records follow."""
+    """First frame of a stream: the logs are alike up to `position`.
+
+    A follower whose log goes on behind that cuts it there and begins anew; else records follow.
+    """
 
     leader: Member
     """The active."""
@@ -60,15 +62,19 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupPiece(msgspec.Struct, frozen=True):
-    """The next bytes of a backup (see `wire.backup`), because the log no longer reaches back to what the follower has.
-    The last one is empty; the follower then installs it and begins anew. Signs of life may come between."""
+    """Next bytes of a backup (see `wire.backup`), since the log no longer reaches back to what the follower has.
+
+    The last one is empty; the follower then installs it and begins anew. Signs of life may come between.
+    """
 
     data: bytes
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True):
-    """Records of one epoch, behind `position`. Without records it is a sign of life. Each is answered by how far the
-    follower's disk reaches, so that the active knows that it lives."""
+    """Records of one epoch, behind `position`; without records a sign of life.
+
+    Each is answered by how far the follower's disk reaches, so that the active knows that it lives.
+    """
 
     leader_epoch: Epoch
     """Under which the active that sends them leads."""
@@ -87,22 +93,22 @@ class Following(Protocol):
     """The follower's end of one stream."""
 
     def frames(self) -> AsyncIterator[Frame]:
-        """Raises: PeerDown, PeerRefused."""
+        """Return the frames as they come. Raises: PeerDown, PeerRefused."""
         ...
 
     async def confirm(self, position: Position) -> None:
-        """Our disk holds everything up to there. Raises: PeerDown."""
+        """Say that our disk holds everything up to there. Raises: PeerDown."""
         ...
 
 
 class PeerLink(Protocol):
-    """One other control plane, as we reach it. It dials anew by itself."""
+    """Link to one other control plane, which dials anew by itself."""
 
     @property
     def address(self) -> str: ...
 
     async def ping(self, me: PeerState) -> PeerState:
-        """Say how we are, and hear how it is. Raises: PeerDown (after a bounded wait), PeerRefused."""
+        """Tell our state, and return that of the peer. Raises: PeerDown (after a bounded wait), PeerRefused."""
         ...
 
     def follow(self, offer: Offer) -> AbstractAsyncContextManager[Following]: ...

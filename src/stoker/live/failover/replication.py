@@ -1,25 +1,32 @@
-"""Who else has on disk what the active has done, and for whom does an acknowledgement wait?
+"""The active's side of replication: how far each follower is, and which of them acknowledgements wait for.
 
 `Replication` is the `Replicas` of a control plane whose log lies on its own disk. Followers come to it by `accept`.
 
-Rules: C1  an acknowledgement waits for every member of the in-sync set as the marker has it, and for whoever the marker
+Rules: C1  an acknowledgement waits for every member of the in-sync set as the lease record has it, and for each that it
            may have in it: from before it is asked to take one in until it says that the one is out
        C2  a follower is tried once it is near: acknowledgements wait for it too, and when it has all that was
-           acknowledged before, the marker is asked to take it in (`on_caught_up`). So it can get in under load
+           acknowledged before, the lease record is asked to take it in (`on_caught_up`). So it can get in under load
        C3  a member that hasn't confirmed something for `standby_timeout_s` after it was shipped, or is away or silent
-           for so long, is told of (`on_fell_behind`), again and again until the marker says that it is out. Until then
-           acknowledgements wait. A stream that breaks and comes back in time is no matter
-       C4  one question about a member is open at a time: who was asked in is told of only once it is in. However late
-           an answer of the marker comes, it can't be mistaken for that to another question
+           for so long, is told of (`on_fell_behind`), again and again until the lease record says that it is out. Until
+           then acknowledgements wait. A stream that breaks and comes back in time is no matter
+       C4  one question about a member is open at a time: one that was asked in is told of only once it is in. However
+           late an answer comes, it can't be mistaken for that to another question
        C5  once our lease is over, nothing is kept
-       C6  in mode async nobody is waited for; the set shows who is connected and near, and who leaves on purpose gives
-           it `standby_timeout_s` to get what was acknowledged
-Limits: FOLLOWERS_MAX.
+       C6  in mode async nobody is waited for; the set shows which are connected and near, and an active that leaves
+           on purpose gives it `standby_timeout_s` to get what was acknowledged
+       S1  how long a follower has lacked something is counted from when that was shipped; of a stream that begins anew,
+           and lacks what was confirmed before, from then on
+       S2  it is late when it has lacked something for `standby_timeout_s`, or is away or silent for so long. A stream
+           gives a sign of life each `look_s`, so it is given two of them more
+Limits: FOLLOWERS_MAX. OWED_MAX batches are timed for each; the oldest one that it lacks is always known.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
@@ -28,12 +35,12 @@ from stoker.brain.domain.units import Mono
 from stoker.brain.failover.timing import Timing
 from stoker.control.control_ports import ControlPorts, NotActive
 from stoker.live.failover.links import FORMAT, Offer
-from stoker.live.failover.ring import Ring
-from stoker.live.failover.sender import BackupSource, Sender
-from stoker.live.failover.standby import Lag, Stage, Standby
+from stoker.live.failover.sender import BackupSource, Ring, Sender
 from stoker.ports import ReplicaLog
 
 FOLLOWERS_MAX: Final = 16
+OWED_MAX: Final = 4_096
+NOTHING: Final = Position(0)
 NEAR_RECORDS: Final = 1_000
 """A follower that lacks fewer is tried: it has them in some ten milliseconds."""
 FLUSH_LOOK_S: Final = 0.01
@@ -41,24 +48,122 @@ REST: Final = 10
 """How many times `standby_timeout_s` a follower that failed when it was tried isn't tried again."""
 
 
+class Stage(Enum):
+    """Stage of a follower on its way into the in-sync set and out again."""
+
+    OUT = auto()
+    """Acknowledgements don't wait for it. In all other stages they do."""
+    CATCHING_UP = auto()
+    """The lease record knows nothing of it."""
+    JOINING = auto()
+    """The lease record was asked to take it in, and may have."""
+    IN = auto()
+    LEAVING = auto()
+    """The lease record was asked to leave it out, and hasn't said so yet."""
+
+
+class Unconfirmed(NamedTuple):
+    """A batch that was shipped and isn't confirmed."""
+
+    position: Position
+    at: Mono
+
+
+class Lag(NamedTuple):
+    """Lag of one follower, in records and seconds."""
+
+    member: Member
+    in_sync: bool
+    records: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Standby:
+    """One follower, kept when its stream breaks."""
+
+    member: Member
+    heard_at: Mono
+    """When its stream last said something, began or ended."""
+    asked_at: Mono
+    """When it began to catch up, or the driver was last asked about it."""
+    rests_until: Mono
+    confirmed: Position = NOTHING
+    """Its disk holds everything up to there."""
+    stage: Stage = Stage.OUT
+    sender: Sender | None = None
+    """None = it isn't connected."""
+    goal: Position = NOTHING
+    """What had been acknowledged when it began to catch up."""
+    owed: deque[Unconfirmed] = field(default_factory=deque)
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self.stage is not Stage.OUT
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it is in the set, as far as we know of the lease record."""
+        return self.stage in (Stage.IN, Stage.LEAVING)
+
+    def ship(self, end: Position, now: Mono) -> None:
+        """Note that it owes a confirmation of what has just been shipped."""
+        if len(self.owed) < OWED_MAX:
+            self.owed.append(Unconfirmed(end, now))
+        else:
+            self.owed[-1] = self.owed[-1]._replace(position=end)
+
+    def connect(self, sender: Sender, position: Position, now: Mono) -> None:
+        """Begin its stream anew, behind what it has (S1)."""
+        earlier, self.sender = self.sender, sender
+        if earlier is not None and earlier is not sender:
+            earlier.close()
+        if position < self.confirmed:
+            self.owed.appendleft(Unconfirmed(self.confirmed, now))
+        self.confirmed = position
+
+    def confirm(self, position: Position, now: Mono) -> list[float]:
+        """Note that it has everything up to there; return the seconds that each batch took that was owed."""
+        self.heard_at, self.confirmed = now, max(self.confirmed, position)
+        took: list[float] = []
+        while self.owed and self.owed[0].position <= position:
+            took.append(now - self.owed.popleft().at)
+        return took
+
+    def disconnect(self, now: Mono) -> None:
+        self.sender, self.heard_at = None, now
+
+    def is_late(self, now: Mono, timing: Timing) -> bool:
+        """Return whether it is late (S2)."""
+        most = timing.standby_timeout_s
+        if self.owed and now - self.owed[0].at > most:
+            return True
+        return now - self.heard_at > most + (2 * timing.look_s if self.sender is not None else 0.0)
+
+    def lag(self, end: Position, now: Mono) -> Lag:
+        """Return its lag behind a log that ends at `end`."""
+        seconds = now - self.owed[0].at if self.owed else 0.0
+        return Lag(self.member, self.is_in_sync, max(0, end - self.confirmed), seconds)
+
+
 class Replication:
-    """The active's side. Before `lead` and after `stop` it accepts nobody."""
+    """Replication of the active's log to its followers. Before `lead` and after `stop` it accepts none."""
 
     def __init__(
-        self, log: ReplicaLog, world: ControlPorts, *, timing: Timing, sync: bool, holds: Callable[[], bool]
+        self, log: ReplicaLog, ports: ControlPorts, *, timing: Timing, sync: bool, holds: Callable[[], bool]
     ) -> None:
-        """`holds`: does our lease hold now?"""
+        """`holds`: whether our lease holds now."""
         self.on_caught_up: Callable[[Member], None] = lambda member: None
         self.on_fell_behind: Callable[[Member], None] = lambda member: None
         self.log = log
-        self.clock = world.clock
+        self.clock = ports.clock
         self.look_s = timing.look_s
         self.me = Member(name="", uid="")
         self.epoch = Epoch(0)
         self.acknowledged = Position(0)
         self.ring = Ring(Position(0))
         self.backup_turn = asyncio.Lock()
-        self._telemetry = world.telemetry
+        self._telemetry = ports.telemetry
         self._timing = timing
         self._sync = sync
         self._holds = holds
@@ -74,8 +179,10 @@ class Replication:
     def lead(
         self, me: Member, epoch: Epoch, position: Position, backups: BackupSource, *, cluster_id: Callable[[], str]
     ) -> None:
-        """We are active from here on; the log ends at `position`, all of which counts as acknowledged. Nobody else is
-        in the set yet. `run` must run."""
+        """Be active from here on, with the set of us alone; `run` must run.
+
+        The log ends at `position`, all of which counts as acknowledged.
+        """
         assert self._over, "it leads already"
         self.me, self.epoch, self.acknowledged = me, epoch, position
         self.ring = Ring(position)
@@ -83,7 +190,7 @@ class Replication:
         self._over = ""
 
     async def run(self) -> None:
-        """Keep time until cancelled: who is late, who needs a sign of life, and does our lease still hold?"""
+        """Watch until cancelled for followers that are late or need a sign of life, and for the end of our lease."""
         try:
             while True:
                 await self.clock.sleep(self.look_s)
@@ -92,7 +199,7 @@ class Replication:
             self.stop("it is no longer active")
 
     def stop(self, why: str) -> None:
-        """C5. Ends every stream. Safe to call twice."""
+        """End every stream and keep nothing more (C5). Safe to call twice."""
         self._over = self._over or why
         for standby in tuple(self._standbys.values()):
             if standby.sender is not None:
@@ -103,7 +210,7 @@ class Replication:
         self._wake()
 
     def in_sync_changed(self, in_sync: Iterable[Member]) -> None:
-        """The marker says that these are in the set. Before `lead` that is nobody but us."""
+        """Note which members the lease record has in the set. Before `lead` that is nobody but us."""
         if self._over:
             return
         members = tuple(member for member in in_sync if member != self.me)
@@ -127,7 +234,7 @@ class Replication:
         self._wake()
 
     async def wait_for(self, position: Position) -> None:
-        """C1"""
+        """Wait until every member that must have it has all up to there (C1). Raises: NotActive."""
         assert self._waiting is None, "one batch is under way at a time"
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting = (position, done)
@@ -138,7 +245,7 @@ class Replication:
             self._waiting = None
 
     async def flush(self) -> None:
-        """C6. Nothing is acknowledged meanwhile."""
+        """Give the set the time to get what was acknowledged (C6); nothing is acknowledged meanwhile."""
         until = self.clock.mono() + self._timing.standby_timeout_s
         while self.clock.mono() < until and any(
             standby.stage is Stage.IN and standby.confirmed < self.acknowledged for standby in self._standbys.values()
@@ -146,7 +253,7 @@ class Replication:
             await self.clock.sleep(FLUSH_LOOK_S)
 
     def check_lease(self) -> None:
-        """C5"""
+        """Refuse once our lease is over (C5). Raises: NotActive."""
         if self._over or not self._holds():
             raise NotActive(self._over or "its lease has ended")
 
@@ -158,6 +265,7 @@ class Replication:
         return self._backups
 
     def check_leading(self) -> None:
+        """Refuse a follower once our lease is over. Raises: StokerError `not_active`."""
         try:
             self.check_lease()
         except NotActive as fault:
@@ -165,17 +273,20 @@ class Replication:
             raise StokerError(refuse("not_active", message, "follow the one that is active by the marker")) from fault
 
     async def news(self) -> None:
+        """Wait until something was shipped, or for a while."""
         await self._news.wait()
 
     def accept(self, offer: Offer) -> Sender:
-        """The stream of one follower. Raises: StokerError `not_active`, `other_cluster`, `follower_too_old`,
-        `same_member` or `too_many_followers`."""
+        """Return the stream for one follower.
+
+        Raises: StokerError `not_active`, `other_cluster`, `follower_too_old`, `same_member` or `too_many_followers`.
+        """
         self.check_leading()
         self._admit(offer)
         return Sender(self, offer)
 
     def joined(self, sender: Sender, position: Position) -> None:
-        """A stream has begun, of a follower that has everything up to there."""
+        """Note that a stream has begun, to a follower that has everything up to there."""
         standby = self._standbys.setdefault(sender.member, self._new(sender.member))
         standby.connect(sender, position, self.clock.mono())
         self.confirmed(sender, position)
@@ -195,7 +306,7 @@ class Replication:
             standby.disconnect(self.clock.mono())
 
     def lags(self) -> list[Lag]:
-        """Of every follower that was here, in order of name."""
+        """Return the lag of every follower that was here, in order of name."""
         now = self.clock.mono()
         return [self._standbys[member].lag(self.ring.end, now) for member in sorted(self._standbys)]
 
@@ -233,7 +344,7 @@ class Replication:
     # --- in and out of the set ----------------------------------------------------------------------------------
 
     def _advance(self, standby: Standby) -> None:
-        """C2"""
+        """Try a follower that is near, and ask it in once it has all that was acknowledged before (C2)."""
         near = self.ring.end - standby.confirmed <= NEAR_RECORDS
         if standby.stage is Stage.OUT and near and self.clock.mono() >= standby.rests_until:
             standby.stage, standby.goal = Stage.CATCHING_UP, self.acknowledged
@@ -261,14 +372,14 @@ class Replication:
         self._wake()
 
     def _forget_replaced(self) -> None:
-        """Those who came back under their names with other data folders."""
+        """Forget followers that came back under their names with other data folders."""
         here = {standby.member.name for standby in self._standbys.values() if standby.sender is not None}
         for standby in tuple(self._standbys.values()):
             if standby.sender is None and standby.stage is Stage.OUT and standby.member.name in here:
                 del self._standbys[standby.member]
 
     def _ask(self, standby: Standby) -> None:
-        """C3, C4: what was asked is asked again until the marker has done it."""
+        """Ask the lease record to take a follower in or leave it out, again until it has done so (C3, C4)."""
         standby.asked_at = self.clock.mono()
         if standby.stage is Stage.JOINING:
             self.on_caught_up(standby.member)
@@ -276,7 +387,7 @@ class Replication:
             self.on_fell_behind(standby.member)
 
     def _settle(self) -> None:
-        """Let the batch that waits go on if it may."""
+        """Let the batch that waits go on if it may (C1)."""
         if self._waiting is None:
             return
         position, done = self._waiting
@@ -293,7 +404,7 @@ class Replication:
             done.set_result(None)
 
     def _wake(self) -> None:
-        # Those who wait hold the old event; whoever comes now waits for the next news.
+        # Streams that wait hold the old event; later ones wait for the next news.
         self._news.set()
         self._news = asyncio.Event()
 

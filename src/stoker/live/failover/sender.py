@@ -1,4 +1,7 @@
-"""What does the active send one follower?
+"""Stream of the active to one follower, and the ring of new records from which all streams are fed.
+
+Each follower has a place of its own in the log; one that falls behind the ring reads the log instead. So no follower
+makes the writer wait, and none costs more memory for being slow.
 
 Rules: F1  two logs are alike up to the smaller end of the newest epoch that both hold records of: an epoch had one
            writer, who never took anything back
@@ -6,23 +9,30 @@ Rules: F1  two logs are alike up to the smaller end of the newest epoch that bot
        F3  else it gets records in order without gaps: pages of the log until it meets the ring, then what is shipped
        F4  a sign of life goes out whenever nothing else did for `look_s`, also while a backup is made
        F5  nothing leaves once our lease is over
-Limits: a frame holds at most FRAME_RECORDS records and FRAME_BYTES, unless one record alone is longer. A page is in
-        memory at a time.
+       R1  what a batch shipped before the newest one holds may leave the ring: it is in the log, for the writer has one
+           append under way at a time. The newest batch stays whole, however large
+Limits: the ring holds RECORDS_MAX records and BYTES_MAX, or the newest batch. A frame holds at most FRAME_RECORDS
+        records and FRAME_BYTES, unless one record alone is longer. A page is in memory at a time.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
-from stoker.live.failover.ring import Ring
-from stoker.ports import Clock, HistoryFailed, LogDamaged, LogFailed, LogTrimmed, ReplicaLog, Stored
+from stoker.ports import HistoryFailed, LogDamaged, LogFailed, LogTrimmed, Stored
 
+if TYPE_CHECKING:  # they know each other
+    from stoker.live.failover.replication import Replication
+
+RECORDS_MAX: Final = 10_000
+BYTES_MAX: Final = 8 << 20
+_COMPACT: Final = 1_000
+"""Slots of dropped records that are kept at least, so that dropping costs nothing each time."""
 FRAME_RECORDS: Final = 1_000
 FRAME_BYTES: Final = 1 << 20
 PAGE_BYTES: Final = 4 << 20
@@ -33,58 +43,70 @@ PIECE_BYTES: Final = 256 << 10
 
 
 class BackupTaken(Protocol):
+    """A backup to be sent (`control.backup.Backup`)."""
+
     def pieces(self) -> AsyncIterator[bytes]: ...
     async def close(self) -> None: ...
 
 
 class BackupSource(Protocol):
-    """`control.backup.Backups`."""
+    """Maker of backups (`control.backup.Backups`)."""
 
     async def take(self) -> BackupTaken: ...
 
 
-class Leader(Protocol):
-    """What a stream needs to know of the active's side (`Replication`)."""
+class Ring:
+    """Ring of the newest records of a log that ends at `end`."""
 
-    me: Member
-    epoch: Epoch
-    acknowledged: Position
-    log: ReplicaLog
-    ring: Ring
-    backup_turn: asyncio.Lock
-    clock: Clock
-    look_s: float
+    def __init__(self, end: Position, *, records_max: int = RECORDS_MAX, bytes_max: int = BYTES_MAX) -> None:
+        self.end = end
+        self._rows: list[Stored] = []
+        self._gone = 0
+        """How many of `_rows`, from the left, count no more."""
+        self._bytes = 0
+        self._records_max, self._bytes_max = records_max, bytes_max
 
     @property
-    def backups(self) -> BackupSource: ...
+    def begin(self) -> Position:
+        """Position behind which everything is in the ring."""
+        return Position(self.end - (len(self._rows) - self._gone))
 
-    def check_leading(self) -> None:
-        """F5. Raises: StokerError `not_active`."""
-        ...
+    def add(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
+        assert position == self.end, f"records behind {position} in a ring that ends at {self.end}"
+        self._rows.extend(Stored(Position(at), epoch, record) for at, record in enumerate(records, start=position + 1))
+        self._bytes += sum(map(len, records))
+        self.end = Position(position + len(records))
+        while self._gone < len(self._rows) - len(records) and self._is_full():
+            self._bytes -= len(self._rows[self._gone].record)
+            self._gone += 1
+        if self._gone > _COMPACT and self._gone * 2 > len(self._rows):
+            del self._rows[: self._gone]
+            self._gone = 0
 
-    async def news(self) -> None:
-        """Returns when something was shipped, or after a while."""
-        ...
+    def after(self, position: Position, most: int) -> list[Stored] | None:
+        """Return at most `most` records after `position`; none = that is the end. None = the ring begins later."""
+        if position < self.begin:
+            return None
+        at = self._gone + (position - self.begin)
+        return self._rows[at : at + most]
 
-    def joined(self, sender: "Sender", position: Position) -> None:
-        """Records are being sent to a follower that has everything up to there."""
-        ...
-
-    def confirmed(self, sender: "Sender", position: Position) -> None: ...
-
-    def left(self, sender: "Sender") -> None: ...
+    def _is_full(self) -> bool:
+        return len(self._rows) - self._gone > self._records_max or self._bytes > self._bytes_max
 
 
 def common_log_end(mine: Sequence[tuple[Epoch, Position]], theirs: Sequence[tuple[Epoch, Position]]) -> Position | None:
-    """F1. None = nothing shows that they have anything in common."""
+    """Return up to where two logs are alike (F1); None = nothing shows that they have anything in common.
+
+    Each is given as the last position of each epoch of which it holds records, newest first.
+    """
     held = dict(theirs)
     return next((min(end, held[epoch]) for epoch, end in mine if epoch in held), None)
 
 
 class Sender:
-    """One follower's stream."""
+    """The stream to one follower."""
 
-    def __init__(self, leader: Leader, offer: Offer) -> None:
+    def __init__(self, leader: "Replication", offer: Offer) -> None:
         self.member: Final = offer.member
         self._leader = leader
         self._offer = offer
@@ -94,7 +116,7 @@ class Sender:
         self.closed = False
 
     async def frames(self) -> AsyncGenerator[Frame, None]:
-        """Until the stream is of no use any more. Raises: StokerError `not_active` and others."""
+        """Return what to send until the stream is of no use any more. Raises: StokerError `not_active` and others."""
         try:
             common = await self._common()
             async with aclosing(self._backup() if common is None else self._rows(common)) as stream:
@@ -111,7 +133,7 @@ class Sender:
             self.close()
 
     def confirm(self, position: Position) -> None:
-        """The follower's disk holds everything up to there. Raises: StokerError `malformed_message`."""
+        """Note that the follower's disk holds everything up to there. Raises: StokerError `malformed_message`."""
         if self.closed:
             return
         if position > self._sent:
@@ -125,13 +147,13 @@ class Sender:
         self._leader.confirmed(self, position)
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """End the stream. Safe to call twice."""
         if not self.closed:
             self.closed = True
             self._leader.left(self)
 
     async def _common(self) -> Position | None:
-        """F1, F2. Where rows begin; None = a backup is needed."""
+        """Return where rows begin (F1); None = a backup is needed (F2)."""
         offer, log = self._offer, self._leader.log
         if offer.wants_backup:
             return None
@@ -144,7 +166,7 @@ class Sender:
         return None
 
     async def _rows(self, common: Position) -> AsyncGenerator[Frame, None]:
-        """F3"""
+        """Send records in order (F3)."""
         leader = self._leader
         yield Welcome(leader=leader.me, epoch=leader.epoch, position=common)
         if common < self._offer.position:
@@ -178,7 +200,7 @@ class Sender:
         return rows
 
     def _framed(self, rows: Sequence[Stored]) -> list[Records]:
-        """In frames of one epoch each, within their bounds."""
+        """Put rows into frames of one epoch each, within their bounds."""
         frames: list[Records] = []
         begin = size = 0
         for at, row in enumerate(rows):
@@ -200,7 +222,7 @@ class Sender:
         )
 
     def _is_quiet(self) -> bool:
-        """F4"""
+        """Return whether a sign of life is due (F4)."""
         return self._leader.clock.mono() - self._said_at >= self._leader.look_s
 
     def _sign_of_life(self) -> Records:
@@ -214,7 +236,7 @@ class Sender:
         )
 
     async def _backup(self) -> AsyncGenerator[Frame, None]:
-        """F2"""
+        """Send a whole backup (F2)."""
         leader = self._leader
         yield Welcome(leader=leader.me, epoch=leader.epoch, position=Position(0), backup_follows=True)
         taking = asyncio.ensure_future(self._take())
@@ -233,7 +255,7 @@ class Sender:
             await self._give_back(taking)
 
     async def _take(self) -> BackupTaken:
-        """One at a time: others wait here, and those of people are waited for. Who gets one gives the turn back."""
+        """Take a backup in turn, after those of other streams and of people. Its taker gives the turn back."""
         leader = self._leader
         await leader.backup_turn.acquire()
         try:
@@ -249,7 +271,7 @@ class Sender:
             raise
 
     async def _give_back(self, taking: "asyncio.Future[BackupTaken]") -> None:
-        """However the stream ended, perhaps while the backup was being made."""
+        """Close the backup however the stream ended, perhaps while it was being made."""
         if not taking.done():
             taking.cancel()
             await asyncio.wait((taking,))
@@ -259,7 +281,7 @@ class Sender:
 
 
 async def _pieces(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of a handy size."""
+    """Cut and join the same bytes into pieces of PIECE_BYTES."""
     gathered = bytearray()
     async for piece in pieces:
         gathered += piece
