@@ -76,9 +76,12 @@ class Bench:
         for tenant in _tree(nodes * _GPUS_PER_NODE) if shared else ():
             self.state.put_tenant(tenant)
         self.state.epoch = Epoch(1)
-        self.view = StateView(self.state)
         for number in range(nodes):
             self.state.put_node(_node(number, cpus, labelled(number)))
+
+    @property
+    def view(self) -> StateView:
+        return StateView(self.state)
 
     def submit(self, wishes: Sequence[_GpuDemand], dice: random.Random) -> None:
         for priority, demand, where in wishes:

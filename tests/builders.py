@@ -216,7 +216,7 @@ class Cluster:
         """Whoever may be placed, in order of ids: jobs, and members that are records or not."""
         found = [job for job in self.jobs.values() if _may_start(job) and job.members is None]
         for array in self.jobs.values():
-            if array.members is not None and _may_start(array) and self.room(array.id) != 0:
+            if array.members is not None and _may_start(array) and self.array_slots(array.id) != 0:
                 lazy = (lazy_member(array, index) for index in indexes_of(array.members.lazy))
                 found += [each for each in lazy if each is not None]
         return sorted(found, key=lambda job: job.id)
@@ -225,7 +225,7 @@ class Cluster:
         buckets: dict[tuple[int, Shape, Instant], tuple[list[JobId], list[JobId]]] = {}
         for id_ in sorted(self.jobs):
             job = self.jobs[id_]
-            lazy = job.members is not None and bool(job.members.lazy) and self.room(id_) != 0
+            lazy = job.members is not None and bool(job.members.lazy) and self.array_slots(id_) != 0
             if _may_start(job) and (lazy or job.members is None):
                 begin = job.spec.begin if job.spec.begin > job.submitted_at else NEVER
                 key = job.spec.priority, job.spec.shape, begin
@@ -240,15 +240,15 @@ class Cluster:
         spec, members = self.jobs[array].as_array
         return (member_id(array, spec, index) for index in indexes_of(members.lazy))
 
-    def room(self, array: JobId) -> int | None:
+    def array_slots(self, array: JobId) -> int | None:
         spec, _ = self.jobs[array].as_array
         live = sum(job.array_of == array and job.live_attempt is not None for job in self.jobs.values())
         return max(0, spec.running_max - live) if spec.running_max else None
 
     def admitted(self, where: Where) -> SelectedNodes:
         names = [name for name in sorted(self.nodes) if selects(where, self.nodes[name])]
-        alike = [NodeClass(_kinds(self.nodes[name]), self.nodes[name].inventory, [name]) for name in names]
-        return SelectedNodes(alike, everywhere=len(names) == len(self.nodes))
+        classes = [NodeClass(_kinds(self.nodes[name]), self.nodes[name].inventory, [name]) for name in names]
+        return SelectedNodes(classes, everywhere=len(names) == len(self.nodes))
 
     @property
     def by_free(self) -> Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]:

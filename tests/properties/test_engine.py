@@ -296,7 +296,7 @@ def test_nobody_is_overtaken_by_a_later_or_less_important_job_of_the_same_shape(
         for other in waiting:
             ahead = (-_effective(one), one.id) < (-_effective(other), other.id)
             if ahead and one.spec.shape == other.spec.shape and other.id in placed:
-                assert one.id in placed or (one.array_of and after.room(one.array_of) == 0)
+                assert one.id in placed or (one.array_of and after.array_slots(one.array_of) == 0)
 
 
 @given(_nodes(), _jobs(), st.randoms(use_true_random=False), st.integers(1, 4))

@@ -295,7 +295,7 @@ class Oracle:
 def _has_been_full(state: ClusterState, array: Job) -> bool:
     """May its limit have kept a member back a moment ago? While one of them lives, others come and go."""
     most = array.spec.array.running_max if array.spec.array is not None else 0
-    room = state.indexes.arrays.room(array) if most else None
+    room = state.indexes.arrays.slots_left(array) if most else None
     return room is not None and room < most
 
 

@@ -91,7 +91,7 @@ class QuickCheck:
         )
         fresh.ended.entries = self._ended
         for word, ids in self._final.items():
-            fresh.by_state[word].ids = ids
+            fresh.by_state[word].entries = ids
         drifted = [name for name in INDEXES if getattr(state.indexes, name) != getattr(fresh, name)]
         return [f"index {name} has drifted from the records" for name in drifted]
 

@@ -42,7 +42,7 @@ def _lose_an_end(state: ClusterState) -> None:
 
 
 def _lose_a_success(state: ClusterState) -> None:
-    state.indexes.by_state[JobState.SUCCEEDED].ids.pop()
+    state.indexes.by_state[JobState.SUCCEEDED].entries.pop()
 
 
 def _lose_what_is_free(state: ClusterState) -> None:

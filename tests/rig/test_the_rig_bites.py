@@ -37,7 +37,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Cancel, NodeSilent, ReportEnding
 from stoker.brain.state.events.job import JobEvent, MembersCancelled
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.sorted_index import Agenda
+from stoker.brain.state.indexes import Agenda
 from stoker.control.committer import Committer
 from stoker.live import outbox
 from stoker.live.outbox import InstructionStream, Outbox, Push

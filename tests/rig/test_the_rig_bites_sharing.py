@@ -68,44 +68,44 @@ def those_who_wait_are_not_counted(patch: Patch) -> None:
 
 
 def limits_are_not_looked_at(patch: Patch) -> None:
-    patch.setattr(QuotaLimits, "before", lambda walls, shape, spent: None)
+    patch.setattr(QuotaLimits, "before", lambda limits, shape, used: None)
 
 
 def only_the_limits_of_the_jobs_own_tenant_count(patch: Patch) -> None:
-    real = QuotaLimits._walls
+    real = QuotaLimits._limits_on
 
-    def own(walls: QuotaLimits, shape: Shape) -> list[QuotaLimit]:
-        return [wall for wall in real(quota_limits, shape) if wall.tenant == shape.tenant]
+    def own(limits: QuotaLimits, shape: Shape) -> list[QuotaLimit]:
+        return [limit for limit in real(limits, shape) if limit.tenant == shape.tenant]
 
-    patch.setattr(QuotaLimits, "_walls", own)
+    patch.setattr(QuotaLimits, "_limits_on", own)
 
 
 def the_guarantee_of_who_may_not_borrow_is_no_limit(patch: Patch) -> None:
-    def walls_of(quota: Quota) -> Iterator[tuple[int, int]]:
+    def limits_of(quota: Quota) -> Iterator[tuple[int, int]]:
         limits = quota.limits
         all_ = (limits.gpus, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)
         return ((at, limit) for at, limit in enumerate(all_) if limit is not None)
 
-    patch.setattr(quota_limits, "limits_of", walls_of)
+    patch.setattr(quota_limits, "limits_of", limits_of)
 
 
 def strict_pools_are_none(patch: Patch) -> None:
-    patch.setattr(QuotaLimits, "pool_limit", lambda walls, job_class, spent: walls.gpus)
+    patch.setattr(QuotaLimits, "pool_limit", lambda limits, job_class, used: limits.gpus)
 
 
 def what_is_not_lent_is_borrowed(patch: Patch) -> None:
-    patch.setattr(QuotaLimits, "_unlent", lambda walls, name, gpus, spent: None)
+    patch.setattr(QuotaLimits, "_unlent", lambda limits, name, gpus, used: None)
 
 
 def whose_turn_it_is_does_not_matter(patch: Patch) -> None:
-    patch.setattr(QuotaOrder, "standing", lambda turns, shape: FIRST)
+    patch.setattr(QuotaOrder, "standing", lambda order, shape: FIRST)
 
 
 def nothing_is_kept_for_who_is_owed(patch: Patch) -> None:
-    def keep(guarantee_hold: GuaranteeHold, pool: CandidateNodes, shape: Shape) -> bool:
+    def hold(guarantee_hold: GuaranteeHold, candidates: CandidateNodes, shape: Shape) -> bool:
         return False
 
-    patch.setattr(GuaranteeHold, "keep", keep)
+    patch.setattr(GuaranteeHold, "hold", hold)
 
 
 def a_revoked_token_stays(patch: Patch) -> None:

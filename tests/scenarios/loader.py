@@ -261,7 +261,7 @@ def _waits(after: Cluster, plan: Plan) -> Iterator[str]:
         yield f"  {_labels(jobs)} waits, {plan.reasons[shape].code}:"
         yield from _wrapped(describe(plan.reasons[shape]))
     for array in after.jobs.values():
-        if array.members is not None and array.members.lazy and after.room(array.id) == 0:
+        if array.members is not None and array.members.lazy and after.array_slots(array.id) == 0:
             yield f"  {array.id}_[{spans_text(array.members.lazy)}] waits for others of its array to end"
 
 

@@ -49,7 +49,6 @@ class Loop:
         self._entropy = world.entropy
         self._telemetry = world.telemetry
         self.period_s = period_s
-        self._view = StateView(committer.state)
         self._news = asyncio.Event()
         self._wanted = True
         self._last_pass = world.clock.mono()
@@ -140,7 +139,7 @@ class Loop:
         state, seed = self._committer.state, self._entropy.seed()
         began, decided_at = self._clock.mono(), state.position
         plan = cycle.propose(
-            self._view, state.policy, self._committer.now(), seed, state.policy.placements_per_pass_max
+            StateView(state), state.policy, self._committer.now(), seed, state.policy.placements_per_pass_max
         )
         self._reasons = plan.reasons
         took_s = self._clock.mono() - began

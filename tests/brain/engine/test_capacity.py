@@ -1,11 +1,11 @@
-"""What `engine/room.py` looks up is what going through all nodes would find."""
+"""What `Capacity` looks up is what going through all nodes would find."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import tasks_that_fit
-from stoker.brain.engine.capacity import UNBOUNDED, Capacity, CapacityRow, CpuCapacity, GpuCapacity
+from stoker.brain.engine.demand_cache import UNBOUNDED, Capacity, CapacityRow, CpuCapacity
 
 _ROWS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 20), st.integers(0, 400)), max_size=6)
 """Slots, free CPUs and free memory of nodes."""
@@ -19,7 +19,7 @@ _DEMANDS = st.lists(
 
 
 def _capacity(rows: list[CapacityRow]) -> Capacity:
-    return Capacity(0, GpuCapacity(0, 0, 0, 0), lambda: rows)
+    return Capacity(lambda: rows)
 
 
 def _naive(rows: list[CapacityRow], demand: Demand) -> int:
@@ -32,32 +32,32 @@ def test_the_tasks_that_find_room_are_those_that_a_walk_over_all_nodes_finds(
     rows: list[CapacityRow], demands: list[Demand]
 ) -> None:
     """Also after many questions, when the walk has given way to a sorted list."""
-    room = _capacity(rows)
+    capacity = _capacity(rows)
     for demand in demands:
-        beside = room.beside(demand.cpus)
-        assert beside.tasks == _naive(rows, Demand(cpus=demand.cpus))
-        assert beside.tasks_with(demand.memory_mb) == _naive(rows, demand)
-        assert room.holds(demand) == (_naive(rows, demand) >= demand.tasks)
+        with_cpus = capacity.with_cpus(demand.cpus)
+        assert with_cpus.tasks == _naive(rows, Demand(cpus=demand.cpus))
+        assert with_cpus.tasks_with(demand.memory_mb) == _naive(rows, demand)
+        assert capacity.holds(demand) == (_naive(rows, demand) >= demand.tasks)
 
 
 @given(_ROWS, st.integers(0, 7), st.integers(1, 200), st.integers(1, 9))
 def test_a_walk_that_stops_when_it_has_seen_enough_says_the_same(
     rows: list[CapacityRow], cpus: int, memory_mb: int, enough: int
 ) -> None:
-    whole = _capacity(rows).beside(cpus).tasks_with(memory_mb)
-    assert (_capacity(rows).beside(cpus).tasks_with(memory_mb, enough) >= enough) == (whole >= enough)
+    whole = _capacity(rows).with_cpus(cpus).tasks_with(memory_mb)
+    assert (_capacity(rows).with_cpus(cpus).tasks_with(memory_mb, enough) >= enough) == (whole >= enough)
 
 
 @given(_ROWS)
 def test_the_best_numbers_are_those_of_nodes_that_count(rows: list[CapacityRow]) -> None:
-    room = _capacity(rows)
-    assert room.best_cpus() == max((cpus for _, cpus, _ in rows), default=0)
-    assert room.beside(3).best_memory == max((memory for _, cpus, memory in rows if cpus >= 3), default=0)
+    capacity = _capacity(rows)
+    assert capacity.best_cpus == max((cpus for _, cpus, _ in rows), default=0)
+    assert capacity.with_cpus(3).best_memory == max((memory for _, cpus, memory in rows if cpus >= 3), default=0)
 
 
 def test_tasks_without_gpus_are_bounded_by_cpus_alone_and_never_listed_one_by_one() -> None:
     """As many slots as these would fill the memory of any machine."""
-    beside = CpuCapacity([(UNBOUNDED, 1_000)])
+    with_cpus = CpuCapacity([(UNBOUNDED, 1_000)])
     for memory_mb in range(1, 1_000):
-        assert beside.tasks_with(memory_mb) == 1_000 // memory_mb
-    assert _capacity([(UNBOUNDED, 64, 1_000)]).beside(3).tasks == 21
+        assert with_cpus.tasks_with(memory_mb) == 1_000 // memory_mb
+    assert _capacity([(UNBOUNDED, 64, 1_000)]).with_cpus(3).tasks == 21

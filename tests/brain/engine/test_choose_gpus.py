@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.engine.choose_gpus import choose_gpus
+from stoker.brain.engine.gang import choose_gpus
 from tests.builders import A100, H100, V100, node
 
 

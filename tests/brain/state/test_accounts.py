@@ -59,5 +59,5 @@ def test_a_node_that_turns_strict_admits_no_more_of_them() -> None:
     job = story.job(story.submit(spec(1)))
     node(story, "n2", "root")
     assert not any(selects(job.spec.where, each) for each in story.state.nodes.values())
-    assert not story.state.indexes.node_classes.admitted(job.spec.where).alike
+    assert not story.state.indexes.node_classes.admitted(job.spec.where).classes
     assert NodeName("n2") in story.state.nodes

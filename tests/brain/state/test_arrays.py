@@ -83,7 +83,7 @@ def test_the_array_is_running_while_a_member_is_live_else_pending() -> None:
     assert story.state.shown_state(story.job(array)) is JobState.PENDING
     story.decide()
     assert story.state.shown_state(story.job(array)) is JobState.RUNNING
-    assert array in story.state.indexes.by_state[JobState.RUNNING].ids
+    assert array in story.state.indexes.by_state[JobState.RUNNING].entries
     story.end(_run(story, "1_0"))
     assert story.state.shown_state(story.job(array)) is JobState.PENDING
     assert story.job(array).started_at != NEVER

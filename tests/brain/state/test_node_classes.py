@@ -1,4 +1,4 @@
-"""`state/makes.py`: nodes that are alike are asked once, and the answer is that of asking each."""
+"""`state/node_classes.py`: the nodes of one class are asked once, and the answer is that of asking each."""
 
 from unittest.mock import patch
 
@@ -45,7 +45,7 @@ _SELECTORS = st.builds(
 
 
 def _names(admitted: SelectedNodes) -> list[NodeName]:
-    return sorted(name for alike in admitted.alike for name in alike.names)
+    return sorted(name for each in admitted.classes for name in each.names)
 
 
 @given(st.lists(st.tuples(_NODES, _PEOPLES), max_size=12), st.lists(_SELECTORS, min_size=1, max_size=4))
@@ -67,14 +67,14 @@ def test_a_selection_admits_just_the_nodes_that_it_selects_one_by_one(
 
 
 def _check_same_class(admitted: SelectedNodes, nodes: dict[NodeName, Node]) -> None:
-    assert [alike.names[0] for alike in admitted.alike] == sorted(alike.names[0] for alike in admitted.alike)
-    for alike in admitted.alike:
-        assert list(alike.names) == sorted(alike.names)
-        for name in alike.names:
-            has, said = nodes[name].inventory, alike.inventory
+    assert [each.names[0] for each in admitted.classes] == sorted(each.names[0] for each in admitted.classes)
+    for each in admitted.classes:
+        assert list(each.names) == sorted(each.names)
+        for name in each.names:
+            has, said = nodes[name].inventory, each.inventory
             assert [(gpu.model, gpu.memory_mb) for gpu in has.gpus] == [(gpu.model, gpu.memory_mb) for gpu in said.gpus]
             assert (has.cpus, has.memory_mb) == (said.cpus, said.memory_mb)
-            assert alike.kinds == tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in has.gpus}))
+            assert each.kinds == tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in has.gpus}))
 
 
 def test_a_selection_is_remembered_until_a_node_changes_in_what_may_be_selected() -> None:
@@ -131,6 +131,6 @@ def test_selections_share_what_they_admit_whole() -> None:
     node_classes = NodeClasses()
     for name, zone in (("a", "x"), ("b", "x"), ("c", "y")):
         node_classes.node_changed(None, node(name, labels={"zone": zone}))
-    (of_x,) = node_classes.admitted(make_where("zone=x")).alike
-    assert node_classes.admitted(make_where(exclude=["c"])).alike == [of_x]
-    assert node_classes.admitted(make_where(exclude=["b"])).alike[0] is not of_x
+    (of_x,) = node_classes.admitted(make_where("zone=x")).classes
+    assert node_classes.admitted(make_where(exclude=["c"])).classes == [of_x]
+    assert node_classes.admitted(make_where(exclude=["b"])).classes[0] is not of_x

@@ -1,12 +1,12 @@
-"""Which of the nodes that take work does a selection admit, by what is free on them?
+"""Candidate nodes of one selection: the nodes that it admits and that take work, by number of free GPUs.
 
-Naive: let a search skip the others. But a job that selects one node of a thousand would walk past 999, and GPUs that
-are free elsewhere would pass for free. So each selection that some waiting job makes has counts of its own nodes
-alone. Once a search wants their names it has buckets too, and catches up with what the draft took whenever it is
-looked at.
+Naive: let a search skip the nodes that aren't admitted. But a job that selects one node of a thousand would walk past
+999, and GPUs that are free elsewhere would pass for free. So each selection that some waiting job makes has counts of
+its own nodes alone. Once a search wants their names it has a table of names too, which catches up with what the draft
+took whenever it is read.
 
-Limits: costs about 0.1 us per node that it admits, and 0.3 us more once it is searched; the selection of every node
-        costs nothing.
+Limits: costs about 0.1 us per node that the selection admits, and 0.2 us more once it is searched; the selection of
+        every node copies what the view has.
 """
 
 from bisect import bisect_left, insort
@@ -22,94 +22,85 @@ from stoker.brain.state.view import GpuKinds, SelectedNodes
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
 """Names by kind and number of free GPUs, sorted; no list is empty."""
 NO_SUCH_GPU: Final = 1 << 40
-"""More memory than any GPU has."""
+"""More memory than any GPU has, in MiB."""
 
 
 class CandidateNodes:
     """The nodes of one selection in one draft."""
 
-    __slots__ = ("_at", "_counts", "_memories", "_own", "_slots", "admitted", "draft", "kinds")
+    __slots__ = ("_at", "_by_free", "_counts", "_kinds_of", "_memories", "admitted", "draft", "kinds")
 
     def __init__(self, draft: Draft, admitted: SelectedNodes) -> None:
         self.admitted = admitted
         self.draft = draft
-        self.kinds: Sequence[GpuKinds] = (
-            tuple(draft.buckets) if admitted.everywhere else sorted({each.kinds for each in admitted.alike})
-        )
+        self.kinds: Sequence[GpuKinds] = sorted({each.kinds for each in admitted.classes})
+        """Sorted, since the order in which nodes registered must not change a plan."""
         self._memories: dict[str, list[int]] = {}
         self._counts: dict[GpuKinds, dict[int, int]] | None = None
         self._at = 0
-        """How far it has followed the draft."""
-        self._slots: dict[NodeName, tuple[GpuKinds, int]] = {}
-        self._own: dict[GpuKinds, dict[int, list[NodeName]]] | None = None
+        """How many moves of the draft are in the counts or, once there is one, in the table of names."""
+        self._by_free: dict[GpuKinds, dict[int, list[NodeName]]] | None = None
+        self._kinds_of: dict[NodeName, GpuKinds] = {}
 
     def gpu_memory(self, model: str, at_least_mb: int) -> int:
-        """The least memory that a GPU has which serves both wishes: all that ask for no more than that ask for the
-        same. NO_SUCH_GPU when there is none."""
+        """Return the least memory in MiB of a GPU that serves both demands; NO_SUCH_GPU when there is none.
+
+        All that ask for no more than that ask for the same.
+        """
         if not at_least_mb:
             return 0
         sizes = self._memories.get(model)
         if sizes is None:
-            kinds = {kind for alike in self.admitted.alike for kind in alike.kinds}
-            sizes = self._memories[model] = sorted({size for has, size in kinds if model_matches(model, has)})
+            gpus = {gpu for kinds in self.kinds for gpu in kinds}
+            sizes = self._memories[model] = sorted({size for has, size in gpus if model_matches(model, has)})
         at = bisect_left(sizes, at_least_mb)
         return sizes[at] if at < len(sizes) else NO_SUCH_GPU
 
     def counts(self) -> Mapping[GpuKinds, Mapping[int, int]]:
-        """How many nodes of each kind have so many GPUs free."""
-        if self._own is not None or self.admitted.everywhere:
+        """Return how many nodes of each kind have which number of GPUs free."""
+        if self._by_free is not None or self.admitted.everywhere:
             by_free = self.by_free()
             return {kinds: {count: len(names) for count, names in by_free[kinds].items()} for kinds in self.kinds}
         if self._counts is None or self._at < len(self.draft.moved):
             self._at = len(self.draft.moved)
-            self._counts = self._counted()
+            found: dict[GpuKinds, list[int]] = {}
+            for each in self.admitted.classes:
+                found.setdefault(each.kinds, []).extend(self.draft.free_gpus(each))
+            self._counts = {kinds: Counter(numbers) for kinds, numbers in found.items()}
         return self._counts
 
-    def _counted(self) -> dict[GpuKinds, dict[int, int]]:
-        found: dict[GpuKinds, list[int]] = {}
-        for alike in self.admitted.alike:
-            found.setdefault(alike.kinds, []).extend(self.draft.free_gpus(alike))
-        return {kinds: Counter(numbers) for kinds, numbers in found.items()}
-
     def by_free(self) -> ByFree:
-        """As it is now. Not to be kept past the next placement."""
-        if self.admitted.everywhere:
-            return self.draft.buckets
-        if self._own is None:
-            self._at = len(self.draft.moved)
-            self._own = self._filled()
-        moved = self.draft.moved
-        while self._at < len(moved):
-            self._follow(self._own, moved[self._at])
-            self._at += 1
-        return self._own
+        """Return the names as they are now. The next placement makes the answer stale."""
+        by_free, moved = self._by_free, self.draft.moved
+        if by_free is None:
+            by_free = self._by_free = self._filled()
+        if self._at < len(moved):
+            for name, old, new in moved[self._at :]:
+                kinds = self._kinds_of.get(name)
+                if kinds is not None:
+                    _move(by_free[kinds], name, old, new)
+            self._at = len(moved)
+        return by_free
 
     def _filled(self) -> dict[GpuKinds, dict[int, list[NodeName]]]:
-        free_on = self.draft.free
-        own: dict[GpuKinds, dict[int, list[NodeName]]] = {kinds: {} for kinds in self.kinds}
-        for alike in self.admitted.alike:
-            by_count = own[alike.kinds]
-            for name in alike.names:
-                free = free_on.get(name)
-                if free is not None:
-                    count = len(free.gpus)
-                    by_count.setdefault(count, []).append(name)
-                    self._slots[name] = alike.kinds, count
-        for by_count in own.values():
-            for each in by_count.values():
-                each.sort()
-        return own
+        by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {kinds: {} for kinds in self.kinds}
+        for each in self.admitted.classes:
+            self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
+        if self.admitted.everywhere:
+            self._at = 0
+            for kinds, viewed in self.draft.by_free.items():
+                by_free[kinds] = {count: list(names) for count, names in viewed.items()}
+            return by_free
+        self._at, free_on = len(self.draft.moved), self.draft.free
+        for name in sorted(self._kinds_of):
+            if name in free_on:
+                by_free[self._kinds_of[name]].setdefault(len(free_on[name].gpus), []).append(name)
+        return by_free
 
-    def _follow(self, own: dict[GpuKinds, dict[int, list[NodeName]]], name: NodeName) -> None:
-        slot = self._slots.get(name)
-        if slot is None:
-            return
-        kinds, old = slot
-        new = len(self.draft.free[name].gpus)
-        by_count = own[kinds]
-        names = by_count[old]
-        del names[bisect_left(names, name)]
-        if not names:
-            del by_count[old]
-        insort(by_count.setdefault(new, []), name)
-        self._slots[name] = kinds, new
+
+def _move(by_count: dict[int, list[NodeName]], name: NodeName, old: int, new: int) -> None:
+    names = by_count[old]
+    del names[bisect_left(names, name)]
+    if not names:
+        del by_count[old]
+    insort(by_count.setdefault(new, []), name)

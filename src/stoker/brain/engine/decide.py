@@ -1,17 +1,18 @@
-"""Where does each waiting job run, or why can it not?
+"""One pass of the engine: where each waiting job runs, or the reason why it can't.
 
-Rules: D1  jobs come in order (`order`); each is placed whole or its shape gets a reason, and that shape is done with
-       D2  a blocked shape holds nobody up: smaller jobs of other shapes behind it may start
+Rules: D1  jobs come in order (`queue_order`); each is placed whole or its shape gets a reason, and that shape is done
+           with
+       D2  a blocked shape holds no other up: smaller jobs of other shapes behind it may start
        D3  placements of one pass see each other: all are taken from one draft
        D4  same view, same plan, in any process: nothing is iterated in hash order, every sort ends with a name or id
        D5  at most `budget` placements; shapes that might have fitted and weren't looked at then wait with
            `budget_spent`, and the plan says `more`
        D6  no array runs more members than its own limit lets it, however many fit
        D7  a job runs only on nodes that its selection and that of its partition admit
-       D8  a pass goes in rounds, one for each standing by quota that comes up (`turns`); before a round, what those of
-           a better standing wait for is kept from it (`keep`)
-Naive: bring all that wait into order, then search for each. But a pass only takes, so whoever doesn't fit at its start
-doesn't fit later: those are sifted out first, unordered, by a look at what is free.
+       D8  a pass goes in rounds, one for each standing by quota that comes up (`quota_order`); before a round, what
+           shapes of a better standing wait for is held back from it (`guarantee_hold`)
+Naive: bring all that wait into order, then search for each. But a pass only takes, so a shape that doesn't fit at its
+start doesn't fit later: those are sifted out first, unordered, by a look at what is free.
 Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPUs that are short, 2 us more per shape
         that fitted at its start, 30 us per selection of nodes, and 10 us per placement; never the length of the
         queue. D2 has no reservations yet, so a stream of small jobs can hold up a large one.
@@ -34,11 +35,10 @@ from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.demand_cache import DemandCache, mixing_helps
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
-from stoker.brain.engine.gang import fit_gang, number_ranks
-from stoker.brain.engine.guarantee_hold import KEPT_MAX, GuaranteeHold
+from stoker.brain.engine.gang import choose_port, fit_gang, needs_rendezvous, number_ranks
+from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
 from stoker.brain.engine.queue_order import Candidate, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
-from stoker.brain.engine.rendezvous import choose_port, needs_rendezvous
 from stoker.brain.engine.satisfiability import NodeClassStatus
 from stoker.brain.state.view import Bucket, SelectedNodes, View
 
@@ -47,7 +47,7 @@ _NODES_PER_SHAPE: Final = 8
 
 
 def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
-    """What to start now. `seed` is what a replay must repeat; no rule here depends on it so far."""
+    """Return what to start now. `seed` is what a replay must repeat; no rule here depends on it so far."""
     assert budget >= 1, f"a pass that may place nothing would go on for ever: {budget=}"
     buckets = list(view.pending())
     pass_ = _Pass(view, policy, buckets)
@@ -74,19 +74,20 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
 _LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
 """Stands for shapes whose round hasn't come."""
 
-
 _GpuDemand = tuple[Where, PartitionName, str, int, int, int]
-"""What shapes of one lane have in common: selection, model, memory and number of GPUs, and tasks per node."""
+"""What shapes that share a demand cache have in common: selection, model, memory in MiB and number of GPUs, and tasks
+per node."""
 
 
 class _GpuChoices:
-    """How shapes of one wish may be served: with one model per task, then, where that could help, with a mix."""
+    """How shapes of one demand for GPUs may be served: with one model per task, then, where that could help, with a
+    mix."""
 
-    __slots__ = ("lanes", "last", "shapes", "waiting")
+    __slots__ = ("caches", "last", "shapes", "waiting")
 
-    def __init__(self, lanes: tuple[DemandCache, ...]) -> None:
-        self.lanes = lanes
-        self.last = lanes[-1]
+    def __init__(self, caches: tuple[DemandCache, ...]) -> None:
+        self.caches = caches
+        self.last = caches[-1]
         """What it can't hold, none can."""
         self.shapes: list[Shape] = []
         """Those for which there are enough GPUs at the start."""
@@ -101,7 +102,7 @@ class _Pass:
         self._policy = policy
         self._buckets = buckets
         self._draft = Draft(view)
-        self._turns = QuotaOrder(view, buckets)
+        self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
         self._later: dict[Shape, None] = {}
         """Shapes that wait for a later round."""
@@ -109,15 +110,15 @@ class _Pass:
         """Those that came up in one."""
         self._placed: dict[Shape, int] = {}
         self._guarantee_hold = GuaranteeHold(self._draft)
-        self._pools: dict[SelectedNodes, CandidateNodes] = {}
+        self._candidates: dict[SelectedNodes, CandidateNodes] = {}
         self._gpu_choices: dict[_GpuDemand, _GpuChoices] = {}
         """By what shapes say."""
-        self._meant: dict[tuple[CandidateNodes, str, int, int, int], _GpuChoices] = {}
-        """By what that means here."""
+        self._distinct: dict[tuple[CandidateNodes, str, int, int, int], _GpuChoices] = {}
+        """By what that means here: demands that the same GPUs serve have the same choices."""
         self.blocked: dict[Shape, _GpuChoices | Reason] = {}
         """Shapes that are done with, and how a reason is found, or the reason."""
-        self._hopeful: dict[Shape, _GpuChoices] = {}
-        """Shapes for which there was room at the start."""
+        self._fitting: dict[Shape, _GpuChoices] = {}
+        """Shapes for which there was capacity at the start."""
         self._searches: dict[Shape, tuple[Search, ...]] = {}
         self._portless: dict[NodeName, None] = {}
         """Nodes whose address has no port left: they take no part in attempts that need one."""
@@ -126,67 +127,62 @@ class _Pass:
         """Members that arrays may still start in this pass."""
 
     def sift(self) -> None:
-        """Block every shape for which there isn't enough room even now. The hottest loop of a long queue."""
-        blocked, hopeful, known = self.blocked, self._hopeful, self._gpu_choices
+        """Block every shape for which there isn't enough capacity even now. The hottest loop of a long queue."""
+        blocked, fitting, known = self.blocked, self._fitting, self._gpu_choices
         for bucket in self._buckets:
             shape = bucket.shape
             demand = shape.demand
-            # The same tuple as `_wish_of` makes; a call would cost as much as all the rest.
-            ways = known.get(
-                (
-                    shape.where,
-                    shape.partition,
-                    demand.gpu_model,
-                    demand.gpu_memory_mb,
-                    demand.gpu_count,
-                    demand.tasks_per_node,
-                )
-            ) or self._gpu_choices_for(shape)
-            if demand.tasks > ways.last.at_most:
-                blocked[shape] = ways
-            elif shape not in hopeful:
-                hopeful[shape] = ways
-                ways.shapes.append(shape)
-        for ways in self._meant.values():
-            if len(ways.shapes) * _NODES_PER_SHAPE >= ways.last.nodes():
-                room = ways.last.room()
-                for shape in ways.shapes:
-                    if not room.holds(shape.demand):
-                        blocked[shape] = ways
+            key = (
+                shape.where,
+                shape.partition,
+                demand.gpu_model,
+                demand.gpu_memory_mb,
+                demand.gpu_count,
+                demand.tasks_per_node,
+            )
+            choices = known.get(key)
+            if choices is None:
+                choices = known[key] = self._gpu_choices_for(shape)
+            if demand.tasks > choices.last.at_most:
+                blocked[shape] = choices
+            elif shape not in fitting:
+                fitting[shape] = choices
+                choices.shapes.append(shape)
+        for choices in self._distinct.values():
+            if len(choices.shapes) * _NODES_PER_SHAPE >= choices.last.node_count():
+                capacity = choices.last.capacity()
+                for shape in choices.shapes:
+                    if not capacity.holds(shape.demand):
+                        blocked[shape] = choices
 
     def _gpu_choices_for(self, shape: Shape) -> _GpuChoices:
-        wish = _gpu_demand_of(shape)
-        ways = self._gpu_choices.get(wish)
-        if ways is None:
-            pool, demand = self._pool_of(shape), shape.demand
-            memory_mb = pool.gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
-            meant = pool, demand.gpu_model, memory_mb, demand.gpu_count, demand.tasks_per_node
-            ways = self._meant.get(meant)
-            if ways is None:
-                mixes = (False, True) if mixing_helps(pool, demand) else (False,)
-                ways = self._meant[meant] = _GpuChoices(
-                    tuple(DemandCache(pool, demand, mixed=mixed) for mixed in mixes)
-                )
-            self._gpu_choices[wish] = ways
-        return ways
+        candidates, demand = self._candidates_of(shape), shape.demand
+        memory_mb = candidates.gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
+        key = candidates, demand.gpu_model, memory_mb, demand.gpu_count, demand.tasks_per_node
+        choices = self._distinct.get(key)
+        if choices is None:
+            mixes = (False, True) if mixing_helps(candidates, demand) else (False,)
+            caches = tuple(DemandCache(candidates, demand, mixed=mixed) for mixed in mixes)
+            choices = self._distinct[key] = _GpuChoices(caches)
+        return choices
 
-    def _pool_of(self, shape: Shape) -> CandidateNodes:
+    def _candidates_of(self, shape: Shape) -> CandidateNodes:
         """D7. A partition that is gone adds nothing."""
         admitted = self._view.admitted(selection(self._view.partitions, shape.where, shape.partition))
-        pool = self._pools.get(admitted)
-        if pool is None:
-            pool = self._pools[admitted] = CandidateNodes(self._draft, admitted)
-        return pool
+        candidates = self._candidates.get(admitted)
+        if candidates is None:
+            candidates = self._candidates[admitted] = CandidateNodes(self._draft, admitted)
+        return candidates
 
     def begin_round(self) -> bool:
-        """D8. False when everyone has had his turn."""
+        """Return whether there is one more round (D8)."""
         if self._standing < FIRST:
             self._standing = FIRST
             return True
         if not self._later:
             return False
-        self._standing = min(self._turns.standing(shape) for shape in self._later)
-        self._keep()
+        self._standing = min(self._quota_order.standing(shape) for shape in self._later)
+        self._hold()
         for shape in self._later:
             del self.blocked[shape]
         self._borrowers.update(self._later)
@@ -194,95 +190,92 @@ class _Pass:
         return True
 
     def is_first_by_quota(self, shape: Shape) -> bool:
-        """Else the shape is blocked, for this round or for good."""
-        wall = self._turns.wall(shape)
-        if wall is not None:
-            self.blocked[shape] = wall
+        """Return whether the shape may take GPUs in this round; else it is blocked, for this round or for good."""
+        limit = self._quota_order.limit_reached(shape)
+        if limit is not None:
+            self.blocked[shape] = limit
             return False
-        if self._turns.standing(shape) <= self._standing:
+        if self._quota_order.standing(shape) <= self._standing:
             return True
         self._later[shape] = None
         self.blocked[shape] = _LATER
         return False
 
-    def _keep(self) -> None:
-        """For whoever had his turn and waits."""
-        guarantee_hold, turns = self._guarantee_hold, self._turns
-        spent = turns.spent.copy()
-        for shape, jobs in guarantee_hold.kept.items():
+    def _hold(self) -> None:
+        """Hold capacity for jobs whose round has come and that wait."""
+        held, order = self._guarantee_hold, self._quota_order
+        used = order.used.copy()
+        for shape, jobs in held.jobs.items():
             for _ in range(jobs):
-                turns.charge(shape, spent)
+                order.charge(shape, used)
         gone: dict[Shape, int] = {}
         for bucket in sorted(self._waiting_before(), key=self._rank):
             shape = bucket.shape
             if shape not in gone:
-                gone[shape] = self._placed.get(shape, 0) + guarantee_hold.kept.get(shape, 0)
+                gone[shape] = self._placed.get(shape, 0) + held.jobs.get(shape, 0)
             waiting = self._waiting(bucket, gone[shape])
             gone[shape] = max(0, -waiting)
             for _ in range(waiting):
-                if guarantee_hold.is_full or not turns.would_wait(shape, spent, self._standing):
+                if held.is_full or not order.is_owed(shape, used, self._standing):
                     break
-                if not guarantee_hold.keep(self._pool_of(shape), shape):
+                if not held.hold(self._candidates_of(shape), shape):
                     break
-                turns.charge(shape, spent)
+                order.charge(shape, used)
 
     def _waiting_before(self) -> Iterator[Bucket]:
         for bucket in self._buckets:
-            if (
-                isinstance(self.blocked.get(bucket.shape), _GpuChoices)
-                and self._turns.standing(bucket.shape) < self._standing
-            ):
+            is_blocked = isinstance(self.blocked.get(bucket.shape), _GpuChoices)
+            if is_blocked and self._quota_order.standing(bucket.shape) < self._standing:
                 yield bucket
 
     def _waiting(self, bucket: Bucket, gone: int) -> int:
-        """How many jobs of it wait beside so many that don't any more, as far as anybody asks. Negative: more than all
-        of it has gone."""
+        """How many jobs of it wait beside so many that don't any more; HELD_MAX stands for any greater number.
+        Negative: more than all of it has gone."""
         found = len(bucket.jobs) - gone
         for array in bucket.arrays:
-            if found >= KEPT_MAX:
+            if found >= HELD_MAX:
                 break
-            found += len(list(islice(self._view.members(array), KEPT_MAX + gone)))
-        return min(KEPT_MAX, found)
+            found += len(list(islice(self._view.members(array), HELD_MAX + gone)))
+        return min(HELD_MAX, found)
 
     def _rank(self, bucket: Bucket) -> tuple[int, int, JobId]:
         first = (bucket.jobs or bucket.arrays)[0]
-        return self._turns.standing(bucket.shape), -bucket.priority, first
+        return self._quota_order.standing(bucket.shape), -bucket.priority, first
 
     def below_array_limit(self, candidate: Candidate) -> bool:
-        """D6."""
+        """Return whether its array lets one more member start (D6)."""
         return candidate.array == 0 or self._array_slots_of(candidate.array) != 0
 
     def _array_slots_of(self, array: JobId) -> int | None:
         if array not in self._array_slots:
-            self._array_slots[array] = self._view.room(array)
+            self._array_slots[array] = self._view.array_slots(array)
         return self._array_slots[array]
 
     def place(self, candidate: Candidate) -> Place | None:
-        """The placement, with all it takes taken; or None, and the shape is blocked."""
+        """Return the placement, with all it takes taken; or None, and the shape is blocked."""
         shape = candidate.shape
-        ways = self._hopeful[shape]
-        placed = self._place(candidate, ways) if shape.demand.tasks <= ways.last.at_most else None
+        choices = self._fitting[shape]
+        placed = self._place(candidate, choices) if shape.demand.tasks <= choices.last.at_most else None
         if placed is None:
-            self.blocked[shape] = ways
+            self.blocked[shape] = choices
             return None
-        self._turns.take(shape)
+        self._quota_order.take(shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
         if candidate.array:
-            room = self._array_slots_of(candidate.array)
-            self._array_slots[candidate.array] = room if room is None else room - 1
+            slots = self._array_slots_of(candidate.array)
+            self._array_slots[candidate.array] = slots if slots is None else slots - 1
         return placed
 
-    def _place(self, candidate: Candidate, ways: _GpuChoices) -> Place | None:
+    def _place(self, candidate: Candidate, choices: _GpuChoices) -> Place | None:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
-        searches = self._searches_for(candidate.shape, ways)
+        searches = self._searches_for(candidate.shape, choices)
         attempt = 1 if candidate.lazy else len(self._view.job(job).attempts) + 1
-        while seats := _first_fits(searches):
+        while fits := _first_fits(searches):
             mark = self._draft.checkpoint()
-            tasks = number_ranks(self._draft, seats, demand)
-            kinds = {seat.node: seat.kinds for seat in seats}
+            tasks = number_ranks(self._draft, fits, demand)
             for task in tasks:
-                self._draft.take(kinds[task.node], task)
+                self._draft.take(task)
             if not needs_rendezvous(demand):
                 return Place(job=job, attempt=attempt, array=array, tasks=tuple(tasks))
             address = self._view.nodes[tasks[0].node].inventory.address
@@ -301,13 +294,12 @@ class _Pass:
             self._bar(address)
         return None
 
-    def _searches_for(self, shape: Shape, ways: _GpuChoices) -> tuple[Search, ...]:
+    def _searches_for(self, shape: Shape, choices: _GpuChoices) -> tuple[Search, ...]:
         searches = self._searches.get(shape)
         if searches is None:
             demand = shape.demand
             barred = self._portless if needs_rendezvous(demand) else {}
-            searches = tuple(Search(lane, demand, barred) for lane in ways.lanes)
-            self._searches[shape] = searches
+            searches = self._searches[shape] = tuple(Search(cache, demand, barred) for cache in choices.caches)
         return searches
 
     def _bar(self, address: str) -> None:
@@ -317,53 +309,46 @@ class _Pass:
                 self._portless[name] = None
 
     def reasons(self) -> dict[Shape, Reason]:
-        """Why each blocked shape waits, now that the pass is over."""
+        """Return why each blocked shape waits, now that the pass is over."""
         self._guarantee_hold.give_back()
         return {
-            shape: self._said(shape, ways) if isinstance(ways, Reason) else self._why(shape, ways)
-            for shape, ways in self.blocked.items()
+            shape: self._said(shape, found) if isinstance(found, Reason) else self._why(shape, found)
+            for shape, found in self.blocked.items()
         }
 
     def _said(self, shape: Shape, reason: Reason) -> Reason:
         """What was found on the way, with the numbers of the end where there are any."""
         if reason.code is ReasonCode.BUDGET_SPENT:
             return reason
-        return self._turns.wall(shape) or self._why(shape, self._hopeful[shape])
+        return self._quota_order.limit_reached(shape) or self._why(shape, self._fitting[shape])
 
-    def _why(self, shape: Shape, ways: _GpuChoices) -> Reason:
-        waiting = ways.waiting
-        if waiting is None:
-            if not ways.last.pool.admitted.alike:
+    def _why(self, shape: Shape, choices: _GpuChoices) -> Reason:
+        if choices.waiting is None:
+            if not choices.last.candidates.admitted.classes:
                 return explain.none_selected(self._view, shape)
-            waiting = ways.waiting = explain.WaitExplanation(self._class_status, ways.last)
-        reason = waiting.why(shape.demand)
+            choices.waiting = explain.WaitExplanation(self._class_status, choices.last)
+        reason = choices.waiting.why(shape.demand)
         if reason is None and shape in self._borrowers and self._guarantee_hold.withdrawn:
-            free, kept = ways.last.room().gpus.free, self._guarantee_hold.gpus
+            free, kept = choices.last.gpu_capacity().free, self._guarantee_hold.gpus
             return explain.guarantee_kept(free, kept, shape.demand)
-        return reason or self._no_port(shape.demand, ways)
+        return reason or self._no_port(shape.demand, choices)
 
-    def _no_port(self, demand: Demand, ways: _GpuChoices) -> Reason:
+    def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason:
         """Everything else would be there."""
-        seats = _first_fits(tuple(Search(lane, demand) for lane in ways.lanes))
-        assert seats, f"blocked, and nothing is short: {demand}"
-        barred = min(seat.node for seat in seats if seat.node in self._portless)
+        fits = _first_fits(tuple(Search(cache, demand) for cache in choices.caches))
+        assert fits, f"blocked, and nothing is short: {demand}"
+        barred = min(fit.node for fit in fits if fit.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
-
-
-def _gpu_demand_of(shape: Shape) -> _GpuDemand:
-    demand = shape.demand
-    gpus = demand.gpu_model, demand.gpu_memory_mb, demand.gpu_count
-    return shape.where, shape.partition, *gpus, demand.tasks_per_node
 
 
 def _first_fits(searches: tuple[Search, ...]) -> list[NodeFit] | None:
     """Of the first search that finds any. Those that are known to be in vain aren't made."""
     last = searches[-1]
-    if last.lane.foresees_no(last.demand):
+    if last.cache.foresees_no(last.demand):
         return None
     for search in searches:
-        seats = fit_gang(search)
-        if seats:
-            return seats
-    last.lane.missed()
+        fits = fit_gang(search)
+        if fits:
+            return fits
+    last.cache.missed()
     return None

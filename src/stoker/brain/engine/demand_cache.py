@@ -1,29 +1,129 @@
-"""What do all shapes share that wish for the same GPUs per task, from the same nodes?
+"""What all shapes share that ask for the same GPUs per task, from the same candidate nodes.
 
-A queue may hold ten thousand shapes, but they wish for few kinds of GPU, in few numbers, from few selections of nodes.
-So whatever doesn't depend on CPUs, memory and the number of tasks is found once per lane: which kinds of node serve,
-how their GPUs are counted, and for how many tasks there is room.
+A queue may hold ten thousand shapes, but they ask for few kinds of GPU, in few numbers, from few selections of nodes.
+So whatever doesn't depend on CPUs, memory and the number of tasks is found once per demand for GPUs: which kinds of
+node serve, how their GPUs are counted, and what capacity they have.
+
+For how many tasks there is capacity, whatever CPUs and memory each asks beside its GPUs:
+Naive: for each shape go through all nodes and add up the tasks that each holds. With ten thousand shapes that differ
+only in memory this is most of a pass. Chosen: per number of CPUs one walk over the nodes; after it a demand for memory
+is a look-up. A node with memory M and slots for n tasks takes its j-th task only if each asks at most M // j; so the
+sorted list of all M // j, j from 1 to n, has at its upper end one entry for each task that fits.
+Price: a sort of as many entries as there are slots; so nodes are walked until they were walked that often.
 
 Rules: L1  a GPU serves when its model matches and its memory suffices (`domain.fit.suits`)
-       L2  GPUs of one task are of one model, unless the lane is `mixed`
+       L2  GPUs of one task are of one model, unless the cache is `mixed`
        L3  no node takes more tasks of a gang than `tasks_per_node` lets it
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from functools import lru_cache
-from typing import Final
+from functools import cached_property, lru_cache
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.fit import one_model_slots, slots_ever, suitable_gpus
+from stoker.brain.domain.fit import one_model_slots, suitable_gpus
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.node import Free
 from stoker.brain.engine.candidate_nodes import CandidateNodes
-from stoker.brain.engine.capacity import UNBOUNDED, Capacity, CapacityRow, GpuCapacity
 from stoker.brain.state.view import GpuKinds
 
+UNBOUNDED: Final = 1 << 40
+"""More tasks than any gang has: GPUs don't limit a demand for none."""
 _MISSES_MAX: Final = 4
 """Searches that may fail in vain before a table is made that foresees it: a table costs about as much as two."""
+
+
+class GpuCapacity(NamedTuple):
+    """What the GPUs alone would allow."""
+
+    slots: int
+    """Tasks, however many share a node."""
+    spread: int
+    """Tasks, with no more on a node than may share it."""
+    free: int
+    """Suitable GPUs free on all nodes."""
+    best: int
+    """The most on one node."""
+
+
+CapacityRow = tuple[int, int, int]
+"""Of a node whose GPUs serve at least one task: for how many, no more than may share it; free CPUs, free MiB."""
+
+
+class Capacity:
+    """What is free on some nodes for tasks of one demand for GPUs."""
+
+    def __init__(self, rows: Callable[[], list[CapacityRow]]) -> None:
+        self._make_rows = rows
+        self._by_cpus: dict[int, CpuCapacity] = {}
+
+    @cached_property
+    def _rows(self) -> list[CapacityRow]:
+        # Only when they are asked for, since most shapes are short of GPUs already. Later than when this was made less
+        # is free, which is as good for saying no.
+        return self._make_rows()
+
+    @cached_property
+    def best_cpus(self) -> int:
+        """The most CPUs on a node that has the GPUs."""
+        return max([cpus for _, cpus, _ in self._rows], default=0)
+
+    def holds(self, demand: Demand) -> bool:
+        """Return whether all tasks of the demand fit."""
+        with_cpus = self.with_cpus(demand.cpus)
+        if demand.tasks == 1:
+            return with_cpus.tasks > 0 and with_cpus.best_memory >= demand.memory_mb
+        return with_cpus.tasks >= demand.tasks <= with_cpus.tasks_with(demand.memory_mb, enough=demand.tasks)
+
+    def with_cpus(self, cpus: int) -> "CpuCapacity":
+        """Return the capacity for tasks that ask for so many CPUs each."""
+        found = self._by_cpus.get(cpus)
+        if found is None:
+            found = self._by_cpus[cpus] = CpuCapacity(
+                [
+                    (min(slots, has // cpus) if cpus else slots, memory_mb)
+                    for slots, has, memory_mb in self._rows
+                    if has >= cpus
+                ]
+            )
+        return found
+
+
+class CpuCapacity:
+    """The nodes that have GPUs and CPUs for at least one task: for how many, and their memory in MiB."""
+
+    __slots__ = ("_floors", "_nodes", "_walked", "best_memory", "tasks")
+
+    def __init__(self, nodes: list[tuple[int, int]]) -> None:
+        self._nodes = nodes
+        self._walked = 0
+        self._floors: list[int] | None = None
+        self.tasks = sum([tasks for tasks, _ in nodes])
+        self.best_memory = max([memory_mb for _, memory_mb in nodes], default=0)
+
+    def tasks_with(self, memory_mb: int, enough: int = UNBOUNDED) -> int:
+        """Return how many tasks fit if each asks for so much memory too; any number from `enough` on when that many
+        do."""
+        if not memory_mb:
+            return self.tasks
+        if memory_mb > self.best_memory:
+            return 0
+        if self._floors is None:
+            if self._walked <= self.tasks:
+                return self._walk(memory_mb, enough)
+            self._floors = sorted([has // task for tasks, has in self._nodes for task in range(1, tasks + 1)])
+        return len(self._floors) - bisect_left(self._floors, memory_mb)
+
+    def _walk(self, memory_mb: int, enough: int) -> int:
+        found = 0
+        for tasks, has in self._nodes:
+            self._walked += 1
+            found += min(tasks, has // memory_mb)
+            if found >= enough:
+                break
+        return found
 
 
 class GpuCounting(Enum):
@@ -35,48 +135,50 @@ class GpuCounting(Enum):
 
 
 class DemandCache:
-    """All demands of one wish for GPUs, on the nodes of one pool.
+    """One demand for GPUs per task on the candidate nodes of one selection.
 
-    What was too much at one moment of a pass is too much at every later one, since a pass only takes. So old numbers
-    are good enough to say no.
+    What was too much at one time of a pass is too much at every later one, since a pass only takes. So old numbers are
+    good enough to say no.
     """
 
-    __slots__ = ("_misses", "_room", "at_most", "by_count", "gpu_count", "mixed", "per_node", "pool", "sample")
+    __slots__ = (
+        *("_capacity", "_capacity_at", "_misses", "at_most", "by_count", "candidates", "gpu_count", "mixed"),
+        *("per_node", "sample"),
+    )
 
-    def __init__(self, pool: CandidateNodes, sample: Demand, *, mixed: bool) -> None:
-        self.pool = pool
+    def __init__(self, candidates: CandidateNodes, sample: Demand, *, mixed: bool) -> None:
+        self.candidates = candidates
         self.sample = sample
-        """Any demand of this lane."""
+        """Any demand with the same GPUs per task."""
         self.mixed = mixed
         self.gpu_count = sample.gpu_count
         self.per_node = sample.tasks_per_node or UNBOUNDED
-        judged = {kinds: gpu_counting(kinds, sample, mixed=mixed) for kinds in pool.kinds}
+        judged = {kinds: gpu_counting(kinds, sample, mixed=mixed) for kinds in candidates.kinds}
         self.by_count = {
             kinds: how is GpuCounting.BY_COUNT for kinds, how in judged.items() if how is not GpuCounting.NEVER
         }
         """Kinds that may serve, and whether counting their free GPUs is enough."""
-        self.at_most = self._most()
+        self.at_most = sum(min(self.slots(count), self.per_node) * nodes for count, nodes in self._counts())
         """No gang of more tasks finds GPUs."""
         self._misses = 0
-        self._room: Capacity | None = None
+        self._capacity: Capacity | None = None
+        self._capacity_at = -1
 
     def slots(self, gpus: int) -> int:
-        """Tasks that so many suitable GPUs of one model serve."""
+        """Return how many tasks so many suitable GPUs of one model serve."""
         return gpus // self.gpu_count if self.gpu_count else UNBOUNDED
 
-    def _most(self) -> int:
-        counts, found = self.pool.counts(), 0
+    def _counts(self) -> Iterator[tuple[int, int]]:
+        counts = self.candidates.counts()
         for kinds in self.by_count:
-            for count, nodes in counts[kinds].items():
-                found += min(self.slots(count), self.per_node) * nodes
-        return found
+            yield from counts[kinds].items()
 
     def may_hold(self, tasks: int) -> bool:
-        """A cheap no for most blocked shapes: are there enough free GPUs, if all of them suited?"""
+        """Return whether there are enough free GPUs if all of them suited: a cheap no for most blocked shapes."""
         if tasks > self.at_most:
             return False
         per_task, per_node = self.gpu_count, self.per_node
-        found, by_free = 0, self.pool.by_free()
+        found, by_free = 0, self.candidates.by_free()
         for kinds in self.by_count:
             for count, names in by_free[kinds].items():
                 slots = count // per_task if per_task else UNBOUNDED
@@ -86,28 +188,28 @@ class DemandCache:
         self.at_most = found
         return False
 
-    def nodes(self) -> int:
-        """How many take work and may serve."""
-        counts = self.pool.counts()
-        return sum(nodes for kinds in self.by_count for nodes in counts[kinds].values())
+    def node_count(self) -> int:
+        """Return how many nodes take work and may serve."""
+        return sum(nodes for _, nodes in self._counts())
 
     def foresees_no(self, demand: Demand) -> bool:
-        """Does a table of what is free beside the GPUs already say no? Only where searches failed before."""
-        return self._room is not None and not self._room.holds(demand)
+        """Return whether a table made after searches in vain already says no."""
+        return self._capacity is not None and not self._capacity.holds(demand)
 
     def missed(self) -> None:
-        """A search was in vain."""
+        """Note that a search was in vain."""
         self._misses += 1
         if self._misses % _MISSES_MAX == 0:
-            self.room()
+            self.capacity()
 
-    def room(self) -> Capacity:
-        """What is free now."""
-        if self._room is None or self._room.version != self.pool.draft.version:
-            self._room = Capacity(self.pool.draft.version, self._gpu_room(), self.rows)
-        return self._room
+    def capacity(self) -> Capacity:
+        """Return what is free now."""
+        if self._capacity is None or self._capacity_at != self.candidates.draft.version:
+            self._capacity, self._capacity_at = Capacity(self.rows), self.candidates.draft.version
+        return self._capacity
 
-    def _gpu_room(self) -> GpuCapacity:
+    def gpu_capacity(self) -> GpuCapacity:
+        """Return what the GPUs that are free now would allow."""
         slots = spread = free = best = 0
         for gpus, serves, nodes in self._serving():
             slots, free, best = slots + serves * nodes, free + gpus * nodes, max(best, gpus)
@@ -116,53 +218,49 @@ class DemandCache:
 
     def _serving(self) -> Iterator[tuple[int, int, int]]:
         """Suitable GPUs, the tasks that they serve, and the number of nodes of which that is true."""
-        counts = self.pool.counts()
+        counts = self.candidates.counts()
         for kinds, by_count in self.by_count.items():
             if by_count:
                 yield from ((count, self.slots(count), nodes) for count, nodes in counts[kinds].items())
             else:
-                yield from ((*self.gpus_of(free), 1) for free in self._frees(kinds))
+                yield from ((*self.gpus_of(free), 1) for free in self._free_on(kinds))
 
     def rows(self) -> list[CapacityRow]:
+        """Return what is free now on each candidate node that serves."""
         rows: list[CapacityRow] = []
         for kinds, by_count in self.by_count.items():
-            for free in self._frees(kinds):
-                serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free)[1]
-                if serves:
-                    rows.append((min(serves, self.per_node), free.cpus, free.memory_mb))
+            rows += self.rows_of(self._free_on(kinds), by_count=by_count)
         return rows
 
-    def rows_of(self, frees: Iterable[Free]) -> list[CapacityRow]:
-        """The same of nodes elsewhere, which have this free; with a mix of models where that may be."""
+    def rows_of(self, frees: Iterable[Free], *, by_count: bool = False) -> list[CapacityRow]:
+        """Return the rows of nodes that have this free, those that serve. `by_count`: all their GPUs suit."""
         rows: list[CapacityRow] = []
         for free in frees:
-            serves = slots_ever(free.gpus, self.sample) if self.gpu_count else UNBOUNDED
+            serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free)[1]
             if serves:
                 rows.append((min(serves, self.per_node), free.cpus, free.memory_mb))
         return rows
 
-    def _frees(self, kinds: GpuKinds) -> Iterator[Free]:
-        """What is free on each node of a kind."""
-        free_on = self.pool.draft.free
-        for names in self.pool.by_free()[kinds].values():
-            yield from map(free_on.__getitem__, names)
+    def _free_on(self, kinds: GpuKinds) -> Iterator[Free]:
+        for names in self.candidates.by_free()[kinds].values():
+            yield from map(self.candidates.draft.free.__getitem__, names)
 
     def gpus_of(self, free: Free) -> tuple[int, int]:
-        """Suitable GPUs, and the tasks that they alone would serve."""
+        """Return the number of suitable GPUs, and of the tasks that they alone would serve."""
         suitable = suitable_gpus(free.gpus, self.sample)
-        if self.mixed:
+        if self.mixed or self.gpu_count < 2:
             return len(suitable), self.slots(len(suitable))
         return len(suitable), one_model_slots(suitable, self.gpu_count)
 
 
 def gpu_counting(kinds: GpuKinds, demand: Demand, *, mixed: bool) -> GpuCounting:
-    """How to count the GPUs of a node of `kinds` for `demand`."""
+    """Return how to count the GPUs of a node of `kinds` for `demand`."""
     if not demand.gpu_count:
         return GpuCounting.BY_COUNT
     return _gpu_counting(kinds, demand.gpu_model, demand.gpu_memory_mb, mixed or demand.gpu_count == 1)
 
 
-# A cluster has few kinds of node and its users few wishes, and the engine asks for each pair of them in each pass.
+# A cluster has few kinds of node and its users few demands, and the engine asks for each pair of them in each pass.
 @lru_cache(maxsize=4_096)
 def _gpu_counting(kinds: GpuKinds, wanted: str, at_least_mb: int, any_model: bool) -> GpuCounting:
     suiting = [model for model, memory_mb in kinds if memory_mb >= at_least_mb and model_matches(wanted, model)]
@@ -172,8 +270,11 @@ def _gpu_counting(kinds: GpuKinds, wanted: str, at_least_mb: int, any_model: boo
     return GpuCounting.BY_COUNT if whole and (any_model or len(set(suiting)) == 1) else GpuCounting.BY_GPU
 
 
-def mixing_helps(pool: CandidateNodes, demand: Demand) -> bool:
-    """Could tasks of several models each (L2) fit where tasks of one model don't? Nobody who named a model is asked."""
+def mixing_helps(candidates: CandidateNodes, demand: Demand) -> bool:
+    """Return whether tasks of several models each (L2) may fit where tasks of one model don't.
+
+    A demand that names a model is never mixed.
+    """
     if demand.gpu_model or demand.gpu_count < 2:
         return False
-    return any(len({model for model, _ in kinds}) > 1 for kinds in pool.kinds)
+    return any(len({model for model, _ in kinds}) > 1 for kinds in candidates.kinds)

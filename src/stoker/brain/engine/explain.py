@@ -1,4 +1,4 @@
-"""Why does a shape that was searched for and not found have to wait?
+"""Reasons for which shapes that were searched for and not found have to wait.
 
 Rules: X1  no node ever registered: `no_nodes`; none that is selected: `no_selected_node`
        X2  not even all selected nodes ever registered would hold it: `no_fitting_node`
@@ -16,8 +16,7 @@ from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.where import where_text
-from stoker.brain.engine.capacity import Capacity, GpuCapacity
-from stoker.brain.engine.demand_cache import DemandCache
+from stoker.brain.engine.demand_cache import Capacity, DemandCache
 from stoker.brain.engine.satisfiability import NodeClassStatus, Satisfiability
 from stoker.brain.state.view import View
 
@@ -39,7 +38,7 @@ def guarantee_kept(free: int, kept: int, demand: Demand) -> Reason:
 
 
 def none_selected(view: View, shape: Shape) -> Reason:
-    """X1"""
+    """Return why no node is selected (X1)."""
     if not view.nodes:
         return Reason(ReasonCode.NO_NODES)
     asked = [where_text(shape.where)]
@@ -51,75 +50,50 @@ def none_selected(view: View, shape: Shape) -> Reason:
 
 
 class WaitExplanation:
-    """Why the shapes of one lane wait. To be asked at the end of a pass (X6)."""
+    """Why shapes with one demand for GPUs wait. To be asked at the end of a pass (X6)."""
 
-    __slots__ = ("_away", "_demand_cache", "_of_gpus", "_room", "_satisfiability")
+    __slots__ = ("_capacity", "_gpus", "_of_gpus", "_returning", "_satisfiability", "_together")
 
-    def __init__(self, class_status: NodeClassStatus, lane: DemandCache) -> None:
-        self._demand_cache = lane
-        self._satisfiability = Satisfiability(class_status, lane)
-        self._room: Capacity = lane.room()
-        self._away = _ReturningNodes(class_status, lane) if class_status.returning else None
+    def __init__(self, class_status: NodeClassStatus, cache: DemandCache) -> None:
+        self._satisfiability = Satisfiability(class_status, cache)
+        self._capacity, self._gpus = cache.capacity(), cache.gpu_capacity()
+        away = class_status.returning
+        names = (name for each in cache.candidates.admitted.classes for name in each.names if name in away)
+        rows = cache.rows_of(away[name] for name in names) if away else []
+        self._returning = len(rows)
+        """Nodes that haven't returned and have GPUs free for it."""
+        self._together = Capacity(lambda: cache.rows() + rows)
         self._of_gpus: dict[int, Reason] = {}
         """By number of tasks: many shapes differ only in what they ask beside their GPUs."""
 
     def why(self, demand: Demand) -> Reason | None:
-        """X2, X3, X5 and X7; None when it would fit, but for ports."""
-        if self._away is not None and self._away.completes(self._room, demand):
-            return Reason(ReasonCode.NODES_RETURNING, {"returning": self._away.nodes})
+        """Return the reason by X2, X3, X5 and X7; None when it would fit, but for ports."""
+        if self._returning and self._together.holds(demand) and not self._capacity.holds(demand):
+            return Reason(ReasonCode.NODES_RETURNING, {"returning": self._returning})
         return self._satisfiability.never(demand) or self._short_of(demand)
 
     def _short_of(self, demand: Demand) -> Reason | None:
-        room, gpus, tasks = self._room, self._room.gpus, demand.tasks
+        gpus, tasks = self._gpus, demand.tasks
         if gpus.slots < tasks:
             reason = self._of_gpus.get(tasks)
             if reason is None:
-                reason = self._of_gpus[tasks] = _short_of_gpus(gpus, demand)
+                asked = {"needed": demand.total_gpus, "tasks": tasks, "per_task": demand.gpu_count}
+                reason = Reason(ReasonCode.INSUFFICIENT_GPUS, {**asked, "free": gpus.free, "best": gpus.best})
+                self._of_gpus[tasks] = reason
             return reason
         if gpus.spread < tasks:
-            return Reason(
-                ReasonCode.INSUFFICIENT_NODES,
-                {"tasks": tasks, "per_node": demand.tasks_per_node, "room": gpus.spread},
-            )
-        beside = room.beside(demand.cpus)
-        if beside.tasks < tasks:
+            facts = {"tasks": tasks, "per_node": demand.tasks_per_node, "room": gpus.spread}
+            return Reason(ReasonCode.INSUFFICIENT_NODES, {**facts})
+        with_cpus = self._capacity.with_cpus(demand.cpus)
+        if with_cpus.tasks < tasks:
             return Reason(
                 ReasonCode.INSUFFICIENT_CPUS,
-                {"needed": demand.cpus, "best": room.best_cpus(), "tasks": tasks, "room": beside.tasks},
+                {"needed": demand.cpus, "best": self._capacity.best_cpus, "tasks": tasks, "room": with_cpus.tasks},
             )
-        with_memory = beside.tasks_with(demand.memory_mb)
+        with_memory = with_cpus.tasks_with(demand.memory_mb)
         if with_memory < tasks:
             return Reason(
                 ReasonCode.INSUFFICIENT_MEMORY,
-                {"needed": demand.memory_mb, "best": beside.best_memory, "tasks": tasks, "room": with_memory},
+                {"needed": demand.memory_mb, "best": with_cpus.best_memory, "tasks": tasks, "room": with_memory},
             )
         return None
-
-
-class _ReturningNodes:
-    """The nodes of one lane that haven't returned and have GPUs free for it."""
-
-    __slots__ = ("_together", "nodes")
-
-    def __init__(self, class_status: NodeClassStatus, lane: DemandCache) -> None:
-        names = (name for alike in lane.pool.admitted.alike for name in alike.names if name in class_status.returning)
-        rows = lane.rows_of(class_status.returning[name] for name in names)
-        self.nodes = len(rows)
-        self._together = Capacity(0, GpuCapacity(0, 0, 0, 0), lambda: lane.rows() + rows)
-
-    def completes(self, room: Capacity, demand: Demand) -> bool:
-        """Would it fit there, or here and there together, and not here alone?"""
-        return self.nodes > 0 and self._together.holds(demand) and not room.holds(demand)
-
-
-def _short_of_gpus(gpus: GpuCapacity, demand: Demand) -> Reason:
-    return Reason(
-        ReasonCode.INSUFFICIENT_GPUS,
-        {
-            "needed": demand.total_gpus,
-            "tasks": demand.tasks,
-            "per_task": demand.gpu_count,
-            "free": gpus.free,
-            "best": gpus.best,
-        },
-    )

@@ -1,6 +1,6 @@
-"""Where is there room for tasks of one demand, and where is it tightest?
+"""Search for nodes with room for tasks of one demand, the tightest first.
 
-Rules: F1  a node takes part when the demand's lane counts its GPUs (`lane`) and it isn't barred
+Rules: F1  a node takes part when the demand cache counts its GPUs and it isn't barred
        F2  tightest: fewest suitable GPUs left over, then (when no GPU is asked) nodes that own none, then fewest CPUs
            and least memory left over, then by name
        F3  without a GPU in the demand every free GPU is left over, so it goes where fewest are free
@@ -24,10 +24,9 @@ number of free GPUs already."""
 
 
 class NodeFit(NamedTuple):
-    """Room for so many tasks on one node."""
+    """A node with room for so many tasks."""
 
     node: NodeName
-    kinds: GpuKinds
     tasks: int
 
 
@@ -35,36 +34,38 @@ _Tightness = tuple[int, bool, int, int, NodeName]
 
 
 class Search:
-    """One demand's look at the nodes of its lane."""
+    """One demand's search of the candidate nodes."""
 
-    __slots__ = ("_barred", "_draft", "demand", "lane")
+    __slots__ = ("_barred", "_free_on", "cache", "demand")
 
-    def __init__(self, lane: DemandCache, demand: Demand, barred: Container[NodeName] = ()) -> None:
+    def __init__(self, cache: DemandCache, demand: Demand, barred: Container[NodeName] = ()) -> None:
         """`barred` nodes take no part; it is read anew at each look."""
-        self.lane = lane
+        self.cache = cache
         self.demand = demand
-        self._draft = lane.pool.draft
+        self._free_on = cache.candidates.draft.free
         self._barred = barred
 
     def tightest(self, tasks: int, besides: Container[NodeName] = ()) -> NodeFit | None:
-        """The node, other than `besides`, that `tasks` tasks fill best; None when no node holds them all. There must
-        not be more of them than may share a node."""
+        """Return the node, other than `besides`, that `tasks` tasks fill best; None when no node holds them all.
+
+        `tasks` must not be more than may share a node.
+        """
         gpus = self.demand.gpu_count * tasks
-        best: tuple[_Tightness, GpuKinds] | None = None
-        by_free = self.lane.pool.by_free()
-        for kinds, by_count in self.lane.by_count.items():
+        best: _Tightness | None = None
+        by_free = self.cache.candidates.by_free()
+        for kinds, by_count in self.cache.by_count.items():
             buckets = by_free[kinds]
             for count in sorted(buckets):
                 if count < gpus:
                     continue
-                if by_count and best is not None and count - gpus > best[0][0]:
+                if by_count and best is not None and count - gpus > best[0]:
                     break
                 found = self._tightest_of(buckets[count], kinds, count, tasks, besides)
-                if found is not None and (best is None or found < best[0]):
-                    best = found, kinds
+                if found is not None and (best is None or found < best):
+                    best = found
                 if found is not None and by_count:
                     break
-        return NodeFit(best[0][-1], best[1], tasks) if best is not None else None
+        return NodeFit(best[-1], tasks) if best is not None else None
 
     def _tightest_of(
         self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Container[NodeName]
@@ -72,7 +73,7 @@ class Search:
         """Of the nodes of one kind that have `count` GPUs free."""
         demand = self.demand
         gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
-        by_count, free_on, barred = self.lane.by_count[kinds], self._draft.free, self._barred
+        by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self._barred
         best: _Tightness | None = None
         compared = 0
         for name in names:
@@ -81,7 +82,7 @@ class Search:
                 continue
             suitable = count
             if not by_count:
-                suitable, slots = self.lane.gpus_of(free)
+                suitable, slots = self.cache.gpus_of(free)
                 if slots < tasks:
                     continue
             key = (suitable - gpus, bool(kinds), free.cpus - cpus, free.memory_mb - memory_mb, name)
@@ -93,35 +94,35 @@ class Search:
         return best
 
     def largest_first(self) -> Iterator[NodeFit]:
-        """Nodes with what they hold of the demand's tasks, most first; at equal number the fewest GPUs left over.
+        """Yield nodes with what they hold of the demand's tasks, most first; at equal number the fewest GPUs left over.
 
         Naive: judge every node, then sort. But a large gang usually fills nodes that are free altogether, so buckets
         come by the most that a node in them could hold; nodes that hold less (for want of CPUs or memory) wait in a
         heap until the buckets have come down to them.
         """
-        waiting: list[tuple[int, int, NodeName, NodeFit]] = []
-        by_free = self.lane.pool.by_free()
+        waiting: list[tuple[int, int, NodeName]] = []
+        by_free = self.cache.candidates.by_free()
         for bound, left_over, kinds, count in self._by_bound():
             while waiting and -waiting[0][0] > bound:
-                yield heappop(waiting)[-1]
+                yield _popped(waiting)
             for name in by_free[kinds][count]:
-                tasks = self._tasks_on(name, count, self.lane.by_count[kinds])
+                tasks = self._tasks_on(name, count, self.cache.by_count[kinds])
                 if tasks == bound:
-                    yield NodeFit(name, kinds, tasks)
+                    yield NodeFit(name, tasks)
                 elif tasks:
-                    heappush(waiting, (-tasks, left_over, name, NodeFit(name, kinds, tasks)))
+                    heappush(waiting, (-tasks, left_over, name))
         while waiting:
-            yield heappop(waiting)[-1]
+            yield _popped(waiting)
 
     def _by_bound(self) -> list[tuple[int, int, GpuKinds, int]]:
         """The most tasks a node of each bucket could hold, GPUs then left over, kinds, free GPUs; most tasks first."""
-        lane, per_task = self.lane, self.demand.gpu_count
-        most = min(self.demand.tasks, lane.per_node)
-        by_free = lane.pool.by_free()
+        cache, per_task = self.cache, self.demand.gpu_count
+        most = min(self.demand.tasks, cache.per_node)
+        by_free = cache.candidates.by_free()
         bounds = []
-        for kinds in lane.by_count:
+        for kinds in cache.by_count:
             for count in by_free[kinds]:
-                bound = min(most, lane.slots(count))
+                bound = min(most, cache.slots(count))
                 if bound:
                     bounds.append((bound, count - bound * per_task, kinds, count))
         return sorted(bounds, key=lambda entry: (-entry[0], *entry[1:]))
@@ -129,6 +130,11 @@ class Search:
     def _tasks_on(self, name: NodeName, count: int, by_count: bool) -> int:
         if name in self._barred:
             return 0
-        free = self._draft.free[name]
-        suitable = count if by_count else self.lane.gpus_of(free)[1] * self.demand.gpu_count
+        free = self._free_on[name]
+        suitable = count if by_count else self.cache.gpus_of(free)[1] * self.demand.gpu_count
         return tasks_that_fit(suitable, free.cpus, free.memory_mb, self.demand)
+
+
+def _popped(waiting: list[tuple[int, int, NodeName]]) -> NodeFit:
+    tasks, _, name = heappop(waiting)
+    return NodeFit(name, -tasks)

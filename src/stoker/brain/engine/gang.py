@@ -1,53 +1,120 @@
-"""On which nodes does a whole gang go, and who gets which rank?
+"""Placement of a whole gang: its nodes, the GPUs of each rank, and the port at which the ranks meet.
 
 Rules: G1  all tasks or none
        G2  one node if any holds them all (the tightest such node)
        G3  else the fewest nodes: those that hold most come first, and the rest of the gang goes to its tightest fit
        G4  several tasks may share a node, unless the job says how many at most (`tasks_per_node`)
        G5  ranks count from 0 in (node name, device order)
+       U1  a task gets GPUs of one model while any model has enough of them; the mix is the last resort
+       U2  of several models with enough, the one with the fewest to spare, then the least memory, then by name
+       U3  within a model the first free in device order, so that what is left stays together
+       U4  tasks are in device order: by the first GPU they hold
+       R1  a port is unique per node *address*, among live attempts and within this pass: nodes may share an address
+       R2  two jobs in a row start their search at different ports, so a port that just came free rests a while
+       R3  the next attempt of a job starts elsewhere: its first port may be held by an unknown process
+Source: torch.distributed's `env://` rendezvous wants one TCP port at rank 0, known before any rank starts.
 """
+
+from collections.abc import Sequence
+from typing import Final
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus
-from stoker.brain.domain.ids import NodeName
-from stoker.brain.engine.choose_gpus import choose_gpus
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.policy import Policy
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
 
+_ATTEMPT_STRIDE: Final = 101
+"""How far apart two attempts of one job look: past the ports of the hundred jobs submitted next to it."""
+
 
 def fit_gang(search: Search) -> list[NodeFit] | None:
-    """Seats for every task of the demand that is searched for; None when it doesn't fit whole."""
+    """Return nodes for every task of the demand that is searched for; None when it doesn't fit whole."""
     tasks = search.demand.tasks
-    if not search.lane.may_hold(tasks):
+    if not search.cache.may_hold(tasks):
         return None
     if tasks == 1:
-        seat = search.tightest(1)
-        return [seat] if seat is not None else None
+        found = search.tightest(1)
+        return [found] if found is not None else None
     return _spread(search, tasks)
 
 
 def _spread(search: Search, tasks: int) -> list[NodeFit] | None:
-    seats: dict[NodeName, NodeFit] = {}
-    for seat in search.largest_first():
-        if seat.tasks >= tasks:
+    chosen: dict[NodeName, NodeFit] = {}
+    for each in search.largest_first():
+        if each.tasks >= tasks:
             # This node would do; a tighter one may. When the very first does, one node holds the whole gang (G2).
-            tail = search.tightest(tasks, besides=seats)
-            assert tail is not None, f"{seat.node} holds {tasks} tasks and was not found"
-            return [*seats.values(), tail]
-        seats[seat.node] = seat
-        tasks -= seat.tasks
+            tail = search.tightest(tasks, besides=chosen)
+            assert tail is not None, f"{each.node} holds {tasks} tasks and was not found"
+            return [*chosen.values(), tail]
+        chosen[each.node] = each
+        tasks -= each.tasks
     return None
 
 
-def number_ranks(draft: Draft, seats: list[NodeFit], demand: Demand) -> list[TaskPlacement]:
-    """What each rank holds, in rank order. Nothing is taken from the draft yet."""
+def number_ranks(draft: Draft, fits: Sequence[NodeFit], demand: Demand) -> list[TaskPlacement]:
+    """Return what each rank holds, in rank order. Nothing is taken from the draft yet."""
     placements: list[TaskPlacement] = []
-    for seat in sorted(seats, key=lambda seat: seat.node):
-        gpus = suitable_gpus(draft.free[seat.node].gpus, demand)
-        chosen = choose_gpus(gpus, demand.gpu_count, seat.tasks)
+    for each in sorted(fits):
+        gpus = suitable_gpus(draft.free[each.node].gpus, demand)
+        chosen = choose_gpus(gpus, demand.gpu_count, each.tasks)
         placements.extend(
-            TaskPlacement(rank=rank, node=seat.node, gpus=uuids, cpus=demand.cpus, memory_mb=demand.memory_mb)
+            TaskPlacement(rank=rank, node=each.node, gpus=uuids, cpus=demand.cpus, memory_mb=demand.memory_mb)
             for rank, uuids in enumerate(chosen, start=len(placements))
         )
     return placements
+
+
+def choose_gpus(suitable: Sequence[Gpu], gpu_count: int, tasks: int) -> list[tuple[GpuUuid, ...]]:
+    """Return the GPUs of each task. `suitable` are those that may serve, in device order, enough for all `tasks`."""
+    assert len(suitable) >= gpu_count * tasks, f"{len(suitable)} GPUs for {tasks} tasks of {gpu_count}"
+    if not gpu_count:
+        return [()] * tasks
+    if len({gpu.model for gpu in suitable}) == 1:
+        uuids = [gpu.uuid for gpu in suitable[: gpu_count * tasks]]
+        return [tuple(uuids[at : at + gpu_count]) for at in range(0, len(uuids), gpu_count)]
+    return _of_several_models(suitable, gpu_count, tasks)
+
+
+def _of_several_models(suitable: Sequence[Gpu], gpu_count: int, tasks: int) -> list[tuple[GpuUuid, ...]]:
+    place = {gpu.uuid: at for at, gpu in enumerate(suitable)}
+    by_model: dict[str, list[Gpu]] = {}
+    for gpu in suitable:
+        by_model.setdefault(gpu.model, []).append(gpu)
+    chosen = []
+    for _ in range(tasks):
+        group = _tightest(by_model, gpu_count) or sorted(
+            (gpu for group in by_model.values() for gpu in group), key=lambda gpu: place[gpu.uuid]
+        )
+        taken = group[:gpu_count]
+        chosen.append(tuple(gpu.uuid for gpu in taken))
+        for gpu in taken:
+            by_model[gpu.model].remove(gpu)
+    return sorted(chosen, key=lambda uuids: place[uuids[0]])
+
+
+def _tightest(by_model: dict[str, list[Gpu]], gpu_count: int) -> list[Gpu]:
+    enough = [(len(group), group[0].memory_mb, model) for model, group in by_model.items() if len(group) >= gpu_count]
+    return by_model[min(enough)[2]] if enough else []
+
+
+def needs_rendezvous(demand: Demand) -> bool:
+    """Return whether an attempt needs a port. One task with two GPUs does: `torchrun` starts a process for each."""
+    return demand.tasks > 1 or demand.gpu_count >= 2
+
+
+def choose_port(draft: Draft, address: str, job: JobId, attempt: int, policy: Policy) -> int | None:
+    """Return a free port of `address`; None when every one is in use."""
+    held, promised = draft.ports_in_use(address)
+    span = policy.port_max - policy.port_min + 1
+    # Shorter than the range, so that it never leads back to the same port (unless there is but one).
+    stride = max(1, min(_ATTEMPT_STRIDE, span - 1))
+    start = job + (attempt - 1) * stride
+    for step in range(span):
+        port = policy.port_min + (start + step) % span
+        if port not in held and port not in promised:
+            return port
+    return None

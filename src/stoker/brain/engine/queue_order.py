@@ -111,7 +111,7 @@ class _QueueOrder:
                     found.append(self.head((bucket, _NO_ARRAY, iter(bucket.jobs))))
                 # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
                 for array in bucket.arrays:
-                    members = islice(self.view.members(array), self.view.room(array))
+                    members = islice(self.view.members(array), self.view.array_slots(array))
                     found.append(self.head((bucket, array, members)))
         return sorted([head for head in found if head is not None])
 
@@ -168,7 +168,7 @@ class _Position:
     def _of_array(self, array: Job, *, similar: bool) -> tuple[int, int]:
         """How many members may come up, and how many of those before the job."""
         _, members = array.as_array
-        slots = self._order.view.room(array.id)
+        slots = self._order.view.array_slots(array.id)
         offered = members.waiting if slots is None else min(members.waiting, slots)
         if array.id != self._array:
             # The ids of its members follow its own, and that of the job isn't among them.

@@ -1,12 +1,12 @@
-"""Who may take GPUs now, and whose turn is it?
+"""Order of shapes by quota: which may take GPUs now, and which stand back for others.
 
-Rules: W1  a limit is a limit (`state.walls`), whoever's turn it is
-       W2  class pools first, where jobs of both classes wait: who fits within the guarantee of his pool comes before
-           who doesn't
-       W3  then tenants: who fits within the guarantee of his tenant comes before who fits only within that of a tenant
-           above, nearer before farther, and all of them before who fits within none
-       W4  among those of one standing, the usual order (`order`)
-       W5  who asks for no GPU is within no guarantee
+Rules: W1  a limit is a limit (`state.quota_limits`), whatever the standing
+       W2  class pools first, where jobs of both classes wait: a job that fits within the guarantee of its pool comes
+           before one that doesn't
+       W3  then tenants: a job that fits within the guarantee of its tenant comes before one that fits only within that
+           of a tenant above, nearer before farther, and all of them before one that fits within none
+       W4  among jobs of one standing, the usual order (`queue_order`)
+       W5  a job that asks for no GPU is within no guarantee
 Alternatives: one order by standing and priority together would need every waiting job's standing in each pass; so a
 pass is made in rounds, one for each standing that comes up, and usually there is one.
 Limits: costs 0.05 us per bucket where no tenant has a quota and one class waits; else about 1 us per placement too.
@@ -25,12 +25,12 @@ from stoker.brain.state.view import Bucket, View
 
 FIRST: Final = 0
 _UNOWED: Final = 999
-"""Of who is within no guarantee: more levels than any tree has."""
+"""Standing within no guarantee: more levels than any tree has."""
 _LATER: Final = 1_000
-"""Added for who yields to the other class."""
-
+"""Added where the other class comes first."""
 
 _Row = list[int]
+"""Use of one class or tenant, with the fields of an Amount; changed in place."""
 
 
 class _Account(NamedTuple):
@@ -43,20 +43,18 @@ class _Account(NamedTuple):
 
 
 class UsageDraft:
-    """Who would use how much: rows with the fields of an Amount, of accounts that somebody asks about, changed in
-    place."""
+    """Use by class and by tenant with what a pass has placed, of those accounts that the pass asks about."""
 
     __slots__ = ("_accounts", "_view", "by_class", "by_tenant", "unlending")
 
     def __init__(self, view: View) -> None:
         self._view = view
-        usage_ledger = view.usage_ledger
-        self.by_class: dict[JobClass, _Row] = {each: list(usage_ledger.used_by_class(each)) for each in JobClass}
-        self.by_tenant: dict[TenantName, _Row] = {}
-        self.unlending: Mapping[TenantName, None] = usage_ledger.unlending
+        usage = view.usage_ledger
+        self.unlending: Mapping[TenantName, None] = usage.unlending
         self._accounts: dict[tuple[TenantName, JobClass], _Account] = {}
-        for name in (*usage_ledger.promised, *usage_ledger.limited):
-            self.by_tenant[name] = list(usage_ledger.used_by(name))
+        asked = (*usage.promised, *usage.limited)
+        self.by_class: dict[JobClass, _Row] = {each: list(usage.used_by_class(each)) for each in JobClass}
+        self.by_tenant: dict[TenantName, _Row] = {name: list(usage.used_by(name)) for name in asked}
 
     def copy(self) -> "UsageDraft":
         made = UsageDraft(self._view)
@@ -78,57 +76,53 @@ class UsageDraft:
             found = self._accounts[key] = _Account(pool, tuple(each for each in path if each[1]), charged)
         return found
 
-    def charge(self, shape: Shape, more: Sequence[tuple[int, int]]) -> None:
-        """`more` are fields and what is added to each."""
-        rows = self.account(shape).charged
+
+class QuotaOrder:
+    """The order by quota in one pass: of no effect where there are no guarantees and limits."""
+
+    __slots__ = ("_busy", "_contended", "_guaranteed", "_limits", "_needs", "_promised", "used")
+
+    def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
+        usage = view.usage_ledger
+        self._promised = bool(usage.promised)
+        self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
+        self._busy = bool(self._contended or self._promised or view.pools.strict or usage.limited)
+        self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
+        if self._busy:
+            self._limits = QuotaLimits(view.tenants, view.pools, usage.held_gpus + view.free_gpus)
+            self._guaranteed = view.pools.guaranteed(self._limits.gpus)
+            self.used = UsageDraft(view)
+
+    def limit_reached(self, shape: Shape) -> Reason | None:
+        """Return the limit that one more job of this shape would break (W1)."""
+        return self._limits.before(shape, self.used) if self._busy else None
+
+    def take(self, shape: Shape) -> None:
+        """Note that one job of this shape was placed."""
+        if self._busy:
+            self.charge(shape, self.used)
+
+    def charge(self, shape: Shape, used: UsageDraft) -> None:
+        """Add what one job of this shape needs to `used`."""
+        more = self._needs.get(shape)
+        if more is None:
+            more = self._needs[shape] = tuple((at, each) for at, each in enumerate(needs(shape.demand)) if each)
+        rows = used.account(shape).charged
         for at, amount in more:
             for row in rows:
                 row[at] += amount
 
-
-class QuotaOrder:
-    """Of one pass."""
-
-    __slots__ = ("_busy", "_contended", "_guaranteed", "_needs", "_promised", "_view", "_walls", "spent")
-
-    def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
-        self._view = view
-        usage_ledger = view.usage_ledger
-        self._promised = bool(usage_ledger.promised)
-        self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
-        self._busy = bool(self._contended or self._promised or view.pools.strict or usage_ledger.limited)
-        self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
-        if self._busy:
-            self._walls = QuotaLimits(view.tenants, view.pools, usage_ledger.held_gpus + view.free_gpus)
-            self._guaranteed = view.pools.guaranteed(self._walls.gpus)
-            self.spent = UsageDraft(view)
-
-    def wall(self, shape: Shape) -> Reason | None:
-        """W1"""
-        return self._walls.before(shape, self.spent) if self._busy else None
-
-    def take(self, shape: Shape) -> None:
-        """One job of this shape was placed."""
-        if self._busy:
-            self.charge(shape, self.spent)
-
-    def charge(self, shape: Shape, spent: UsageDraft) -> None:
-        more = self._needs.get(shape)
-        if more is None:
-            more = self._needs[shape] = tuple((at, each) for at, each in enumerate(needs(shape.demand)) if each)
-        spent.charge(shape, more)
-
     def standing(self, shape: Shape) -> int:
-        """Lower comes first. It only rises in a pass, as GPUs are taken."""
-        return self._standing(shape, self.spent) if self._busy else FIRST
+        """Return the standing: the lower number comes first. It only rises in a pass, as GPUs are taken."""
+        return self._standing(shape, self.used) if self._busy else FIRST
 
-    def would_wait(self, shape: Shape, spent: UsageDraft, standing: int) -> bool:
-        """With so much spent, does this shape come before `standing`, within its limits?"""
-        return self._standing(shape, spent) < standing and self._walls.before(shape, spent) is None
+    def is_owed(self, shape: Shape, used: UsageDraft, standing: int) -> bool:
+        """Return whether, with so much used, this shape comes before `standing` and within its limits."""
+        return self._standing(shape, used) < standing and self._limits.before(shape, used) is None
 
-    def _standing(self, shape: Shape, spent: UsageDraft) -> int:
+    def _standing(self, shape: Shape, used: UsageDraft) -> int:
         """W2, W3 and W5."""
-        account, gpus = spent.account(shape), shape.demand.total_gpus
+        account, gpus = used.account(shape), shape.demand.total_gpus
         standing = FIRST
         if self._promised:
             standing = _UNOWED

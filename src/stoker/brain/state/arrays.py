@@ -93,7 +93,7 @@ class Tallies(dict[JobId, Tally]):
         at = bisect_left(self._ascending, job)
         return self._ascending[at - 1] if at else None
 
-    def room(self, array: Job) -> int | None:
+    def slots_left(self, array: Job) -> int | None:
         """Members that its own limit lets start now. None = it has no limit."""
         most = array.spec.array.running_max if array.spec.array else 0
         return max(0, most - self[array.id].live) if most else None

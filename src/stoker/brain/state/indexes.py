@@ -5,8 +5,9 @@ new record, undo what the old one contributed and add what the new one does. `re
 and a test holds the two against each other after every event.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
@@ -20,7 +21,6 @@ from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.dependencies import Dependents
 from stoker.brain.state.node_classes import NodeClasses, kinds_of
-from stoker.brain.state.sorted_index import Agenda, SortedIds
 from stoker.brain.state.usage_ledger import UsageLedger
 from stoker.brain.state.view import GpuKinds
 
@@ -33,9 +33,57 @@ _Offered = tuple[int, Shape, Instant]
 _ArrayMemberEntry = tuple[JobState | None, _Offered | None]
 """What a job is shown as, and under which key it is offered to the engine."""
 
-_Offers = dict[_Offered, "SortedIds"]
+_Offers = dict[_Offered, "Ascending[JobId]"]
 
 _LIMITED = frozenset({JobState.STARTING, JobState.RUNNING})
+
+
+_Entry = TypeVar("_Entry", JobId, tuple[Instant, JobId])
+
+
+class Ascending(Generic[_Entry]):
+    """Entries in ascending order. Most arrive at the end and leave at the front, which a plain list does well."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ascending) and self.entries == other.entries
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
+
+    def add(self, entry: _Entry) -> None:
+        if not self.entries or entry > self.entries[-1]:
+            self.entries.append(entry)
+        else:
+            insort(self.entries, entry)
+
+    def remove(self, entry: _Entry) -> None:
+        at = bisect_left(self.entries, entry)
+        assert self.entries[at : at + 1] == [entry], f"{entry} is not in this index"
+        del self.entries[at]
+
+
+class Agenda(Ascending[tuple[Instant, JobId]]):
+    """Jobs by the time at which they are due, earliest first."""
+
+    __slots__ = ()
+
+    def head(self) -> Instant | None:
+        return self.entries[0][0] if self.entries else None
+
+    def due(self, now: Instant) -> list[JobId]:
+        """Return the jobs that are due at `now` or were before."""
+        return [job for _, job in self.entries[: bisect_right(self.entries, now, key=_at)]]
+
+
+def _at(entry: tuple[Instant, JobId]) -> Instant:
+    return entry[0]
 
 
 class Indexes:
@@ -46,7 +94,7 @@ class Indexes:
     ) -> None:
         self._nodes = nodes
         self._jobs = jobs
-        self.by_state: dict[JobState, SortedIds] = {state: SortedIds() for state in JobState}
+        self.by_state: dict[JobState, Ascending[JobId]] = {state: Ascending() for state in JobState}
         self.waiting: _Offers = {}
         """Jobs that the engine may place."""
         self.waiting_arrays: _Offers = {}
@@ -132,7 +180,7 @@ class Indexes:
         job = self._jobs.get(array)
         new: _ArrayMemberEntry = (None, None)
         if job is not None:
-            lazy = job.members is not None and job.members.lazy and self.arrays.room(job) != 0
+            lazy = job.members is not None and job.members.lazy and self.arrays.slots_left(job) != 0
             new = self.arrays.shown(job), _offered(job) if lazy else None
         shown_before, offered_before = self._of_array.pop(array, (None, None))
         self._follow_state(array, shown_before, new[0])
@@ -150,19 +198,19 @@ class Indexes:
             return
         if was:
             offers[was].remove(job)
-            if not offers[was].ids:
+            if not offers[was].entries:
                 del offers[was]
         if now:
-            offers.setdefault(now, SortedIds()).add(job)
+            offers.setdefault(now, Ascending()).add(job)
 
     def _follow_agendas(self, old: Job | None, new: Job | None) -> None:
         for agenda, due in ((self.delayed, _delay), (self.limits, _limit), (self.ended, end_of)):
             before, after = due(old), due(new)
             if before != after:
                 if old and before is not None:
-                    agenda.remove(before, old.id)
+                    agenda.remove((before, old.id))
                 if new and after is not None:
-                    agenda.add(after, new.id)
+                    agenda.add((after, new.id))
 
     def _follow_attempt(self, old: Job | None, before: Attempt | None, new: Job | None, after: Attempt | None) -> None:
         touched: dict[NodeName, None] = {}

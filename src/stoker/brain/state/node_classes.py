@@ -1,4 +1,4 @@
-"""Which nodes are alike, and which of them does a selection admit?
+"""Which nodes are classes, and which of them does a selection admit?
 
 Derived from the records of nodes, follows them one by one, and is the same whatever their history was.
 
@@ -44,19 +44,19 @@ class Strict(NamedTuple):
 
 
 class _Group:
-    """Nodes of one likeness."""
+    """Nodes of one key."""
 
-    __slots__ = ("alike", "labels", "likeness", "names")
+    __slots__ = ("key", "labels", "names", "node_class")
 
-    def __init__(self, likeness: _NodeClassKey, node: Node) -> None:
-        self.likeness = likeness
-        self.labels = dict(likeness.labels)
+    def __init__(self, key: _NodeClassKey, node: Node) -> None:
+        self.key = key
+        self.labels = dict(key.labels)
         self.names: list[NodeName] = []
-        self.alike = NodeClass(kinds_of(node), node.inventory, self.names)
+        self.node_class = NodeClass(kinds_of(node), node.inventory, self.names)
 
 
 class NodeClasses:
-    """All nodes ever registered, by likeness."""
+    """All nodes ever registered, by key."""
 
     def __init__(self) -> None:
         self._groups: dict[_NodeClassKey, _Group] = {}
@@ -71,20 +71,20 @@ class NodeClasses:
     __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
 
     def _names(self) -> dict[_NodeClassKey, list[NodeName]]:
-        return {likeness: group.names for likeness, group in self._groups.items()}
+        return {key: group.names for key, group in self._groups.items()}
 
     def node_changed(self, old: Node | None, new: Node) -> None:
         """Follow one node record being made or replaced."""
         if old is not None and _nothing_new(old, new):
             return
-        likeness = _node_class_key(new)
+        key = _node_class_key(new)
         group = self._group_of.get(new.name)
-        if group is not None and group.likeness == likeness:
+        if group is not None and group.key == key:
             return
         self.node_dropped(new.name)
-        group = self._groups.get(likeness)
+        group = self._groups.get(key)
         if group is None:
-            group = self._groups[likeness] = _Group(likeness, new)
+            group = self._groups[key] = _Group(key, new)
         self._group_of[new.name] = group
         insort(group.names, new.name)
 
@@ -104,7 +104,7 @@ class NodeClasses:
         if group is not None:
             del group.names[bisect_left(group.names, name)]
             if not group.names:
-                del self._groups[group.likeness]
+                del self._groups[group.key]
 
     def admitted(self, where: Where) -> SelectedNodes:
         """The nodes on which a job that selects `where` may run. Good until the next change."""
@@ -122,19 +122,19 @@ class NodeClasses:
     def _select(self, where: Where) -> SelectedNodes:
         by_name = Where(require=tuple(filter(_of_name, where.require)), exclude=where.exclude)
         by_group = Where(require=tuple(each for each in where.require if not _of_name(each)), tolerate=where.tolerate)
-        alike = []
+        classes = []
         for group, names in self._named(by_name.require):
-            if admits(by_group, NodeName(""), group.labels, group.likeness.taints):
+            if admits(by_group, NodeName(""), group.labels, group.key.taints):
                 if by_name != ANYWHERE:
                     names = _admitted_by_name(by_name, names)
                 if len(names) == len(group.names):
-                    alike.append(group.alike)
+                    classes.append(group.node_class)
                 elif names:
-                    alike.append(NodeClass(group.alike.kinds, group.alike.inventory, names))
+                    classes.append(NodeClass(group.node_class.kinds, group.node_class.inventory, names))
                     self._remembered += len(names)
-        self._remembered += 1 + len(alike)
-        everywhere = sum(len(each.names) for each in alike) == len(self._group_of)
-        return SelectedNodes(sorted(alike, key=_first_name), everywhere=everywhere)
+        self._remembered += 1 + len(classes)
+        everywhere = sum(len(each.names) for each in classes) == len(self._group_of)
+        return SelectedNodes(sorted(classes, key=_first_name), everywhere=everywhere)
 
     def _named(self, requirements: Iterable[Requirement]) -> Iterable[tuple[_Group, Sequence[NodeName]]]:
         """The groups with those of their nodes that are worth a look. Who selects one node pays for one."""
@@ -164,8 +164,8 @@ def _of_name(requirement: Requirement) -> bool:
     return requirement.key == HOSTNAME
 
 
-def _first_name(alike: NodeClass) -> NodeName:
-    return alike.names[0]
+def _first_name(node_class: NodeClass) -> NodeName:
+    return node_class.names[0]
 
 
 def _nothing_new(old: Node, new: Node) -> bool:

@@ -57,21 +57,21 @@ class QuotaLimits:
         self.gpus = gpus
         self._known: dict[Shape, tuple[QuotaLimit, ...]] = {}
 
-    def before(self, shape: Shape, spent: UsageTotals) -> Reason | None:
+    def before(self, shape: Shape, usage: UsageTotals) -> Reason | None:
         """Why one more job of this shape can't hold what it needs now."""
-        walls = self._known.get(shape)
-        if walls is None:
-            walls = self._known[shape] = tuple(self._walls(shape))
-        for tenant, at, limit, asked in walls:
-            used = spent.by_tenant.get(tenant, NOTHING)[at]
+        limits = self._known.get(shape)
+        if limits is None:
+            limits = self._known[shape] = tuple(self._limits_on(shape))
+        for tenant, at, limit, asked in limits:
+            used = usage.by_tenant.get(tenant, NOTHING)[at]
             if used + asked > limit:
                 facts = {"limit": limit, "used": used, "asked": asked}
                 return Reason(ReasonCode.TENANT_LIMIT, {"tenant": tenant, "what": WHAT[at], **facts})
-        if self.pools.strict or spent.unlending:
-            return self._shared(shape, spent)
+        if self.pools.strict or usage.unlending:
+            return self._shared(shape, usage)
         return None
 
-    def _walls(self, shape: Shape) -> list[QuotaLimit]:
+    def _limits_on(self, shape: Shape) -> list[QuotaLimit]:
         more = needs(shape.demand)
         return [
             QuotaLimit(tenant.name, at, limit, more[at])
@@ -80,28 +80,28 @@ class QuotaLimits:
             if more[at]
         ]
 
-    def _shared(self, shape: Shape, spent: UsageTotals) -> Reason | None:
+    def _shared(self, shape: Shape, usage: UsageTotals) -> Reason | None:
         gpus = shape.demand.total_gpus
         if not gpus:
             return None
         if self.pools.strict:
-            limit, used = self.pool_limit(shape.job_class, spent), _gpus(spent, shape.job_class)
+            limit, used = self.pool_limit(shape.job_class, usage), _gpus(usage, shape.job_class)
             if used + gpus > limit:
                 facts = {"used": used, "limit": limit, "asked": gpus}
                 return Reason(ReasonCode.POOL_LIMIT, {"pool": shape.job_class.value, **facts})
-        return self._unlent(shape.tenant, gpus, spent) if spent.unlending else None
+        return self._unlent(shape.tenant, gpus, usage) if usage.unlending else None
 
-    def pool_limit(self, job_class: JobClass, spent: UsageTotals) -> int:
+    def pool_limit(self, job_class: JobClass, usage: UsageTotals) -> int:
         """The most that a strict pool may hold now (L2)."""
         other = _OTHER[job_class]
-        return self.gpus - max(self.pools.guaranteed(self.gpus)[other], _gpus(spent, other))
+        return self.gpus - max(self.pools.guaranteed(self.gpus)[other], _gpus(usage, other))
 
-    def _unlent(self, name: TenantName, gpus: int, spent: UsageTotals) -> Reason | None:
+    def _unlent(self, name: TenantName, gpus: int, usage: UsageTotals) -> Reason | None:
         """L3"""
         path = {tenant.name: tenant for tenant in path_of(self._tenants, name)}
-        within = next((each.name for each in path.values() if within_guarantee(each, spent, gpus)), None)
+        within = next((each.name for each in path.values() if within_guarantee(each, usage, gpus)), None)
         others = [
-            tuple(each.name for each in path_of(self._tenants, one)) for one in spent.unlending if one not in path
+            tuple(each.name for each in path_of(self._tenants, one)) for one in usage.unlending if one not in path
         ]
         beneath: dict[TenantName, int] = {}
         idle = 0
@@ -109,14 +109,14 @@ class QuotaLimits:
         for each, *above in sorted(others, key=_depth, reverse=True):
             if within is not None and within not in above:
                 continue
-            own = self._tenants[each].quota.guaranteed - spent.by_tenant.get(each, NOTHING)[0]
+            own = self._tenants[each].quota.guaranteed - usage.by_tenant.get(each, NOTHING)[0]
             kept = max(own, beneath.get(each, 0))
-            outer = next((one for one in above if one in spent.unlending and one not in path), None)
+            outer = next((one for one in above if one in usage.unlending and one not in path), None)
             if outer is None:
                 idle += kept
             else:
                 beneath[outer] = beneath.get(outer, 0) + kept
-        free = self.gpus - sum(_gpus(spent, job_class) for job_class in JobClass)
+        free = self.gpus - sum(_gpus(usage, job_class) for job_class in JobClass)
         if free - gpus >= idle or free < gpus:  # then it isn't the guarantee that is in the way
             return None
         return Reason(ReasonCode.GUARANTEE_KEPT, {"free": free, "kept": idle, "asked": gpus})
@@ -126,13 +126,13 @@ def _depth(path: Sequence[TenantName]) -> tuple[int, Sequence[TenantName]]:
     return len(path), path
 
 
-def _gpus(spent: UsageTotals, job_class: JobClass) -> int:
-    return spent.by_class.get(job_class, NOTHING)[0]
+def _gpus(usage: UsageTotals, job_class: JobClass) -> int:
+    return usage.by_class.get(job_class, NOTHING)[0]
 
 
-def within_guarantee(tenant: Tenant, spent: UsageTotals, gpus: int) -> bool:
+def within_guarantee(tenant: Tenant, usage: UsageTotals, gpus: int) -> bool:
     """Does the guarantee of this very tenant cover so many GPUs more?"""
-    return gpus > 0 and spent.by_tenant.get(tenant.name, NOTHING)[0] + gpus <= tenant.quota.guaranteed
+    return gpus > 0 and usage.by_tenant.get(tenant.name, NOTHING)[0] + gpus <= tenant.quota.guaranteed
 
 
 def other_class(job_class: JobClass) -> JobClass:

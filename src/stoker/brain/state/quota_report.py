@@ -55,7 +55,7 @@ def _jobs(state: ClusterState, bucket: Bucket) -> int:
     count = len(bucket.jobs)
     for array_id in bucket.arrays:
         array = state.jobs[array_id]
-        slots, lazy = state.indexes.arrays.room(array), count_of(array.as_array[1].lazy)
+        slots, lazy = state.indexes.arrays.slots_left(array), count_of(array.as_array[1].lazy)
         count += lazy if slots is None else min(lazy, slots)
     return count
 

@@ -1,4 +1,4 @@
-"""What may the engine see?
+"""The state as the engine may read it.
 
 A read-only facade over the state, used in process: no copies are made, so nobody may change what it returns.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Position, TenantName
+from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Inventory, Node
 from stoker.brain.domain.partition import Partition
@@ -19,7 +19,7 @@ from stoker.brain.domain.where import Where
 from stoker.brain.state.usage_ledger import UsageLedger
 
 GpuKinds = tuple[tuple[str, int], ...]
-"""The distinct (model, memory_mb) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""
+"""The distinct (model, memory in MiB) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""
 
 
 class Bucket(NamedTuple):
@@ -44,85 +44,54 @@ class NodeClass(msgspec.Struct, frozen=True, eq=False):
 
 
 class SelectedNodes(msgspec.Struct, frozen=True, eq=False):
-    """On which of the nodes ever registered a job may run, by labels, names and taints."""
+    """The nodes ever registered on which a job may run, by labels, names and taints."""
 
-    alike: Sequence[NodeClass]
+    classes: Sequence[NodeClass]
     """By first name."""
     everywhere: bool
     """It's all of them."""
 
 
 class View(Protocol):
-    """The state as the engine may read it."""
+    """The state at one time as the engine may read it."""
 
-    @property
-    def position(self) -> Position:
-        """Of the newest event in it."""
-        ...
-
-    @property
-    def epoch(self) -> Epoch: ...
+    partitions: Mapping[PartitionName, Partition]
+    tenants: Mapping[TenantName, Tenant]
+    pools: Pools
+    usage_ledger: UsageLedger
+    """Use by class and tenant. Not to be changed: take a copy."""
+    nodes: Mapping[NodeName, Node]
+    """Every node ever registered."""
+    free: Mapping[NodeName, Free]
+    """What is free on each node that takes new work: in service (reachable, not drained, not forgotten), and
+    returned."""
+    returning: Mapping[NodeName, Free]
+    """What is free on each node in service that hasn't returned, and so takes no new work yet."""
+    free_gpus: int
+    """On all nodes of `free` and `returning`."""
+    by_free: Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
+    """The nodes of `free`, by kind and number of free GPUs; names sorted. Empty lists don't appear."""
 
     def pending(self) -> Iterable[Bucket]:
-        """Jobs that may be placed, in no particular order of buckets; jobs in a pause or held aren't in it."""
+        """Return jobs that may be placed, in no particular order of buckets; those in a pause or held aren't in it."""
         ...
 
     def job(self, job: JobId) -> Job:
-        """A record; lazy members of arrays have none."""
+        """Return a record; lazy members of arrays have none."""
         ...
 
     def members(self, array: JobId) -> Iterator[JobId]:
-        """The ids of the array's lazy members, in order."""
+        """Return the ids of the array's lazy members, in order."""
         ...
 
-    def room(self, array: JobId) -> int | None:
-        """Members of the array that its own limit lets start now. None = it has no limit."""
-        ...
-
-    @property
-    def partitions(self) -> Mapping[PartitionName, Partition]: ...
-
-    @property
-    def tenants(self) -> Mapping[TenantName, Tenant]: ...
-
-    @property
-    def pools(self) -> Pools: ...
-
-    @property
-    def usage_ledger(self) -> UsageLedger:
-        """Who uses how much. Not to be changed: take a copy."""
-        ...
-
-    @property
-    def free_gpus(self) -> int:
-        """On all nodes of `free` and `returning`."""
+    def array_slots(self, array: JobId) -> int | None:
+        """Return how many members of the array its own limit lets start now. None = it has no limit."""
         ...
 
     def admitted(self, where: Where) -> SelectedNodes:
-        """The nodes that `where` admits. Cheap when it was asked for before and no node has changed."""
-        ...
-
-    @property
-    def nodes(self) -> Mapping[NodeName, Node]:
-        """Every node ever registered."""
-        ...
-
-    @property
-    def free(self) -> Mapping[NodeName, Free]:
-        """What is free on each node that takes new work: in service (reachable, not drained, not forgotten), and
-        returned."""
-        ...
-
-    @property
-    def returning(self) -> Mapping[NodeName, Free]:
-        """What is free on each node in service that hasn't returned, and so takes no new work yet."""
-        ...
-
-    @property
-    def by_free(self) -> Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]:
-        """The nodes of `free`, by kind and number of free GPUs; names sorted. Empty lists don't appear."""
+        """Return the nodes that `where` admits. Cheap when it was asked for before and no node has changed."""
         ...
 
     def ports_in_use(self, address: str) -> Set[int]:
-        """Rendezvous ports held by live attempts whose rank 0 is at `address`."""
+        """Return the rendezvous ports held by live attempts whose rank 0 is at `address`."""
         ...

@@ -87,10 +87,10 @@ def _quota_limit(state: ClusterState, shape: Shape, planned: PlannedReason) -> R
 
 def _array_limit(state: ClusterState, job: Job) -> Reason | None:
     """Of an array, or a member, that the limit of its array keeps waiting."""
-    array = state.jobs.get(job.array_of or job.id)
-    if array is None or array.members is None or array.spec.array is None or state.indexes.arrays.room(array) != 0:
+    array, arrays = state.jobs.get(job.array_of or job.id), state.indexes.arrays
+    if array is None or array.members is None or array.spec.array is None or arrays.slots_left(array) != 0:
         return None
-    running = state.indexes.arrays[array.id].live
+    running = arrays[array.id].live
     return Reason(ReasonCode.ARRAY_LIMIT, {"running": running, "running_max": array.spec.array.running_max})
 
 

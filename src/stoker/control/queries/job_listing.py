@@ -182,7 +182,7 @@ async def _found(control: ControlPlane, rows: dict[JobId, Job | None], total: in
 async def _remembered(control: ControlPlane, wanted: JobFilter, page: JobPage) -> tuple[list[Job], int]:
     """The newest `page.reach` rows of the state, and how many match in all."""
     state = control.committer.state
-    ids = [state.indexes.by_state[each].ids for each in wanted.states or JobState]
+    ids = [state.indexes.by_state[each].entries for each in wanted.states or JobState]
     if not narrows(wanted) and not state.indexes.arrays:
         newest = islice(_newest_first(ids, page.before), page.reach)
         return [state.jobs[job] for job in newest], sum(len(each) for each in ids)

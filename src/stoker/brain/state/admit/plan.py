@@ -20,7 +20,7 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
     if job is None or job.state is not JobState.PENDING or job.not_before != NEVER or job.blocked:
         return _stale(place, f"job {place.job} no longer waits")
     array = state.jobs.get(job.array_of)
-    if array is not None and state.indexes.arrays.room(array) == 0:
+    if array is not None and state.indexes.arrays.slots_left(array) == 0:
         return _stale(place, f"array {array.label} runs as many members as it may")
     if place.attempt != len(job.attempts) + 1:
         return _stale(place, f"attempt {place.attempt} of job {place.job} is out of turn")

@@ -148,7 +148,7 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
 def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) -> Iterator[Node]:
     """Yield the nodes that ever registered on which a job may ever run, whatever their taints now (E5)."""
     wanted = replace(selection(state.partitions, where, partition), tolerate=(Toleration(),))
-    for node_class in state.indexes.node_classes.admitted(wanted).alike:
+    for node_class in state.indexes.node_classes.admitted(wanted).classes:
         for name in node_class.names:
             yield state.nodes[name]
 
