@@ -44,7 +44,7 @@ class Strict(NamedTuple):
 
 
 class _Group:
-    """Nodes of one key."""
+    """The nodes of one class, before any selection by name."""
 
     __slots__ = ("key", "labels", "names", "node_class")
 
@@ -56,7 +56,7 @@ class _Group:
 
 
 class NodeClasses:
-    """All nodes ever registered, by key."""
+    """Index of all nodes ever registered by class."""
 
     def __init__(self) -> None:
         self._groups: dict[_NodeClassKey, _Group] = {}
