@@ -209,7 +209,7 @@ class Oracle:
         """O7. A pass under way when a job was first seen may not have seen it; the next one has."""
         waited = {}
         for ids in (*state.indexes.waiting.values(), *state.indexes.waiting_arrays.values()):
-            for job_id in ids:
+            for job_id in ids.entries:
                 job = state.jobs[job_id]
                 progress = job.members.waiting if job.members else len(job.attempts)
                 array = state.jobs.get(job.array_of or job_id)
