@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from stoker.cli import commands
 from stoker.cli.completion import tenants
 from stoker.cli.main import root
 
@@ -100,3 +102,43 @@ def test_a_variable_that_was_empty_names_nothing_and_asks_nobody(words: tuple[st
     said = CliRunner().invoke(root, [*words, "", "--server", "http://127.0.0.1:1"])
     assert said.exit_code == 2
     assert "names nothing" in said.output
+
+
+NOTE = '''
+import click
+
+{section}
+@click.command()
+@click.argument("job_id")
+def {name}(job_id: str) -> None:
+    """Set a note on a job.
+
+    \\b
+    Examples:
+      stoker my-job 7
+    """
+    click.echo(f"noted {{job_id}}")
+'''
+
+
+@pytest.mark.parametrize(("section", "title"), [('SECTION = "Jobs"', "Jobs"), ("", "Operation")])
+def test_a_new_command_needs_one_file_and_stands_at_the_end_of_its_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str, title: str
+) -> None:
+    (tmp_path / "my_job.py").write_text(NOTE.format(section=section, name="my_job"), encoding="utf-8")
+    before = CliRunner().invoke(root, ["--help"]).output
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "stoker.cli.commands.my_job", raising=False)
+    after = CliRunner().invoke(root, ["--help"]).output
+    (line,) = (line for line in after.splitlines() if line not in before.splitlines())
+    assert line.split() == ["my-job", *["Set", "a", "note", "on", "a", "job."]]
+    block = next(block for block in after.split("\n\n") if block.startswith(f"{title}:"))
+    assert block.splitlines()[-1] == line
+    assert after.replace(f"{line}\n", "") == before
+    assert CliRunner().invoke(root, ["my-job", "7"]).output == "noted 7\n"
+    assert "Did you mean 'my-job'?" in CliRunner().invoke(root, ["my-jbo"]).output
+
+
+def test_a_file_that_holds_commands_of_other_names_is_no_command_itself() -> None:
+    for name in ("listing", "job_operations", "job-operations"):
+        assert "No such command" in CliRunner().invoke(root, [name]).output

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.cli.paging import gather
+from stoker.cli.commands.listing import gather
 from stoker.wire.client import JobListQuery
 from stoker.wire.rest.job import LIST_MAX, JobListView
 from tests.cli.views import job

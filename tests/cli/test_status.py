@@ -1,7 +1,11 @@
-"""What does `stoker status` say about the cluster?"""
+"""What `stoker status` says about the cluster and about one job."""
+
+import msgspec
 
 from stoker.cli.commands.status import cluster_pairs
-from tests.cli.views import cluster
+from stoker.cli.display.job_details import job_pairs
+from stoker.wire.rest.job import JobView
+from tests.cli.views import cluster, job
 
 
 def test_members_of_arrays_are_counted_and_their_array_is_not_counted_beside_them() -> None:
@@ -22,3 +26,33 @@ def test_gpus_in_quarantine_are_told_while_there_are_any() -> None:
     said = dict(cluster_pairs(cluster(total_gpus=8, busy_gpus=2, available_gpus=2, quarantined_gpus=4)))
     assert said["gpus"] == "8 (simulated): 2 busy, 2 free, 0 offline, 4 quarantined"
     assert "quarantined" not in str(dict(cluster_pairs(cluster()))["gpus"])
+
+
+class Annotated(JobView, frozen=True, kw_only=True, omit_defaults=True):
+    """A job as it would look with two more optional text fields, and one that must be there."""
+
+    note: str = ""
+    on_call: str | None = None
+    required: str
+
+
+def annotated(**texts: str) -> Annotated:
+    return Annotated(**msgspec.structs.asdict(job(comment="c", lost_after_ms=60_000)), required="hidden", **texts)
+
+
+def test_an_optional_text_field_of_a_job_is_shown_by_its_name_behind_the_others() -> None:
+    said = list(job_pairs(annotated(note="reads from disk 2", on_call="ada"), 0, whole=False))
+    at = said.index(("note", "reads from disk 2"))
+    assert said[at - 2 : at + 2] == [
+        ("comment", "c"),
+        ("lost after", "1m of silence"),
+        ("note", "reads from disk 2"),
+        ("on call", "ada"),
+    ]
+    assert "hidden" not in dict(said).values()
+
+
+def test_a_text_field_without_a_value_and_one_that_stands_elsewhere_have_no_line_of_their_own() -> None:
+    said = [key for key, _ in job_pairs(job(array="0-9", message="m", error="e", status="submitted"), 0, whole=True)]
+    assert {"note", "array", "message", "error", "status", "array of"}.isdisjoint(said)
+    assert said.count("stderr") == 1

@@ -27,7 +27,7 @@ def span(gpu: str, job: int, start: int, end: int, *, outcome: str = "succeeded"
 
 def row(timeline: Timeline, gpu: str, cells: int = 60) -> str:
     """The cells of one GPU's line."""
-    place = [lane.uuid for lane in timeline.lanes].index(gpu)
+    place = [each.uuid for each in timeline.rows].index(gpu)
     margin, *pieces = text_lines(timeline, cells + len("demo-1 GPU0  "))[place + 1]
     assert margin.text.startswith(("demo-", " "))
     return "".join(piece.text for piece in pieces)
@@ -45,8 +45,8 @@ def test_a_job_fills_the_cells_of_its_time_and_no_others() -> None:
 
 
 def test_every_gpu_of_a_gang_shows_the_job_at_the_same_place() -> None:
-    timeline = make_timeline(ROWS, [span(lane.uuid, 7, 100, 900) for lane in ROWS])
-    assert len({row(timeline, lane.uuid) for lane in ROWS}) == 1
+    timeline = make_timeline(ROWS, [span(each.uuid, 7, 100, 900) for each in ROWS])
+    assert len({row(timeline, each.uuid) for each in ROWS}) == 1
 
 
 def test_a_run_carries_its_jobs_id() -> None:
@@ -93,7 +93,7 @@ def test_a_node_is_named_once_and_its_gpus_counted() -> None:
 
 
 def test_gpus_stand_in_order_of_node_and_index_whatever_order_they_came_in() -> None:
-    assert make_timeline(reversed(ROWS), []).lanes == tuple(ROWS)
+    assert make_timeline(reversed(ROWS), []).rows == tuple(ROWS)
 
 
 def test_a_span_on_a_gpu_that_is_not_listed_is_left_out() -> None:
@@ -119,7 +119,7 @@ SPANS = st.lists(
         lambda gpu, job, start, length, bad: span(
             gpu, job, start, start + length, outcome="failed" if bad else "succeeded"
         ),
-        st.sampled_from([lane.uuid for lane in ROWS]),
+        st.sampled_from([each.uuid for each in ROWS]),
         st.integers(1, 10**6),
         st.integers(0, 10**6),
         st.integers(0, 10**6),

@@ -68,8 +68,8 @@ def test_nothing_to_draw_is_still_a_picture() -> None:
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_any_name_leaves_the_file_valid_and_free_of_scripts(name: str, node: str) -> None:
-    lanes = [TimelineRow(node=node, index=0, uuid=name)]
-    text = svg(make_timeline(lanes, [span(name, "1", f"<script>{name}</script>]]>", 0, 10)]), name)
+    rows = [TimelineRow(node=node, index=0, uuid=name)]
+    text = svg(make_timeline(rows, [span(name, "1", f"<script>{name}</script>]]>", 0, 10)]), name)
     root = ElementTree.fromstring(text)
     assert not list(root.iter(f"{SVG}script"))
     assert text.encode("utf-8")

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState
-from stoker.cli.display.notices import NoticeBuffer
+from stoker.cli.display.messages import NoticeBuffer
 from stoker.cli.top.app import KEYS, TopApp
 from stoker.cli.top.row_list import Rows
 from stoker.wire.client import JobListQuery, LogPart, LogQuery

@@ -18,7 +18,7 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.policy import LEASE_KILL_MS
 from stoker.cli.doctor.finding import Level
-from stoker.cli.doctor.leases import leases
+from stoker.cli.doctor.node import leases
 from tests.contracts.runner import LONG_S, Listener, agent_on, key
 from tests.real.runner_node import RealNode, is_alive, node_in
 

@@ -28,7 +28,7 @@ BANS: Final = (
         # The runner reads its own clock, and a command or a client that polls a server waits in one place; what a
         # person types is meant by the person's wall clock.
         (
-            *("src/stoker/adapters/clock.py", RUNNER, "src/stoker/cli/polling.py", "src/stoker/cli/local_zone.py"),
+            *("src/stoker/adapters/clock.py", RUNNER, "src/stoker/cli/clock.py"),
             "src/stoker/wire/client/backoff.py",
         ),
     ),

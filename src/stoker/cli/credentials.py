@@ -1,4 +1,4 @@
-"""With which token does a command ask, and of which server, where nobody says?
+"""Token that a command sends, and the server that a person's own file names.
 
 The person's own file, `$XDG_CONFIG_HOME/stoker/config.yaml` or `~/.config/stoker/config.yaml`, has the keys `server`
 and `token`.
@@ -33,40 +33,45 @@ _ARGV_AT: Final = (47, 48)
 
 
 def remember_token(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
-    if value is not None:
+    """Keep the value of `--token` for this command, and hide it from other processes."""
+    if value:
         hide(value)
+    if value is not None:
         ctx.meta[_TOKEN] = value
 
 
 def remember_file(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Keep the value of `--token-file` for this command."""
     if value is not None:
         ctx.meta[_FILE] = value
 
 
 def hide(token: str) -> None:
-    """W2. What other processes read of a command line is our own memory."""
+    """Overwrite a token in this process's command line, which is its own memory, so that `ps` shows it no more (W2)."""
     import ctypes
 
+    sought = os.fsencode(token)
     with suppress(OSError, ValueError, IndexError):
         # The second field is a name in parentheses, which may hold anything.
         with open("/proc/self/stat") as about:
             fields = about.read().rpartition(")")[2].split()
         begin, end = (int(fields[at - 2]) for at in _ARGV_AT)
-        shown, sought = ctypes.string_at(begin, end - begin), os.fsencode(token)
-        at = shown.find(sought) if sought else -1
-        while at >= 0:
-            ctypes.memset(begin + at, ord("x"), len(sought))
-            at = shown.find(sought, at + len(sought))
+        shown = ctypes.string_at(begin, end - begin)
+        if sought in shown:
+            ctypes.memmove(begin, shown.replace(sought, b"x" * len(sought)), len(shown))
 
 
 def server_in_file(ctx: click.Context) -> str:
-    """Empty = none. Raises: StokerError `bad_settings` or `bad_token_file`."""
+    """Return the servers that the person's file names; empty = none.
+
+    Raises: StokerError `bad_settings` or `bad_token_file`.
+    """
     kept = _kept(ctx)
     return kept.server if kept else ""
 
 
 def token_for(ctx: click.Context, servers: str) -> str:
-    """What to send to these servers; empty = nothing.
+    """Return the token to send to these servers; empty = none.
 
     Raises: StokerError `bad_token`, `bad_token_file` or `bad_settings`.
     """
@@ -86,6 +91,7 @@ def token_for(ctx: click.Context, servers: str) -> str:
 
 
 def config_path() -> str:
+    """Return the path of the person's own settings file, whether it is there or not."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     # The specification says that a relative one is to be ignored.
     folder = base if os.path.isabs(base) else os.path.expanduser("~/.config")
@@ -93,17 +99,17 @@ def config_path() -> str:
 
 
 def _kept(ctx: click.Context) -> "UserSettings | None":
-    """What the person's file says, read once for each command; None without one.
+    """Return the person's settings, read once for each command; None without a file.
 
     Raises: StokerError `bad_settings` or `bad_token_file`.
     """
     if _KEPT not in ctx.meta:
-        ctx.meta[_KEPT] = _read()
+        ctx.meta[_KEPT] = _read_settings()
     kept: UserSettings | None = ctx.meta[_KEPT]
     return kept
 
 
-def _read() -> "UserSettings | None":
+def _read_settings() -> "UserSettings | None":
     path = config_path()
     try:
         status = os.stat(path)
@@ -118,7 +124,7 @@ def _read() -> "UserSettings | None":
 
 
 def _same_servers(kept: str, asked: str) -> bool:
-    """W4"""
+    """The file's token goes to the file's servers, and to others only if the file names none (W4)."""
     from stoker.wire.client.servers import parsed_servers
 
     return not kept or set(parsed_servers(asked)) <= set(parsed_servers(kept))
@@ -137,7 +143,7 @@ def _in_file(path: str) -> str:
 
 
 def _must_be_private(path: str, status: os.stat_result) -> None:
-    """W3"""
+    """A file with a token in it that others may read is refused (W3)."""
     if stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise _bad_file(path, f"is open to others than its owner (mode {mode:04o})", f"chmod 600 {path}")
@@ -150,7 +156,7 @@ def _bad_file(path: str, what: str, hint: str) -> "StokerError":
 
 
 def _checked(source: str, text: str) -> str:
-    """W5"""
+    """No message repeats a token, or what was given for one (W5)."""
     from stoker.wire.token import is_token
 
     text = text.strip()

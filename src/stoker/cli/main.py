@@ -1,8 +1,9 @@
-"""Which commands are there, and how does a command end?
+"""Root of the command line: finds a command by its name, and turns how it ends into an exit status.
 
-The root of the command line. A command either returns, or raises: a StokerError becomes an error, a hint and the exit
-status that `wire.status` gives its code; Ctrl-C becomes 130, a reader who went away ends us without a word, and a file
-that can hold no more with a line.
+A command NAME is the attribute NAME of `commands/NAME.py`, so a new command needs that one file; a table here says
+which commands stand elsewhere, and in which order the help lists them. A command either returns, or raises: a
+StokerError becomes an error, a hint and the exit status that `wire.status` gives its code; Ctrl-C becomes 130, a reader
+who went away ends the command without a word, and a file that can hold no more with a line.
 """
 
 import errno
@@ -11,66 +12,86 @@ import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
 from stoker import __version__
-from stoker.cli.display.problem import refused, show_problem
+from stoker.cli.display.messages import refused, show_problem
 from stoker.cli.server import server_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_READER_GONE: Final = 141
 """128 + SIGPIPE, what other programs of a pipeline end with."""
 UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """How a write to a file that can hold no more ends."""
-_SECTIONS: Final = {
-    "Try it": {"demo": "demo:demo", "up": "up:up"},
-    "Jobs": {
-        "submit": "submit:submit",
-        "list": "listing:list_jobs",
-        "top": "top:top",
-        "status": "status:status",
-        "logs": "logs:logs",
-        "why": "why:why",
-        "events": "events:events",
-        "wait": "wait:wait",
-    },
-    "Orders to jobs": {name: f"job_operations:{name}" for name in ("cancel", "hold", "release", "requeue", "signal")},
-    "Nodes": {"node": "node:node", "gpu": "gpu:gpu", "partition": "partition:partition"},
-    "Sharing": {"tenant": "tenant:tenant", "quota": "quota:quota"},
-    "Operation": {
-        "control": "control:control",
-        "agent": "daemon:agent",
-        "token": "token:token",
-        "backup": "backup:backup",
-        "restore": "backup:restore",
-        "doctor": "doctor:doctor",
-        "usage": "usage:usage",
-        "audit": "audit:audit",
-        "completion": "completion:completion",
-        "version": "version:version",
-    },
+SECTIONS: Final = {
+    "Try it": ("demo", "up"),
+    "Jobs": ("submit", "list", "top", "status", "logs", "why", "events", "wait"),
+    "Orders to jobs": ("cancel", "hold", "release", "requeue", "signal"),
+    "Nodes": ("node", "gpu", "partition"),
+    "Sharing": ("tenant", "quota"),
+    "Operation": (
+        *("control", "agent", "token", "backup", "restore", "doctor", "usage", "audit", "completion", "version"),
+    ),
 }
-"""Each command by its name: the module below `commands` that has it, and its name there. A module is imported when its
-command is asked for: all of them together take a fifth of the time that `stoker list` takes."""
+"""Commands in the order of the help. A command that is not here stands at the end of the section that its module names
+as SECTION, without one at the end of the last section."""
+_HOMES: Final = {
+    "list": ("listing", "list_jobs"),
+    "restore": ("backup", "restore"),
+    **{name: ("job_operations", name) for name in SECTIONS["Orders to jobs"]},
+}
+"""Module below `commands` and attribute in it, for commands whose file has another name than the command."""
 _ALIASES: Final = {"ps": "list"}
-_HOMES: Final = {name: home for section in _SECTIONS.values() for name, home in section.items()}
+
+
+def _listed() -> "Iterator[str]":
+    """Yield the commands of the table; only other names cost a look at the folder."""
+    for names in SECTIONS.values():
+        yield from names
+
+
+def _found() -> "Iterator[str]":
+    """Yield the commands that have a file `commands/NAME.py` and are not in the table, by name."""
+    from stoker.cli import commands
+
+    known = {"__init__", *_listed(), *(module for module, _ in _HOMES.values())}
+    files = sorted(file for folder in commands.__path__ for file in os.listdir(folder))
+    for name, _, ending in (file.partition(".") for file in files):
+        if ending == "py" and name not in known:
+            yield name.replace("_", "-")
+
+
+def _load(name: str) -> "tuple[ModuleType, click.Command]":
+    """Import a command's module when the command is asked for: importing all of them takes a fifth of `stoker list`."""
+    home, attribute = _HOMES.get(name, (name.replace("-", "_"),) * 2)
+    module = import_module(f"stoker.cli.commands.{home}")
+    return module, getattr(module, attribute)
+
+
+def _sections() -> dict[str, list[str]]:
+    """Return the names of all commands by section of the help, in its order."""
+    sections = {title: list(names) for title, names in SECTIONS.items()}
+    for name in _found():
+        title = getattr(_load(name)[0], "SECTION", next(reversed(SECTIONS)))
+        sections.setdefault(title, []).append(name)
+    return sections
 
 
 class _Root(click.Group):
-    """Lists commands by purpose, and turns what a command raises into an exit status."""
+    """Root command: lists commands by purpose, and turns what a command raises into an exit status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_HOMES)
+        return [name for names in _sections().values() for name in names]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        home = _HOMES.get(_ALIASES.get(name, name))
-        if home is None:
-            return None
-        module, _, attribute = home.partition(":")
-        command: click.Command = getattr(import_module(f"stoker.cli.commands.{module}"), attribute)
-        return command
+        name = _ALIASES.get(name, name)
+        return _load(name)[1] if name in _listed() or name in _found() else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -80,13 +101,13 @@ class _Root(click.Group):
         except click.UsageError as fault:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], [*_HOMES, *_ALIASES], n=1)
+            near = get_close_matches(args[0], [*self.list_commands(ctx), *_ALIASES], n=1)
             if near and not args[0].startswith("-"):
                 raise click.UsageError(f"{fault.format_message()} Did you mean {near[0]!r}?", ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in _SECTIONS.items():
+        for title, names in _sections().items():
             commands = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(title):
                 formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in commands if command])
@@ -98,7 +119,7 @@ class _Root(click.Group):
             answer = super().invoke(ctx)
             sys.stdout.flush()
         except click.exceptions.Exit:
-            raise  # before the lines that would import much to find out that it isn't one of ours
+            raise  # before the lines that would import much to find out that it is no refusal
         except click.ClickException as fault:
             if "stoker_" in fault.message:  # as a token begins
                 from stoker.wire.token import without_secrets
@@ -157,7 +178,7 @@ def _cannot_write(fault: OSError) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """The `stoker` command."""
+    """Run the command `stoker` and end the process with its exit status."""
     if not __debug__:
         sys.exit("error: Python runs with -O, which removes the checks that guard the ledger\nhint: start it without")
     _open_streams()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from stoker.cli.clock import clock_text, sleep_blocking
 from stoker.cli.display.canvas import open_canvas
-from stoker.cli.display.problem import refused
+from stoker.cli.display.messages import refused
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.terminal import is_dumb, is_terminal, paints
-from stoker.cli.polling import clock_text, sleep_blocking
 
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError

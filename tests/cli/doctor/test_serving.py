@@ -8,9 +8,8 @@ from stoker import __version__
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.doctor import serving
 from stoker.cli.doctor.examination import of_server
-from stoker.cli.doctor.exposition import Meters
 from stoker.cli.doctor.finding import CheckResult, Level, named
-from stoker.cli.doctor.serving import JobRow, NodeRow, ReasonRow, Server
+from stoker.cli.doctor.serving import JobRow, Meters, NodeRow, ReasonRow, Server
 from stoker.wire.client.http_message import Reply
 
 NOON_MS = 1_796_040_000_000

@@ -1,13 +1,13 @@
-"""`stoker audit`: who told the cluster what, and what came of it?"""
+"""Command `stoker audit`: the audit trail of commands, their principals and their outcomes."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.display.output import output_options, show_rows
+from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.client import Client
@@ -25,8 +25,7 @@ LIMIT = 100
 @click.option("--tenant", metavar="T", shell_complete=tenants, help="Only what concerned this tenant, or a job of it.")
 @click.option("--job", metavar="ID", help="Only what concerned this job, array or member.")
 @click.option("--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="The newest so many rows.")
-@output_options
-@server_option
+@answer_options
 def audit(form: str, limit: int, since: str | None, until: str | None, **given: str | None) -> None:
     """List what people told the cluster, newest first, and what came of it.
 
@@ -38,7 +37,7 @@ def audit(form: str, limit: int, since: str | None, until: str | None, **given: 
       stoker audit --since 1d --by user:ada
       stoker audit --job 7 --outcome refused --json
     """
-    from stoker.cli.local_zone import timestamp
+    from stoker.cli.clock import timestamp
 
     asked = {name: value for name, value in given.items() if value}
     asked |= {name: timestamp(text) for name, text in (("since", since), ("until", until)) if text}
@@ -47,7 +46,7 @@ def audit(form: str, limit: int, since: str | None, until: str | None, **given: 
 
 
 def _gathered(client: "Client", asked: dict[str, Any], limit: int) -> "AuditListView":
-    """Up to `limit` rows as one page, however many pages that takes."""
+    """Return up to `limit` rows as one page, however many pages that takes."""
     from stoker.wire.rest.audit import AUDIT_MAX, AuditListQuery, AuditListView
 
     rows: list[AuditRowView] = []

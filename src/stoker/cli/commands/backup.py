@@ -1,4 +1,4 @@
-"""`stoker backup` and `stoker restore`: the whole cluster as one file."""
+"""Commands `stoker backup` and `stoker restore`: the whole cluster as one file."""
 
 import os
 import sys
@@ -10,7 +10,9 @@ import click
 
 from stoker.cli.display.output import output_options, show_lines
 from stoker.cli.display.terminal import is_terminal
-from stoker.cli.server import server_option, transport
+from stoker.cli.options import AddOption
+from stoker.cli.server import answer_options, transport
+from stoker.cli.setting_options import asked_there_option, data_dir_option
 
 if TYPE_CHECKING:
     from stoker.wire.backup import BackupHead
@@ -18,22 +20,16 @@ if TYPE_CHECKING:
 _STDOUT = "-"
 
 
+def _config_option(help_text: str) -> AddOption:
+    return click.option("-c", "--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=help_text)
+
+
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Data folder of a control plane on this machine, running or not: it is asked there, and wants no token.",
-)
-@click.option(
-    "-c",
-    "--config",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Its settings file instead, which also names the database of one whose log is there.",
-)
+@asked_there_option
+@_config_option("Its settings file instead, which also names the database of one whose log is there.")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-@output_options
-@server_option
+@answer_options
 def backup(file: Path, data_dir: Path | None, config: Path | None, force: bool, form: str) -> None:
     """Write all that the cluster is into FILE, while it goes on.
 
@@ -65,17 +61,8 @@ def backup(file: Path, data_dir: Path | None, config: Path | None, force: bool, 
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Data folder to make. It mustn't be there yet, or be empty.",
-)
-@click.option(
-    "-c",
-    "--config",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Settings file of a control plane: its data_dir is meant, and its store.url.",
-)
+@data_dir_option("Data folder to make. It mustn't be there yet, or be empty.")
+@_config_option("Settings file of a control plane: its data_dir is meant, and its store.url.")
 @click.option("--force", is_flag=True, help="Move aside what is in the folder, and keep it.")
 @output_options
 def restore(file: Path, data_dir: Path | None, config: Path | None, force: bool, form: str) -> None:

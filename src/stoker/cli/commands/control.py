@@ -1,27 +1,29 @@
-"""`stoker control`: run a control plane in the foreground, or look after one that runs among several.
+"""Commands `stoker control ...`: a control plane in the foreground, its state among several, and its promotion.
 
 The daemon ends on SIGTERM and on Ctrl-C and leaves jobs running; what it prints are its log lines.
 """
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from stoker.cli.commands.daemon import CONFIG_OPTION
-from stoker.cli.display.output import for_people, output_options, show_pairs, show_value
-from stoker.cli.server import server_option, servers_of, token_of, transport
-from stoker.cli.setting_flags import set_option
+from stoker.cli.display.messages import refused
+from stoker.cli.display.output import for_people, show_pairs, show_value
+from stoker.cli.server import answer_options, servers_of, token_of, transport
+from stoker.cli.setting_options import config_option, data_dir_option, set_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stoker.wire.client.transport import SocketTransport, Transport
     from stoker.wire.rest.control import ControlView
 
 
 @click.group(invoke_without_command=True)
-@CONFIG_OPTION
+@config_option
 @set_option
 @click.pass_context
 def control(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> None:
@@ -38,30 +40,27 @@ def control(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> 
     """
     if ctx.invoked_subcommand is not None:
         return
-    from stoker.agent.settings import AgentSettings
-    from stoker.cli.quiet_grpc import quiet_grpc
-    from stoker.cli.until_signal import run_until_signal
-    from stoker.cli.wiring.settings import load
-    from stoker.live.settings.control import ControlSettings
+    from stoker.cli.foreground import quiet_grpc, run_until_signal
 
     quiet_grpc()
+    from stoker.agent.settings import AgentSettings
+    from stoker.cli.wiring.settings import load
     from stoker.live.main import run_control
+    from stoker.live.settings.control import ControlSettings
 
     settings = load(ControlSettings, path, os.environ, flags, others=(AgentSettings,)).value
     run_until_signal(lambda stop: run_control(settings, stop=stop, on_ready=lambda: None))
 
 
-_DATA_DIR = click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Data folder of a control plane that runs on this machine: it is asked there, and wants no token.",
+_data_dir_option: Final = data_dir_option(
+    "Data folder of a control plane that runs on this machine: it is asked there, and wants no token."
 )
+_NO_FORCE: Final = "no force was needed. Nothing is lost in mode sync; in mode async no more than at any take-over"
 
 
 @control.command()
-@_DATA_DIR
-@output_options
-@server_option
+@_data_dir_option
+@answer_options
 def status(data_dir: Path | None, form: str) -> None:
     """Show which of several control planes this one is, and who is active; of several that are named, each.
 
@@ -79,9 +78,8 @@ def status(data_dir: Path | None, form: str) -> None:
 
 @control.command()
 @click.option("--force", is_flag=True, help="Take over although acknowledged work may be lost.")
-@_DATA_DIR
-@output_options
-@server_option
+@_data_dir_option
+@answer_options
 def promote(force: bool, data_dir: Path | None, form: str) -> None:
     """Make this control plane the active one by force, when the one that was active is gone for good.
 
@@ -109,49 +107,46 @@ def promote(force: bool, data_dir: Path | None, form: str) -> None:
 
 
 def _addresses(data_dir: Path | None) -> list[str]:
-    """Those that were named; empty where a folder is. Raises: StokerError `bad_server`."""
+    """The servers that were named; empty where a data folder is. Raises: StokerError `bad_server`."""
     from stoker.wire.client.servers import each_alone
 
     return [] if data_dir else each_alone(servers_of(click.get_current_context()))
 
 
-_NO_FORCE: Final = "no force was needed. Nothing is lost in mode sync; in mode async no more than at any take-over"
-
-
 def _ask(data_dir: Path | None, method: str, path: str) -> "ControlView":
-    """Of that very one: nobody else is asked in its place."""
+    """Ask the one control plane that was named, and no other in its place."""
+    from stoker.wire.client.transport import SocketTransport
+    from stoker.wire.local_socket import SOCKET_NAME
+
+    if data_dir is None:
+        with transport() as server:
+            return _answer_of(server, method, path)
+    with closing(SocketTransport(data_dir.absolute() / SOCKET_NAME)) as local:
+        return _answer_of(local, method, path)
+
+
+def _answer_of(
+    server: "Transport | SocketTransport", method: str, path: str, *, repeatable: bool = False
+) -> "ControlView":
     import msgspec
 
     from stoker.wire.client.http_message import Request
-    from stoker.wire.client.transport import SocketTransport
-    from stoker.wire.local_socket import SOCKET_NAME
     from stoker.wire.rest.control import ControlView
     from stoker.wire.versions import API_PREFIX
 
-    request = Request(method, API_PREFIX + path)
-    if data_dir is None:
-        with transport() as server:
-            reply = server.send(request)
-    else:
-        local = SocketTransport(data_dir.absolute() / SOCKET_NAME)
-        try:
-            reply = local.send(request)
-        finally:
-            local.close()
+    reply = server.send(Request(method, API_PREFIX + path, repeatable=repeatable))
     return msgspec.json.decode(reply.body, type=ControlView)
 
 
 def _show_each(form: str, addresses: "Sequence[str]") -> None:
-    """Those that don't answer are told on stderr. Raises: StokerError where none does."""
+    """Show each control plane; those that don't answer are named on stderr. Raises: StokerError where none answers."""
     import msgspec
-
-    from stoker.brain.domain.errors import StokerError
 
     found: dict[str, ControlView] = {}
     for address in addresses:
         try:
             found[address] = _ask_at(address)
-        except StokerError as fault:
+        except refused() as fault:
             if address == addresses[-1] and not found:
                 raise
             click.echo(f"{address}: {fault.refusal.message}", err=True)
@@ -164,18 +159,11 @@ def _show_each(form: str, addresses: "Sequence[str]") -> None:
 
 
 def _ask_at(address: str) -> "ControlView":
-    """One of several, and no other in its place."""
-    import msgspec
-
+    """Ask one of several control planes, and no other in its place."""
     from stoker.wire.client.transport import Transport
-    from stoker.wire.rest.control import ControlView
-    from stoker.wire.versions import API_PREFIX
 
-    server = Transport(address, token=token_of(click.get_current_context()))
-    try:
-        return msgspec.json.decode(server.ask("GET", f"{API_PREFIX}/control").body, type=ControlView)
-    finally:
-        server.close()
+    with closing(Transport(address, token=token_of(click.get_current_context()))) as server:
+        return _answer_of(server, "GET", "/control", repeatable=True)
 
 
 def _show(form: str, view: "ControlView") -> None:
@@ -200,7 +188,7 @@ def _pairs(view: "ControlView") -> list[tuple[str, object]]:
 
 
 def active_text(view: "ControlView") -> str:
-    """Who is active, by the marker; and that it may be so no more."""
+    """Return which control plane is active by the marker, and whether that may be out of date."""
     named = " at ".join(filter(None, (view.active, view.active_http)))
     if not view.name:
         return "this one"
@@ -212,14 +200,14 @@ def active_text(view: "ControlView") -> str:
 
 
 def epoch_text(view: "ControlView") -> str:
-    """One that hasn't read the marker yet knows what its log says."""
+    """Return the epoch; a control plane that has not read the marker yet knows only what its log says."""
     if view.epoch == 0 and view.name:
         return f"unknown; the newest record of its log has {view.log_epoch}"
     return str(view.epoch) if view.marker_reached else f"unknown; last known: {view.epoch}"
 
 
 def lease_record_text(view: "ControlView") -> str:
-    """Empty while it is read."""
+    """Return what is wrong with the marker; empty while it can be read."""
     if view.marker_reached:
         return ""
     if view.epoch == 0:

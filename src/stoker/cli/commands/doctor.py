@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stoker.cli.display.output import for_people, output_options, show_rows, show_value
+from stoker.cli.display.output import for_people, show_rows, show_value
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import Column
 from stoker.cli.display.terminal import paints
-from stoker.cli.server import server_option, server_was_spoken, servers_of, token_of
-from stoker.cli.setting_flags import set_option
+from stoker.cli.server import answer_options, server_was_spoken, servers_of, token_of
+from stoker.cli.setting_options import set_option
 
 if TYPE_CHECKING:
     from stoker.cli.doctor.effective import Effective
@@ -38,8 +38,7 @@ _NAME: Final = 16
 )
 @click.option("--settings", "show_settings", is_flag=True, help="Only print every setting that holds, and its source.")
 @set_option
-@output_options
-@server_option
+@answer_options
 def doctor(path: Path | None, kind: str | None, show_settings: bool, flags: dict[str, object], form: str) -> None:
     """Say what is wrong, and what to do about it.
 

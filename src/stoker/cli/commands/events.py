@@ -1,14 +1,14 @@
-"""`stoker events`: what happened to one job, and who told it what?"""
+"""Command `stoker events`: the history of one job, with the principals of the commands to it."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.display.output import output_options, show_rows
+from stoker.cli.completion import ANY_JOB
+from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
-from stoker.cli.id_types import ANY_JOB
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.client import Client
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job_id", metavar="ID", type=ANY_JOB)
-@output_options
-@server_option
+@answer_options
 def events(job_id: str, form: str) -> None:
     """Tell what happened to a job, newest last, and who told it what.
 
@@ -36,7 +35,7 @@ def events(job_id: str, form: str) -> None:
 
 
 def _whole(client: "Client", job_id: str) -> "JobEventsView":
-    """The story as one page, however many pages it takes."""
+    """Return the job's events as one page, however many pages it takes."""
     from msgspec.structs import replace
 
     from stoker.wire.rest.audit import AUDIT_MAX

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.display.output import output_options, show_rows
+from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.gpu import GpuView
@@ -38,8 +38,7 @@ def gpu() -> None:
 
 
 @gpu.command("list")
-@output_options
-@server_option
+@answer_options
 def list_gpus(form: str) -> None:
     """Show every GPU and the job that holds it.
 

@@ -1,4 +1,4 @@
-"""`stoker list`: which jobs are there, now or as they change?"""
+"""Command `stoker list`: the jobs, as they are now or as they change."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -6,19 +6,18 @@ import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.job_columns import job_columns
-from stoker.cli.display.notices import NoticeBuffer
-from stoker.cli.display.output import Form, for_people, output_options, show_rows, value_text
+from stoker.cli.display.messages import NoticeBuffer
+from stoker.cli.display.output import Form, for_people, show_rows, value_text
 from stoker.cli.display.table import table_lines
 from stoker.cli.display.terminal import is_terminal, paints, size
-from stoker.cli.paging import gather
-from stoker.cli.server import LOOK_PATIENCE_S, connect, server_option
+from stoker.cli.server import LOOK_PATIENCE_S, answer_options, connect
 from stoker.cli.watch import WATCH_MAX_S, WATCH_MIN_S, WATCH_S, watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stoker.wire.client import Client
-    from stoker.wire.rest.job import JobListView
+    from stoker.wire.rest.job import JobListView, JobView
 
 LIMIT: Final = 50
 LIMIT_MAX: Final = 1_000_000
@@ -52,8 +51,7 @@ LIMIT_MAX: Final = 1_000_000
     metavar="[SECONDS]",
     help=f"Look again every SECONDS ({WATCH_S:g}), until Ctrl-C.",
 )
-@output_options
-@server_option
+@answer_options
 def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Show jobs, newest first. `ps` is the same.
 
@@ -79,7 +77,7 @@ def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, 
 
 
 def _named_states(text: str | None) -> str | None:
-    """An empty variable in a script means all jobs to nobody. Raises: click.BadParameter."""
+    """Refuse an empty variable of a script, which must not mean all jobs. Raises: click.BadParameter."""
     if text is None or text.strip(", "):
         return text
     from stoker.brain.domain.lifecycle import JobState
@@ -90,7 +88,7 @@ def _named_states(text: str | None) -> str | None:
 def _wanted(given: dict[str, Any]) -> dict[str, Any]:
     wanted = {name: value for name, value in given.items() if value}
     for name in wanted.keys() & {"since", "until"}:
-        from stoker.cli.local_zone import timestamp
+        from stoker.cli.clock import timestamp
 
         wanted[name] = timestamp(wanted[name])
     return wanted
@@ -106,8 +104,25 @@ def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str
     return [*lines, _left_out(page)] if page.next is not None and is_terminal() else lines
 
 
+def gather(client: "Client", wanted: "dict[str, Any]", most: int | None) -> "JobListView":
+    """Return up to `most` jobs that match, newest first, as one page, however many pages are asked for. None = all."""
+    from stoker.wire.client import JobListQuery
+    from stoker.wire.rest.job import LIST_MAX, JobListView
+
+    jobs: list[JobView] = []
+    after: str | None = ""
+    total = 0
+    while after is not None and (most is None or len(jobs) < most):
+        size = LIST_MAX if most is None else min(LIST_MAX, most - len(jobs))
+        page = client.jobs(JobListQuery(**wanted, limit=size, after=after))
+        jobs += page.jobs
+        # Jobs that arrive while pages are asked for are on none of them.
+        total, after = total or page.total, page.next
+    return JobListView(jobs=jobs, total=max(total, len(jobs)), limit=most or len(jobs), next=after)
+
+
 def _left_out(page: "JobListView") -> str:
-    """What the history holds beyond the page isn't counted: pages lead there, and `total` doesn't."""
+    """Jobs of the history beyond the page are not counted: pages lead there, and `total` doesn't."""
     count = page.total - len(page.jobs)
     return f"at least {count} more; --all shows them" if count > 0 else "more that ended long ago; --all shows them"
 
@@ -117,9 +132,9 @@ def _title(wanted: dict[str, Any]) -> str:
 
 
 def _now_ms(form: str) -> int:
-    """Only tables measure spans, and only they pay for a clock."""
+    """The time in milliseconds since 1970; 0 where no table measures spans."""
     if not for_people(form):
         return 0
-    from stoker.cli.polling import now_ms
+    from stoker.cli.clock import now_ms
 
     return now_ms()

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from stoker.cli.display.problem import refused
+from stoker.cli.clock import mono_s, sleep_blocking
+from stoker.cli.completion import ANY_JOB
+from stoker.cli.display.messages import refused
 from stoker.cli.display.safe_text import visible
-from stoker.cli.id_types import ANY_JOB
 from stoker.cli.job_end import EXIT_OF_STATE, goes_on
-from stoker.cli.polling import mono_s, sleep_blocking
 from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 
 if TYPE_CHECKING:

@@ -1,14 +1,18 @@
-"""`stoker node`: which machines are there, and what may be said to one?"""
+"""Commands `stoker node ...`: the machines of the cluster, their drains, labels and taints.
 
+Labels and taints are written as for kubectl: `KEY=VALUE` sets, `KEY-` takes off.
+"""
+
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.commands.label import label, taint
-from stoker.cli.display.node_details import node_columns, node_pairs
-from stoker.cli.display.output import output_options, show_lines, show_pairs, show_rows
-from stoker.cli.id_types import NODE
-from stoker.cli.server import connect, server_option
+from stoker.cli.completion import NODE, nodes
+from stoker.cli.display.node_details import labels_line, node_columns, node_pairs, taints_line
+from stoker.cli.display.output import show_lines, show_pairs, show_rows
+from stoker.cli.display.safe_text import visible
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.node import NodeView
@@ -27,8 +31,7 @@ def node() -> None:
 
 
 @node.command("list")
-@output_options
-@server_option
+@answer_options
 def list_nodes(form: str) -> None:
     """Show every node.
 
@@ -43,8 +46,7 @@ def list_nodes(form: str) -> None:
 
 @node.command()
 @click.argument("name", type=NODE)
-@output_options
-@server_option
+@answer_options
 def show(name: str, form: str) -> None:
     """Show one node with its GPUs and jobs.
 
@@ -59,8 +61,7 @@ def show(name: str, form: str) -> None:
 @node.command()
 @click.argument("name", type=NODE)
 @click.option("--reason", default="", help="Why, for people.")
-@output_options
-@server_option
+@answer_options
 def drain(name: str, reason: str, form: str) -> None:
     """Give a node no new work. What runs there runs on.
 
@@ -73,8 +74,7 @@ def drain(name: str, reason: str, form: str) -> None:
 
 @node.command()
 @click.argument("name", type=NODE)
-@output_options
-@server_option
+@answer_options
 def resume(name: str, form: str) -> None:
     """Give a drained node work again.
 
@@ -88,8 +88,7 @@ def resume(name: str, form: str) -> None:
 @node.command()
 @click.argument("name", type=NODE)
 @click.option("--force", is_flag=True, help="Also end what it holds, without proof that its processes are gone.")
-@output_options
-@server_option
+@answer_options
 def forget(name: str, force: bool, form: str) -> None:
     """Drop a node that won't come back.
 
@@ -104,8 +103,61 @@ def forget(name: str, force: bool, form: str) -> None:
     _show(form, connect().forget(name, force=force))
 
 
-node.add_command(label)
-node.add_command(taint)
+@node.command()
+@click.argument("name", shell_complete=nodes)
+@click.argument("changes", metavar="KEY=VALUE|KEY-...", nargs=-1, required=True)
+@answer_options
+def label(name: str, changes: tuple[str, ...], form: str) -> None:
+    """Set labels on a node, or take some off.
+
+    What is set here wins over the labels that the node's agent names in its agent.yaml, and stays when the agent or
+    the control plane restarts. Jobs ask for labels with --where.
+
+    \b
+    Examples:
+      stoker node label gpu-07 zone=a disk=ssd
+      stoker node label gpu-07 disk-
+    """
+    from stoker.brain.domain.label import parse_label_changes
+
+    labels, remove = parse_label_changes(changes)
+    client = connect()
+    if remove:
+        _say_missing(name, "label", remove, tuple(client.node(name).labels))
+    found = client.label(name, labels, remove)
+    show_lines(form, [f"node {found.name} has the labels: {labels_line(found)}"], found)
+
+
+@node.command()
+@click.argument("name", shell_complete=nodes)
+@click.argument("changes", metavar="KEY[=VALUE]:NoSchedule|KEY-...", nargs=-1, required=True)
+@answer_options
+def taint(name: str, changes: tuple[str, ...], form: str) -> None:
+    """Put taints on a node, or take some off.
+
+    A taint keeps new jobs away unless they tolerate it (--tolerate KEY, --tolerate KEY=VALUE). What runs there goes
+    on.
+
+    \b
+    Examples:
+      stoker node taint gpu-07 gpu=suspect:NoSchedule
+      stoker node taint gpu-07 gpu-
+    """
+    from stoker.brain.domain.label import parse_taint_changes, taint_text
+
+    taints, remove = parse_taint_changes(changes)
+    client = connect()
+    if remove:
+        _say_missing(name, "taint", remove, tuple(client.node(name).taints_by))
+    found = client.taint(name, list(map(taint_text, taints)), remove)
+    show_lines(form, [f"node {found.name} has the taints: {taints_line(found) or 'none'}"], found)
+
+
+def _say_missing(name: str, what: str, remove: Sequence[str], there: Sequence[str]) -> None:
+    """Taking off what isn't there is no fault, but may be a typing error."""
+    for key in remove:
+        if key not in there:
+            click.echo(f"note: node {visible(name)} has no {what} {key}", err=True)
 
 
 def _show(form: str, found: "NodeView") -> None:

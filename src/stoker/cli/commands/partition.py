@@ -1,24 +1,23 @@
-"""`stoker partition`: named selections of nodes with times of their own."""
+"""Commands `stoker partition ...`: named selections of nodes with time limits of their own."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from stoker.cli.completion import partitions
 from stoker.cli.display.formatting import duration
-from stoker.cli.display.output import output_options, show_lines, show_pairs, show_rows
+from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.table import Column
-from stoker.cli.server import connect, server_option
+from stoker.cli.options import with_options
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stoker.wire.rest.partition import PartitionView
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 NONE: Final = "none"
-_OPTIONS: Final = (
+_described: Final = with_options(
     click.option("--where", metavar="SEL", help="Nodes by their labels, such as 'zone=a,disk!=hdd'."),
     click.option("--exclude", metavar="NODES", help="Names of nodes to leave out, with commas between them."),
     click.option("--tolerate", metavar="T", multiple=True, help="A taint that doesn't repel its jobs: KEY, KEY=VALUE."),
@@ -26,13 +25,7 @@ _OPTIONS: Final = (
     click.option("--time-max", metavar="T", help="The longest limit that a job may ask for."),
     click.option("--comment", metavar="TEXT", help="For people."),
 )
-
-
-def _described(command: Command) -> Command:
-    """Give a command what makes up a partition."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Options that make up a partition."""
 
 
 def _columns() -> "list[Column[PartitionView]]":
@@ -66,8 +59,7 @@ def partition() -> None:
 
 
 @partition.command("list")
-@output_options
-@server_option
+@answer_options
 def list_partitions(form: str) -> None:
     """Show every partition, with its nodes, GPUs and jobs.
 
@@ -82,8 +74,7 @@ def list_partitions(form: str) -> None:
 
 @partition.command()
 @click.argument("name", shell_complete=partitions)
-@output_options
-@server_option
+@answer_options
 def show(name: str, form: str) -> None:
     """Show one partition.
 
@@ -98,8 +89,7 @@ def show(name: str, form: str) -> None:
 @partition.command()
 @click.argument("name")
 @_described
-@output_options
-@server_option
+@answer_options
 def create(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Make a partition. Without --where and --exclude it has every node.
 
@@ -117,8 +107,7 @@ def create(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
 @partition.command("set")
 @click.argument("name", shell_complete=partitions)
 @_described
-@output_options
-@server_option
+@answer_options
 def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Change what is given, and leave the rest.
 
@@ -151,8 +140,7 @@ def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
 
 @partition.command()
 @click.argument("name", shell_complete=partitions)
-@output_options
-@server_option
+@answer_options
 def delete(name: str, form: str) -> None:
     """Delete a partition that no waiting or running job names. Nodes stay as they are.
 
@@ -165,7 +153,7 @@ def delete(name: str, form: str) -> None:
 
 
 def _fields(given: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given, as the body of a request names them."""
+    """The options that were given, as the body of a request names them."""
     fields: dict[str, Any] = {
         name: given[name] for name in ("where", "exclude", "comment") if given.get(name) is not None
     }
@@ -178,7 +166,7 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _seconds(ms: int) -> str | None:
-    """As a request says a time that an answer gave in milliseconds."""
+    """A time limit in milliseconds as the text of a request."""
     return f"{ms // 1_000}s" if ms else None
 
 

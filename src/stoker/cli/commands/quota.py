@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.display.output import for_people, output_options, show_pairs, show_rows, show_value
+from stoker.cli.display.output import for_people, show_pairs, show_rows, show_value
 from stoker.cli.display.table import Column
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,7 @@ def quota() -> None:
 
 
 @quota.command()
-@output_options
-@server_option
+@answer_options
 def show(form: str) -> None:
     """Show what each class is guaranteed, uses, borrows and may take.
 
@@ -52,8 +51,7 @@ def show(form: str) -> None:
 @click.option("--batch-percent", metavar="SHARE", help="The same of batch jobs. [default: the rest]")
 @click.option("--strict/--no-strict", default=None, help="Let neither class borrow from the other.")
 @click.option("--force", is_flag=True, help="Also below what is in use, where shares are strict. What runs goes on.")
-@output_options
-@server_option
+@answer_options
 def change(
     form: str, online_percent: str | None, batch_percent: str | None, strict: bool | None, *, force: bool
 ) -> None:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.job_details import job_pairs
-from stoker.cli.display.output import Form, output_options, show_pairs
-from stoker.cli.id_types import ANY_JOB
+from stoker.cli.display.output import Form, show_pairs
 from stoker.cli.job_end import EXIT_OF_STATE
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.cluster import ClusterView
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job_id", metavar="[ID]", required=False, type=ANY_JOB)
-@output_options
-@server_option
+@answer_options
 def status(job_id: str | None, form: str) -> None:
     """Show one job with its attempts, or without an ID the cluster.
 
@@ -30,7 +29,7 @@ def status(job_id: str | None, form: str) -> None:
       stoker status 7
       stoker status 7 -o yaml
     """
-    from stoker.cli.polling import now_ms
+    from stoker.cli.clock import now_ms
 
     if job_id is None:
         cluster = connect().status()

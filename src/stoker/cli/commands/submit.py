@@ -1,4 +1,4 @@
-"""`stoker submit`: make a job of a command line.
+"""Command `stoker submit`: makes a job of a command line.
 
 Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
        U2  what a person didn't say isn't sent: defaults are the cluster's
@@ -12,25 +12,25 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.display.output import for_people, output_options, show_value
+from stoker.cli.display.output import for_people, show_value
 from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
-from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
+from stoker.cli.options import with_options
+from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stoker.wire.client import JobBody
-    from stoker.wire.rest.job import JobView
 
 LOOK: Final = "nvidia-smi"
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
-Command = TypeVar("Command", bound=Callable[..., Any])
-_DEMAND: Final = (
+_options: Final = with_options(
+    # what each task needs
     click.option("--gpus", "gpu_count", type=click.IntRange(0), metavar="N", help="GPUs of each task. [default: 0]"),
     click.option(
         "--tasks", type=click.IntRange(1), metavar="N", help="Gang members, placed all or nothing. [default: 1]"
@@ -39,8 +39,7 @@ _DEMAND: Final = (
     click.option("--gpu-model", metavar="MODEL", help="Only such GPUs: V100 is found in Tesla V100-SXM2-32GB."),
     click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs of each task. [default: 1]"),
     click.option("--memory", metavar="SIZE", help="Host memory of each task, such as 64GiB. [default: no limit]"),
-)
-_PLACE: Final = (
+    # on which nodes
     click.option("--tasks-per-node", type=click.IntRange(1), metavar="K", help="At most so many tasks on one node."),
     click.option("--partition", metavar="P", help="A named part of the cluster, with its own limits."),
     click.option("--where", metavar="SEL", help="Only nodes with such labels: zone=a,disk!=hdd,'tier in (x,y)'."),
@@ -48,14 +47,7 @@ _PLACE: Final = (
     click.option(
         "--tolerate", metavar="T", multiple=True, help="A taint that doesn't keep it away: KEY, KEY=VALUE or '*'."
     ),
-)
-_WHEN: Final = (
-    click.option("--array", metavar="SPEC", help="Members: 0-9, 1,3,7, 0-98:2; with %3 at most 3 at once."),
-    click.option("--after", metavar="ok:ID,...", multiple=True, help="Wait for others: ok:7, any:7, notok:7, after:7."),
-    click.option("--begin", metavar="T", help="Not before: 16:00, tomorrow, 2026-12-01T10:00, now+2h."),
-    click.option("--hold", is_flag=True, help="Wait until it is released."),
-)
-_POLICY: Final = (
+    # with which policy
     click.option("--tenant", shell_complete=tenants, help="Whose quota it draws on. [default: the token's]"),
     click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Its pool. [default: batch]"),
     click.option(
@@ -71,8 +63,12 @@ _POLICY: Final = (
         help="Silence of its node after which it ends there and starts elsewhere: 10m, 2h, never. [default: the "
         "cluster's]",
     ),
-)
-_COMMAND: Final = (
+    # when, and how many
+    click.option("--array", metavar="SPEC", help="Members: 0-9, 1,3,7, 0-98:2; with %3 at most 3 at once."),
+    click.option("--after", metavar="ok:ID,...", multiple=True, help="Wait for others: ok:7, any:7, notok:7, after:7."),
+    click.option("--begin", metavar="T", help="Not before: 16:00, tomorrow, 2026-12-01T10:00, now+2h."),
+    click.option("--hold", is_flag=True, help="Wait until it is released."),
+    # the command
     click.option("--name", help="For people. [default: the program's]"),
     click.option("--visible", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names GPUs."),
     click.option("--image", help="Run it in this container image."),
@@ -87,24 +83,15 @@ _COMMAND: Final = (
         "--output", metavar="F", help="File on the node for what it writes, from where it runs: %j id, %A_%a member."
     ),
     click.option("--error", metavar="F", help="File of its own for stderr. [default: as --output]"),
-)
-_AFTER: Final = (
+    # what follows the submit
     click.option("--wait", "waits", is_flag=True, help="Wait for its end, and exit as it did."),
     click.option("--follow", is_flag=True, help="Print what it writes until it ends, and exit as it did."),
 )
 
 
-def _options(command: Command) -> Command:
-    """click shows options in the order in which decorators stand, so the last is applied first."""
-    for option in reversed((*_DEMAND, *_PLACE, *_POLICY, *_WHEN, *_COMMAND, *_AFTER)):
-        command = option(command)
-    return command
-
-
 @click.command(context_settings={"allow_interspersed_args": False})
 @_options
-@output_options
-@server_option
+@answer_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.pass_context
 def submit(
@@ -139,7 +126,7 @@ def submit(
     if plain:
         click.echo(job.id)
     elif not waits or follow:
-        _show(form, job)
+        show_value(form, job)
     if not (waits or follow):
         return
     if follow:
@@ -149,12 +136,8 @@ def submit(
             LogReader(connect(FOLLOW_PATIENCE_S), job.id, rank=0).follow(attempt=None, tail=None)
     job = wait_for(job.id)
     if waits and not follow and not plain:
-        _show(form, job)
+        show_value(form, job)
     ctx.exit(exit_of(job))
-
-
-def _show(form: str, job: "JobView") -> None:
-    show_value(form, job)
 
 
 def _here() -> str:
@@ -196,10 +179,10 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
 
 def _begin(text: str) -> str:
     """U4."""
-    from stoker.cli.local_zone import LocalZone, now
+    from stoker.cli.clock import LocalZone, local_now
     from stoker.wire.text import begin_text
 
-    return begin_text(text, now(), LocalZone())
+    return begin_text(text, local_now(), LocalZone())
 
 
 def _command(words: tuple[str, ...]) -> str | list[str]:

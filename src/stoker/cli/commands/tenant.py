@@ -1,29 +1,28 @@
-"""`stoker tenant`: teams, what each is promised and may use at most, and what it uses."""
+"""Commands `stoker tenant ...`: teams with their guarantees, limits and usage."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.formatting import duration
-from stoker.cli.display.output import output_options, show_lines, show_pairs, show_rows
+from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.table import Column
-from stoker.cli.server import connect, server_option
+from stoker.cli.options import AddOption, with_options
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stoker.wire.rest.tenant import TenantView
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 NONE: Final = "none"
 _DIGITS_MAX: Final = 15
 _MIB: Final = 1024
 
 
 class _Number(click.ParamType[int | str]):
-    """How many, or `none`."""
+    """Parameter type of a whole number, or `none`."""
 
     name = "number"
 
@@ -36,25 +35,27 @@ class _Number(click.ParamType[int | str]):
         return int(text)
 
 
-_NUMBERS: Final = {
-    "max_gpus": "max_gpus",
-    "guaranteed_gpus": "guaranteed_gpus",
+def _number(option: str, help_text: str) -> AddOption:
+    return click.option(option, type=_Number(), metavar="N", help=help_text)
+
+
+_SIZES: Final = {"max_gpu_memory": "max_gpu_memory_mb", "max_memory": "max_memory_mb"}
+_OTHER_NAMES: Final = {
     "max_cpus": "max_cpu_cores",
     "max_jobs": "max_concurrent_jobs",
     "max_pending": "max_pending_jobs",
+    "priority": "priority_tier",
 }
-_SIZES: Final = {"max_gpu_memory": "max_gpu_memory_mb", "max_memory": "max_memory_mb"}
-"""Option -> field of the request."""
-_OPTIONS: Final = (
-    click.option("--max-gpus", type=_Number(), metavar="N", help="GPUs that its jobs may hold at once."),
-    click.option(
-        "--guaranteed-gpus", type=_Number(), metavar="N", help="GPUs kept for it while it has jobs that wait."
-    ),
+"""Option -> field of the request, where they have different names."""
+_TEXTS: Final = frozenset({"email", "organization", "comment"})
+_described: Final = with_options(
+    _number("--max-gpus", "GPUs that its jobs may hold at once."),
+    _number("--guaranteed-gpus", "GPUs kept for it while it has jobs that wait."),
     click.option("--max-gpu-memory", metavar="SIZE", help="GPU memory that its jobs may ask for, such as 640GiB."),
-    click.option("--max-cpus", type=_Number(), metavar="N", help="CPUs that its jobs may hold at once."),
+    _number("--max-cpus", "CPUs that its jobs may hold at once."),
     click.option("--max-memory", metavar="SIZE", help="Host memory that its jobs may hold at once, such as 1TiB."),
-    click.option("--max-jobs", type=_Number(), metavar="N", help="Jobs and members of arrays that may run at once."),
-    click.option("--max-pending", type=_Number(), metavar="N", help="Jobs and members of arrays that may wait."),
+    _number("--max-jobs", "Jobs and members of arrays that may run at once."),
+    _number("--max-pending", "Jobs and members of arrays that may wait."),
     click.option("--max-time", metavar="T", help="The longest time limit of a job: 2d, 12h, 30 (minutes)."),
     click.option(
         "--priority",
@@ -67,13 +68,7 @@ _OPTIONS: Final = (
     click.option("--organization", metavar="TEXT", help="For people."),
     click.option("--comment", metavar="TEXT", help="For people."),
 )
-
-
-def _described(command: Command) -> Command:
-    """Give a command what makes up a tenant."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Options that make up a tenant."""
 
 
 def _columns() -> "list[Column[TenantView]]":
@@ -121,8 +116,7 @@ def tenant() -> None:
 
 
 @tenant.command("list")
-@output_options
-@server_option
+@answer_options
 def list_tenants(form: str) -> None:
     """Show every tenant as a tree, with what it and those beneath it use.
 
@@ -139,8 +133,7 @@ def list_tenants(form: str) -> None:
 
 @tenant.command()
 @click.argument("name", shell_complete=tenants)
-@output_options
-@server_option
+@answer_options
 def show(name: str, form: str) -> None:
     """Show one tenant: what it is promised, may use at most, and uses.
 
@@ -156,8 +149,7 @@ def show(name: str, form: str) -> None:
 @click.argument("name")
 @_described
 @click.option("--parent", metavar="P", shell_complete=tenants, help="The tenant it is beneath. [default: at the top]")
-@output_options
-@server_option
+@answer_options
 def create(name: str, parent: str | None, form: str, **given: Any) -> None:  # noqa: ANN401  # click types each option
     """Make a tenant. A limit that isn't given is none.
 
@@ -176,8 +168,7 @@ def create(name: str, parent: str | None, form: str, **given: Any) -> None:  # n
 @tenant.command("set")
 @click.argument("name", shell_complete=tenants)
 @_described
-@output_options
-@server_option
+@answer_options
 def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Change what is given, and leave the rest. `none` takes a limit off.
 
@@ -199,8 +190,7 @@ def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
 
 @tenant.command()
 @click.argument("name", shell_complete=tenants)
-@output_options
-@server_option
+@answer_options
 def delete(name: str, form: str) -> None:
     """Delete a tenant that no waiting or running job, no token and no other tenant names.
 
@@ -213,29 +203,19 @@ def delete(name: str, form: str) -> None:
 
 
 def _fields(given: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given, as the body of a request names them."""
+    """The options that were given, as the body of a request names them. Raises: StokerError `bad_size`, `bad_time`."""
     from stoker.wire.text import parse_duration, parse_memory_mb
 
-    said = {option: value for option, value in given.items() if value is not None}
-    fields: dict[str, Any] = {
-        name: said[name] for name in ("borrow", "lend", "email", "organization", "comment") if name in said
-    }
-    fields |= {field: _limit(said[option]) for option, field in _NUMBERS.items() if option in said}
-    for option, field in _SIZES.items():
-        if option in said:
-            fields[field] = None if said[option].lower() == NONE else parse_memory_mb(said[option])
-    if "max_time" in said:
-        none = said["max_time"].lower() == NONE
-        if not none:
-            parse_duration(said["max_time"])
-        fields["max_time"] = None if none else said["max_time"]
-    if "priority" in said:
-        fields["priority_tier"] = None if said["priority"] == NONE else said["priority"]
+    fields: dict[str, Any] = {}
+    for option, value in given.items():
+        is_none = option not in _TEXTS and str(value).lower() == NONE
+        if option in _SIZES and value is not None:
+            fields[_SIZES[option]] = None if is_none else parse_memory_mb(value)
+        elif value is not None:
+            if option == "max_time" and not is_none:
+                parse_duration(value)
+            fields[_OTHER_NAMES.get(option, option)] = None if is_none else value
     return fields
-
-
-def _limit(value: int | str) -> int | None:
-    return None if isinstance(value, str) else value
 
 
 def _short(tenant: "TenantView") -> str:

@@ -1,32 +1,23 @@
-"""`stoker token`: who may ask this cluster for what."""
+"""Commands `stoker token ...`: the tokens by which people, agents and programs are known."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.display.output import output_options, show_lines, show_rows
+from stoker.cli.display.output import show_lines, show_rows
 from stoker.cli.display.table import Column
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import answer_options, connect
+from stoker.cli.setting_options import asked_there_option
 
 if TYPE_CHECKING:
     from stoker.cli.wiring.token_store import Tokens
     from stoker.wire.rest.token import TokenView
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 ROLES: Final = ("viewer", "user", "admin", "agent")
-
-
-def _data_dir_option(command: Command) -> Command:
-    option = click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Data folder of a control plane on this machine, running or not: it is asked there, and wants no token.",
-    )
-    return option(command)
 
 
 @contextmanager
@@ -81,9 +72,8 @@ def token() -> None:
 @click.option("--user", metavar="U", help="Unix account that its jobs run as.")
 @click.option("--comment", metavar="TEXT", help="For people: who has it, and what for.")
 @click.option("--expires", metavar="T", help="After how long it ends: 30d, 12h. [default: never]")
-@_data_dir_option
-@output_options
-@server_option
+@asked_there_option
+@answer_options
 def create(data_dir: Path | None, form: str, **given: str | None) -> None:
     """Make a token and print its text, and nothing else.
 
@@ -105,9 +95,8 @@ def create(data_dir: Path | None, form: str, **given: str | None) -> None:
 
 
 @token.command("list")
-@_data_dir_option
-@output_options
-@server_option
+@asked_there_option
+@answer_options
 def list_tokens(data_dir: Path | None, form: str) -> None:
     """Show every token that holds, without its text.
 
@@ -124,9 +113,8 @@ def list_tokens(data_dir: Path | None, form: str) -> None:
 
 @token.command()
 @click.argument("token_id", metavar="ID")
-@_data_dir_option
-@output_options
-@server_option
+@asked_there_option
+@answer_options
 def revoke(token_id: str, data_dir: Path | None, form: str) -> None:
     """End a token at once, also on streams that are open. ID is as `stoker token list` shows it.
 
@@ -142,7 +130,7 @@ def revoke(token_id: str, data_dir: Path | None, form: str) -> None:
 
 
 def id_in(typed: str) -> str:
-    """The id in what was typed: the whole text of a token is not to be sent in a path, which proxies log."""
+    """Return the id in what was typed: a whole token must not be sent in a path, which proxies log."""
     from stoker.wire.token import id_of, is_token
 
     return str(id_of(typed)) if is_token(typed) else typed

@@ -1,14 +1,9 @@
-"""`stoker up`: a whole cluster on this machine, in the foreground."""
+"""Command `stoker up`: a whole cluster on this machine, in the foreground."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
-
-from stoker.cli.quiet_grpc import quiet_grpc
-
-if TYPE_CHECKING:
-    pass
 
 NODES: Final = 2
 GPUS_PER_NODE: Final = 4
@@ -52,6 +47,8 @@ def up(
       stoker up
       stoker up --nodes 4 --gpus-per-node 8 --data-dir ./cluster
     """
+    from stoker.cli.foreground import quiet_grpc
+
     quiet_grpc()
     from stoker.cli.wiring.up import run_up
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.display.output import for_people, output_options, show_pairs, show_rows, show_value
+from stoker.cli.display.output import for_people, show_pairs, show_rows, show_value
 from stoker.cli.display.table import Column
-from stoker.cli.server import connect, server_option
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.usage import UsageLineView, UsageView
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 @click.option("--tree", is_flag=True, help="Tenants as a tree: each with all beneath it, and what its own jobs used.")
 @click.option("--tenant", shell_complete=tenants, help="Only jobs of this tenant; of its tree with --tree.")
 @click.option("--user", help="Only jobs of this user.")
-@output_options
-@server_option
+@answer_options
 def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Sum up GPU and CPU hours by tenant, user, job or node.
 
@@ -44,7 +43,7 @@ def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each 
       stoker usage --by tenant --tree
       stoker usage --from 2026-11-01 --to 2026-12-01 --by job --tenant vision --json
     """
-    from stoker.cli.local_zone import timestamp
+    from stoker.cli.clock import timestamp
     from stoker.wire.rest.usage import FROM_DEFAULT, TO_DEFAULT, UsageReportQuery
 
     if given["tree"] and given["by"] != "tenant":

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker import __version__
-from stoker.cli.display.output import output_options, show_pairs
-from stoker.cli.display.problem import refused
-from stoker.cli.server import connect, server_option
+from stoker.cli.display.messages import refused
+from stoker.cli.display.output import show_pairs
+from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.cluster import HealthView
 
 
 @click.command()
-@output_options
-@server_option
+@answer_options
 def version(form: str) -> None:
     """Show the version of this program and of the control plane.
 

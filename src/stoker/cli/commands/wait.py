@@ -2,16 +2,15 @@
 
 import click
 
-from stoker.cli.display.output import for_people, output_options, show_value
-from stoker.cli.id_types import ANY_JOB
+from stoker.cli.completion import ANY_JOB
+from stoker.cli.display.output import for_people, show_value
 from stoker.cli.job_end import exit_of, wait_for
-from stoker.cli.server import server_option
+from stoker.cli.server import answer_options
 
 
 @click.command()
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ANY_JOB)
-@output_options
-@server_option
+@answer_options
 @click.pass_context
 def wait(ctx: click.Context, job_ids: tuple[str, ...], form: str) -> None:
     """Wait until jobs have ended, and exit as they did.

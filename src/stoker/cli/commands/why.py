@@ -2,16 +2,15 @@
 
 import click
 
-from stoker.cli.display.output import Form, output_options, show_lines
-from stoker.cli.display.why_text import why_lines
-from stoker.cli.id_types import ANY_JOB
-from stoker.cli.server import connect, server_option
+from stoker.cli.completion import ANY_JOB
+from stoker.cli.display.job_details import why_lines
+from stoker.cli.display.output import Form, show_lines
+from stoker.cli.server import answer_options, connect
 
 
 @click.command()
 @click.argument("job_id", metavar="ID", type=ANY_JOB)
-@output_options
-@server_option
+@answer_options
 def why(job_id: str, form: str) -> None:
     """Say what keeps a job from running, or what ended it.
 

@@ -1,22 +1,18 @@
-"""What is left to read when the demo is over?"""
+"""Report at the end of the demo: the timeline, the jobs, the checks, and the picture as a file."""
 
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from stoker.cli.demo.jobs import GPUS_PER_NODE, NODES, DemoCheck, Evidence
 from stoker.cli.display.formatting import ran, reason_line, waited
 from stoker.cli.display.table import Column, show_table
-from stoker.cli.display.timeline import Piece, Timeline, job_order, plain, text_lines
+from stoker.cli.display.terminal import is_terminal, paints, size
+from stoker.cli.display.timeline import Timeline, job_order, plain, text_lines
 from stoker.cli.display.timeline_svg import svg
 from stoker.wire.rest.job import JobView
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 PICTURE: Final = "stoker-demo.svg"
 WIDTH_MAX: Final = 120
@@ -25,13 +21,14 @@ _COLOURS: Final = ("blue", "yellow", "green", "magenta", "cyan", "bright_yellow"
 
 
 def write_picture(out: Path, timeline: Timeline) -> Path:
+    """Write the timeline as an SVG file into `out`, and return its path."""
     path = out / PICTURE
     path.write_text(svg(timeline, f"Stoker demo: {NODES} nodes of {GPUS_PER_NODE} simulated GPUs"), encoding="utf-8")
     return path
 
 
 def print_report(jobs: Sequence[JobView], seen: Evidence, found: Sequence[DemoCheck], picture: Path) -> None:
-    """The timeline, the jobs, the checks, and where the picture is."""
+    """Print the timeline, the jobs, the checks, and where the picture is."""
     click.echo("\nWho held which GPU when (a number is a job, ✗ an attempt without success):\n")
     _show_timeline(seen.timeline)
     click.echo()
@@ -60,18 +57,10 @@ def _columns() -> list[Column[JobView]]:
 
 
 def _show_timeline(timeline: Timeline) -> None:
-    if not sys.stdout.isatty():
-        click.echo(plain(text_lines(timeline, WIDTH_PLAIN)))
+    lines = text_lines(timeline, min(WIDTH_MAX, size().columns) if is_terminal() else WIDTH_PLAIN)
+    if not paints():
+        click.echo(plain(lines))
         return
-    from rich.console import Console
-
     colours = {job: _COLOURS[place % len(_COLOURS)] for place, job in enumerate(job_order(timeline))}
-    console = Console(highlight=False)
-    for line in text_lines(timeline, min(WIDTH_MAX, shutil.get_terminal_size().columns)):
-        console.print(_coloured(line, colours), soft_wrap=True)
-
-
-def _coloured(line: Sequence[Piece], colours: dict[str, str]) -> "Text":
-    from rich.text import Text
-
-    return Text.assemble(*((piece.text, colours.get(piece.job, "default")) for piece in line))
+    for line in lines:
+        click.echo("".join(click.style(piece.text, fg=colours.get(piece.job)) for piece in line))

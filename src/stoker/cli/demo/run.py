@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import FINAL, JobState
+from stoker.cli.clock import mono_s, now_ms, sleep_blocking
 from stoker.cli.demo.jobs import (
     GANG,
     GPUS_PER_NODE,
@@ -36,8 +37,7 @@ from stoker.cli.demo.jobs import (
 from stoker.cli.demo.report import print_report, write_picture
 from stoker.cli.demo.screen import Screen, open_screen
 from stoker.cli.display.formatting import instant_ms
-from stoker.cli.display.gpu_spans import gpu_timeline
-from stoker.cli.polling import mono_s, now_ms, sleep_blocking
+from stoker.cli.display.timeline import gpu_timeline
 from stoker.wire.client import Client, JobBody, LogQuery
 from stoker.wire.rest.job import JobView, WhyView
 

@@ -1,4 +1,4 @@
-"""How is a picture of text drawn again and again in one place of a terminal, without flicker?
+"""Picture of text that is drawn again and again in one place of a terminal, without flicker.
 
 Rules: K1  nothing is cleared before it is drawn over: each line is overwritten and the rest of it erased, in one write
        K2  what doesn't fit the window is cut, never folded, and the last line says how much is missing
@@ -24,7 +24,7 @@ EXIT_TERMINATED: Final = 143
 
 
 class Canvas:
-    """The terminal, while it is ours."""
+    """Second screen of the terminal, on which lines are drawn."""
 
     def __init__(self) -> None:
         self._last: Sequence[str] = ()
@@ -32,27 +32,32 @@ class Canvas:
     def draw(self, lines: Sequence[str]) -> None:
         """Show these lines, from the top of the window."""
         self._last = lines
-        room = size().lines
-        if len(lines) > room:
-            lines = [*lines[: room - 1], f"… {len(lines) - room + 1} more"]
+        height = size().lines
+        if len(lines) > height:
+            lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more"]
         rows = "\x1b[K\r\n".join(lines)
         _write(f"\x1b[?2026h\x1b[H{rows}\x1b[K\x1b[J\x1b[?2026l")
 
     def left_behind(self) -> str:
-        """What stays when the canvas is gone."""
+        """Return the last picture, which stays below the command when the canvas is gone."""
         return "".join(f"{line}\n" for line in self._last)
 
 
 @contextmanager
-def open_canvas() -> Iterator[Canvas]:
-    """Rule K3. SIGTERM ends the program as Ctrl-C does, with 143."""
+def open_canvas(*, keep: bool = True) -> Iterator[Canvas]:
+    """Take the terminal and give it back as it was, with the last picture below the command if `keep` (K3).
+
+    SIGTERM ends the program as Ctrl-C does, with 143, unless the program handles it already.
+    """
     canvas = Canvas()
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    if before is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
     _write(_ENTER)
     try:
         yield canvas
     finally:
-        _write(_LEAVE + canvas.left_behind())
+        _write(_LEAVE + (canvas.left_behind() if keep else ""))
         signal.signal(signal.SIGTERM, before)
 
 

@@ -1,23 +1,39 @@
-"""What is there to tell about one job, as `key  value` lines?
+"""Text about one job: `key value` lines, and the lines on why it waits or how it ended.
 
-Short by default; the whole story (`-o wide`) adds what few ask for: identity, environment, and times and use of every
-rank.
+Short by default; the whole text (`-o wide`) adds what few ask for: identity, environment, and times and use of every
+rank. An optional text field of `JobView` has a line by itself, under its field name, as soon as the struct has it.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stoker.cli.display.formatting import duration, members_text, ran, span_ms, user_of, waited
+from stoker.cli.display.table import cell_text
 
 if TYPE_CHECKING:
     from stoker.wire.rest.attempt import AttemptView, TaskRunView
-    from stoker.wire.rest.job import JobView
+    from stoker.wire.rest.job import JobView, WhyView
 
 Pairs = Iterator[tuple[str, object]]
+_SHOWN: Final = frozenset(
+    {
+        *(
+            "partition",
+            "where",
+            "begin",
+            "output",
+            "error",
+            "comment",
+        ),  # below, with labels of their own
+        *("array", "array_of"),  # in the head
+        *("status", "message"),  # only in the answer to a submit
+    }
+)
+"""Optional text fields of `JobView` that need no line of their own."""
 
 
 def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
-    """`now_ms` is where a span that hasn't ended is measured to."""
+    """Yield (key, value) lines about a job. `now_ms`: until when spans that have not ended are measured."""
     yield "job", job.id
     if job.members is not None:
         yield "array", job.array
@@ -48,7 +64,7 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
 
 
 def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:
-    """All that people of other tenants may see."""
+    """The lines that people of other tenants may see."""
     yield "state", job.state.value
     if job.reason is not None:
         yield "reason", f"{job.reason.message} [{job.reason.code.value}]"
@@ -80,7 +96,7 @@ def _demand_pairs(job: "JobView", *, whole: bool) -> Pairs:
 
 
 def _said_pairs(job: "JobView") -> Pairs:
-    """What few jobs say; what this one doesn't say isn't shown."""
+    """Fields that few jobs have; a field without a value has no line."""
     said = {
         "partition": job.partition,
         "where": job.where,
@@ -92,25 +108,35 @@ def _said_pairs(job: "JobView") -> Pairs:
         "stderr": job.error,
         "comment": job.comment,
         "lost after": _silence_text(job.lost_after_ms),
+        **_texts_beside(job),
     }
     yield from ((name, text) for name, text in said.items() if text)
 
 
+def _texts_beside(job: "JobView") -> dict[str, str]:
+    """Optional text fields of the struct that no other line shows, by field name with blanks."""
+    from msgspec.structs import fields
+
+    texts = ((field.name, getattr(job, field.name)) for field in fields(job) if not field.required)
+    return {name.replace("_", " "): text for name, text in texts if isinstance(text, str) and name not in _SHOWN}
+
+
 def _silence_text(ms: int | None) -> str:
-    """How long its nodes may be silent, as it was told."""
+    """How long its nodes may be silent, as the submit said."""
     if ms is None:
         return ""
     return f"{duration(ms)} of silence" if ms else "never: it waits for its node"
 
 
 def command_text(job: "JobView") -> str:
-    """As a person would type it."""
+    """Return the command as a person would type it."""
     import shlex
 
     return job.command if isinstance(job.command, str) else shlex.join(job.command)
 
 
 def demand_text(job: "JobView") -> str:
+    """Return what each task of a job asks for, and how many tasks there are."""
     parts = [f"{job.gpu_count} GPU{'s' * (job.gpu_count != 1)}"]
     if job.gpu_model:
         parts.append(f"model {job.gpu_model}")
@@ -140,9 +166,24 @@ def _attempt_pairs(attempt: "AttemptView", now_ms: int, *, whole: bool) -> Pairs
 
 
 def task_text(task: "TaskRunView") -> str:
-    """Where a rank runs or ran, and how it ended."""
+    """Return where a rank runs or ran, and how it ended."""
     end = f", {task.cause.value}" if task.cause else ""
     code = f" with code {task.exit_code}" if task.exit_code is not None else ""
     signal = f" by signal {task.signal}" if task.signal else ""
     error = f": {task.error}" if task.error else ""
     return f"{task.node} [{', '.join(task.gpus) or 'no GPU'}]{end}{code}{signal}{error}"
+
+
+def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
+    """Yield lines on what keeps or ended a job: the reason, its place in the queue, a hint, with `whole` the facts."""
+    yield f"job {answer.id} is {answer.state.value}: {cell_text(answer.message)}"
+    if answer.position is not None and answer.waiting is not None:
+        alike = f", {answer.similar_ahead} before it ask for the same" if answer.similar_ahead else ""
+        yield f"queue: {answer.position} of {answer.waiting}{alike}"
+    if answer.lent is not None:
+        yield f"lent: {cell_text(answer.lent.message)}"
+    if answer.hint:
+        yield f"hint: {cell_text(answer.hint)}"
+    if whole:
+        for name, value in sorted(answer.facts.items()):
+            yield f"{cell_text(name)}: {cell_text(value)}"

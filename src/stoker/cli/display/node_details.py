@@ -1,12 +1,8 @@
-"""What is there to tell about a node, in a row of a list or as `key  value` lines?
-
-The same for `stoker node` and for `stoker top`.
-"""
+"""Text about a node, as a row of a list or as `key  value` lines, for `stoker node` and `stoker top`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.cli.commands.label import labels_line, taints_line
 from stoker.cli.display.table import Column
 
 if TYPE_CHECKING:
@@ -14,6 +10,7 @@ if TYPE_CHECKING:
 
 
 def node_columns() -> "list[Column[NodeView]]":
+    """Return the columns of a list of nodes."""
     return [
         Column("NAME", lambda node: node.name),
         Column("STATE", lambda node: node.state.value, coloured=True),
@@ -33,36 +30,51 @@ def node_columns() -> "list[Column[NodeView]]":
     ]
 
 
+def labels_line(node: "NodeView") -> str:
+    """Return the node's labels as one line; labels that Stoker made stand last."""
+    own = {key for key, by in node.labels_by.items() if by == "stoker"}
+    ordered = sorted(node.labels.items(), key=lambda label: (label[0] in own, label[0]))
+    return ", ".join(f"{key}={value}" for key, value in ordered)
+
+
+def taints_line(node: "NodeView") -> str:
+    """Return the node's taints as one line."""
+    return ", ".join(node.taints)
+
+
 def models_of(node: "NodeView") -> str:
+    """Return the models of its GPUs, each once."""
     return ", ".join(dict.fromkeys(gpu.model for gpu in node.gpus)) + (" (simulated)" if node.simulated else "")
 
 
 def note_of(node: "NodeView") -> str:
+    """Return what is unusual about a node: a drain, silence, orphan tasks; empty = nothing."""
     parts = [f"drained: {node.drain}" if node.drain else "drained" if node.drain is not None else ""]
     parts.append(f"silent since {node.silent_since}" if node.silent_since else "")
     waits_for_it = node.state.value == "ready" and not node.schedulable
     parts.append("no new work before it has reported to this control plane" if waits_for_it else "")
-    waits = [stray for stray in node.strays if stray.quarantined_since]
-    parts.append(f"{sum(len(stray.gpus) for stray in waits)} GPUs in quarantine" if waits else "")
+    waits = [orphan for orphan in node.strays if orphan.quarantined_since]
+    parts.append(f"{sum(len(orphan.gpus) for orphan in waits)} GPUs in quarantine" if waits else "")
     parts.append(f"{len(node.strays) - len(waits)} tasks to clear away" if len(node.strays) > len(waits) else "")
     return "; ".join(filter(None, parts))
 
 
 def account_of(node: "NodeView") -> str:
+    """Return the account that jobs run as there."""
     if node.account != "root":
         return node.account
     return "their own users" + (", or root where none is named" if node.allow_root else "")
 
 
-def _marks(node: "NodeView") -> "Iterator[tuple[str, object]]":
-    """Labels and taints, and which of them people have a hand in."""
+def _labels_and_taints(node: "NodeView") -> "Iterator[tuple[str, object]]":
+    """Labels and taints, and those of them that people set or took off."""
     yield "labels", labels_line(node)
-    yield from _hands(node.labels_by, node.labels_off)
+    yield from _changed_by_people(node.labels_by, node.labels_off)
     yield "taints", taints_line(node)
-    yield from _hands(node.taints_by, node.taints_off)
+    yield from _changed_by_people(node.taints_by, node.taints_off)
 
 
-def _hands(by: "Mapping[str, str]", off: "Sequence[str]") -> "Iterator[tuple[str, object]]":
+def _changed_by_people(by: "Mapping[str, str]", off: "Sequence[str]") -> "Iterator[tuple[str, object]]":
     if "people" in by.values():
         yield "  set by people", ", ".join(sorted(key for key, who in by.items() if who == "people"))
     if off:
@@ -70,13 +82,14 @@ def _hands(by: "Mapping[str, str]", off: "Sequence[str]") -> "Iterator[tuple[str
 
 
 def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
+    """Yield (key, value) lines about one node, its GPUs and its orphan tasks."""
     yield "node", node.name
     yield "state", node.state.value
     yield "note", note_of(node)
     yield "address", node.address
     yield "cpus", f"{node.free.cpus} of {node.cpus} free"
     yield "memory", f"{node.free.memory_mb} of {node.memory_mb} MiB free"
-    yield from _marks(node)
+    yield from _labels_and_taints(node)
     yield "runs", ", ".join(node.executors)
     yield "jobs run as", account_of(node)
     yield "leases", "kept" if node.keeps_leases else "not kept: its jobs wait for it, however long it is silent"
@@ -88,9 +101,9 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
         holder = f", job {gpu.current_task}" if gpu.current_task else ""
         simulated = ", simulated" if gpu.simulated else ""
         yield f"gpu {gpu.device_index}", f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB{simulated}: {gpu.status}{holder}"
-    for stray in node.strays:
-        what = f"job {stray.job} attempt {stray.attempt} rank {stray.rank} on {len(stray.gpus)} GPUs"
-        if stray.quarantined_since:
-            yield "in quarantine", f"{what}, lost {stray.quarantined_since}; until the agent here says that it is gone"
+    for orphan in node.strays:
+        what = f"job {orphan.job} attempt {orphan.attempt} rank {orphan.rank} on {len(orphan.gpus)} GPUs"
+        if orphan.quarantined_since:
+            yield "in quarantine", f"{what}, lost {orphan.quarantined_since}; until the agent here says that it is gone"
         else:
             yield "to clear away", what

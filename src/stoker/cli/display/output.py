@@ -1,36 +1,36 @@
-"""In which form does a command print what it found?
+"""Forms in which a command prints its answer: table, wide table, JSON or YAML.
 
-`-o table|wide|json|yaml` on every command that prints data, `--json` for short. JSON and YAML carry what the server
+`-o table|wide|json|yaml` is on every command that prints data, `--json` for short. JSON and YAML carry what the server
 answered, whole; tables pick what fits a line. Every command prints its answer through one of the functions here.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Final
 
 import click
 
 from stoker.cli.display.safe_text import width
 from stoker.cli.display.table import Column, Row, cell_text, painted, show_table
 from stoker.cli.display.terminal import is_terminal, paints, size
+from stoker.cli.options import with_options
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 FOLD_MIN = 20
 """Cells below which a text is left to the terminal to fold."""
 Pairs = Iterable[tuple[str, object]]
 
 
 class Form(StrEnum):
+    """Form of an answer, as `-o` names it."""
+
     TABLE = "table"
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
 
 
-def output_options(command: Command) -> Command:
-    """Give a command `-o/--format` and `--json`; it receives `form`."""
-    short = click.option("--json", "form", flag_value=Form.JSON.value, help="The same as -o json.")
-    full = click.option(
+output_options: Final = with_options(
+    click.option(
         "-o",
         "--format",
         "form",
@@ -38,12 +38,14 @@ def output_options(command: Command) -> Command:
         default=Form.TABLE.value,
         show_default=True,
         help="How to print it.",
-    )
-    return full(short(command))
+    ),
+    click.option("--json", "form", flag_value=Form.JSON.value, help="The same as -o json."),
+)
+"""Options `-o/--format` and `--json` of a command, which receives `form`."""
 
 
 def for_people(form: str) -> bool:
-    """Whether a table or lines are wanted, and not a text for programs."""
+    """Return whether a table or lines are wanted, and not a text for programs."""
     return form in (Form.TABLE, Form.WIDE)
 
 
@@ -69,7 +71,7 @@ def show_pairs(form: str, pairs: Pairs, value: object) -> None:
 
 
 def pair_lines(pairs: Pairs, *, paint: bool, room: int | None = None) -> list[str]:
-    """A line for each pair; within a `room` a long value goes on below itself."""
+    """Return a line for each pair; within a `room` of so many cells a long value goes on below itself."""
     lines = [(key, cell_text(value)) for key, value in pairs]
     margin = max((len(key) for key, _ in lines), default=0) + 2
     shown = []

@@ -1,19 +1,25 @@
-"""Which job held which GPU when, as rows of text?
+"""Timeline of which job held which GPU when, and its drawing as rows of text.
 
-Pure: lanes and spans in, lines out. The same `Timeline` is drawn as a picture by `timeline_svg`.
+Pure: answers of the API in, lines out. The same `Timeline` is drawn as a picture by `timeline_svg`.
 
 Units: instants and durations are milliseconds, widths are terminal cells.
-Rules: T1  a lane is one GPU, a span is one attempt of one job on it; nothing is drawn that is not a span
+Rules: T1  a row is one GPU, a span is one attempt of one job on it; nothing is drawn that is not a span
        T2  every line fits the width it was asked for
        T3  a span however short is at least one cell, as long as its neighbour has a cell to spare
        T4  neighbouring runs of two jobs never share a fill
        T5  without colour each run that has room carries its job's id
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from stoker.cli.display.formatting import instant_ms
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.gpu import GpuListView
+    from stoker.wire.rest.job import JobView
 
 WIDTH_MIN: Final = 40
 """Below this nothing useful fits; lines are drawn this wide all the same."""
@@ -56,9 +62,9 @@ class TimelineSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Everything a drawing needs. Spans of GPUs without a lane are not drawn."""
+    """Everything a drawing needs. Spans of GPUs without a row are not drawn."""
 
-    lanes: tuple[TimelineRow, ...]
+    rows: tuple[TimelineRow, ...]
     spans: tuple[TimelineSpan, ...]
     start_ms: int
     end_ms: int
@@ -76,13 +82,39 @@ class Piece:
     job: str = ""
 
 
-def make_timeline(lanes: Iterable[TimelineRow], spans: Iterable[TimelineSpan]) -> Timeline:
-    """Order lanes by node and index, and let time run from the first span to the last."""
-    ordered = tuple(sorted(lanes, key=lambda lane: (lane.node, lane.index, lane.uuid)))
+def make_timeline(rows: Iterable[TimelineRow], spans: Iterable[TimelineSpan]) -> Timeline:
+    """Order rows by node and index, and let time run from the first span to the last."""
+    ordered = tuple(sorted(rows, key=lambda row: (row.node, row.index, row.uuid)))
     by_time = tuple(sorted(spans, key=lambda span: (span.start_ms, len(span.job), span.job, span.gpu, span.attempt)))
     start = min((span.start_ms for span in by_time), default=0)
     end = max((span.end_ms for span in by_time), default=start)
-    return Timeline(lanes=ordered, spans=by_time, start_ms=start, end_ms=end)
+    return Timeline(rows=ordered, spans=by_time, start_ms=start, end_ms=end)
+
+
+def gpu_timeline(gpus: "GpuListView", jobs: "Iterable[JobView]", now_ms: int) -> Timeline:
+    """Return who held which GPU when, from the attempts of jobs. `now_ms`: until when live attempts are drawn.
+
+    A GPU is held from the moment its task was placed until the end of that task was proved.
+    """
+    rows = [TimelineRow(node=gpu.node, index=gpu.device_index, uuid=gpu.uuid) for gpu in gpus.gpus]
+    return make_timeline(rows, (span for job in jobs for span in _spans(job, now_ms)))
+
+
+def _spans(job: "JobView", now_ms: int) -> Iterator[TimelineSpan]:
+    for attempt in job.attempts:
+        start_ms = instant_ms(attempt.placed_at)
+        for task in attempt.tasks:
+            end = task.ended_at or attempt.ended_at
+            for uuid in task.gpus:
+                yield TimelineSpan(
+                    gpu=uuid,
+                    job=job.id,
+                    name=job.name,
+                    attempt=attempt.number,
+                    outcome=attempt.outcome.value if attempt.outcome else "",
+                    start_ms=start_ms,
+                    end_ms=max(start_ms, now_ms if end is None else instant_ms(end)),
+                )
 
 
 def job_order(timeline: Timeline) -> tuple[str, ...]:
@@ -111,13 +143,13 @@ def text_lines(timeline: Timeline, width: int) -> list[list[Piece]]:
     `width` is in cells. Lines are ragged on the right but never wider than `max(width, WIDTH_MIN)`.
     """
     width = max(width, WIDTH_MIN)
-    labels = _row_labels(timeline.lanes, width // 3)
+    labels = _row_labels(timeline.rows, width // 3)
     margin = max((len(label) for label in labels), default=0) + 2
     cells = width - margin
     fills = {job: _FILLS[place % len(_FILLS)] for place, job in enumerate(job_order(timeline))}
     lines = [[Piece(" " * margin + _axis(timeline, cells))]]
-    for lane, label in zip(timeline.lanes, labels, strict=True):
-        spans = [span for span in timeline.spans if span.gpu == lane.uuid]
+    for row, label in zip(timeline.rows, labels, strict=True):
+        spans = [span for span in timeline.spans if span.gpu == row.uuid]
         lines.append([Piece(label.ljust(margin)), *_row(timeline, spans, cells, fills)])
     return lines
 
@@ -127,17 +159,17 @@ def plain(lines: Iterable[Sequence[Piece]]) -> str:
     return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)
 
 
-def _row_labels(lanes: Sequence[TimelineRow], longest: int) -> list[str]:
+def _row_labels(rows: Sequence[TimelineRow], longest: int) -> list[str]:
     """A node's name stands only beside its first GPU; a long name keeps its end, where names differ."""
     labels = []
     shown = None
-    digits = max((len(str(lane.index)) for lane in lanes), default=1)
+    digits = max((len(str(row.index)) for row in rows), default=1)
     room = max(1, longest - digits - 5)
-    column = min(room, max((len(lane.node) for lane in lanes), default=0))
-    for lane in lanes:
-        node = lane.node if len(lane.node) <= room else "…" + lane.node[1 - room :]
-        labels.append(f"{node if lane.node != shown else '':{column}} GPU{lane.index:>{digits}}")
-        shown = lane.node
+    column = min(room, max((len(row.node) for row in rows), default=0))
+    for row in rows:
+        node = row.node if len(row.node) <= room else "…" + row.node[1 - room :]
+        labels.append(f"{node if row.node != shown else '':{column}} GPU{row.index:>{digits}}")
+        shown = row.node
     return labels
 
 

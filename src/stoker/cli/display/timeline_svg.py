@@ -53,7 +53,7 @@ _STYLE: Final = (
 
 def svg(timeline: Timeline, title: str) -> str:
     """The whole file. GPUs run down, time runs right; a bar is one attempt on one GPU."""
-    tops = _row_tops(timeline.lanes)
+    tops = _row_tops(timeline.rows)
     bottom = max(tops.values(), default=_TOP) + _ROW_HEIGHT
     jobs = job_order(timeline)
     rows = -(-min(len(jobs), _LEGEND_MAX) // _LEGEND_COLUMNS) + (len(jobs) > _LEGEND_MAX)
@@ -65,7 +65,7 @@ def svg(timeline: Timeline, title: str) -> str:
         f"<style>{_STYLE}</style>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text class="title" x="16" y="28">{_text(title)}</text>',
-        *_row_marks(timeline.lanes, tops),
+        *_row_marks(timeline.rows, tops),
         *_axis(timeline, bottom),
         *_bars(timeline, tops, jobs),
         *_legend(timeline, jobs, bottom + 46),
@@ -78,29 +78,29 @@ def _text(text: str) -> str:
     return escape(visible(text))
 
 
-def _row_tops(lanes: Sequence[TimelineRow]) -> dict[str, int]:
+def _row_tops(rows: Sequence[TimelineRow]) -> dict[str, int]:
     tops: dict[str, int] = {}
     y = _TOP - _GAP
-    for _, members in groupby(lanes, key=lambda lane: lane.node):
+    for _, members in groupby(rows, key=lambda row: row.node):
         y += _GAP
-        for lane in members:
-            tops[lane.uuid] = y
+        for row in members:
+            tops[row.uuid] = y
             y += _ROW_HEIGHT
     return tops
 
 
-def _row_marks(lanes: Sequence[TimelineRow], tops: dict[str, int]) -> Iterator[str]:
+def _row_marks(rows: Sequence[TimelineRow], tops: dict[str, int]) -> Iterator[str]:
     shown = None
-    for lane in lanes:
-        y = tops[lane.uuid]
+    for row in rows:
+        y = tops[row.uuid]
         yield (
             f'<rect class="free" x="{_LEFT}" y="{y}" width="{_WIDTH - _LEFT - _RIGHT}" height="{_BAR}">'
-            f"<title>{_text(lane.uuid)}</title></rect>"
+            f"<title>{_text(row.uuid)}</title></rect>"
         )
-        if lane.node != shown:
-            yield f'<text class="node" x="16" y="{y + 14}">{_text(_short(lane.node, 16))}</text>'
-            shown = lane.node
-        yield f'<text x="{_LEFT - 10}" y="{y + 14}" text-anchor="end">GPU {lane.index}</text>'
+        if row.node != shown:
+            yield f'<text class="node" x="16" y="{y + 14}">{_text(_short(row.node, 16))}</text>'
+            shown = row.node
+        yield f'<text x="{_LEFT - 10}" y="{y + 14}" text-anchor="end">GPU {row.index}</text>'
 
 
 def _axis(timeline: Timeline, bottom: int) -> Iterator[str]:

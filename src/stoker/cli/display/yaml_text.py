@@ -1,7 +1,7 @@
-"""How does a JSON value look as YAML?
+"""JSON values as YAML text.
 
-Written here, because importing a YAML library costs a fifth of the time that `stoker list` may take, and because texts
-of users must come out escaped whatever they hold. Only what JSON has is known: no anchors, tags or aliases.
+It is written here because importing a YAML library costs a fifth of the time that `stoker list` may take, and because
+texts of users must come out escaped whatever they hold. Only what JSON has is known: no anchors, tags or aliases.
 
 Rules: Y1  reading the text with any YAML 1.1 or 1.2 reader gives the value back
        Y2  a text stands bare only when no reader could take it for anything else
@@ -9,6 +9,7 @@ Rules: Y1  reading the text with any YAML 1.1 or 1.2 reader gives the value back
 
 import re
 from collections.abc import Iterator
+from json import dumps
 from typing import Final
 
 from stoker.cli.display.safe_text import escaped, visible
@@ -19,53 +20,33 @@ _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
 
 
 def yaml_text(value: object) -> str:
-    """`value` (dict, list, str, int, float, bool or None, nested) as block-style YAML, ending in a newline."""
-    return "\n".join(_block(value, "")) + "\n"
+    """Return `value` (dict, list, str, int, float, bool or None, nested) as block-style YAML, ending in a newline."""
+    return "\n".join(_block(value)) + "\n"
 
 
-def _block(value: object, indent: str) -> Iterator[str]:
-    match value:
-        case dict() if value:
-            for key, inner in value.items():
-                yield from _entry(f"{indent}{_scalar(str(key))}:", inner, indent)
-        case list() | tuple() if value:
-            for inner in value:
-                yield from _item(inner, indent)
-        case _:
-            yield indent + _scalar(value)
-
-
-def _entry(head: str, value: object, indent: str) -> Iterator[str]:
-    if isinstance(value, dict | list | tuple) and value:
-        yield head
-        yield from _block(value, indent + "  ")
+def _block(value: object) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            head = f"{_scalar(str(key))}:"
+            if isinstance(inner, dict | list | tuple) and inner:
+                yield head
+                yield from (f"  {line}" for line in _block(inner))
+            else:
+                yield f"{head} {_scalar(inner)}"
+    elif isinstance(value, list | tuple) and value:
+        for inner in value:
+            first, *rest = _block(inner)
+            yield f"- {first}"
+            yield from (f"  {line}" for line in rest)
     else:
-        yield f"{head} {_scalar(value)}"
-
-
-def _item(value: object, indent: str) -> Iterator[str]:
-    """The first line of the item shares its line with the dash."""
-    lines = _block(value, indent + "  ")
-    yield f"{indent}- {next(lines)[len(indent) + 2 :]}"
-    yield from lines
+        yield _scalar(value)
 
 
 def _scalar(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case dict():
-            return "{}"
-        case list() | tuple():
-            return "[]"
-        case str():
-            return value if _stands_bare(value) else _quoted(value)
-        case _:
-            raise TypeError(f"not a JSON value: {value!r}")
+    """Raises: TypeError for what is no JSON value."""
+    if not isinstance(value, str):
+        return dumps(value)
+    return value if _stands_bare(value) else _quoted(value)
 
 
 def _stands_bare(text: str) -> bool:

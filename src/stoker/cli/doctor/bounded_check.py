@@ -17,8 +17,8 @@ from typing import Final, NoReturn
 
 import msgspec
 
+from stoker.cli.clock import mono_s
 from stoker.cli.doctor.finding import Check, Finding, named, wrong
-from stoker.cli.polling import mono_s
 
 _READ_BYTES: Final = 64 * 1024
 _BROKE: Final = 1

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.adapters.data_folder.folder_swap import LOCK_NAME
+from stoker.cli.clock import mono_s
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.processes import account, words_of
-from stoker.cli.polling import mono_s
 
 FREE_MIN_BYTES: Final = 64 << 20
 """Less, and the next snapshot may not fit."""

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+from stoker.cli.clock import now_ms
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
-from stoker.cli.polling import now_ms
 
 PYTHON_MIN: Final = (3, 11)
 WRITTEN_MS: Final = 1_750_000_000_000

@@ -1,7 +1,10 @@
-"""Can this machine be a node: its GPUs, its cgroups, its name and labels?"""
+"""Checks of this machine as a node: its GPUs, its cgroups, its name and labels, its attempt leases."""
 
+import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -9,12 +12,14 @@ from stoker.adapters.gpu_probe.auto import AutoProbe
 from stoker.adapters.gpu_probe.nvidia_smi import SmiMissing, SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.agent.machine import node_name
+from stoker.agent.runner.guard import PROCESS_NAME
+from stoker.agent.runner.process.procfs import read_proc
+from stoker.agent.runner.protocol import LOCK_NAME
 from stoker.agent.settings import AgentSettings
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.label import check_label, parse_taint
-from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
-from stoker.cli.doctor.leases import leases
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, unless_refused, wrong
 from stoker.ports import ProbeResult
 
 PROBE_S: Final = 25.0
@@ -38,7 +43,7 @@ def name(settings: AgentSettings) -> Iterator[CheckResult]:
     try:
         yield fine(f"this node joins as {node_name(settings)}")
     except StokerError as fault:
-        yield wrong(fault.refusal.message, fault.refusal.hint)
+        yield refusal(fault)
 
 
 def token_file(named: str) -> Iterator[CheckResult]:
@@ -47,28 +52,21 @@ def token_file(named: str) -> Iterator[CheckResult]:
         fix = "name a file with a token of role agent, readable by its owner alone"
         yield doubtful("control.token_file is empty: only a control plane of `stoker up` takes this agent", fix)
         return
-    try:
-        read_token(Path(named))
-    except StokerError as fault:
-        yield wrong(fault.refusal.message, fault.refusal.hint)
-    else:
-        yield fine(f"{named} holds a token, for its owner alone")
+    yield from unless_refused(lambda: read_token(Path(named)), f"{named} holds a token, for its owner alone")
 
 
 def labels(given: Mapping[str, str], taints: Sequence[str]) -> Iterator[CheckResult]:
     faults = 0
-    for key, value in given.items():
+    reads: list[tuple[str, Callable[[], object]]] = [
+        *(("labels", partial(check_label, key, value)) for key, value in given.items()),
+        *(("taints", partial(parse_taint, taint)) for taint in taints),
+    ]
+    for section, read in reads:
         try:
-            check_label(key, value)
+            read()
         except StokerError as fault:
             faults += 1
-            yield wrong(f"node.labels: {fault.refusal.message}", fault.refusal.hint)
-    for taint in taints:
-        try:
-            parse_taint(taint)
-        except StokerError as fault:
-            faults += 1
-            yield wrong(f"node.taints: {fault.refusal.message}", fault.refusal.hint)
+            yield wrong(f"node.{section}: {fault.refusal.message}", fault.refusal.hint)
     if not faults:
         yield fine(f"{len(given)} labels, {len(taints)} taints")
 
@@ -84,7 +82,7 @@ def gpus(settings: AgentSettings) -> Iterator[CheckResult]:
         else:
             yield from found(AutoProbe().probe())
     except StokerError as fault:
-        yield wrong(fault.refusal.message, fault.refusal.hint)
+        yield refusal(fault)
     except SmiMissing as fault:
         yield wrong(f"gpu.detection is nvidia-smi, and {fault}", "install the driver, or set gpu.detection to auto")
     except OSError as fault:
@@ -176,3 +174,49 @@ def checkpoint_dir(named: str) -> Iterator[CheckResult]:
         yield wrong(f"{named} can't be written by this account", "give the agent's account write permission")
     else:
         yield fine(f"{named} can be written")
+
+
+def leases(data_dir: Path) -> Iterator[CheckResult]:
+    """Check that tasks surely end with their attempt lease; else silence of the node never starts them elsewhere."""
+    runner = running_runner(data_dir)
+    if runner and parent_name(runner) != PROCESS_NAME:
+        what = f"the runner, process {runner}, has no guard: if it were killed its tasks would run on, so the silence "
+        fix = (
+            "drain the node and let its jobs end: a runner without a guard leaves when it is idle, and the next has one"
+        )
+        yield doubtful(f"{what}of this node never starts its jobs elsewhere", fix)
+    elif runner:
+        yield fine(
+            f"the runner, process {runner}, has its guard: tasks end with their attempt lease, whoever is killed"
+        )
+    elif can_watch():
+        yield fine("a runner started here has a guard: tasks end with their attempt lease, whoever is killed")
+    else:
+        what = "a runner can have no guard on this kernel, so the silence of this node never starts its jobs elsewhere"
+        yield doubtful(what, "Linux 5.3 or newer is needed, and a container must allow pidfd_open")
+
+
+def running_runner(data_dir: Path) -> int:
+    """Return the pid of the runner that serves this folder now; 0 = none, or it can't be told."""
+    with suppress(OSError, ValueError):
+        runner = int((data_dir / LOCK_NAME).read_text())
+        if b"stoker.agent.runner" in Path(f"/proc/{runner}/cmdline").read_bytes().split(b"\0"):
+            return runner
+    return 0
+
+
+def parent_name(pid: int) -> str:
+    """Return the name of a process's parent; empty = the process is gone."""
+    proc = read_proc(pid)
+    with suppress(OSError):
+        return Path(f"/proc/{proc.parent}/comm").read_text().strip() if proc else ""
+    return ""
+
+
+def can_watch() -> bool:
+    """Return whether this kernel lets a process watch another, which a guard needs."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as fault:
+        return fault.errno not in (errno.ENOSYS, errno.EPERM)
+    return True

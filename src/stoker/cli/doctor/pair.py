@@ -13,20 +13,13 @@ import msgspec
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
-from stoker.cli.doctor.serving import BOUND_S, Server
+from stoker.cli.doctor.serving import BOUND_S, Health, Server
 from stoker.wire.client.servers import each_alone
 from stoker.wire.rest.control import ControlView
 from stoker.wire.versions import API_PREFIX
 
 _NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
 _SETTINGS: Final = "see failover in the settings of each"
-
-
-class Health(msgspec.Struct):
-    """What is read of it."""
-
-    version: str = ""
-    cluster_id: str = ""
 
 
 class Half(msgspec.Struct, kw_only=True):

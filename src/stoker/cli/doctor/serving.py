@@ -1,23 +1,26 @@
-"""Is a control plane that serves well: does it decide, commit, save, and hear from its nodes?
+"""Checks of a control plane that serves: whether it decides, commits, saves, and hears from its nodes.
 
-Everything is asked over REST, so it can be asked from any machine. Answers are read loosely, since a doctor of one
+Everything is asked over REST, so from any machine. Answers are read loosely, since a doctor of one
 version should be able to look at a control plane of another.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from math import isinf
 from typing import Final
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from stoker import __version__
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.reason import ReasonCode
-from stoker.cli.doctor.exposition import Meters, shown_s
-from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
+from stoker.cli.clock import now_ms
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, unless_refused, wrong
 from stoker.cli.doctor.folder import FREE_MIN_BYTES, FREE_WANTED_BYTES
-from stoker.cli.polling import now_ms
 from stoker.wire.client.http_message import Reply
 from stoker.wire.client.servers import each_alone
 from stoker.wire.client.staleness import stale_answer
@@ -33,6 +36,7 @@ COMMIT_SLOW_S: Final = 0.1
 SNAPSHOT_OLD_S: Final = 600.0
 NAMES_MAX: Final = 5
 JOBS_MAX: Final = 1_000
+SAMPLES_MAX: Final = 200_000
 _CANT_RUN: Final = {
     ReasonCode.NO_NODES: "start an agent: `stoker agent -c agent.yaml`",
     ReasonCode.NODES_UNAVAILABLE: "bring those nodes back, or end their drain",
@@ -69,10 +73,45 @@ class _JobListReply(msgspec.Struct):
     jobs: list[JobRow]
 
 
-class _Health(msgspec.Struct):
+class Health(msgspec.Struct):
+    """Fields that are read of `/health`."""
+
     version: str = ""
     cluster_id: str = ""
     epoch: int = 0
+
+
+class Meters:
+    """Samples of one scrape of `/metrics`, by name. Lines that make no sense are passed over."""
+
+    def __init__(self, text: str) -> None:
+        self._samples: dict[str, list[Sample]] = {}
+        for line in text.splitlines()[:SAMPLES_MAX]:
+            with suppress(ValueError):
+                for family in text_string_to_metric_families(line):
+                    for sample in family.samples:
+                        self._samples.setdefault(sample.name, []).append(sample)
+
+    def all(self, name: str) -> Sequence[Sample]:
+        """Return the samples of a metric with all their labels."""
+        return self._samples.get(name, ())
+
+    def value(self, name: str) -> float | None:
+        """Return the value of a metric without labels; None where this control plane has none of that name."""
+        found = self.all(name)
+        return found[0].value if found else None
+
+    def at_most(self, histogram: str, share: float) -> float | None:
+        """Return the upper bound of the bucket in which that share of all observations is reached; None without any."""
+        buckets = sorted((float(each.labels["le"]), each.value) for each in self.all(f"{histogram}_bucket"))
+        if not buckets or buckets[-1][1] == 0:
+            return None
+        return next(bound for bound, count in buckets if count >= share * buckets[-1][1])
+
+
+def shown_s(seconds: float) -> str:
+    """Return a span in a unit that people read."""
+    return "more than an hour" if isinf(seconds) else f"{seconds * 1_000:g} ms" if seconds < 1 else f"{seconds:g} s"
 
 
 class Server:
@@ -120,12 +159,9 @@ def token(server: Server) -> Check:
 
 
 def proves(server: Server) -> Iterator[CheckResult]:
-    try:
-        server.get(f"{API_PREFIX}/cluster/status")
-    except StokerError as fault:
-        yield wrong(fault.refusal.message, fault.refusal.hint)
-    else:
-        yield fine("the control plane answers whoever asks so")
+    return unless_refused(
+        lambda: server.get(f"{API_PREFIX}/cluster/status"), "the control plane answers whoever asks so"
+    )
 
 
 def checks(server: Server) -> list[Check]:
@@ -146,9 +182,9 @@ def checks(server: Server) -> list[Check]:
 def answers(server: Server) -> Iterator[CheckResult]:
     try:
         reply = server.get("/health")
-        health = msgspec.json.decode(reply.body, type=_Health)
+        health = msgspec.json.decode(reply.body, type=Health)
     except StokerError as fault:
-        yield wrong(fault.refusal.message, fault.refusal.hint)
+        yield refusal(fault)
         return
     except msgspec.MsgspecError:
         yield wrong(f"what answers at {server.servers} is not a Stoker control plane", "check --server")
@@ -164,12 +200,7 @@ def answers(server: Server) -> Iterator[CheckResult]:
 
 
 def ready(server: Server) -> Iterator[CheckResult]:
-    try:
-        server.get("/ready")
-    except StokerError as fault:
-        yield wrong(fault.refusal.message, fault.refusal.hint)
-    else:
-        yield fine("the loop decides and the log takes facts")
+    return unless_refused(lambda: server.get("/ready"), "the loop decides and the log takes facts")
 
 
 def server_clock(reply: Reply, now: int) -> Iterator[CheckResult]:

@@ -15,7 +15,7 @@ from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, was_be
 from stoker.adapters.sqlite.history import HISTORY_NAME, cluster_in
 from stoker.adapters.sqlite.schema import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, wrong
 from stoker.cli.doctor.processes import account
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def database(url: str, folder: Path) -> Iterator[CheckResult]:
 
         seen = asyncio.run(inspect_database(url))
     except StokerError as fault:
-        yield wrong(fault.refusal.message, fault.refusal.hint)
+        yield refusal(fault)
         return
     faults = [*_of_server(seen), *_of_content(seen, folder)]
     yield from faults

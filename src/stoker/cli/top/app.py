@@ -18,10 +18,10 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.display.notices import NoticeBuffer
+from stoker.cli.clock import clock_text, now_ms
+from stoker.cli.display.job_details import why_lines
+from stoker.cli.display.messages import NoticeBuffer
 from stoker.cli.display.safe_text import visible
-from stoker.cli.display.why_text import why_lines
-from stoker.cli.polling import clock_text, now_ms
 from stoker.cli.server import LOOK_PATIENCE_S
 from stoker.cli.top.cluster_look import Look, look_at_job, take_look
 from stoker.cli.top.details import Page, Question, Words

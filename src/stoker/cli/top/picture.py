@@ -13,12 +13,11 @@ import click
 
 from stoker.cli.display.formatting import note_line, ran, user_of, waited
 from stoker.cli.display.job_columns import nodes_of, short_name
-from stoker.cli.display.job_details import job_pairs
+from stoker.cli.display.job_details import job_pairs, why_lines
 from stoker.cli.display.node_details import models_of, node_pairs, note_of
 from stoker.cli.display.output import pair_lines
 from stoker.cli.display.safe_text import visible, width
 from stoker.cli.display.table import Column, Row, painted, table_lines
-from stoker.cli.display.why_text import why_lines
 from stoker.cli.top.cluster_look import JobLook
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.gpu import GpuView

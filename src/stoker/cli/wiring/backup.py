@@ -23,7 +23,7 @@ from stoker.adapters.log_store import log_at
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.cli.polling import sleep_blocking
+from stoker.cli.clock import sleep_blocking
 from stoker.cli.wiring.token_store import HELD_PAUSE_S, HELD_TRIES, as_owner, must_be_control, must_have_its_log
 from stoker.control.backup import Backups
 from stoker.control.control_ports import ControlPorts

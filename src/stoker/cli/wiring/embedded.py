@@ -1,26 +1,32 @@
-"""How does a whole cluster live and die on one machine, in the foreground of one command?
+"""Cluster on one machine, in the foreground of one command: `stoker up` is this, and `stoker demo` starts `stoker up`.
 
-The control plane runs in this process, every node is an agent process with a data folder of its own. `stoker up` is
-this; `stoker demo` starts `stoker up`.
+The control plane runs in this process, every node is an agent process with a data folder of its own.
 
-Rules: E1  when `run` returns or raises, no process that it started, nor any job of theirs, is left
+Rules: E1  when `run` returns or raises, no process that it started, nor any job of theirs, is left: after
+           `_adopt_orphans` a grandchild whose parent dies becomes a child of this process instead of getting lost
        E2  an agent that ends by itself ends the cluster, with the last words of its log
-       E3  `kill` ends everything at once and without grace
+       E3  `kill` ends everything at once and without grace; a process is killed only while it descends from this one:
+           ids are looked up anew each time, never remembered
+
+Source: prctl(2), PR_SET_CHILD_SUBREAPER.
 """
 
 import asyncio
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.settings.loader import load
+from stoker.agent.runner.process.procfs import every_proc, with_descendants
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.display.yaml_text import yaml_text
-from stoker.cli.wiring.descendants import Descendants
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings
 
@@ -32,6 +38,7 @@ MEMORY_MB: Final = 128 * 1024
 GPU_MEMORY_MB: Final = 80 * 1024
 STOP_S: Final = 20.0
 """Agents get the jobs' grace of ten seconds, and as much again."""
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 LAST_WORDS: Final = 2_000
 """Bytes of a log that are shown when its agent ended."""
@@ -39,7 +46,7 @@ LAST_WORDS: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedSpec:
-    """The cluster to run. `gpus_per_node` 0 and no model: one node with the GPUs that are really there."""
+    """Cluster to run. `gpus_per_node` 0 and no model: one node with the GPUs that are really there."""
 
     nodes: int
     gpus_per_node: int
@@ -51,21 +58,21 @@ class EmbeddedSpec:
     node_prefix: str = "node"
     stop_grace_s: int = 10
     insecure: bool = False
-    """Serve whoever reaches it."""
+    """Serve everybody who reaches it, without a token."""
 
     @property
     def node_names(self) -> tuple[str, ...]:
+        """Names of the nodes, which sort as they are numbered."""
         digits = len(str(self.nodes))
         return tuple(f"{self.node_prefix}-{number:0{digits}}" for number in range(1, self.nodes + 1))
 
 
 class EmbeddedCluster:
-    """One cluster, from start to end."""
+    """Cluster of this process, from start to end."""
 
     def __init__(self, shape: EmbeddedSpec) -> None:
         self._shape = shape
         self._clock = SystemClock()
-        self._family = Descendants()
         self._agents: dict[str, asyncio.subprocess.Process] = {}
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
@@ -98,11 +105,11 @@ class EmbeddedCluster:
                 await self._sweep()
 
     def kill(self) -> None:
-        """Rule E3."""
-        self._family.kill()
+        """End everything at once and without grace (E3)."""
+        _kill_descendants()
 
     async def _start_agents(self) -> None:
-        self._family.adopt_orphans()
+        _adopt_orphans()
         for name in self._shape.node_names:
             folder = self._shape.data_dir / "nodes" / name
             settings = _write_agent_files(self._shape, name, folder)
@@ -116,7 +123,7 @@ class EmbeddedCluster:
                 )
 
     async def _until(self, stop: asyncio.Event, control: "asyncio.Task[None]") -> None:
-        """Rule E2."""
+        """An agent that ends by itself ends the cluster, with the last words of its log (E2)."""
         stopping = asyncio.create_task(stop.wait())
         endings = {asyncio.create_task(agent.wait()): name for name, agent in self._agents.items()}
         await _first(stopping, control, *endings)
@@ -150,14 +157,31 @@ class EmbeddedCluster:
             async with asyncio.timeout(self._shape.stop_grace_s + STOP_S):
                 await asyncio.gather(*(agent.wait() for agent in living))
         except TimeoutError:
-            self._family.kill()
+            _kill_descendants()
 
     async def _sweep(self) -> None:
-        """Rule E1, also for whatever an agent left behind."""
+        """Leave no process, also none that an agent left behind (E1)."""
         for delay_s in (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6):
             await self._clock.sleep(delay_s)
-            if not self._family.kill():
+            if not _kill_descendants():
                 return
+
+
+def _adopt_orphans() -> None:
+    """Raises: OSError from the kernel."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _kill_descendants() -> bool:
+    """SIGKILL to every process below this one. False when there was none left."""
+    me = os.getpid()
+    living = [proc.pid for proc in with_descendants((me,), every_proc()) if proc.pid != me]
+    for pid in living:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(living)
 
 
 async def _first(*tasks: "asyncio.Task[object] | asyncio.Task[None]") -> None:

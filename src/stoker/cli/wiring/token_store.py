@@ -29,7 +29,7 @@ from stoker.adapters.logs import StructuredTelemetry
 from stoker.brain.domain.access import OWNER, TokenId
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.state.commands import CreateToken, RevokeToken
-from stoker.cli.polling import sleep_blocking
+from stoker.cli.clock import sleep_blocking
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
 from stoker.control.offline_writer import writing

@@ -18,7 +18,7 @@ from stoker.adapters.data_folder.ownership import hold_folder
 from stoker.adapters.gpu_probe.auto import AutoProbe
 from stoker.agent.machine import die_with_parent
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.cli.until_signal import run_until_signal
+from stoker.cli.foreground import run_until_signal
 from stoker.cli.wiring.embedded import EmbeddedCluster, EmbeddedSpec
 from stoker.control.settings import is_loopback
 from stoker.wire.client import DEFAULT_SERVER

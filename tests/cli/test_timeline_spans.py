@@ -2,8 +2,7 @@
 
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.cli.display.formatting import instant_ms
-from stoker.cli.display.gpu_spans import gpu_timeline
-from stoker.cli.display.timeline import Timeline
+from stoker.cli.display.timeline import Timeline, gpu_timeline
 from stoker.wire.rest.gpu import GpuListView, GpuView
 from stoker.wire.rest.job import JobView
 from tests.cli.views import at, attempt, job, task

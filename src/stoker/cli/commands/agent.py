@@ -1,28 +1,18 @@
-"""`stoker agent`: run the agent of a GPU node in the foreground.
+"""Command `stoker agent`: the agent of a GPU node in the foreground.
 
 It ends on SIGTERM and on Ctrl-C and leaves jobs running; what it prints are its log lines.
 """
 
 import os
 from pathlib import Path
-from typing import Final
 
 import click
 
-from stoker.cli.quiet_grpc import quiet_grpc
-from stoker.cli.setting_flags import set_option
-
-CONFIG_OPTION: Final = click.option(
-    "-c",
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="Settings file. [default: none; defaults and STOKER__SECTION__KEY hold]",
-)
+from stoker.cli.setting_options import config_option, set_option
 
 
 @click.command()
-@CONFIG_OPTION
+@config_option
 @set_option
 def agent(path: Path | None, flags: dict[str, object]) -> None:
     """Run the agent of a GPU node.
@@ -31,10 +21,11 @@ def agent(path: Path | None, flags: dict[str, object]) -> None:
     Examples:
       stoker agent -c agent.yaml
     """
+    from stoker.cli.foreground import quiet_grpc, run_until_signal
+
     quiet_grpc()
     from stoker.agent.main import run_agent
     from stoker.agent.settings import AgentSettings
-    from stoker.cli.until_signal import run_until_signal
     from stoker.cli.wiring.settings import load
     from stoker.live.settings.control import ControlSettings
 

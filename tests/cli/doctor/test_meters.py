@@ -2,7 +2,7 @@
 
 from math import inf
 
-from stoker.cli.doctor.exposition import Meters, shown_s
+from stoker.cli.doctor.serving import Meters, shown_s
 
 TEXT = """\
 # HELP stoker_commit_seconds how long

@@ -1,0 +1,63 @@
+"""Clock, time zone and waits of the command line.
+
+The one place of the command line that reads the machine's time. The clock adapter is not used: it brings an event loop,
+which costs as much to import as `stoker list` takes to run. The zone is the C library's, so that TZ and /etc/localtime
+mean here what they mean to `date`, summer time included.
+
+Units: `_s` are seconds, `_ms` milliseconds.
+"""
+
+import time
+from calendar import timegm
+from datetime import datetime, timedelta, tzinfo
+
+
+def sleep_blocking(seconds: float) -> None:
+    """Block for `seconds`; Ctrl-C raises KeyboardInterrupt."""
+    time.sleep(seconds)
+
+
+def now_ms() -> int:
+    """Return the wall time in milliseconds since 1970, to measure spans for people."""
+    return time.time_ns() // 1_000_000
+
+
+def clock_text() -> str:
+    """Return the time of day as HH:MM:SS, for people."""
+    return time.strftime("%H:%M:%S")
+
+
+def mono_s() -> float:
+    """Return monotonic seconds, to bound a wait."""
+    return time.monotonic()
+
+
+class LocalZone(tzinfo):
+    """Time zone of this machine."""
+
+    def utcoffset(self, at: datetime | None) -> timedelta:
+        assert at is not None, "a zone with summer time has no offset of its own"
+        seconds = time.mktime((at.year, at.month, at.day, at.hour, at.minute, at.second, 0, 0, -1))
+        return timedelta(seconds=time.localtime(seconds).tm_gmtoff)
+
+    def dst(self, at: datetime | None) -> None:
+        return None
+
+    def tzname(self, at: datetime | None) -> str:
+        return "local time"
+
+    def fromutc(self, at: datetime) -> datetime:
+        local = time.localtime(timegm(at.timetuple()))
+        return datetime(*local[:6], at.microsecond, tzinfo=self)
+
+
+def local_now() -> datetime:
+    """Return the time of this moment in the zone of this machine."""
+    return datetime.now(LocalZone())
+
+
+def timestamp(text: str) -> str:
+    """Return what to send for a past moment, typed as `7d`, a date or a time. Raises: StokerError `bad_moment`."""
+    from stoker.wire.timestamp import timestamp_text
+
+    return timestamp_text(text, LocalZone())
