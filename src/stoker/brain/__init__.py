@@ -1,5 +1,5 @@
-"""The brain: what should happen next, as pure functions over a history of facts.
+"""The scheduler's decisions and the cluster state, as pure functions over an event log.
 
-No clock, dice, threads, disk, network or log lives here: `now`, `seed` and ids are arguments. Any body may import
-it; it imports nothing of Stoker's outside itself, and nothing from outside but msgspec.
+No clock, randomness, threads, disk, network or logging: `now`, `seed` and ids are arguments. Every runtime may import
+it; it imports no other package of Stoker, and of third-party libraries only msgspec.
 """

@@ -1,4 +1,4 @@
-"""The nouns: frozen values and small total functions on them.
+"""Domain types of Stoker: frozen records such as jobs, nodes and tenants, and small pure functions on them.
 
-Nothing here knows the history, the engine or a body. Everyone may import it.
+Nothing here knows the event log, the engine or a runtime. Every package may import it.
 """

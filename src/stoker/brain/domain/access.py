@@ -1,11 +1,11 @@
-"""Who may do what?
+"""Access tokens, roles and callers.
 
 A token names one caller: a role, the tenant it is bound to and the Unix account of its jobs. Only the digest of its
-secret is kept.
+text is kept.
 
 Roles: viewer  reads; bound to a tenant it reads only that one's jobs in full
-       user    submits, reads and changes jobs of its tenant and of those beneath it
-       admin   everything
+       user    submits, reads and changes jobs of its tenant and of the tenants beneath it
+       admin   does everything
        agent   joins nodes, and nothing else
 """
 
@@ -21,10 +21,12 @@ from stoker.brain.domain.units import NEVER, Instant
 TokenId = NewType("TokenId", str)
 
 LOCAL: Final = Principal("user:local")
-"""Whoever has the account that runs `stoker up` or `stoker demo`, on the same machine."""
+"""The Unix account that runs `stoker up` or `stoker demo`, on the same machine."""
 
 
 class Role(StrEnum):
+    """Rights that a token gives."""
+
     VIEWER = "viewer"
     USER = "user"
     ADMIN = "admin"
@@ -32,7 +34,7 @@ class Role(StrEnum):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as it is kept; its text isn't."""
+    """Record of one access token, without its text."""
 
     id: TokenId
     """Public: it names the token in lists, in the audit trail and to `token revoke`."""
@@ -45,33 +47,34 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     """Unix account of the jobs submitted with it. Empty = the agent's own, where that is allowed."""
     comment: str = ""
     created_at: Instant = NEVER
-    """Set by the event that made it."""
+    """Set when its event is applied."""
     created_by: Principal = Principal("")
     expires_at: Instant = NEVER
-    """NEVER = it doesn't."""
+    """NEVER = it doesn't expire."""
 
     def is_expired(self, now: Instant) -> bool:
+        """Return whether it has expired at `now`."""
         return self.expires_at != NEVER and self.expires_at <= now
 
     @property
     def principal(self) -> Principal:
-        """What its commands are logged under."""
+        """The principal under which commands with this token are logged."""
         return Principal(f"user:{self.user}") if self.user else Principal(f"token:{self.id}")
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, as the faces know him."""
+    """The caller of a request: the principal and what its token allows."""
 
     principal: Principal
     role: Role
     tenant: TenantName = NO_TENANT
     user: str = ""
     token: TokenId = TokenId("")
-    """Empty = none was wanted."""
+    """Empty = no token was wanted."""
 
     @property
     def home(self) -> TenantName:
-        """The tenant of his jobs when he names none."""
+        """The tenant of the caller's jobs when a request names none."""
         return self.tenant or DEFAULT_TENANT
 
 

@@ -1,4 +1,4 @@
-"""What does a task hold, and on which node?"""
+"""Placement of one task: its node and the resources that it holds there."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from stoker.brain.domain.ids import GpuUuid, NodeName
 
 
 class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one rank runs and what it holds there until its end is proved.
+    """Node, GPUs, CPUs and memory that one rank holds until its end is proved.
 
     Rules: ranks count from 0 in (node, device) order; `gpus` are in the node's device order.
     """

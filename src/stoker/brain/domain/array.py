@@ -1,10 +1,10 @@
-"""What is a job array, and which members does a text such as `0-9%3` or `123_[0-4,7]` name?
+"""Job arrays, and the grammar of their members in texts such as `0-9%3` or `123_[0-4,7]`.
 
-An array is one record; a member becomes a record of its own when it starts, is held, or is told something. Members
+An array is one record; a member becomes a record of its own when it starts, is held, cancelled or signalled. Members
 are counted in spans, so that a hundred thousand of them cost nothing until they run.
 
 Rules: S1  a span is (first, last, step) with first <= last, and last is a member: first + n x step
-       S2  spans of one list ascend and don't meet
+       S2  spans of one list ascend and don't overlap
        S3  the ids of the members follow that of the array, in ascending order of their indexes: an array of n takes
            n + 1 ids, so that the order of ids stays the order of submission also when a member is requeued
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import gcd
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -28,16 +29,16 @@ Span = tuple[int, int, int]
 Spans = tuple[Span, ...]
 
 INDEX_MAX: Final = 99_999_999
-"""The largest index that a spec may name; how many members there may be is the policy's to say."""
+"""The largest index that an array may name. The policy bounds how many members there are."""
 _TEXT_MAX: Final = 64 * 1024
 _INTERLEAVED_MAX: Final = 100_000
-"""Of ranges that overlap, so many indexes are told apart; more isn't an array that anyone could run."""
+"""Indexes in ranges that overlap; an array with more of them is refused."""
 _PART: Final = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12})(?::([0-9]{1,12}))?)?", re.ASCII)
 _REF: Final = re.compile(r"([0-9]+)_(?:([0-9]{1,12})|\[([^\]]*)\])", re.ASCII)
 
 
 class ArraySpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Which members an array has, and how many of them may be live at once."""
+    """Indexes of the members of an array, and how many members may be live at once."""
 
     indexes: Spans
     running_max: int = 0
@@ -45,11 +46,12 @@ class ArraySpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def count(self) -> int:
+        """The number of members."""
         return self.places[-1] + count_of(self.indexes[-1:])
 
     @cached_property
     def places(self) -> list[int]:
-        """How many members come before each span. Kept, since an array may have as many spans as members."""
+        """The number of members before each span. Cached, since an array may have as many spans as members."""
         return list(accumulate((count_of((span,)) for span in self.indexes[:-1]), initial=0))
 
 
@@ -62,22 +64,22 @@ class CancelledMembers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Members(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """How far an array has come, beside the records of its members."""
+    """Members of an array that are no records: those that wait, were cancelled, or whose records are pruned."""
 
     lazy: Spans
-    """Not yet records: they wait as the array does."""
+    """Members that are not yet records: they wait as the array does."""
     waiting: int
-    """How many those are."""
+    """The number of members in `lazy`."""
     cancelled: tuple[CancelledMembers, ...] = ()
     pruned_ok: int = 0
     """Members that succeeded, whose records are gone."""
     pruned_bad: int = 0
     """Members that ended otherwise, whose records are gone."""
     pruned_cancelled: int = 0
-    """Those of `pruned_bad` that were cancelled."""
+    """Members of `pruned_bad` that were cancelled."""
 
     def cancelled_with(self, index: int) -> CancelledMembers | None:
-        """With which others a member was cancelled before it was a record; None = it wasn't."""
+        """Return the group of members with which this one was cancelled before it was a record; None = it wasn't."""
         spans, gone = self._cancelled_spans
         if gone:
             at = _span_with(spans, index)
@@ -86,9 +88,9 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _cancelled_spans(self) -> tuple[Spans, list[CancelledMembers]]:
-        """All spans in order, and to which of `cancelled` each belongs: who cancels members one by one may leave
-        thousands. Nothing where spans interleave (S2)."""
-        pairs = sorted(((span, each) for each in self.cancelled for span in each.indexes), key=_first_of_pair)
+        # All spans in order, and the entry of `cancelled` to which each belongs: members cancelled one by one may leave
+        # thousands. Empty where spans interleave (S2).
+        pairs = sorted(((span, each) for each in self.cancelled for span in each.indexes), key=lambda pair: pair[0][0])
         spans = tuple(span for span, _ in pairs)
         if any(after[0] <= before[1] for before, after in pairwise(spans)):
             return (), []
@@ -133,7 +135,7 @@ def parse_job_ref(text: str) -> JobRef:
 
 
 def parse_spans(body: str, text: str) -> Spans:
-    """Indexes such as `0-4,7,10-20:2`. `text` is the whole of what was written, for the message."""
+    """Read indexes such as `0-4,7,10-20:2`; `text` is the whole text around them, for the message."""
     spans: list[Span] = []
     if len(body) > _TEXT_MAX:
         raise _bad_array(text, f"it is longer than {_TEXT_MAX} characters")
@@ -153,7 +155,7 @@ def parse_spans(body: str, text: str) -> Spans:
 
 
 def _merged(spans: list[Span], text: str) -> Spans:
-    """In ascending order (S2). Spans that interleave are taken apart; an index that is named twice is refused."""
+    # In ascending order (S2). Spans that interleave are taken apart; an index that is named twice is refused.
     spans.sort()
     if any(after[0] <= before[1] for before, after in pairwise(spans)):
         if count_of(tuple(spans)) > _INTERLEAVED_MAX:
@@ -178,37 +180,31 @@ def _bad_array(text: str, why: str) -> StokerError:
 
 
 def count_of(spans: Spans) -> int:
+    """Return the number of indexes in the spans."""
     return sum((last - first) // step + 1 for first, last, step in spans)
 
 
 def indexes_of(spans: Spans) -> Iterator[int]:
+    """Yield the indexes in the spans, in ascending order."""
     for first, last, step in spans:
         yield from range(first, last + 1, step)
 
 
 def contains(spans: Spans, index: int) -> bool:
+    """Return whether the spans hold this index."""
     return _span_with(spans, index) is not None
 
 
 def _span_with(spans: Spans, index: int) -> int | None:
-    """The place of the span that has this index."""
-    at = bisect_right(spans, index, key=_first) - 1
+    at = bisect_right(spans, index, key=itemgetter(0)) - 1
     if at < 0:
         return None
     first, last, step = spans[at]
     return at if index <= last and (index - first) % step == 0 else None
 
 
-def _first(span: Span) -> int:
-    return span[0]
-
-
-def _first_of_pair(pair: tuple[Span, CancelledMembers]) -> int:
-    return pair[0][0]
-
-
 def spans_of(indexes: Sequence[int]) -> Spans:
-    """The spans of ascending indexes without repetition; only steps of 1 are gathered."""
+    """Return the spans of ascending indexes without repetition; only indexes in steps of 1 are joined."""
     spans: list[Span] = []
     for index in indexes:
         if spans and spans[-1][1] == index - 1 and spans[-1][2] == 1:
@@ -219,7 +215,7 @@ def spans_of(indexes: Sequence[int]) -> Spans:
 
 
 def without(spans: Spans, index: int) -> Spans:
-    """`spans` but for one of their indexes."""
+    """Return the spans without one of their indexes."""
     at = _span_with(spans, index)
     if at is None:
         return spans
@@ -230,7 +226,7 @@ def without(spans: Spans, index: int) -> Spans:
 
 
 def common(spans: Spans, others: Spans) -> Spans:
-    """The indexes that are in both. Costs a step per span, however many indexes those hold."""
+    """Return the indexes that are in both. Costs a step per span, however many indexes the spans hold."""
     if spans == others:
         return spans
     found: list[Span] = []
@@ -240,7 +236,10 @@ def common(spans: Spans, others: Spans) -> Spans:
 
 
 def difference(spans: Spans, others: Spans) -> Spans:
-    """The indexes of `spans` that aren't in `others`. Costs as `common`, but where every third index or fewer goes."""
+    """Return the indexes of `spans` that aren't in `others`.
+
+    Costs a step per span, but where every third index or fewer goes: there a step per index.
+    """
     if spans == others:
         return ()
     left: list[Span] = []
@@ -262,7 +261,7 @@ def difference(spans: Spans, others: Spans) -> Spans:
 
 
 def _meetings(spans: Spans, others: Spans) -> Iterator[tuple[int, Span]]:
-    """What two lists of spans have in common, in ascending order, each with the place in `spans` where it was met."""
+    # What two lists of spans have in common, in ascending order, each with its place in `spans`.
     at = 0
     for place, span in enumerate(spans):
         while at < len(others) and others[at][1] < span[0]:
@@ -276,7 +275,7 @@ def _meetings(spans: Spans, others: Spans) -> Iterator[tuple[int, Span]]:
 
 
 def _meeting(one: Span, other: Span) -> Span | None:
-    """Where two progressions meet: every so often, by the Chinese remainder theorem, if they meet at all."""
+    # The common terms of two arithmetic progressions are one again, by the Chinese remainder theorem.
     first, last, step = one
     low, high = max(first, other[0]), min(last, other[1])
     shared = gcd(step, other[2])
@@ -291,7 +290,7 @@ def _meeting(one: Span, other: Span) -> Span | None:
 
 
 def _add(spans: list[Span], span: Span) -> None:
-    """Put a span behind the others, joined to the last one where it goes on with it. An empty one is none."""
+    # Joined to the last span where it continues that. An empty span is left out.
     first, last, step = span
     if last < first:
         return
@@ -306,7 +305,7 @@ def _add(spans: list[Span], span: Span) -> None:
 
 
 def spans_text(spans: Spans) -> str:
-    """As a person writes them: `0-4,7,10-20:2`."""
+    """Return spans as people write them: `0-4,7,10-20:2`."""
     return ",".join(
         str(first) if first == last else f"{first}-{last}" if step == 1 else f"{first}-{last}:{step}"
         for first, last, step in spans
@@ -314,11 +313,12 @@ def spans_text(spans: Spans) -> str:
 
 
 def array_text(spec: ArraySpec) -> str:
+    """Return the inverse of `parse_array`."""
     return spans_text(spec.indexes) + (f"%{spec.running_max}" if spec.running_max else "")
 
 
 def member_id(array: JobId, spec: ArraySpec, index: int) -> JobId:
-    """S3. `index` must be one of the array's."""
+    """Return the job id of a member (S3). `index` must be one of the array's."""
     at = _span_with(spec.indexes, index)
     assert at is not None, f"array {array} has no member {index}"
     first, _, step = spec.indexes[at]
@@ -326,7 +326,7 @@ def member_id(array: JobId, spec: ArraySpec, index: int) -> JobId:
 
 
 def member_ids(array: JobId, spec: ArraySpec, members: Spans) -> Iterator[JobId]:
-    """S3, of one after the other: they ascend, so each is looked for where the last one was found."""
+    """Yield the job ids of several members in ascending order (S3), each searched from the place of the last one."""
     at = 0
     for index in indexes_of(members):
         while index > spec.indexes[at][1]:
@@ -336,7 +336,7 @@ def member_ids(array: JobId, spec: ArraySpec, members: Spans) -> Iterator[JobId]
 
 
 def index_of(array: JobId, spec: ArraySpec, member: JobId) -> int:
-    """The inverse of `member_id`."""
+    """Return the index of the member with this job id; the inverse of `member_id`."""
     place = member - array - 1
     assert 0 <= place < spec.count, f"{member} is no member of array {array}"
     at = bisect_right(spec.places, place) - 1
@@ -345,12 +345,12 @@ def index_of(array: JobId, spec: ArraySpec, member: JobId) -> int:
 
 
 def ids_taken(spec: ArraySpec | None) -> int:
-    """How many ids a job uses up (S3)."""
+    """Return the number of job ids that a job or an array uses up (S3)."""
     return 1 if spec is None else 1 + spec.count
 
 
 def too_many_ids(first: int, taken: int) -> Refusal | None:
-    """A refusal when ids would leave the range that every JSON reader keeps exact."""
+    """Return the refusal of ids beyond the range that every JSON reader keeps exact."""
     if first + taken <= JOB_ID_MAX:
         return None
     return refuse("ids_spent", f"job ids end at {JOB_ID_MAX}", "start a new cluster with an empty data folder")

@@ -1,9 +1,9 @@
-"""Who told the cluster what, when, and what came of it?
+"""Rows of the audit trail: one for each command, with its principal, its time and its outcome.
 
 Rules: T1  a command leaves one row: under the position of its last fact where it left any, else under the position
            that the log had, numbered
-       T2  a row names who, when, what about and what came of it; never what a job runs, its environment, or anything
-           of a token but its id
+       T2  a row names the principal, the time, the subject and the outcome; never what a job runs, its environment,
+           or anything of a token but its id
        T3  rows ascend by key as they do by time
 """
 
@@ -23,22 +23,22 @@ UNCHANGED: Final = "unchanged"
 REFUSED: Final = "refused"
 """In a query: any code of a refusal."""
 NOBODY: Final = Principal("nobody")
-"""Whoever has shown no good token."""
+"""The principal of a caller without a valid token."""
 NUMBERS: Final = 1 << 24
-"""So many commands without a fact can be told apart under one position."""
+"""Commands without an event that can be told apart under one position of the log."""
 MEMBERS_TEXT_MAX: Final = 400
-"""Of a row about members that are scattered more than that can say, only the first and the last are kept: whoever asks
-about one member has every such text read."""
+"""Of members that need a longer text only the first and the last are kept: a query about one member reads every such
+text."""
 ABOUT: Final = "~"
 """Before members of which only the first and the last are known."""
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One command, as it went."""
+    """The record of one command and its outcome."""
 
     position: Position
     number: int = 0
-    """0 = it left facts."""
+    """0 = the command left events."""
     at: Instant
     by: Principal
     action: str
@@ -61,11 +61,12 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> int:
-        """What rows are ordered by (T3)."""
+        """The sort key of rows (T3)."""
         return self.position * NUMBERS + self.number
 
     @property
     def refused(self) -> bool:
+        """Whether the command was refused."""
         return self.outcome not in (OK, UNCHANGED)
 
     @property
@@ -74,7 +75,7 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return int(self.members) if self.members.isdigit() else -1
 
     def is_about(self, ref: JobRef) -> bool:
-        """Does it concern this job, this member, or any member of this array?"""
+        """Return whether the row is about this job, this member, or any member of this array."""
         if self.last_job:
             return self.job <= ref.job <= self.last_job
         if self.job != ref.job:
@@ -85,7 +86,7 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows are wanted. Empty texts match all."""
+    """A filter of audit rows; empty texts match all."""
 
     since: Instant = NEVER
     until: Instant = NEVER
@@ -99,6 +100,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A job, an array, or one member."""
 
     def matches(self, row: AuditRow) -> bool:
+        """Return whether the row passes the filter."""
         return (
             row.at >= self.since
             and (self.until == NEVER or row.at < self.until)
@@ -111,7 +113,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def members_text(spans: Spans) -> str:
-    """Of a row."""
+    """Return members as the text that a row keeps, at most MEMBERS_TEXT_MAX characters."""
     text = spans_text(spans)
     if len(text) <= MEMBERS_TEXT_MAX:
         return text
@@ -119,7 +121,7 @@ def members_text(spans: Spans) -> str:
 
 
 def members_of(text: str) -> Spans:
-    """The members that a row's text names."""
+    """Return the members that a row's text names; the inverse of `members_text`."""
     try:
         return parse_spans(text.removeprefix(ABOUT), text)
     except StokerError as fault:

@@ -1,4 +1,4 @@
-"""What does one task of a job need, and when do two jobs need the same?
+"""Demand of one task of a job, and the shape that jobs of equal demand share.
 
 Units: GPUs are whole devices, memory is MiB, `gpu_memory_mb` is per GPU.
 """
@@ -12,14 +12,14 @@ from stoker.brain.domain.where import ANYWHERE, Where
 
 
 class JobClass(StrEnum):
-    """The pool that a job draws on."""
+    """The class pool that a job draws on."""
 
     ONLINE = "online"
     BATCH = "batch"
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """The need of *one task*, and how many such tasks make the gang.
+    """Resources that one task needs, and the number of such tasks in the gang.
 
     Rules: total GPUs = `gpu_count` x `tasks`; tasks may share a node; a task never spans nodes.
     """
@@ -38,13 +38,14 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_gpus(self) -> int:
+        """GPUs of the whole gang."""
         return self.gpu_count * self.tasks
 
 
 class Shape(msgspec.Struct, frozen=True, cache_hash=True):
-    """All that the engine's verdict may depend on, except priority and age.
+    """All of a job that the engine's verdict may depend on, except priority and age.
 
-    Jobs of one shape share one verdict per pass, so whatever a filter reads must be part of this.
+    Jobs of one shape share one verdict per pass, so everything that a filter reads must be part of it.
     """
 
     tenant: TenantName

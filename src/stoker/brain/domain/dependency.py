@@ -1,6 +1,6 @@
-"""When may a job that waits for others run?
+"""Dependencies of a job on other jobs.
 
-A dependency is met, can never be met, or still waits. What it points to is looked up by `state.dependencies`.
+A dependency is met, can never be met, or still waits. `state.dependencies` looks up the jobs that it names.
 """
 
 from enum import StrEnum
@@ -11,7 +11,7 @@ from stoker.brain.domain.ids import JobId
 
 
 class DependencyKind(StrEnum):
-    """What must have happened to the other job. In Slurm's words: afterok, afterany, afternotok, after."""
+    """The condition on the other job. In Slurm's words: afterok, afterany, afternotok, after."""
 
     OK = "ok"
     """It succeeded; of an array: all of its members did."""
@@ -40,6 +40,8 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(StrEnum):
+    """Whether the dependencies of a job are met."""
+
     MET = "met"
     WAITS = "waits"
     NEVER = "never"

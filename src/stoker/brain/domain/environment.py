@@ -1,6 +1,6 @@
-"""What does a job see in its environment?
+"""Environment variables that a task gets.
 
-Pure, so that a test, `stoker why` and an agent agree. Source of the rank variables: torch.distributed's `env://`
+Source of the rank variables: torch.distributed's `env://`
 rendezvous; of the device variables: the CUDA programming guide.
 """
 
@@ -14,9 +14,9 @@ DevicesByNode = Mapping[NodeName, Sequence[Gpu]]
 
 
 def task_environment(job: Job, attempt: Attempt, rank: int, devices: DevicesByNode) -> dict[str, str]:
-    """The variables of one rank: the job's own first, so that ours win.
+    """Return the variables of one rank; those of Stoker come last and win over the job's own.
 
-    `devices` gives each node's GPUs, for `--visible index`.
+    `devices` gives each node's GPUs in PCI order, for `--visible index`.
     """
     placement = attempt.tasks[rank].placement
     env = dict(job.spec.env)

@@ -1,4 +1,4 @@
-"""What does Stoker say when it refuses?
+"""Refusals: why a command was not carried out, for people and for programs.
 
 A refusal is a value with four parts, so that a person, a program and a test can each read the part meant for them.
 """
@@ -10,7 +10,7 @@ Facts = dict[str, FactValue]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a command was not carried out, and what to do next.
+    """Record of why a command was not carried out, and of what to do next.
 
     `code` is stable and listed in `wire/status.py`; `message` says what happened with names and numbers;
     `hint` says what to do next; `facts` repeats the numbers for machines.
@@ -23,7 +23,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StokerError(Exception):
-    """A refusal on its way up to whoever asked."""
+    """A refusal that is raised, for parsers and for code outside the brain."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.code}: {refusal.message}")
@@ -31,5 +31,5 @@ class StokerError(Exception):
 
 
 def refuse(code: str, message: str, hint: str, **facts: FactValue) -> Refusal:
-    """A refusal in one line."""
+    """Return a refusal; the keyword arguments are its facts."""
     return Refusal(code=code, message=message, hint=hint, facts=facts)

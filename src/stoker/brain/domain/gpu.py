@@ -1,4 +1,4 @@
-"""What is a GPU to the scheduler, and does its model match what a job asked for?"""
+"""GPUs, and the match of their models with the model that a job asks for."""
 
 import re
 from functools import lru_cache
@@ -15,7 +15,7 @@ _WORD = re.compile(r"[a-z]+|[0-9]+")
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A device, named by UUID. `index` is the node's own numbering in PCI order and only for people."""
+    """A GPU of a node, named by UUID; `index` is its number in PCI order and only for people."""
 
     uuid: GpuUuid
     index: int
@@ -24,15 +24,15 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
 
 
-# A cluster has few models and its users few wishes, and the engine asks for each pair of them in each pass.
+# A cluster has few models and its users name few, and the engine asks for each pair of them in each pass.
 @lru_cache(maxsize=4_096)
 def model_matches(wanted: str, model: str) -> bool:
-    """May a GPU of the driver's name `model` serve a job that asked for `wanted`?
+    """Return whether a GPU of the driver's name `model` may serve a job that asked for `wanted`.
 
-    Rules: M1  an empty wish matches every model
+    Rules: M1  an empty text matches every model
            M2  case, blanks and punctuation don't count: `v100-sxm2` is found in `Tesla V100-SXM2-32GB`
            M3  whole words only: `V100` isn't found in `V1000`, nor `A10` in `A100`
-           M4  a wish with no letter or digit in it, such as `*`, matches nothing
+           M4  a text with no letter or digit in it, such as `*`, matches nothing
     """
     if not wanted:
         return True

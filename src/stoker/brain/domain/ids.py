@@ -1,11 +1,11 @@
-"""Which kinds of identifier exist, and how is one read from text?
+"""Identifiers of jobs, nodes, GPUs, tenants, partitions, principals, epochs and log positions.
 
 Ids are typed, so that a node's name can't pass for a GPU's UUID, and parsed once, at the edge.
 """
 
 from typing import Final, NewType
 
-from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.errors import StokerError, refuse
 
 JobId = NewType("JobId", int)
 NodeName = NewType("NodeName", str)
@@ -13,7 +13,7 @@ GpuUuid = NewType("GpuUuid", str)
 TenantName = NewType("TenantName", str)
 PartitionName = NewType("PartitionName", str)
 Principal = NewType("Principal", str)
-"""Who gave a command: `user:NAME`, `token:ID` of a token without a user, `node:NAME` or `control`."""
+"""The author of a command: `user:NAME`, `token:ID` of a token without a user, `node:NAME` or `control`."""
 Epoch = NewType("Epoch", int)
 Position = NewType("Position", int)
 """Place of an event in the log. The first event has position 1."""
@@ -26,21 +26,16 @@ CONTROL: Final = Principal("control")
 
 
 def parse_job_id(text: str) -> JobId:
-    """Read a job id as people and clients write it.
+    """Return the job id that people and clients write as `text`.
 
     Raises: StokerError `bad_job_id` for anything but a positive integer in ASCII digits.
     """
     if text.isascii() and text.isdigit() and len(text) <= 16 and 1 <= int(text) <= JOB_ID_MAX:
         return JobId(int(text))
-    raise StokerError(
-        Refusal(
-            code="bad_job_id",
-            message=f"{text[:80]!r} is not a job id",
-            hint="a job id is the whole number that `stoker submit` printed; `stoker list` shows them",
-        )
-    )
+    hint = "a job id is the whole number that `stoker submit` printed; `stoker list` shows them"
+    raise StokerError(refuse("bad_job_id", f"{text[:80]!r} is not a job id", hint))
 
 
 def node_principal(node: NodeName) -> Principal:
-    """The principal under which an agent's reports are logged."""
+    """Return the principal under which an agent's reports are logged."""
     return Principal(f"node:{node}")

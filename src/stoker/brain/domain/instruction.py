@@ -1,7 +1,7 @@
-"""What is an agent told?
+"""Instructions to an agent: start, stop or signal a task.
 
-Instructions are pushed at once and at least once; each carries the attempt and the epoch, and acts once because the
-runner keeps a record per (job, attempt, rank).
+Instructions are pushed at once and at least once. Each carries the attempt and the epoch, and acts once because the
+runner keeps a record for each (job, attempt, rank).
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from stoker.brain.domain.job import CommandLine, StopCause
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True):
-    """Names one task of one attempt for ever."""
+    """Permanent name of one task of one attempt."""
 
     job: JobId
     attempt: int
@@ -21,7 +21,7 @@ class TaskKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """Start one task. The environment is complete but for the node's own additions (PATH defaults, HOME)."""
+    """Instruction to start one task; `env` lacks only the node's own additions (PATH defaults, HOME)."""
 
     key: TaskKey
     epoch: Epoch
@@ -49,17 +49,17 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
-    """Terminate, wait `grace_ms`, kill, verify the whole tree, then report the end."""
+    """Instruction to terminate a task, wait `grace_ms`, kill it, verify its process tree, and report the end."""
 
     key: TaskKey
     epoch: Epoch
     grace_ms: int
     cause: StopCause | None = None
-    """None for a stray: a task that isn't live in the ledger."""
+    """None for an orphan task: one that isn't live in the cluster state."""
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal"):
-    """Send a signal to every process of a task, now. Sent once per wish, and ignored where the task isn't open."""
+    """Instruction to signal every process of a task, sent once and ignored where the task isn't open."""
 
     key: TaskKey
     epoch: Epoch

@@ -1,9 +1,9 @@
-"""Which jobs does a list ask for?
+"""Filter of a list of jobs.
 
-One meaning for all who look: the state, the history in its store, and the simulated history of tests.
+It has one meaning for the state, for the history in its store, and for the simulated history of tests.
 
-Rules: F1  a job was there in the span from `since` to `until` if it was submitted before the one and hadn't ended
-           before the other
+Rules: F1  a job is within the span from `since` to `until` if it was submitted before `until` and hadn't ended before
+           `since`
        F2  without `members` an array is one row and its members none; with it the members are rows and the array isn't
 """
 
@@ -17,13 +17,13 @@ from stoker.brain.domain.units import NEVER, Instant
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left empty matches every job."""
+    """Filter of jobs by state, tenant, class, user, name and time; a field that is left empty matches every job."""
 
     states: tuple[JobState, ...] = ()
     tenant: str = ""
     job_class: JobClass | None = None
     user: str = ""
-    """The account it runs as, else who submitted it: the same that lists show."""
+    """As `Job.account`."""
     name: str = ""
     since: Instant = NEVER
     until: Instant = NEVER
@@ -33,15 +33,15 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_have_ended(self) -> bool:
-        """Can a job that ended match? Only then is there anything to find in the history."""
+        """Whether a job that ended can match: else the history has nothing to find."""
         return not self.states or any(state in FINAL for state in self.states)
 
     def is_row(self, job: Job) -> bool:
-        """F2."""
+        """Return whether a job or array is a row of the list at all (F2)."""
         return job.members is None if self.members else not job.array_of
 
     def matches(self, job: Job, state: JobState) -> bool:
-        """Does a job match that is shown as being in `state`?"""
+        """Return whether a job matches that is shown as being in `state`."""
         spec = job.spec
         return (
             (not self.states or state in self.states)
@@ -57,5 +57,5 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def narrows(wanted: JobFilter) -> bool:
-    """Does it ask for more than states?"""
+    """Return whether a filter names more than states."""
     return msgspec.structs.replace(wanted, states=()) != JobFilter()

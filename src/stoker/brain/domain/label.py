@@ -1,12 +1,12 @@
-"""What may a label or a taint of a node be, and which does a node have?
+"""Labels and taints of nodes: their grammar, and those that a node has.
 
-Source: Kubernetes' labels, selectors, and taints, so that who knows those needn't learn ours.
+Source: labels, selectors and taints of Kubernetes.
 
 Rules: B1  a key is a name of at most 63 letters, digits, dashes, underscores and dots, with a letter or digit at both
            ends; a DNS subdomain of at most 253 characters and a slash may stand before it
        B2  a value is such a name, or empty
-       B3  keys that begin with `stoker.io/` are Stoker's: nobody sets them, and selectors may use them
-       B4  what people set on a node wins over what its agent says; what they took off stays off
+       B3  keys that begin with `stoker.io/` are Stoker's own: nobody may set them, and selectors may use them
+       B4  labels and taints that people set on a node win over those of its agent; those that they took off stay off
        B5  a node has at most one taint of a key, and NoSchedule is the only effect there is
 """
 
@@ -24,11 +24,11 @@ NAME_MAX: Final = 63
 PREFIX_MAX: Final = 253
 OWN_PREFIX: Final = "stoker.io/"
 HOSTNAME: Final = "stoker.io/hostname"
-"""The name of the node."""
+"""Key of the label with the name of the node."""
 GPU_MODEL: Final = "stoker.io/gpu-model"
-"""The model of its GPUs as a label's value: `NVIDIA-H100-80GB-HBM3`. Only where all of them are of one model."""
+"""Key of the label with the model of its GPUs, such as `NVIDIA-H100-80GB-HBM3`, where all of them are of one model."""
 JOBS_AS: Final = "stoker.io/jobs-as"
-"""`users` of a node that runs only jobs of named Unix users, and none as root. Other nodes don't have it."""
+"""Key of a label that is `users` on a node that runs only jobs of named Unix users, and none as root; else absent."""
 USERS: Final = "users"
 NO_SCHEDULE: Final = "NoSchedule"
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -41,18 +41,18 @@ Source = Literal["agent", "people", "stoker"]
 """What put a label or taint on a node."""
 
 Fault = tuple[int, str]
-"""Where in a text something is wrong (0 = its first character), and what."""
+"""Place of a fault in a text (0 = its first character), and the fault in words."""
 
 
 class Taint(msgspec.Struct, frozen=True):
-    """Keeps every job away that doesn't tolerate it. Its effect is always NoSchedule: what runs there goes on."""
+    """A taint keeps away every job that doesn't tolerate it; its effect is NoSchedule, so running jobs go on."""
 
     key: str
     value: str = ""
 
 
 def key_fault(text: str) -> Fault | None:
-    """Why `text` can't be the key of a label or taint (B1)."""
+    """Return why `text` can't be the key of a label or taint (B1)."""
     prefix, slash, name = text.partition("/")
     if not slash:
         return _name_fault(text, "a key") if text else (0, "a key is missing")
@@ -73,7 +73,7 @@ def key_fault(text: str) -> Fault | None:
 
 
 def value_fault(text: str) -> Fault | None:
-    """Why `text` can't be the value of a label or taint (B2)."""
+    """Return why `text` can't be the value of a label or taint (B2)."""
     return _name_fault(text, "a value") if text else None
 
 
@@ -90,7 +90,7 @@ def _name_fault(text: str, what: str) -> Fault | None:
 
 
 def check_label(key: str, value: str) -> None:
-    """May somebody put this label on a node?
+    """Check that this label may be set on a node.
 
     Raises: StokerError `bad_label`.
     """
@@ -101,7 +101,7 @@ def check_label(key: str, value: str) -> None:
 
 
 def check_label_key(key: str) -> None:
-    """Raises: StokerError `bad_label`."""
+    """Check that a label of this key may be set or taken off. Raises: StokerError `bad_label`."""
     fault = key_fault(key)
     if fault:
         raise _bad_label(key, fault)
@@ -118,7 +118,7 @@ def _bad_label(text: str, fault: Fault) -> StokerError:
 
 
 def parse_label_changes(words: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Labels to set, and keys of those to take off: `zone=a`, `disk-`.
+    """Read changes such as `zone=a` and `disk-`: return the labels to set, and the keys of the labels to take off.
 
     Raises: StokerError `bad_label`.
     """
@@ -181,7 +181,7 @@ def _bad_effect(text: str, at: int, effect: str) -> StokerError:
 
 
 def parse_taint_changes(words: Iterable[str]) -> tuple[tuple[Taint, ...], tuple[str, ...]]:
-    """Taints to put on, and keys of those to take off: `gpu=old:NoSchedule`, `gpu-`, `gpu:NoSchedule-`.
+    """Read changes such as `gpu=old:NoSchedule` and `gpu-`: return the taints to put on, and the keys to take off.
 
     Raises: StokerError `bad_taint`.
     """
@@ -202,7 +202,7 @@ def parse_taint_changes(words: Iterable[str]) -> tuple[tuple[Taint, ...], tuple[
 
 
 def taint_key(text: str) -> str:
-    """The key that `KEY`, or a whole taint, names.
+    """Return the key that `KEY`, or a whole taint, names.
 
     Raises: StokerError `bad_taint`.
     """
@@ -213,7 +213,7 @@ def taint_key(text: str) -> str:
 
 
 def check_taint(taint: Taint) -> None:
-    """Raises: StokerError `bad_taint`."""
+    """Check that key and value are well-formed. Raises: StokerError `bad_taint`."""
     check_taint_key(taint.key)
     fault = value_fault(taint.value)
     if fault:
@@ -221,26 +221,26 @@ def check_taint(taint: Taint) -> None:
 
 
 def check_taint_key(key: str) -> None:
-    """Raises: StokerError `bad_taint`."""
+    """Check that a key is well-formed. Raises: StokerError `bad_taint`."""
     fault = key_fault(key)
     if fault:
         raise _bad_taint(key, fault)
 
 
 def taint_text(taint: Taint) -> str:
-    """The inverse of `parse_taint`."""
+    """Return a taint as people write it; the inverse of `parse_taint`."""
     return f"{taint.key}={taint.value}:{NO_SCHEDULE}" if taint.value else f"{taint.key}:{NO_SCHEDULE}"
 
 
 @lru_cache(maxsize=1_024)
 def label_value(text: str) -> str:
-    """The value that stands for any text: `NVIDIA H100 80GB HBM3` becomes `NVIDIA-H100-80GB-HBM3`."""
+    """Return the label value that stands for any text: `NVIDIA-H100-80GB-HBM3` for `NVIDIA H100 80GB HBM3`."""
     made = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-_.")
     return made[:NAME_MAX].rstrip("-_.")
 
 
 def labels_of(node: Node) -> dict[str, str]:
-    """Every label that a selector may ask for (B3, B4). A new dictionary at each call."""
+    """Return every label of a node that a selector may ask for (B3, B4), in a new dictionary."""
     labels = labels_set_on(node.inventory.labels, node.labels)
     for key in (HOSTNAME, GPU_MODEL, JOBS_AS):
         labels.pop(key, None)
@@ -251,7 +251,7 @@ def labels_of(node: Node) -> dict[str, str]:
 
 
 def label_of(node: Node, key: str) -> str | None:
-    """One of them. None = it has none of that key."""
+    """Return the value of one label of a node; None = it has no label of that key."""
     if key == HOSTNAME:
         return node.name
     if key == GPU_MODEL:
@@ -269,13 +269,13 @@ def _gpu_model(node: Node) -> str | None:
 
 
 def labels_set_on(agents: Mapping[str, str], peoples: Mapping[str, str | None]) -> dict[str, str]:
-    """The labels of an inventory with what people set over them (B4)."""
+    """Return the labels of an inventory with those that people set over them (B4)."""
     both = {**agents, **peoples}
     return {key: value for key, value in both.items() if value is not None}
 
 
 def taints_of(node: Node) -> tuple[Taint, ...]:
-    """Every taint that keeps jobs away (B4, B5), by key."""
+    """Return the taints of a node that keep jobs away (B4, B5), in order of key."""
     texts = (*node.inventory.taints, *node.taints)
     if not texts:
         return ()

@@ -1,4 +1,4 @@
-"""Who is the active control plane, and who may follow it? One small record that all control planes share.
+"""Lease record: the active control plane and the standbys that may take over, shared by all control planes.
 
 The record lies in a place that each of them reaches: a folder on shared storage, or a row of the database that holds
 the log. It has versions; the highest one is the truth.
@@ -10,33 +10,33 @@ from stoker.brain.domain.ids import Epoch, Position
 
 
 class Member(msgspec.Struct, frozen=True, order=True):
-    """One control plane, as the marker knows it."""
+    """One control plane of the cluster, as the lease record names it."""
 
     name: str
     """`failover.name`."""
     uid: str
-    """Made once per data folder: a folder that was lost and made anew holds nothing of what the old one had."""
+    """Drawn once per data folder, since a folder that was lost and made anew holds no record of the old one."""
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of the record."""
+    """One version of the lease record."""
 
     version: int
     """1, 2, ...; each write takes the next."""
     epoch: Epoch
     holder: Member | None
-    """Who is active. None = the last one gave the lease back, so that a member of `in_sync` may take it at once."""
+    """The active control plane. None = the last one gave the lease back: a member of `in_sync` may take it at once."""
     in_sync: tuple[Member, ...]
-    """Whose disks hold all that was ever acknowledged, sorted; the holder is one of them. Nobody else may take over."""
+    """Members whose disks hold every acknowledged record, sorted, the holder among them. Only they may take over."""
     position: Position = Position(0)
-    """How far the log of the holder reached when this was written: whose log ends before has lost something."""
+    """End of the holder's log when this was written: a log that ends before it has lost something."""
     http: str = ""
-    """Where the holder answers people, as `http://HOST:PORT`."""
+    """Address of the holder for clients, as `http://HOST:PORT`."""
     sync: bool = True
-    """Does the holder acknowledge only what every member of `in_sync` has on disk?"""
+    """Whether the holder acknowledges only what every member of `in_sync` has on disk."""
     lossy: bool = False
-    """It may lack what was acknowledged before, and hasn't yet left out the ids that may have been given away."""
+    """The holder may lack acknowledged records, and hasn't yet left out the ids that may have been given away."""
     lease_s: float = 0.0
-    """How long it may act, counted from before it began to write this; 0 = as long as everybody's profile says."""
+    """Seconds for which the holder may act, counted from before it began to write this; 0 = as its profile says."""
     mark: str = ""
-    """Of this very write: tells whether a write of unknown outcome was done."""
+    """Random text of this write, which tells whether a write of unknown outcome was done."""

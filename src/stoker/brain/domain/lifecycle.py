@@ -1,6 +1,6 @@
-"""Which states may a job or a node be in, and which moves are legal?
+"""States of jobs and nodes, and the legal transitions between job states.
 
-The tables here are the source: the documents and the faces of other systems (dgpu, MVP, Slurm) are compared with them.
+The tables here are the source: the documents and the words of other systems (dgpu, MVP, Slurm) are compared with them.
 """
 
 from enum import StrEnum
@@ -10,6 +10,8 @@ import msgspec
 
 
 class JobState(StrEnum):
+    """The public states of a job; `JOB_STATES` says what each means."""
+
     PENDING = "pending"
     HELD = "held"
     STARTING = "starting"
@@ -24,7 +26,7 @@ class JobState(StrEnum):
 
 
 class StateWords(msgspec.Struct, frozen=True):
-    """How each dialect names a state."""
+    """Meaning of a job state, and its name in each dialect."""
 
     meaning: str
     final: bool
@@ -68,29 +70,27 @@ JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {
 
 
 class IllegalMove(AssertionError):
-    """A bug of ours: an event moved a job where the table has no arrow. Carries that job's story."""
+    """Error of an event that moves a job where the table has no transition: a bug, with that job's story."""
 
 
 def check_move(old: JobState, new: JobState, story: str) -> None:
-    """Assert that a job may go from `old` to `new`; `story` tells a reader which job and what it had been through."""
+    """Assert that a job may go from `old` to `new`; `story` is that of the job, for the message."""
     if new is not old and new not in JOB_MOVES[old]:
         raise IllegalMove(f"{old} -> {new} is not in the table: {story}")
 
 
-_WORDS: Final[dict[str, tuple[JobState, ...]]] = {}
-
-
 def states_named(word: str) -> tuple[JobState, ...]:
-    """All states that `word` means in any dialect; empty when no dialect knows it."""
-    if not _WORDS:
-        for state, words in JOB_STATES.items():
-            for name in dict.fromkeys((state.value, words.dgpu, words.mvp, words.slurm.lower())):
-                _WORDS[name] = (*_WORDS.get(name, ()), state)
-    exact = [state for state in JobState if state.value == word.lower()]
-    return tuple(exact) or _WORDS.get(word.lower(), ())
+    """Return the states that `word` means in any dialect, first of all in Stoker's; empty = in none."""
+    word = word.lower()
+    exact = tuple(state for state in JobState if state.value == word)
+    return exact or tuple(
+        state for state, words in JOB_STATES.items() if word in (words.dgpu, words.mvp, words.slurm.lower())
+    )
 
 
 class NodeState(StrEnum):
+    """The public states of a node."""
+
     READY = "ready"
     UNREACHABLE = "unreachable"
     DRAINING = "draining"
@@ -99,7 +99,7 @@ class NodeState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How one attempt ended. `lost`, `requeued`, `preempted` and `port_taken` never become a state of the job."""
+    """The end of one attempt; `lost`, `requeued` and `port_taken` never become a state of the job."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

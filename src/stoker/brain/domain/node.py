@@ -1,4 +1,4 @@
-"""What is a node, and what of it is free?"""
+"""Node records, inventories, free resources and orphan tasks."""
 
 import re
 from typing import Final
@@ -11,13 +11,15 @@ from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.units import NEVER, Instant
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
-"""What a host may be called, with dots, dashes and capitals; nothing that a path, a label or a table would mind."""
+"""Names of nodes: host names with dots, dashes and capitals, safe in a path, a label and a table."""
 ROOT: Final = "root"
 
 
 class OrphanTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a node runs, or may run, although it isn't live in our ledger. It is told to stop; until its end is
-    reported its GPUs are not offered and are charged to nobody."""
+    """Orphan task: a node runs it, or may run it, although it isn't live in the cluster state.
+
+    The node is told to stop it. Until its end is reported its GPUs are not offered and are charged to nobody.
+    """
 
     job: JobId
     attempt: int
@@ -29,20 +31,21 @@ class OrphanTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unproved(self) -> bool:
+        """Whether it was settled without proof, so that its GPUs are in quarantine."""
         return self.settled_at != NEVER
 
     @property
     def key(self) -> tuple[JobId, int, int]:
-        """(job, attempt, rank)"""
+        """The task as (job, attempt, rank)."""
         return self.job, self.attempt, self.rank
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node is and has, as its agent measured it. Units: MiB, whole CPUs."""
+    """Resources and properties of a node, as its agent measured them. Units: MiB, whole CPUs."""
 
     boot_id: str
     address: str
-    """Where other nodes reach it; ranks meet at rank 0's address."""
+    """Host name or address for other nodes; the ranks of a gang meet at that of rank 0."""
     gpus: tuple[Gpu, ...]
     """In PCI order."""
     cpus: int
@@ -55,34 +58,34 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """True when its GPUs, CPUs and memory are scripted rather than found."""
     version: str = ""
     account: str = ""
-    """Unix account of its agent. `root` = it runs each job as the job's own user; else it runs all as itself. Empty =
-    an agent of an older version, which runs all as itself."""
+    """Unix account of its agent. `root` = it runs each job as the job's own user; else it runs all jobs as itself.
+    Empty = an agent of an older version, which runs all jobs as itself."""
     allow_root: bool = True
-    """May jobs run as root, those that name no user among them? Only asked where the agent is root."""
+    """Whether jobs may run as root, also those that name no user. Counts only where the agent is root."""
     keeps_leases: bool = False
-    """Does it surely end tasks whose lease has run out, also when its agent or its runner has died?"""
+    """Whether it surely ends tasks whose lease has run out, also when its agent or its runner has died."""
     agent_uid: str = ""
-    """Made once per agent data folder: tells a restarted agent from a second machine under the same name."""
+    """Drawn once per agent data folder: tells a restarted agent from a second machine under the same name."""
 
     @property
     def only_users(self) -> bool:
-        """Does it run only jobs that name a Unix user, and none as root?"""
+        """Whether it runs only jobs that name a Unix user, and none as root."""
         return self.account == ROOT and not self.allow_root
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine with an agent. Its state word is derived: see `state.view`."""
+    """A machine with an agent; `ClusterState.node_state` derives its public state."""
 
     name: NodeName
     inventory: Inventory
     registered_at: Instant
     reachable: bool = True
     silent_since: Instant = NEVER
-    """When it was last heard of. Counted from the beginning of the epoch where it hasn't been heard of in it."""
+    """When an unreachable node was last heard of; the beginning of the epoch where that was before it."""
     returned: bool = True
-    """Has it said what it runs since the present epoch began? Until then nobody knows whether it is alive."""
+    """Whether it has said what it runs since the present epoch began; until then it may be dead."""
     drain: str | None = None
-    """Why a person drains it. None = it isn't drained."""
+    """The reason of its drain. None = it isn't drained."""
     forgotten: bool = False
     strays: tuple[OrphanTask, ...] = ()
     labels: dict[str, str | None] = msgspec.field(default_factory=dict)
@@ -94,24 +97,25 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def schedulable(self) -> bool:
-        """Is it in service?"""
+        """Whether it is in service: reachable, not drained, not forgotten."""
         return self.reachable and self.drain is None and not self.forgotten
 
     @property
     def takes_work(self) -> bool:
+        """Whether it gets new work: it is in service and has said what it runs."""
         return self.schedulable and self.returned
 
 
 class Free(msgspec.Struct, frozen=True):
-    """What one node has left. Take and release give a new value, so a draft can speculate by holding on to the old."""
+    """Free GPUs, CPUs and memory of one node; a frozen value, so a draft can roll back by keeping the old one."""
 
     gpus: tuple[Gpu, ...]
-    """In PCI order; GPUs of strays are not in it."""
+    """In PCI order, without the GPUs of orphan tasks."""
     cpus: int
     memory_mb: int
 
     def take(self, placement: TaskPlacement) -> "Free":
-        """What is left after `placement`. Taking what isn't free is a bug."""
+        """Return the resources left after `placement`, which must be free."""
         held = placement.gpus
         left = tuple(gpu for gpu in self.gpus if gpu.uuid not in held) if held else self.gpus
         assert len(left) == len(self.gpus) - len(held), f"a GPU is promised twice: {placement} from {self}"

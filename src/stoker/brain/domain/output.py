@@ -1,10 +1,10 @@
-"""Into which file does a task write, as the job's pattern says?
+"""Paths of the files into which tasks write, from the patterns of their jobs.
 
 Rules: P1  `%j` job id (of a member: its own, `123_4`), `%A` id of the array or job, `%a` index in the array, `%x` name,
            `%N` node, `%t` rank, `%%` a percent sign: Slurm's letters; any other is refused
        P2  the pattern names a file: it doesn't end in a slash, and isn't `.` or `..`
-       P3  what is filled in can't lead out of the folder: a slash in a name becomes an underscore, and so does a name
-           that is nothing but dots
+       P3  a name that is filled in can't lead out of the folder: a slash in it becomes an underscore, and so does a
+           name that is nothing but dots
        P4  without `%t` and `%N` all ranks share one file, wherever they run: only rank 0, which goes first where ranks
            have a rendezvous, may empty it
 """
@@ -21,7 +21,7 @@ _LETTERS: Final = "jAaxNt%"
 
 
 def pattern_fault(field: str, pattern: str) -> Refusal | None:
-    """A refusal when `pattern` can't name a file."""
+    """Return the refusal of a pattern that can't name a file (P1, P2)."""
     if not pattern:
         return None
     unknown = next((found[0] for found in _HOLE.finditer(pattern) if found[1] not in _LETTERS or not found[1]), None)
@@ -43,7 +43,7 @@ def pattern_fault(field: str, pattern: str) -> Refusal | None:
 
 
 def output_path(pattern: str, job: Job, node: NodeName, rank: int) -> str:
-    """P1, P3. Relative paths are meant from the working directory. Empty stays empty."""
+    """Return the path of one rank's file (P1, P3), from the working directory unless absolute; empty stays empty."""
     fills = {
         "j": job.label,
         "A": str(job.array_of or job.id),
@@ -57,11 +57,10 @@ def output_path(pattern: str, job: Job, node: NodeName, rank: int) -> str:
 
 
 def _part(name: str) -> str:
-    """P3."""
     return name.replace("/", "_") if name.strip(".") else "_"
 
 
 def must_append(pattern: str, rank: int) -> bool:
-    """P4. Tasks of one node see by themselves that they share a file."""
+    """Return whether a rank must not empty the file, since lower ranks write to it too (P4)."""
     letters = [found[1] for found in _HOLE.finditer(pattern)]
     return bool(pattern) and rank > 0 and "t" not in letters and "N" not in letters

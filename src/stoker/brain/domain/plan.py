@@ -1,6 +1,6 @@
-"""What does the engine propose?
+"""Plans: placements that the engine proposes, and the reasons of jobs that wait.
 
-A plan is a proposal: `cycle.settle` re-admits each action against the newest state.
+A plan is a proposal: `cycle.settle` admits each action anew against the newest state.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from stoker.brain.domain.reason import Reason
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Start attempt `attempt` of `job` there, all ranks or none."""
+    """Proposal to start one attempt of a job on given nodes and GPUs, all ranks or none."""
 
     job: JobId
     attempt: int
@@ -25,11 +25,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Action = Place
-"""A closed union; preemption and reservations join it later."""
+"""Closed union of the proposals; preemption and reservations join it later."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions in the order in which they were found, and a reason for each shape that waits."""
+    """Placements in the order in which they were found, and a reason for each shape that waits."""
 
     actions: tuple[Action, ...]
     reasons: dict[Shape, Reason]

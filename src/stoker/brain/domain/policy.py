@@ -27,7 +27,7 @@ LEASE_MS_MAX: Final = 30 * DAY_MS
 
 
 def surely_over_ms(lease_ms: int) -> int:
-    """Return the milliseconds of silence after which none of a node's tasks that had this lease runs any more.
+    """Return the milliseconds of silence of a node after which none of its tasks with this lease runs any more.
 
     The silence is counted where the node would be heard.
     """
@@ -126,5 +126,5 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """One pass places no more, so that it never holds the process long; the next pass goes on at once."""
 
     def digest(self) -> str:
-        """A short name of these values, written beside each decision."""
+        """Return a short hash of these values, written beside each decision."""
         return hashlib.blake2b(msgspec.json.encode(self, order="sorted"), digest_size=6).hexdigest()

@@ -1,16 +1,17 @@
-"""What may a tenant or a class pool use, and what is it promised?
+"""Quota: limits and guarantees of tenants and class pools, and the amounts that jobs hold.
 
-One record and one check for both. Units: whole GPUs, MiB, whole CPUs, jobs, milliseconds.
+Tenants and class pools share one record and one check. Units: whole GPUs, MiB, whole CPUs, jobs, milliseconds.
 
 Rules: Q1  a limit that is left out (None) is no limit, never zero
-       Q2  what is used is what open tasks hold; whoever waits uses nothing
-       Q3  GPU memory counts as asked for (`gpu_memory_mb` of each GPU), since that is known before a GPU is chosen
-       Q4  the guarantees of the class pools are shares of the GPUs in service - held or free - so they are right on a
-           fresh cluster and follow each node that comes and goes; rounding strands none: where the shares add up to
-           one, so do the GPUs
+       Q2  usage is what open tasks hold; a waiting job uses nothing
+       Q3  GPU memory counts as requested (`gpu_memory_mb` of each GPU), since that is known before a GPU is chosen
+       Q4  the guarantees of the class pools are shares of the GPUs in service, held or free, so they are right on a
+           fresh cluster and follow each node that comes and goes; rounding loses no GPU: where the shares add up to
+           one, the guarantees add up to all GPUs
 """
 
 from collections.abc import Iterator, Mapping
+from operator import add, sub
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ WHOLE: Final = 1_000_000
 
 
 class Amount(NamedTuple):
-    """What live attempts hold."""
+    """Resources that live attempts hold."""
 
     gpus: int = 0
     gpu_memory_mb: int = 0
@@ -32,29 +33,19 @@ class Amount(NamedTuple):
     jobs: int = 0
 
     def plus(self, other: "Amount") -> "Amount":
-        return Amount(
-            self.gpus + other.gpus,
-            self.gpu_memory_mb + other.gpu_memory_mb,
-            self.cpus + other.cpus,
-            self.memory_mb + other.memory_mb,
-            self.jobs + other.jobs,
-        )
+        """Return the sum, field by field."""
+        return Amount(*map(add, self, other))
 
     def minus(self, other: "Amount") -> "Amount":
-        return Amount(
-            self.gpus - other.gpus,
-            self.gpu_memory_mb - other.gpu_memory_mb,
-            self.cpus - other.cpus,
-            self.memory_mb - other.memory_mb,
-            self.jobs - other.jobs,
-        )
+        """Return the difference, field by field."""
+        return Amount(*map(sub, self, other))
 
 
 NOTHING: Final = Amount()
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Walls. None = no limit (Q1)."""
+    """Limits on usage, on the queue and on time limits; None = no limit (Q1)."""
 
     gpus: int | None = None
     gpu_memory_mb: int | None = None
@@ -72,19 +63,19 @@ NO_LIMITS: Final = Limits()
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tenant is promised and may use at most, itself and all tenants beneath it together."""
+    """Guarantee and limits of one tenant, for itself and all tenants beneath it together."""
 
     guaranteed: int = 0
-    """GPUs. What others leave idle may be used beyond it."""
+    """GPUs. Idle GPUs of other tenants may be used beyond it."""
     limits: Limits = NO_LIMITS
     borrow: bool = True
     """False: never more GPUs than the guarantee."""
     lend: bool = True
-    """False: nobody else may use what the guarantee leaves idle."""
+    """False: no other tenant may use what the guarantee leaves idle."""
 
     @property
     def gpus_max(self) -> int | None:
-        """The wall for GPUs. None = there is none."""
+        """The limit on GPUs, with that of a tenant which may not borrow; None = there is none."""
         most = self.limits.gpus
         if self.borrow:
             return most
@@ -92,17 +83,17 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolDemand(NamedTuple):
-    """What one class uses and wants, in GPUs."""
+    """GPUs that the jobs of one class use and ask for."""
 
     used: int
     waiting: int
     """Asked for by jobs in the queue."""
     covered: int
-    """Of these, by jobs that no limit keeps waiting, and that fit into what the guarantee has left."""
+    """GPUs of `waiting` for which no limit keeps the jobs waiting, and which fit into the rest of the guarantee."""
 
 
 class PoolShare(NamedTuple):
-    """What one class is guaranteed, and how many of the idle GPUs its jobs may take."""
+    """GPUs that one class is guaranteed, and idle GPUs that its jobs may take."""
 
     guaranteed: int
     takes: int
@@ -114,10 +105,10 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     online: int = 700_000
     batch: int = 300_000
     strict: bool = False
-    """True: guarantees are walls. Only what neither share covers may be borrowed."""
+    """True: no class may use the guarantee of the other. Only GPUs that neither share covers may be borrowed."""
 
     def guaranteed(self, gpus: int) -> dict[JobClass, int]:
-        """Of so many GPUs in service (Q4)."""
+        """Return the GPUs that each class is guaranteed of `gpus` GPUs in service (Q4)."""
         online = (gpus * self.online + WHOLE // 2) // WHOLE
         batch = min((gpus * self.batch + WHOLE // 2) // WHOLE, gpus - online)
         return {JobClass.ONLINE: online, JobClass.BATCH: batch}
@@ -141,20 +132,20 @@ def share_text(share: int) -> str:
 
 
 def limits_of(quota: Quota) -> Iterator[tuple[int, int]]:
-    """The limits on what is held, each with its place among the fields of an Amount."""
+    """Return the limits on usage, each with the index of its field in an Amount."""
     limits = quota.limits
-    walls = (quota.gpus_max, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)
-    return ((at, limit) for at, limit in enumerate(walls) if limit is not None)
+    values = (quota.gpus_max, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)
+    return ((at, limit) for at, limit in enumerate(values) if limit is not None)
 
 
 def needs(demand: Demand) -> Amount:
-    """What a job of this demand will hold (Q3)."""
+    """Return the amount that a job of this demand will hold (Q3)."""
     gpus, tasks = demand.gpu_count * demand.tasks, demand.tasks
     return Amount(gpus, gpus * demand.gpu_memory_mb, demand.cpus * tasks, demand.memory_mb * tasks, 1)
 
 
 def held(job: Job | None) -> Amount:
-    """What a job holds now (Q2): of a live attempt, the tasks whose end isn't proved yet."""
+    """Return the amount that a job holds now (Q2): that of the tasks whose end isn't proved yet."""
     attempt = job.live_attempt if job else None
     tasks = attempt.open_tasks if attempt else ()
     if job is None or not tasks:

@@ -1,6 +1,6 @@
-"""Why does this job wait, or why did it end as it did?
+"""Reasons why a job waits or why it ended.
 
-A closed list. Each code has a sentence for people and says what would change it; the numbers travel as facts.
+A closed list. Each code has a sentence for people and a hint what would change it; the numbers travel as facts.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ from stoker.brain.domain.errors import Facts
 
 
 class ReasonCode(StrEnum):
-    """Codes are stable and public; `docs/reference/reasons.md` lists them."""
+    """Stable, public codes of the reasons; `docs/reference/reasons.md` lists them."""
 
     # why a job waits
     AWAITING_PASS = "awaiting_pass"
@@ -54,7 +54,7 @@ class ReasonCode(StrEnum):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """One reason with the numbers that make it true."""
+    """A reason: its code, and the numbers that make it true."""
 
     code: ReasonCode
     facts: Facts = msgspec.field(default_factory=dict)
@@ -68,7 +68,7 @@ SHORT: Final = frozenset(
         ReasonCode.INSUFFICIENT_MEMORY,
     }
 )
-"""What it needs is there, and others have it."""
+"""Reasons of jobs for which the resources exist, and other jobs hold them."""
 AWAITING_PASS: Final = Reason(ReasonCode.AWAITING_PASS)
 
 _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
@@ -214,24 +214,26 @@ _NEVER_WITHIN: Final = (
 )
 
 
-class _Missing(dict[str, object]):
+class _FactsOrMark(dict[str, object]):
+    """Facts for a sentence, with `?` for each that is missing."""
+
     def __missing__(self, key: str) -> str:
         return "?"
 
 
 def describe(reason: Reason) -> str:
-    """The sentence for people."""
-    return _SENTENCES[reason.code][0].format_map(_Missing(reason.facts))
+    """Return the sentence for people."""
+    return _SENTENCES[reason.code][0].format_map(_FactsOrMark(reason.facts))
 
 
 def hint_for(reason: Reason) -> str:
-    """What would change it."""
+    """Return the hint for people: what would change the reason."""
     if reason.code is ReasonCode.TENANT_LIMIT and _alone_too_much(reason):
-        return _NEVER_WITHIN.format_map(_Missing(reason.facts))
+        return _NEVER_WITHIN.format_map(_FactsOrMark(reason.facts))
     return _SENTENCES[reason.code][1]
 
 
 def _alone_too_much(reason: Reason) -> bool:
-    """The limit was higher when the job was let in: no end of another job helps it now."""
+    # The limit was higher when the job was admitted: no end of another job helps it now.
     asked, limit = reason.facts.get("asked"), reason.facts.get("limit")
     return isinstance(asked, int) and isinstance(limit, int) and asked > limit

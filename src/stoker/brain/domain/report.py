@@ -1,4 +1,4 @@
-"""What does an agent say?
+"""Reports of an agent: registration, inventory, starts, heartbeats, ends and output of tasks.
 
 Reports are claims of one node about its own tasks. The end of a task is never in a heartbeat: it travels as a
 `TaskFinished` of its own and is repeated until its answer says that it is durable.
@@ -18,24 +18,26 @@ from stoker.brain.domain.units import Instant
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """First words of an agent on a new connection."""
+    """Registration of a node: the first message of an agent on a new connection."""
 
     node: NodeName
     inventory: Inventory
 
 
 class TaskPhase(StrEnum):
-    """What a runner knows of a task whose start record it holds."""
+    """Phase of a task whose start record a runner holds."""
 
     STARTING = "starting"
     RUNNING = "running"
     ENDING = "ending"
-    """The leader ended or was told to; its tree is not yet proved gone."""
+    """The leader ended or was told to; its process tree is not yet proved gone."""
     ENDED = "ended"
     """The end record is on disk; a `TaskFinished` is under way or was answered."""
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Phase and GPUs of one task, as its node knows it."""
+
     key: TaskKey
     phase: TaskPhase
     gpus: tuple[GpuUuid, ...] = ()
@@ -43,10 +45,10 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskInventory(msgspec.Struct, frozen=True, kw_only=True, tag="tasks"):
-    """Every task this node knows, after a search of records, process trees, cgroups and environment marks.
+    """Every task that a node knows, after a search of records, process trees, cgroups and environment marks.
 
-    First report on each stream: nothing starts on a stream before it was compared with the ledger. What isn't in it
-    doesn't run on this node.
+    The first report on each stream: nothing starts on a stream before it was compared with the cluster state. A task
+    that isn't in it doesn't run on this node.
     """
 
     boot_id: str
@@ -57,7 +59,7 @@ class TaskInventory(msgspec.Struct, frozen=True, kw_only=True, tag="tasks"):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
-    """The process of a task runs. `at` is the node's wall clock, for people."""
+    """Report that the process of a task runs; `at` is the node's wall clock, for people."""
 
     key: TaskKey
     at: Instant
@@ -65,16 +67,16 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
-    """A sign of life. `ending` lists tasks whose leader has ended while their tree hasn't."""
+    """Heartbeat of a node; `ending` has the tasks whose leader has ended while part of their process tree runs."""
 
     sequence: int
     ending: tuple[TaskKey, ...] = ()
     tasks_sum: int | None = None
-    """`sum_of` all tasks that may have processes there. None = an older agent, which doesn't say."""
+    """`sum_of` all tasks that may have processes there. None = an older agent, which doesn't report it."""
 
 
 def sum_of(tasks: Iterable[TaskKey]) -> int:
-    """By which two sets of tasks are told apart, 32 bits."""
+    """Return a 32-bit checksum of a set of tasks, by which two sets are compared."""
     return zlib.crc32(b" ".join(b"%d.%d.%d" % (key.job, key.attempt, key.rank) for key in sorted(tasks)))
 
 
@@ -82,7 +84,7 @@ Report = TaskInventory | Started | Beat
 
 
 class TaskFinished(msgspec.Struct, frozen=True, kw_only=True):
-    """The only ending. Sent when the whole tree is gone and the runner's end record is on disk."""
+    """The end of a task, sent when its whole process tree is gone and the runner's end record is on disk."""
 
     node: NodeName
     key: TaskKey
@@ -90,8 +92,10 @@ class TaskFinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Read part of a task's output. `offset` counts bytes from the start of all that was ever written;
-    a negative one counts from the end."""
+    """Request for `limit` bytes of a task's output.
+
+    `offset` counts bytes from the start of all that was ever written; a negative one counts from the end.
+    """
 
     request: int
     key: TaskKey
@@ -103,8 +107,11 @@ class LogRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer. `data` begins at `offset`; `size` is all that was ever written; bytes from `offset` asked for to
-    `offset` answered were dropped by the size bound."""
+    """Answer to a LogRequest: the bytes from `offset` on.
+
+    `size` is the number of bytes ever written. The bytes between the offset of the request and that of the answer were
+    dropped by the size bound.
+    """
 
     request: int
     offset: int

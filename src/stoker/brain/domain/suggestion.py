@@ -1,4 +1,4 @@
-"""Which known name did a person probably mean?"""
+"""Suggestion of a known name for one that isn't known."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,19 +6,19 @@ from itertools import islice
 from typing import Final
 
 COMPARED_MAX: Final = 1_000
-"""Names looked at: about ten milliseconds. Those beyond aren't suggested."""
+"""Names compared: about ten milliseconds. Those beyond aren't suggested."""
 LISTED_MAX: Final = 8
 _SHOWN_MAX: Final = 80
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like `name`. Empty = none is like it."""
+    """Return the known name that is most like `name`; empty = none is like it."""
     close = get_close_matches(name[:_SHOWN_MAX], islice(known, COMPARED_MAX), n=1, cutoff=0.6)
     return close[0] if close else ""
 
 
 def did_you_mean(name: str, known: list[str], nothing: str) -> str:
-    """A hint: the nearest name, else the first known ones, else `nothing`."""
+    """Return a hint: the nearest known name, else the first known names, else `nothing`."""
     near = nearest(name, known)
     if near:
         return f"did you mean `{near}`?"

@@ -1,6 +1,6 @@
-"""What is a tenant?
+"""Tenants: owners of quota, in a tree.
 
-Tenants form a tree. A job belongs to one, and is charged to it and to all above it.
+A job belongs to one tenant, and is charged to it and to all tenants above it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,13 @@ from stoker.brain.domain.quota import Quota
 
 NO_TENANT: Final = TenantName("")
 PRIORITY_DEFAULT: Final = 500
-"""Of a job that names none, in a tenant without a tier."""
+"""Priority of a job that names none, in a tenant without a tier."""
 UNSTATED: Final = -(10**9)
-"""Priority of a job that names none, until it is admitted: beyond all that may be asked for."""
+"""Priority of a job that names none, until it is admitted; below all that may be asked for."""
 
 
 class Tier(StrEnum):
-    """How much a tenant's jobs matter, as one word."""
+    """Importance of a tenant's jobs, as one word."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -29,7 +29,7 @@ class Tier(StrEnum):
 
     @property
     def priority(self) -> int:
-        """Default of the tenant's jobs, and the most they may ask for."""
+        """Default priority of the tenant's jobs, and the most they may ask for."""
         return _PRIORITIES[self]
 
 
@@ -37,7 +37,7 @@ _PRIORITIES: Final = {Tier.LOW: 100, Tier.MEDIUM: 500, Tier.HIGH: 1000, Tier.CRI
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Owner of quota and usage."""
+    """A tenant: its place in the tree, its quota and its tier."""
 
     name: TenantName
     parent: TenantName = NO_TENANT
@@ -51,11 +51,11 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 THE_DEFAULT: Final = Tenant(name=DEFAULT_TENANT)
-"""It always exists."""
+"""The tenant of jobs that name none; it always exists."""
 
 
 def path_of(tenants: Mapping[TenantName, Tenant], name: TenantName) -> Iterator[Tenant]:
-    """The tenant and all above it, itself first. Nothing for one that is unknown."""
+    """Yield the tenant and all tenants above it, itself first; nothing for an unknown one."""
     tenant = tenants.get(name)
     while tenant is not None:
         yield tenant
@@ -63,7 +63,7 @@ def path_of(tenants: Mapping[TenantName, Tenant], name: TenantName) -> Iterator[
 
 
 def is_within(tenants: Mapping[TenantName, Tenant], name: TenantName, above: TenantName) -> bool:
-    """Is `name` the tenant `above`, or beneath it?"""
+    """Return whether `name` is the tenant `above`, or beneath it."""
     tenant = tenants.get(name)
     while tenant is not None and tenant.name != above:
         tenant = tenants.get(tenant.parent)
@@ -71,31 +71,33 @@ def is_within(tenants: Mapping[TenantName, Tenant], name: TenantName, above: Ten
 
 
 def priority_cap(tenants: Mapping[TenantName, Tenant], name: TenantName) -> int | None:
-    """The most that a job of this tenant may ask for. None = what the policy says."""
+    """Return the highest priority that a job of this tenant may ask for; None = no tier bounds it."""
     return min((tenant.tier.priority for tenant in path_of(tenants, name) if tenant.tier is not None), default=None)
 
 
 def priority_default(tenants: Mapping[TenantName, Tenant], name: TenantName) -> int:
-    """Of a job that names none: the most that the tiers on its path allow."""
+    """Return the priority of a job that names none: the highest that the tiers on its path allow."""
     cap = priority_cap(tenants, name)
     return PRIORITY_DEFAULT if cap is None else cap
 
 
 class InheritedLimits(NamedTuple):
-    """What holds for every job of one tenant."""
+    """Limits and priorities that hold for every job of one tenant."""
 
     path: tuple[Tenant, ...]
-    """Itself and all above it. Empty = there is no such tenant."""
+    """The tenant and all above it. Empty = there is no such tenant."""
     priority: int
-    """Of a job that names none."""
+    """Priority of a job that names none."""
     priority_max: int | None
+    """The highest priority that a job may ask for. None = no tier bounds it."""
     times: tuple[tuple[TenantName, int], ...]
-    """The limits on time limits, in milliseconds, and whose they are."""
+    """(tenant, milliseconds): the longest time limit that each tenant on the path allows."""
     pending: tuple[tuple[TenantName, int], ...]
-    """The same on how many may wait."""
+    """(tenant, jobs): the number of jobs that each tenant on the path lets wait."""
 
 
 def inherited_limits(tenants: Mapping[TenantName, Tenant], name: TenantName) -> InheritedLimits:
+    """Return what a tenant's jobs inherit from it and from all tenants above it."""
     path = tuple(path_of(tenants, name))
     limits = [(tenant.name, tenant.quota.limits) for tenant in path]
     return InheritedLimits(

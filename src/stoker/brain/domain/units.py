@@ -1,4 +1,4 @@
-"""In which units does Stoker count?
+"""Units of time, and their texts for people.
 
 Whole numbers only: time in milliseconds, memory in MiB, GPU shares in thousandths. Floats never enter accounting.
 """
@@ -41,12 +41,12 @@ class Range(NamedTuple):
 
 
 def later(at: Instant, by_ms: int) -> Instant:
-    """The instant `by_ms` after `at`."""
+    """Return the instant `by_ms` milliseconds after `at`."""
     return Instant(at + by_ms)
 
 
 def utc_text(at: Instant) -> str:
-    """An instant for people: `2026-11-28 05:09:34 UTC`.
+    """Return an instant for people: `2026-11-28 05:09:34 UTC`.
 
     Source: days to civil date as in Howard Hinnant's "chrono-compatible low-level date algorithms".
     """
@@ -63,7 +63,7 @@ def utc_text(at: Instant) -> str:
 
 
 def human_duration(ms: int) -> str:
-    """A duration for people, in its two largest units: `2h 5m`, `3.2s`, `40ms`."""
+    """Return a duration for people, in its two largest units: `2h 5m`, `3.2s`, `40ms`."""
     if ms < SECOND_MS:
         return f"{ms}ms"
     if ms < MINUTE_MS:

@@ -20,7 +20,7 @@ from stoker.brain.domain.units import Instant
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task held, and for how long."""
+    """Resources that one task held, and the time for which it held them."""
 
     job: JobId
     attempt: int
@@ -35,11 +35,11 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant
     until: Instant
     position: Position
-    """Of the fact that ended it."""
+    """Position of the event that ended it."""
 
 
 class CapacityChange(msgspec.Struct, frozen=True, kw_only=True):
-    """From `at` on a node offers so many GPUs to new work."""
+    """Number of GPUs that a node offers to new work from `at` on."""
 
     node: NodeName
     at: Instant
@@ -48,7 +48,7 @@ class CapacityChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageBy(StrEnum):
-    """What a report has a line for."""
+    """Kind of the lines of a usage report."""
 
     TENANT = "tenant"
     USER = "user"
@@ -57,7 +57,7 @@ class UsageBy(StrEnum):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which holdings are summed. Empty texts match all."""
+    """Filter of the holdings that a report sums up; empty texts match all."""
 
     since: Instant
     until: Instant
@@ -66,11 +66,12 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     user: str = ""
     among: frozenset[TenantName] | None = None
-    """Only what these tenants used. None = all."""
+    """Only holdings of these tenants. None = all."""
     through: Position
-    """Holdings that ended after this position aren't counted: who asks counts them himself."""
+    """Holdings that ended after this position aren't counted; the caller counts them itself."""
 
     def counts(self, holding: Holding) -> bool:
+        """Return whether a holding passes the filter."""
         return (
             holding.since < self.until
             and holding.until > self.since
@@ -81,6 +82,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def key(self, holding: Holding) -> str:
+        """Return the key of the line to which a holding belongs."""
         match self.by:
             case None:
                 return ""
@@ -95,7 +97,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a report. `jobs`: how many different ones held something."""
+    """One line of a report; `jobs` is the number of different jobs that held something."""
 
     key: str
     jobs: int
@@ -107,15 +109,15 @@ class TreeSum(msgspec.Struct, frozen=True):
     """One line of a report about the tree of tenants."""
 
     path: str
-    """From the top, with `/` between."""
+    """Names of the tenants from the top down to this one, with `/` between."""
     own: UsageSum
-    """What its own jobs used."""
+    """Usage of its own jobs."""
     all: UsageSum
-    """With what all tenants beneath it used."""
+    """Usage of its jobs and those of all tenants beneath it."""
 
 
 class NodeInterval(msgspec.Struct, frozen=True):
-    """A node, for a while."""
+    """A span of time on one node."""
 
     node: NodeName
     since: Instant
@@ -123,7 +125,7 @@ class NodeInterval(msgspec.Struct, frozen=True):
 
 
 def held_by(job: Job, attempt: int, task: Task, until: Instant, position: Position) -> Holding:
-    """What a task of `job` has held `until` then."""
+    """Return the holding of one task of `job` that ended or is looked at `until` then."""
     placement = task.placement
     return Holding(
         job=job.id,
@@ -142,12 +144,12 @@ def held_by(job: Job, attempt: int, task: Task, until: Instant, position: Positi
 
 
 def overlap_ms(holding: Holding, since: Instant, until: Instant) -> int:
-    """How long it held within a span (U3)."""
+    """Return the milliseconds of a holding within a span (U3)."""
     return max(0, min(holding.until, until) - max(holding.since, since))
 
 
 def gpu_ms_within(holdings: Iterable[Holding], spans: Iterable[NodeInterval]) -> int:
-    """GPU-milliseconds held on those nodes at those times."""
+    """Return the GPU-milliseconds held on those nodes at those times."""
     by_node: dict[NodeName, list[NodeInterval]] = {}
     for span in spans:
         by_node.setdefault(span.node, []).append(span)
@@ -159,7 +161,7 @@ def gpu_ms_within(holdings: Iterable[Holding], spans: Iterable[NodeInterval]) ->
 
 
 def offered(offers: Sequence[CapacityChange], since: Instant, until: Instant) -> tuple[int, list[NodeInterval]]:
-    """GPU-milliseconds offered within a span, and the nodes and times at which nothing was.
+    """Return the GPU-milliseconds offered within a span, and the nodes and times at which none was offered.
 
     `offers` are in order of time and hold, of each node, the newest one before the span.
     """
@@ -188,7 +190,7 @@ def _steps(steps: Sequence[CapacityChange], since: Instant, until: Instant) -> I
 
 
 def merged(sums: Iterable[UsageSum], more: Mapping[str, UsageSum]) -> list[UsageSum]:
-    """The largest first; what is equally large by its key."""
+    """Return the sums of two reports line by line, the largest first, equal ones in order of key."""
     total = {line.key: line for line in sums}
     for key, line in more.items():
         had = total.get(key)
@@ -199,10 +201,10 @@ def merged(sums: Iterable[UsageSum], more: Mapping[str, UsageSum]) -> list[Usage
 def as_tree(
     lines: Iterable[UsageSum], tenants: Mapping[TenantName, Tenant], top: TenantName = NO_TENANT
 ) -> list[TreeSum]:
-    """Sums by tenant, each tenant followed by those beneath it, the largest first among those beside each other.
+    """Return sums by tenant, each tenant followed by those beneath it, the largest of siblings first.
 
-    A tenant that is no more stands at the top. With a `top` nothing above it is summed up. Who used nothing isn't in
-    it.
+    A tenant that was deleted stands at the top. With a `top` nothing above it is summed up. Tenants that used nothing
+    are left out.
     """
     own = {TenantName(line.key): line for line in lines}
     total: dict[TenantName, UsageSum] = {}

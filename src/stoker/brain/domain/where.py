@@ -1,11 +1,12 @@
-"""On which nodes may a job run, by labels, names and taints?
+"""Node selection of a job by labels, names and taints.
 
 Grammar of a selector: that of Kubernetes' label selectors (`zone=a,disk!=hdd,tier in (x,y),!slow`). Equal selections
 are equal values: conditions, names and tolerations are sorted and none is repeated, and `a=b` is `a in (b)`.
 
 Rules: W1  commas mean and; `!=` and `notin` also hold on a node without the key
        W2  a selector without conditions holds everywhere
-       W3  a toleration of a key tolerates its taint of any value; with `=VALUE` only of that value; `*` every taint
+       W3  a toleration of a key tolerates taints of that key with any value; with `=VALUE` only of that value; `*`
+           tolerates every taint
        W4  a node is admitted when no name excludes it, every condition holds, and every taint of it is tolerated
        W5  of two selections that both must hold, conditions and names add up, and so do tolerations
 """
@@ -25,36 +26,14 @@ from stoker.brain.domain.label import (
     Taint,
     key_fault,
     label_of,
-    parse_taint,
     taint_text,
     taints_of,
     value_fault,
 )
 from stoker.brain.domain.node import Node
 
-__all__ = [
-    "ANYWHERE",
-    "Operator",
-    "Requirement",
-    "Toleration",
-    "Where",
-    "admits",
-    "both",
-    "make_where",
-    "names_and_labels_admit",
-    "parse_selector",
-    "parse_taint",
-    "parse_toleration",
-    "selector_text",
-    "selects",
-    "taint_text",
-    "toleration_text",
-    "where_text",
-    "why_not",
-]
-
 SELECTOR_MAX: Final = 64 * 1024
-"""Characters of a selector that are looked at; a longer one is refused."""
+"""Characters of a selector; a longer one is refused."""
 _SHOWN_MAX: Final = 80
 _TOKEN: Final = re.compile(r"[ \t\r\n]*(==|!=|[=!(),<>]|[^ \t\r\n=!(),<>]+|$)")
 _FaultOf = Callable[[str], Fault | None]
@@ -62,6 +41,8 @@ _SYMBOLS: Final = frozenset({"==", "!=", "=", "!", "(", ")", ",", "<", ">"})
 
 
 class Operator(StrEnum):
+    """Operators of a condition on a label."""
+
     IN = "in"
     NOT_IN = "notin"
     EXISTS = "exists"
@@ -69,7 +50,7 @@ class Operator(StrEnum):
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """One condition on the labels of a node. `values` are sorted, and empty for `exists` and `absent`."""
+    """A condition on one label of a node; `values` are sorted, and empty for `exists` and `absent`."""
 
     key: str
     operator: Operator
@@ -77,14 +58,14 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class Toleration(msgspec.Struct, frozen=True):
-    """Taints that don't keep a job away. An empty key stands for every taint; `value` None for any value of the key."""
+    """Toleration of taints: an empty key stands for every taint, `value` None for any value of the key."""
 
     key: str = ""
     value: str | None = None
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """All must hold. The empty one admits every node without taints."""
+    """Node selection, of which all parts must hold; the empty one admits every node without taints."""
 
     require: tuple[Requirement, ...] = ()
     exclude: tuple[NodeName, ...] = ()
@@ -92,7 +73,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def terms(self) -> int:
-        """How many things there are to look at."""
+        """Number of values, names and tolerations, which is what a look at a node costs."""
         values = sum(len(requirement.values) or 1 for requirement in self.require)
         return values + len(self.exclude) + len(self.tolerate)
 
@@ -101,7 +82,7 @@ ANYWHERE = Where()
 
 
 def make_where(selector: str = "", exclude: Iterable[str] = (), tolerate: Iterable[str] = ()) -> Where:
-    """A selection from what people write.
+    """Return the selection that people write as a selector, names and tolerations.
 
     Raises: StokerError `bad_selector` or `bad_toleration`.
     """
@@ -109,7 +90,7 @@ def make_where(selector: str = "", exclude: Iterable[str] = (), tolerate: Iterab
 
 
 def both(one: Where, other: Where) -> Where:
-    """What holds where both hold (W5)."""
+    """Return the selection that holds where both hold (W5)."""
     if one in (ANYWHERE, other):
         return other
     if other == ANYWHERE:
@@ -124,7 +105,7 @@ def _canonical(require: Iterable[Requirement], exclude: Iterable[NodeName], tole
 
 
 def _least(tolerations: list[Toleration]) -> tuple[Toleration, ...]:
-    """Without those that a wider one makes needless (W3)."""
+    # Without those that a wider one makes needless (W3).
     if Toleration() in tolerations:
         return (Toleration(),)
     wide = {each.key: None for each in tolerations if each.value is None}
@@ -140,6 +121,8 @@ def _sorted(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
 
 
 class _Token(NamedTuple):
+    """A word or symbol of a selector, with its place in the text."""
+
     text: str
     """Empty at the end of the selector."""
     at: int
@@ -164,7 +147,7 @@ def parse_selector(text: str) -> tuple[Requirement, ...]:
 
 
 class _Parser:
-    """A reader of one selector, one token ahead."""
+    """Recursive-descent parser of one selector, one token ahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -259,7 +242,7 @@ def _bad_selector(text: str, fault: Fault) -> StokerError:
 
 
 def selector_text(requirements: Iterable[Requirement]) -> str:
-    """As a person writes them; `parse_selector` reads it back."""
+    """Return conditions as people write them; the inverse of `parse_selector`."""
     return ",".join(map(_requirement_text, requirements))
 
 
@@ -309,7 +292,7 @@ def _bad_toleration(text: str, fault: Fault) -> StokerError:
 
 
 def toleration_text(toleration: Toleration) -> str:
-    """The inverse of `parse_toleration`."""
+    """Return a toleration as people write it; the inverse of `parse_toleration`."""
     if not toleration.key:
         return "*"
     return toleration.key if toleration.value is None else f"{toleration.key}={toleration.value}"
@@ -319,8 +302,10 @@ def toleration_text(toleration: Toleration) -> str:
 
 
 def admits(where: Where, name: NodeName, labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
-    """May a job that selects `where` run on the node (W4)? Labels and taints come from `label.labels_of` and
-    `label.taints_of`."""
+    """Return whether a job that selects `where` may run on the node (W4).
+
+    Labels and taints are those of `label.labels_of` and `label.taints_of`.
+    """
     if name in where.exclude:
         return False
     for requirement in where.require:
@@ -330,19 +315,19 @@ def admits(where: Where, name: NodeName, labels: Mapping[str, str], taints: Sequ
 
 
 def selects(where: Where, node: Node) -> bool:
-    """The same of a node as it is: for one look; who looks often keeps labels and taints."""
+    """Return whether `where` admits a node; a caller that asks often keeps labels and taints, and asks `admits`."""
     return names_and_labels_admit(where, node) and _all_tolerated(taints_of(node), where.tolerate)
 
 
 def names_and_labels_admit(where: Where, node: Node) -> bool:
-    """Would the node be admitted if it had no taints?"""
+    """Return whether the node would be admitted if it had no taints."""
     return node.name not in where.exclude and all(
         _holds(requirement, label_of(node, requirement.key)) for requirement in where.require
     )
 
 
 def _holds(requirement: Requirement, value: str | None) -> bool:
-    """W1. `value` None: the node has no label of that key."""
+    # W1. `value` None: the node has no label of that key.
     operator = requirement.operator
     if operator is Operator.IN:
         return value in requirement.values
@@ -356,7 +341,6 @@ def _holds(requirement: Requirement, value: str | None) -> bool:
 
 
 def _all_tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:
-    """W3"""
     return all(_tolerated(taint, tolerations) for taint in taints)
 
 
@@ -365,7 +349,7 @@ def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
 
 
 def why_not(where: Where, name: NodeName, labels: Mapping[str, str], taints: Sequence[Taint]) -> str:
-    """The first thing that keeps the job away, in words about the node. Empty = nothing does."""
+    """Return the first thing that keeps the job away, in words about the node; empty = nothing does."""
     if name in where.exclude:
         return "it is excluded by name"
     for requirement in where.require:
@@ -384,7 +368,7 @@ def _unmet(requirement: Requirement, value: str | None) -> str:
 
 
 def where_text(where: Where) -> str:
-    """A selection in words: `zone=a; not n1, n2; tolerates gpu`. Empty for one that admits every untainted node."""
+    """Return a selection in words: `zone=a; not n1, n2; tolerates gpu`; empty for the empty selection."""
     parts = [selector_text(where.require)]
     parts.append(f"not {', '.join(where.exclude)}" if where.exclude else "")
     parts.append(f"tolerates {', '.join(map(toleration_text, where.tolerate))}" if where.tolerate else "")
