@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.api.http.roles import OPEN, role_for
+from stoker.api.requests import OPEN, role_for
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.units import HOUR_MS
 from stoker.control import access

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stoker.adapters.sqlite.history import SqliteHistory
-from stoker.api.http.audit_actions import audit_action_of
+from stoker.api.requests import audit_action_of
 from stoker.brain.domain.audit import AuditQuery
 from stoker.control.audit_actions import ACTIONS
 from stoker.ports import HistoryFailed

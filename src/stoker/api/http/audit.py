@@ -6,9 +6,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.audit_actions import READ
 from stoker.api.http.responses import caller_of, json_response, query_of
 from stoker.api.http.routing import Routes, json_content, route
+from stoker.api.requests import READ
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.audit import OK, REFUSED, UNCHANGED, AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError, refuse

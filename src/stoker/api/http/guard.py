@@ -23,12 +23,11 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stoker.api.http.audit_actions import audit_action_of
 from stoker.api.http.connections import came_by_socket, check_peer
 from stoker.api.http.cors import answer_preflight, is_preflight, naming
 from stoker.api.http.responses import CALLER, problem_response
-from stoker.api.http.roles import NOBODY, OPEN, check_role
 from stoker.api.http.standby import marked, must_be_active
+from stoker.api.requests import NOBODY, OPEN, audit_action_of, check_role
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.control.control_plane import ControlPlane

@@ -4,8 +4,8 @@ An order about one job, one member or a whole array is answered with it; one abo
 shown is how the order left them, taken at that very instant: a moment later some may have moved on.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,45 +13,30 @@ from starlette.responses import Response
 from stoker.api.http.responses import body_of, caller_of, json_response, raw_json
 from stoker.api.http.routing import BODY, CHANGE, JOB, Content, Routes, json_content, one_of, route
 from stoker.api.http.row_cache import drawn
-from stoker.brain.domain.access import Caller
-from stoker.brain.domain.array import JobRef, count_of, member_id, parse_job_ref
-from stoker.brain.domain.ids import JobId, Principal
-from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob
-from stoker.brain.state.events.job import (
-    AttemptStopping,
-    JobFinished,
-    JobHeld,
-    JobReleased,
-    JobReturned,
-    JobSignalled,
-    MemberMade,
-    MembersCancelled,
-)
-from stoker.brain.state.events.union import Event
-from stoker.control.access import JobVisibility, check_change
+from stoker.brain.domain.array import JobRef, parse_job_ref
+from stoker.brain.domain.ids import Principal
+from stoker.brain.state.commands import Cancel, Hold, JobOperation, Release, Requeue, SignalJob
+from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import ListedJobs, job_details, listed_jobs, members_named
+from stoker.control.job_operations import carry_out_operation
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.job import JobDetails, JobsToldView, JobView, SignalBody, job_view
 from stoker.wire.rest.query import NoBody
 from stoker.wire.signals import parse_signal
 from stoker.wire.versions import API_PREFIX
 
-JobCommand = Cancel | Hold | Release | Requeue | SignalJob
 _REQUEUE: Final = (
     *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
     *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full"),
     *("over_tenant_limit", "demand_unstated", "priority_above_tier", "time_limit_too_long"),
 )
-_CHANGES = (AttemptStopping, JobFinished, JobHeld, JobReleased, JobReturned, JobSignalled)
 
 
 def routes(control: ControlPlane) -> Routes:
     router = Routes("jobs", API_PREFIX)
     shapes = one_of(JobView, JobsToldView)
 
-    async def answered(request: Request, order: Callable[[Principal, JobRef], JobCommand]) -> Response:
+    async def answered(request: Request, order: Callable[[Principal, JobRef], JobOperation]) -> Response:
         caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
         told = await carry_out_operation(control, caller, order(caller.principal, target))
         if isinstance(told, JobDetails):
@@ -109,56 +94,3 @@ async def _no_body(request: Request) -> None:
     data = await body_of(request)
     if data:
         decode_body(NoBody, data)
-
-
-class OperationResults(NamedTuple):
-    """Several members, as an order left them."""
-
-    seen: ListedJobs
-    total: int
-    changed: int
-
-
-async def carry_out_operation(
-    control: ControlPlane, caller: Caller, order: JobCommand
-) -> JobDetails | OperationResults:
-    """Carry an order out, durably.
-
-    Raises: StokerError `token_unknown` or `not_allowed`, or as the brain refuses.
-    """
-    committer, ref = control.committer, order.target
-    control.access.check(caller)
-    job = committer.state.jobs.get(committer.state.locate(ref.job).job)
-    if job is not None:  # else there is nothing that could be anyone's
-        check_change(committer.state, caller, job)
-    committer.check_room()
-    events = committer.tell(order)
-    # Looked at before the wait for the disk, while it is exactly as the order left it.
-    answer = _after(control, ref, events)
-    await committer.settled()
-    return answer
-
-
-def _after(control: ControlPlane, ref: JobRef, events: Sequence[Event]) -> JobDetails | OperationResults:
-    state = control.committer.state
-    total = 1 if ref.members is None else count_of(ref.members)
-    if total > 1:
-        return OperationResults(listed_jobs(control, members_named(state, ref)), total, _changed(state, events))
-    job = state.find(ref)
-    assert job is not None, f"{ref} took an order and is gone"
-    return job_details(control, job)
-
-
-def _changed(state: ClusterState, events: Sequence[Event]) -> int:
-    """How many members these events are about."""
-    lazy = 0
-    records: dict[JobId, None] = {}
-    for event in events:
-        if isinstance(event, MembersCancelled):
-            lazy += count_of(event.indexes)
-        elif isinstance(event, MemberMade):
-            spec, _ = state.jobs[event.array].as_array
-            records[member_id(event.array, spec, event.index)] = None
-        elif isinstance(event, _CHANGES) and state.jobs[event.job].members is None:
-            records[event.job] = None
-    return lazy + len(records)

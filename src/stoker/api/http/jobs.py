@@ -10,9 +10,11 @@ from stoker.api.http.responses import (
     body_of,
     caller_of,
     json_response,
+    key_of,
     lookup_job_at,
     query_of,
     raw_json,
+    repeat_headers,
 )
 from stoker.api.http.routing import (
     BODY,
@@ -28,7 +30,6 @@ from stoker.api.http.routing import (
     route,
 )
 from stoker.api.http.row_cache import RowCache, drawn
-from stoker.api.http.submit import Submitted, key_of, of_index, spec_for, submitted
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import count_of, parse_job_ref
 from stoker.brain.domain.errors import StokerError
@@ -38,6 +39,7 @@ from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import job_details, job_details_for, listed_jobs, members_named
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import names_several
+from stoker.control.submission import Submitted, of_index, spec_for, submitted
 from stoker.wire.rest.decode import decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
     ForgottenJobView,
@@ -109,12 +111,12 @@ def _one(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
     if answer.forgotten:
         job_id = str(answer.forgotten[0])
         said = f"job {job_id} was submitted under this key, and ended so long ago that its record is gone"
-        return json_response(ForgottenJobView(id=job_id, job_id=job_id, message=said), 201, answer.headers)
+        return json_response(ForgottenJobView(id=job_id, job_id=job_id, message=said), 201, repeat_headers(answer))
     (job,) = answer.seen.jobs
     now = answer.seen.arrays.get(job.id) or job_details(control, job)
     # A repeat may show what was submitted with another token of the same user.
     now = now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
-    return json_response(job_view(now, submitted=True), 201, answer.headers)
+    return json_response(job_view(now, submitted=True), 201, repeat_headers(answer))
 
 
 async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
@@ -122,7 +124,7 @@ async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Res
     content = b",".join(await drawn(control, answer.seen, sees, submitted=True))
     total = len(answer.seen.jobs) + len(answer.forgotten)
     gone = b',"forgotten":[%b]' % b",".join(b'"%d"' % job for job in answer.forgotten) if answer.forgotten else b""
-    return raw_json(b'{"jobs":[%b],"total":%d%b}' % (content, total, gone), 201, answer.headers)
+    return raw_json(b'{"jobs":[%b],"total":%d%b}' % (content, total, gone), 201, repeat_headers(answer))
 
 
 async def _page(control: ControlPlane, rows: RowCache, caller: Caller, query: JobListQuery) -> Response:

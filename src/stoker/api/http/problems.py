@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ExceptionHandler
 
-from stoker.api.http.audit_actions import audit_action_of
 from stoker.api.http.responses import caller_of, problem_response
+from stoker.api.requests import audit_action_of
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.control_plane import ControlPlane
 from stoker.ports import Telemetry

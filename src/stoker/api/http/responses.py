@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.api.requests import BODY_BYTES_MAX, too_large
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
@@ -23,12 +24,10 @@ from stoker.brain.state.validation.lookups import find_node
 from stoker.control.access import check_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import job_named, lookup_job
+from stoker.control.submission import Key, Submitted, keyed
+from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.decode import decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
-
-BODY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A longer body is refused with `body_too_large` before it is read. There is room for as many jobs as one request may
-hold, of 800 bytes each."""
 
 BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all bodies together that are still on their way; what goes beyond it is refused with `overloaded`."""
@@ -126,19 +125,6 @@ async def body_of(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-def too_large() -> StokerError:
-    """What a longer body is refused with."""
-    limit_mib = BODY_BYTES_MAX // _MIB
-    return StokerError(
-        refuse(
-            "body_too_large",
-            f"the body is longer than {limit_mib} MiB",
-            "submit fewer jobs at once, and hand large inputs over as files",
-            limit_bytes=BODY_BYTES_MAX,
-        )
-    )
-
-
 def job_at(request: Request, state: ClusterState) -> Job:
     """The one job, or member of an array, that the path names; a member that is no record as its array has it.
 
@@ -177,3 +163,20 @@ def node_at(request: Request, state: ClusterState) -> Node:
     if isinstance(found, Refusal):
         raise StokerError(found)
     return found
+
+
+def key_of(request: Request, data: bytes, dialect: str) -> Key:
+    """Return the idempotency key of a request with the body `data`. Raises: StokerError `bad_idempotency_key`."""
+    given = request.headers.getlist(KEY_HEADER)
+    if not given:
+        return Key()
+    if len(given) > 1 or not given[0]:
+        many = "is given twice" if len(given) > 1 else "is empty"
+        hint = "give one key, or leave the header out"
+        raise StokerError(refuse("bad_idempotency_key", f"the header {KEY_HEADER} {many}", hint))
+    return keyed(given[0], data, dialect)
+
+
+def repeat_headers(submitted: Submitted) -> dict[str, str]:
+    """Return the headers that tell of a repeat under an idempotency key; none for a first submit."""
+    return {} if submitted.at is None else {REPLAYED_HEADER: "true"}

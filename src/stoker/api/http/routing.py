@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.roles import OPEN, role_for
+from stoker.api.requests import OPEN, role_for
 from stoker.wire.idempotency import KEY_HEADER, KEY_MAX, REPLAYED_HEADER
 from stoker.wire.rest.audit import AuditListQuery, AuditListView
 from stoker.wire.rest.cluster import ClusterView, HealthView, ReadyView

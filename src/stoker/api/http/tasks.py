@@ -3,10 +3,8 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.job_operations import OperationResults, carry_out_operation
-from stoker.api.http.responses import body_of, caller_of, json_response, lookup_job_at, query_of
+from stoker.api.http.responses import body_of, caller_of, json_response, key_of, lookup_job_at, query_of, repeat_headers
 from stoker.api.http.routing import BODY, CHANGE, JOB, KEYED, LISTED, LOOKUP, SUBMIT, Routes, json_content, keyed, route
-from stoker.api.http.submit import key_of, submitted
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import JobRef, parse_job_ref
@@ -16,8 +14,10 @@ from stoker.brain.domain.units import NEVER
 from stoker.brain.state.commands import Cancel
 from stoker.control.access import owned
 from stoker.control.control_plane import ControlPlane
+from stoker.control.job_operations import OperationResults, carry_out_operation
 from stoker.control.queries.job_details import job_details, job_details_for
 from stoker.control.queries.job_listing import page_of, select, states_of
+from stoker.control.submission import submitted
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.gpu import gpu_id
 from stoker.wire.rest.job import JobDetails
@@ -60,8 +60,12 @@ def routes(control: ControlPlane) -> Routes:
         spec = owned(control.committer.state, caller, task_spec(body, home=caller.home))
         answer = await submitted(control, caller, (spec,), key_of(request, data, "tasks"))
         if answer.forgotten:
-            return json_response(task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, answer.headers)
-        return json_response(task_submitted_view(job_details(control, answer.seen.jobs[0])), 201, answer.headers)
+            return json_response(
+                task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, repeat_headers(answer)
+            )
+        return json_response(
+            task_submitted_view(job_details(control, answer.seen.jobs[0])), 201, repeat_headers(answer)
+        )
 
     @router.get(
         "/tasks",

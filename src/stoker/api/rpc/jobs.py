@@ -17,11 +17,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from stoker.api.http.audit_actions import audit_action_of
-from stoker.api.http.job_operations import carry_out_operation
-from stoker.api.http.responses import BODY_BYTES_MAX, too_large
-from stoker.api.http.roles import NOBODY, check_role
-from stoker.api.http.submit import Key, keyed, of_index, spec_for, submitted
+from stoker.api.requests import BODY_BYTES_MAX, NOBODY, audit_action_of, check_role, too_large
 from stoker.api.rpc.callers import Callers, Context
 from stoker.api.rpc.status import abort
 from stoker.brain.domain.access import Caller
@@ -31,9 +27,11 @@ from stoker.brain.domain.job import JobSpec
 from stoker.brain.state.commands import Cancel
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
+from stoker.control.job_operations import carry_out_operation
 from stoker.control.queries.job_details import ListedJobs, job_details, job_details_for, listed_jobs, members_named
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import lookup_job, names_several
+from stoker.control.submission import Key, keyed, of_index, spec_for, submitted
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.gen.job_pb2_grpc import JobServiceServicer
 from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job_body, job_list_query

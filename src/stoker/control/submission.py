@@ -1,11 +1,11 @@
-"""How do bodies become jobs, once for each idempotency key?
+"""Submission of jobs from request bodies, once for each idempotency key.
 
-Rules: I1  a repeat under the key of an earlier submit, with the very same body, is answered like that one: 201, with
-           the jobs as they are now. That it was a repeat stands in a header, since who lost the first answer can't
-           know, and needn't
-       I2  the same key with another body, or on the path of the other dialect, is refused
+Rules: I1  a repeat under the key of an earlier submit, with the very same body, is answered like that one, with the
+           jobs as they are now. That it is a repeat is said beside the answer, since a client that lost the first
+           answer can't know, and needn't
+       I2  the same key with another body, or in another dialect, is refused
        I3  a repeat waits until what it repeats is durable
-       I4  what the state has forgotten is looked for in the history; of what isn't there either the id is answered
+       I4  a job that the state has forgotten is looked for in the history; if that lacks it too, its id is answered
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,9 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import msgspec
-from starlette.requests import Request
 
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.units import Instant
@@ -26,47 +25,30 @@ from stoker.control.access import owned
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import ListedJobs, listed_jobs
 from stoker.control.queries.job_lookup import record_of
-from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.submit import JobBody, spec_of
 
 _DIGEST_BYTES: Final = 16
 
 
 class Key(NamedTuple):
-    """An idempotency key, and what came with it. Without one both are empty."""
+    """An idempotency key and a digest of the request that it came with; both are empty where no key was given."""
 
     key: str = ""
     digest: str = ""
 
 
 class Submitted(NamedTuple):
-    """What a submit came to, durably."""
+    """The jobs that one submit became, durably."""
 
     seen: ListedJobs
     forgotten: Sequence[JobId] = ()
-    """I4"""
+    """Jobs of which nothing is left but the id (I4)."""
     at: Instant | None = None
-    """When it was first submitted, of a repeat (I1)."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {} if self.at is None else {REPLAYED_HEADER: "true"}
-
-
-def key_of(request: Request, data: bytes, dialect: str) -> Key:
-    """Raises: StokerError `bad_idempotency_key`."""
-    given = request.headers.getlist(KEY_HEADER)
-    if not given:
-        return Key()
-    if len(given) > 1 or not given[0]:
-        many = "is given twice" if len(given) > 1 else "is empty"
-        hint = "give one key, or leave the header out"
-        raise StokerError(refuse("bad_idempotency_key", f"the header {KEY_HEADER} {many}", hint))
-    return keyed(given[0], data, dialect)
+    """When the jobs were first submitted; None = by this request (I1)."""
 
 
 def keyed(key: str, data: bytes, dialect: str) -> Key:
-    """The dialect is part of what was asked (I2)."""
+    """Return the key with a digest of the request, of which the dialect is part (I2)."""
     return Key(key, blake2b(data, digest_size=_DIGEST_BYTES, person=dialect.encode()).hexdigest())
 
 

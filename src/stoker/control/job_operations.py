@@ -1,0 +1,85 @@
+"""Operations on jobs that people ask for: cancel, hold, release, requeue and signal.
+
+An operation on one job, one member or a whole array returns that record; one on several members returns those. Each is
+returned as the operation left it, looked at before the wait for the disk: later some may have moved on.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.access import Caller
+from stoker.brain.domain.array import JobRef, count_of, member_id
+from stoker.brain.domain.ids import JobId
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.commands import JobOperation
+from stoker.brain.state.events.job import (
+    AttemptStopping,
+    JobFinished,
+    JobHeld,
+    JobReleased,
+    JobReturned,
+    JobSignalled,
+    MemberMade,
+    MembersCancelled,
+)
+from stoker.brain.state.events.union import Event
+from stoker.control.access import check_change
+from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.job_details import ListedJobs, job_details, listed_jobs, members_named
+from stoker.wire.rest.job import JobDetails
+
+_CHANGES: Final = (AttemptStopping, JobFinished, JobHeld, JobReleased, JobReturned, JobSignalled)
+
+
+class OperationResults(NamedTuple):
+    """Several members of one array, as an operation left them."""
+
+    seen: ListedJobs
+    total: int
+    """Members that were named."""
+    changed: int
+    """Members that the operation changed."""
+
+
+async def carry_out_operation(
+    control: ControlPlane, caller: Caller, command: JobOperation
+) -> JobDetails | OperationResults:
+    """Carry an operation out, durably.
+
+    Raises: StokerError `token_unknown` or `not_allowed`, or as the brain refuses.
+    """
+    committer, ref = control.committer, command.target
+    control.access.check(caller)
+    job = committer.state.jobs.get(committer.state.locate(ref.job).job)
+    if job is not None:  # else there is nothing that could be anyone's
+        check_change(committer.state, caller, job)
+    committer.check_room()
+    events = committer.tell(command)
+    results = _results(control, ref, events)
+    await committer.settled()
+    return results
+
+
+def _results(control: ControlPlane, ref: JobRef, events: Sequence[Event]) -> JobDetails | OperationResults:
+    state = control.committer.state
+    total = 1 if ref.members is None else count_of(ref.members)
+    if total > 1:
+        return OperationResults(listed_jobs(control, members_named(state, ref)), total, _changed(state, events))
+    job = state.find(ref)
+    assert job is not None, f"{ref} took an order and is gone"
+    return job_details(control, job)
+
+
+def _changed(state: ClusterState, events: Sequence[Event]) -> int:
+    """Return how many members these events are about."""
+    lazy = 0
+    records: dict[JobId, None] = {}
+    for event in events:
+        if isinstance(event, MembersCancelled):
+            lazy += count_of(event.indexes)
+        elif isinstance(event, MemberMade):
+            spec, _ = state.jobs[event.array].as_array
+            records[member_id(event.array, spec, event.index)] = None
+        elif isinstance(event, _CHANGES) and state.jobs[event.job].members is None:
+            records[event.job] = None
+    return lazy + len(records)
