@@ -130,7 +130,7 @@ async def test_what_nodes_offer_is_written_when_it_changes() -> None:
 
 
 @virtual
-async def test_gpus_of_strays_are_not_offered() -> None:
+async def test_gpus_of_orphan_tasks_are_not_offered() -> None:
     async with stage() as s:
         start = await (await s.join("n1", 4)).next_start() if await s.submit(gpus=2) else None
         assert start is not None

@@ -141,7 +141,7 @@ async def test_twenty_restarts_with_compaction_lose_nothing() -> None:
 
 
 @virtual
-async def test_a_clock_set_back_between_two_lives_does_not_run_the_log_backwards() -> None:
+async def test_a_clock_set_back_between_two_starts_does_not_run_the_log_backwards() -> None:
     async with stage() as s:
         disk = s.disk
         await s.submit()

@@ -271,20 +271,20 @@ async def test_a_stream_that_lasts_remembers_no_task_that_has_ended() -> None:
             if turn % 2:
                 await s.cancel(job)
             await player.end(start.key, cause=EndCause.STOPPED if turn % 2 else EndCause.EXITED)
-        line = s.control.sessions.outbox._lines[player.node]
-        assert (dict(line.started), dict(line.stopped)) == ({}, {})
+        stream = s.control.sessions.outbox._streams[player.node]
+        assert (dict(stream.started), dict(stream.stopped)) == ({}, {})
         assert len(player.stops) == 10
 
 
 @virtual
-async def test_a_stream_that_lasts_remembers_no_stray_that_has_ended() -> None:
+async def test_a_stream_that_lasts_remembers_no_orphan_task_that_has_ended() -> None:
     async with stage() as s:
         strays = [TaskKey(JobId(90 + i), 1, 0) for i in range(3)]
         player = await s.join("n1", 4, *(running(key, f"n1-{i}") for i, key in enumerate(strays)))
         await s.until(lambda: len(player.stops) == 3)
-        line = s.control.sessions.outbox._lines[player.node]
-        assert not line.started
+        stream = s.control.sessions.outbox._streams[player.node]
+        assert not stream.started
         for key in strays:
             await player.end(key, cause=EndCause.STOPPED)
-        assert not line.stopped
+        assert not stream.stopped
         assert len(player.stops) == 3

@@ -225,7 +225,7 @@ async def test_a_forgotten_node_loses_its_stream_and_comes_back_by_registering()
 
 
 @virtual
-async def test_a_stray_is_told_to_stop_and_its_gpus_are_free_once_it_ended() -> None:
+async def test_an_orphan_task_is_told_to_stop_and_its_gpus_are_free_once_it_ended() -> None:
     async with stage() as s:
         stray = TaskKey((await s.submit(gpus=100)), 7, 0)
         player = await s.join("n1", 2, running(stray, "n1-0", "n1-1"))

@@ -1,4 +1,4 @@
-"""The row of the audit trail that a command leaves.
+"""Rows of the audit trail: one is made for each command of a person.
 
 A command that left events is read from those, so that a start reads the same row from the log again; one that left none
 is read from the command itself. What each kind of event and command says is in its `row`.
@@ -32,12 +32,12 @@ ACTIONS: Final[Mapping[type, str]] = {kind: kind.row.action for kind in get_args
 
 
 def is_person(by: Principal) -> bool:
-    """Whether this is neither a node's report nor a decision of the control plane."""
+    """Return whether this is neither a node's report nor a decision of the control plane."""
     return by != CONTROL and not by.startswith("node:")
 
 
 class AuditRowBuilder:
-    """The events of one command, read one by one right after each was applied."""
+    """Builder of the row of one command from its events, read one by one right after each was applied."""
 
     __slots__ = ("_indexes", "_weight", "_whole", "_words", "at", "by", "position")
 
@@ -74,7 +74,7 @@ class AuditRowBuilder:
                 assert_never(note)
 
     def row(self) -> AuditRow | None:
-        """The row of the command; None when its events tell of none."""
+        """Return the row of the command; None when its events tell of none."""
         if not self._weight:
             return None
         if self._indexes and not self._whole:
@@ -90,7 +90,7 @@ class AuditRowBuilder:
             self._say("submit", _STRONG, job=job, tenant=tenant, count=1)
 
     def _job(self, state: ClusterState, note: JobNote) -> None:
-        """D2. The job may be an array, or a member of one."""
+        """Say the action on a job, which may be an array, or a member of one (D2)."""
         record = state.jobs[note.job]
         job = record.array_of or record.id
         self._say(note.action, _USUAL, job=job, tenant=record.spec.tenant, count=1, details=note.details)
@@ -113,7 +113,7 @@ _WEAK, _USUAL, _STRONG = 1, 2, 3
 def unchanged_row(
     state: ClusterState, command: Command, now: Instant, number: int, refusal: Refusal | None
 ) -> AuditRow | None:
-    """The row of a person's command that left no event: it was refused or, with None, changed nothing."""
+    """Return the row of a person's command without events: it was refused or, with None, changed nothing."""
     row = command_row(command)
     if row is None:
         return None
@@ -126,7 +126,7 @@ def unchanged_row(
 
 
 class AuditAction(NamedTuple):
-    """What an interface was asked for, in the words of the audit trail."""
+    """Action that a request asks for, in the words of the audit trail."""
 
     action: str
     target: str = ""
@@ -136,7 +136,7 @@ class AuditAction(NamedTuple):
 def denied_row(
     state: ClusterState, by: Principal, asked: AuditAction, now: Instant, number: int, refusal: Refusal
 ) -> AuditRow:
-    """The row of a request that its caller may not make."""
+    """Return the row of a request that its caller may not make."""
     words = {"target": short(asked.target)} if asked.job is None else _of_target(state, asked.job)
     action = asked.action
     return AuditRow(position=state.position, number=number, at=now, by=by, action=action, outcome=refusal.code, **words)
@@ -158,6 +158,6 @@ def _of_target(state: ClusterState, ref: JobRef) -> dict[str, Any]:
 
 
 def short(text: str) -> str:
-    """A text for a row: never long, and without the secret of a token that was typed in the place of its id."""
+    """Return a text for a row: cut short, and without the secret of a token that was typed in place of its id."""
     text = without_secrets(text[: 2 * TEXT_MAX])
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 3]}..."

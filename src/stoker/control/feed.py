@@ -30,7 +30,7 @@ class FeedLost(Exception):
 
 
 class Feed:
-    """The newest `feed_max` durable facts."""
+    """Ring of the newest `feed_max` durable facts."""
 
     def __init__(self, newest: Position, *, feed_max: int = FEED_MAX) -> None:
         """`newest` is the position of the last fact that happened before this feed began."""
@@ -47,7 +47,7 @@ class Feed:
 
     @property
     def oldest(self) -> Position:
-        """The oldest position that can still be read; one beyond `newest` when there is none."""
+        """Return the oldest position that can still be read; one beyond `newest` when there is none."""
         return Position(max(self._began, self._newest - len(self._ring)) + 1)
 
     def publish(self, entries: Sequence[Entry]) -> None:

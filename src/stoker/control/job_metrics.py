@@ -1,4 +1,4 @@
-"""How many jobs came, were placed and ended, and how long did they wait?
+"""Metrics of jobs: counts of those submitted, placed and ended, and how long they waited.
 
 Counted from durable facts, so a meter never shows what a crash could take back. Names and labels are the seeds'. A
 member of an array counts as a job wherever jobs are counted; the array itself doesn't.
@@ -36,19 +36,19 @@ _DESCENDING: Final = tuple(reversed(PRIORITY_WORDS.items()))
 
 
 def band_word(priority: int) -> str:
-    """C1."""
+    """Return the word for the highest band that a priority reaches (C1)."""
     return next((word for word, least in _DESCENDING if priority >= least), _LOWEST)
 
 
 class _Count(NamedTuple):
-    """What is counted, under its one label."""
+    """Counter of this name, under its one label."""
 
     name: str
     label: str
 
 
 class JobMeters:
-    """A listener of the writer."""
+    """Listener of the writer that counts jobs and measures their waits."""
 
     def __init__(self, state: ClusterState, telemetry: Telemetry, *, eligible_max: int = ELIGIBLE_MAX) -> None:
         self._state = state
@@ -104,14 +104,14 @@ class JobMeters:
             self._telemetry.observe("admission_wait", wait_s, priority=band)
 
     def _eligible_since(self, job: Job, attempt: int) -> Instant:
-        """C2. An array's members are let go with it."""
+        """Return since when a job was eligible; an array's members become so with it (C2)."""
         let_go = max(self._eligible.pop(job.id, NEVER), self._eligible.get(job.array_of, NEVER))
         if let_go == NEVER and attempt > 1:
             return job.attempts[attempt - 2].ended_at
         return max(job.submitted_at, job.spec.begin, let_go)
 
     def _ended(self, event: JobFinished) -> int:
-        """How many ended: of an array those of its members that never became records."""
+        """Return how many jobs ended: of an array those of its members that never became records."""
         job = self._state.jobs.get(event.job)
         return 1 if job is None or job.members is None else job.members.waiting
 

@@ -1,4 +1,4 @@
-"""When is the next decision due, and what did the last one say?
+"""Scheduling loop: runs a pass when one is due, and keeps the reasons that the last one gave.
 
 One pass: look (`propose`), then commit what still stands (`settle`). Between passes the loop waits for a durable fact
 that can change a decision, for the next deadline in the state, or for its period.
@@ -42,16 +42,16 @@ STUCK_PERIODS: Final = 3
 class Loop:
     """The scheduling loop of one control plane."""
 
-    def __init__(self, committer: Committer, world: ControlPorts, *, period_s: float) -> None:
+    def __init__(self, committer: Committer, ports: ControlPorts, *, period_s: float) -> None:
         assert period_s > 0, f"a loop without a pause: {period_s=}"
         self._committer = committer
-        self._clock = world.clock
-        self._entropy = world.entropy
-        self._telemetry = world.telemetry
+        self._clock = ports.clock
+        self._entropy = ports.entropy
+        self._telemetry = ports.telemetry
         self.period_s = period_s
         self._news = asyncio.Event()
         self._wanted = True
-        self._last_pass = world.clock.mono()
+        self._last_pass = ports.clock.mono()
         self._reasons: dict[Shape, Reason] = {}
         self.passes = 0
         committer.on_durable(self._committed)
@@ -90,7 +90,7 @@ class Loop:
         await self._clock.sleep(FAULT_PAUSE_S)
 
     async def watch(self) -> None:
-        """Say so when the loop hangs, which it can't do itself."""
+        """Warn when the loop hangs, which it can't do itself."""
         while True:
             if self.stuck:
                 age_s = round(self.last_pass_age_s(), 1)
@@ -105,7 +105,7 @@ class Loop:
             await self._pass()
 
     async def _wait(self) -> None:
-        """Until something is to be done."""
+        """Wait until something is to be done."""
         due_s = self.period_s - self.last_pass_age_s()
         while not self._wanted:
             wait_s = min(due_s, self._deadline_s())

@@ -1,4 +1,4 @@
-"""Body one: the control plane, which is REST, gRPC and a single writer around the brain.
+"""Runtime of a control plane of its own, with agents as its nodes: sessions, instructions, gRPC and failover.
 
-Only `main` picks adapters. No rule about jobs lives here: it asks `brain.state.admit` and `brain.cycle`.
+Only `main` picks adapters. No rule about jobs stands here: `brain.state.admit` and `brain.cycle` are asked.
 """

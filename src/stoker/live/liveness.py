@@ -1,4 +1,4 @@
-"""Which nodes have fallen silent, and is it they or we?
+"""Liveness of nodes: how long each has been silent, and the reports of those silent for too long.
 
 Silence is counted in time during which this process was awake, listening and active, never in wall time: if the check
 itself comes late (we were stopped, starved or busy), the lateness is nobody's silence. So what is counted here is never
@@ -32,7 +32,7 @@ RETURN_S: Final = 30.0
 
 
 class Liveness:
-    """Who was heard when, on this process's own clock."""
+    """Times at which nodes were last heard, on this process's own clock."""
 
     def __init__(self, committer: Committer, ports: ControlPorts, *, unreachable_after_s: float) -> None:
         self._committer = committer
@@ -48,26 +48,26 @@ class Liveness:
         """Nodes that have given a sign of life since `begin`."""
 
     def begin(self) -> None:
-        """We have just become active: whatever was heard or missed before counts for nothing (V4)."""
+        """Count silence anew, since this control plane has just become active (V4)."""
         self._awake_s = 0.0
         self._counted_at = self._clock.mono()
         self._heard_s.clear()
         self._greeted.clear()
 
     def note(self, node: NodeName) -> None:
-        """`node` has just given a sign of life."""
+        """Note that `node` has just given a sign of life."""
         self._heard_s[node] = self._awake_s + self._since_check_s()
         self._greeted[node] = None
 
     def heard(self, node: NodeName) -> None:
-        """A report of `node` has just arrived on a stream whose inventory was compared, so it may be used again."""
+        """Note a report on a stream whose inventory was compared, and let its node be used again (V2)."""
         self.note(node)
         known = self._committer.state.nodes.get(node)
         if known is not None and not known.reachable and not known.forgotten:
             self._committer.tell(NodeResponded(by=node_principal(node), node=node))
 
     def silence_s(self, node: NodeName) -> float:
-        """How long `node` has been silent while we listened."""
+        """Return for how many seconds `node` has been silent while we listened."""
         return self._awake_s + self._since_check_s() - self._heard_s.get(node, 0.0)
 
     async def run(self) -> None:
@@ -96,11 +96,11 @@ class Liveness:
                 self._lose(node.name, silence_s)
 
     def _patience_s(self, node: NodeName) -> float:
-        """V1, V4."""
+        """Return the seconds of silence that a node may have (V1, V4)."""
         return self._limit_s if node in self._greeted else self._limit_s + RETURN_S
 
     def _lose(self, node: NodeName, silence_s: float) -> None:
-        """V5."""
+        """Report the node as lost if its silence has outlasted a lease (V5)."""
         silent_ms = int(silence_s * SECOND_MS)
         if overdue(self._committer.state, node, silent_ms):
             self._report(LoseSilent(by=CONTROL, node=node, silent_ms=silent_ms), silence_s)

@@ -1,6 +1,6 @@
-"""How does a control plane start, serve and stop?
+"""Start, serving and stop of a control plane of its own.
 
-The composition root of this body: the only place here that picks adapters.
+The composition root of this runtime: the only place here that picks adapters.
 
 Rules: R1  nothing is served before the log is ours, read to its end, and holds our epoch
        R2  whatever essential part dies, the process stops with one clear refusal
@@ -153,7 +153,7 @@ class _Listeners(NamedTuple):
 
 @contextmanager
 def _listeners(settings: ControlSettings) -> Iterator[_Listeners]:
-    """Taken before the log is read, so that a port in use is told at once. The data folder is ours."""
+    """Take the listeners before the log is read, so that a port in use is told at once. The data folder is ours."""
     with bind(settings.http.host, settings.http.port, "http") as tcp, local_socket(settings.data_dir) as local:
         yield _Listeners(tcp, local)
 
@@ -180,7 +180,7 @@ async def _serve(
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """What ends a control plane, in words for whoever started it."""
+    """Turn the errors that end a control plane into refusals that its operator can read."""
     try:
         yield
     except (LogTooNew, HistoryTooNew) as fault:
@@ -217,7 +217,7 @@ def _library_logs(telemetry: StructuredTelemetry) -> Iterator[None]:
 
 
 def quiet_collector() -> None:
-    """Once what is kept for long has been read: full collections needn't look at it again."""
+    """Freeze all objects that exist now, so that full garbage collections don't walk them again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -1,11 +1,11 @@
-"""How does a control plane start, serve and stop that is one of several?
+"""Start, serving and stop of a control plane that is one of several.
 
-The second composition root of this body: it picks what `lives` stands on. The sockets for people are taken once; the
-one for agents and peers is taken anew in each life.
+The second composition root of this runtime: it picks the adapters of `failover.tenure`. The sockets for
+people are taken once; the one for agents and peers is taken anew in each tenure.
 
-Rules: R5  a folder for the marker that can't be right is refused at start; one that is out of reach is waited for,
+Rules: R5  a folder for the lease record that can't be right is refused at start; one out of reach is waited for,
            until `stop`, and people are told so meanwhile
-       R6  whoever leaves (a life ends) closes every stream of agents and people, so that they look for another one
+       R6  a control plane whose tenure ends closes every stream of agents and people, so that they look for another one
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from stoker.ports import Entropy, LeaseUnreachable, Telemetry
 from stoker.wire.versions import PRODUCT
 
 CALL_PART: Final = 0.4
-"""Of the lease: how long one look or write of the marker may take, so that its holder can try twice."""
+"""Of the lease: how long one look or write of the lease record may take, so that its holder can try twice."""
 SECRET_AGAIN_S: Final = 1.0
 
 
@@ -61,14 +61,16 @@ async def run_pair(
     """
     async with AsyncExitStack() as undo:
         secret = _Secret(ports.telemetry)
-        faces = _PairServers(settings, ports, secret, on_ready)
-        async with Duties() as duties, serve_http(faces.between, listeners, duties):
-            around = await _surroundings(settings, ports, undo, secret, faces.between, stop)
-            await first_of(Tenures(settings, around, ports, faces.serve).run(stop), duties.until(asyncio.Event()))
+        servers = _PairServers(settings, ports, secret, on_ready)
+        async with Duties() as duties, serve_http(servers.between, listeners, duties):
+            tenure_ports = await _tenure_ports(settings, ports, undo, secret, servers.between, stop)
+            await first_of(
+                Tenures(settings, tenure_ports, ports, servers.serve).run(stop), duties.until(asyncio.Event())
+            )
 
 
 class _Secret:
-    """By which peers know each other; empty until the marker's folder could be read."""
+    """Secret by which peers know each other; empty until the folder of the lease record could be read."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self.text = ""
@@ -79,11 +81,11 @@ class _Secret:
         return self.text
 
     def trouble(self) -> str:
-        """What is wrong with its file; empty = nothing."""
+        """Return what is wrong with its file; empty = nothing."""
         return self._trouble
 
     async def read(self, lease: FileLease, entropy: Entropy) -> None:
-        """Raises: StokerError `peer_secret_unusable`, LeaseUnreachable."""
+        """Read the secret, or make it. Raises: StokerError `peer_secret_unusable`, LeaseUnreachable."""
         self.text = await lease.secret(entropy, self._noticed)
         self._telemetry.gauge("peer_secret_ok", 1)
 
@@ -96,7 +98,7 @@ class _Secret:
             self._telemetry.event("peer_secret_as_it_was")
 
 
-async def _surroundings(
+async def _tenure_ports(
     settings: ControlSettings,
     ports: ControlPorts,
     undo: AsyncExitStack,
@@ -134,7 +136,7 @@ async def _surroundings(
 
 
 async def why_not_alone(settings: ControlSettings, ports: ControlPorts, end: Position) -> str:
-    """Take the marker for good, for one that is started alone; empty = it is ours. `end`: of the log, which is ours."""
+    """Take the lease for good, for a start alone; return why it can't be had, empty = it is ours. `end`: of our log."""
     failover = settings.failover
     if not failover.marker:
         return "failover.marker is empty, so the others can't be told"
@@ -149,7 +151,7 @@ async def why_not_alone(settings: ControlSettings, ports: ControlPorts, end: Pos
 async def _prepare(
     lease: FileLease, ports: ControlPorts, secret: _Secret, between: UnavailableApp, stop: asyncio.Event
 ) -> None:
-    """R5"""
+    """Wait until the folder of the lease record can be reached, and read the secret (R5)."""
     told = ""
     while not secret.text and not stop.is_set():
         try:
@@ -167,7 +169,7 @@ async def _prepare(
 
 
 def _no_marker_yet() -> Refusal:
-    """Also for who shows no token, so without the folder's name."""
+    """Return the refusal, which callers without a token get as well, so it doesn't name the folder."""
     return refuse(
         "not_active",
         "this control plane has just started, and can't reach the marker",
@@ -177,7 +179,7 @@ def _no_marker_yet() -> Refusal:
 
 
 class _PairServers:
-    """What people, agents and peers meet, in each life over another control plane."""
+    """Servers for people, agents and peers, in each tenure before another control plane."""
 
     def __init__(
         self, settings: ControlSettings, ports: ControlPorts, secret: Callable[[], str], on_ready: Callable[[], None]
@@ -192,13 +194,13 @@ class _PairServers:
     async def serve(
         self, control: LiveControlPlane, driver: Driver, replication: Replication | None
     ) -> AsyncIterator[None]:
-        """R6"""
-        door = PeerEndpoint(
+        """Serve one tenure from entry to exit, and close every stream at its end (R6)."""
+        endpoint = PeerEndpoint(
             secret=self._secret,
             pinged=driver.pinged,
             accept=replication.accept if replication else _accepts_nobody,
         )
-        agents = RpcServer(self._settings.grpc, control, None if replication is None else door)
+        agents = RpcServer(self._settings.grpc, control, None if replication is None else endpoint)
         app = create_app(control)
         gc.unfreeze()
         gc.collect()

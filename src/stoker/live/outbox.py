@@ -1,4 +1,4 @@
-"""What must each agent be told now?
+"""Outbox of instructions: works out which of them are due to each agent, and sends those.
 
 Nothing is queued here. Which instructions are due follows from the job's durable record and from what this stream has
 already been told, so a new stream gets exactly what the ledger says is unconfirmed, and a restart loses nothing.
@@ -7,8 +7,9 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
        O2  a start is sent once per stream, never when its node has reported the task, and never after a stop order
        O3  where a rendezvous port was chosen, rank 0 goes first and the others follow once it has started: its agent
            tries the port before any rank runs
-       O4  every open task of an attempt with a stop order is told to stop, once per stream; so is every stray
-       O5  a line remembers open tasks and strays of its node only, so a stream that lasts for months stays small
+       O4  every open task of an attempt with a stop order is told to stop, once per stream; so is every
+           orphan task
+       O5  a stream remembers open tasks and orphan tasks of its node only, so one that lasts for months stays small
        O6  a signal is sent once, on the streams that are up when it is durable, to tasks that have started
        O7  a task that is live here and whose end its node keeps is told to stop, since that is answered with the end
 """
@@ -43,17 +44,17 @@ class InstructionStream:
         self.stopped: dict[TaskKey, None] = {}
 
     def forget(self, key: TaskKey) -> None:
-        """O5. Its end is durable, so nothing is ever due for it again."""
+        """Forget a task whose end is durable, since nothing is ever due for it again (O5)."""
         self.started.pop(key, None)
         self.stopped.pop(key, None)
 
 
 class Outbox:
-    """The lines to all agents whose inventory has been compared."""
+    """Instruction streams to all agents whose inventory has been compared."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
-        self._lines: dict[NodeName, InstructionStream] = {}
+        self._streams: dict[NodeName, InstructionStream] = {}
         committer.on_durable(self._committed)
 
     def open(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> InstructionStream:
@@ -61,22 +62,22 @@ class Outbox:
         state = self._committer.state
         held = state.indexes.held.get(node, {})
         known = [key for key in reported if (key.job, key.attempt, key.rank) in held]
-        line = self._lines[node] = InstructionStream(node, known, push)
+        stream = self._streams[node] = InstructionStream(node, known, push)
         for job in tuple(state.indexes.on_node.get(node, ())):
             self._instruct(job, only=node)
-        self._stop_strays(line, state.nodes[node].strays)
-        return line
+        self._stop_orphans(stream, state.nodes[node].strays)
+        return stream
 
-    def ask_ends(self, line: InstructionStream, keys: Iterable[TaskKey]) -> None:
-        """O7."""
+    def ask_ends(self, stream: InstructionStream, keys: Iterable[TaskKey]) -> None:
+        """Ask for the ends of tasks that the node keeps and the log lacks, by telling it to stop them (O7)."""
         for key in keys:
-            if key not in line.stopped:
-                line.stopped[key] = None
-                line.push(self._stop(key, None))
+            if key not in stream.stopped:
+                stream.stopped[key] = None
+                stream.push(self._stop(key, None))
 
-    def close(self, line: InstructionStream) -> None:
-        if self._lines.get(line.node) is line:
-            del self._lines[line.node]
+    def close(self, stream: InstructionStream) -> None:
+        if self._streams.get(stream.node) is stream:
+            del self._streams[stream.node]
 
     def _committed(self, entries: Sequence[Entry]) -> None:
         jobs: dict[JobId, None] = {}
@@ -87,10 +88,10 @@ class Outbox:
             elif isinstance(fact.event, JobSignalled):
                 self._signal(fact.event)
             elif isinstance(fact.event, OrphanTasksFound):
-                line = self._lines.get(fact.event.node)
-                if line is not None:
-                    self._forget_strays(line, fact.event.strays)
-                    self._stop_strays(line, fact.event.strays)
+                stream = self._streams.get(fact.event.node)
+                if stream is not None:
+                    self._forget_orphans(stream, fact.event.strays)
+                    self._stop_orphans(stream, fact.event.strays)
         for job in jobs:
             self._instruct(job)
         for _, fact in entries:
@@ -100,21 +101,21 @@ class Outbox:
     def _forget(self, key: TaskKey) -> None:
         job = self._committer.state.jobs.get(key.job)
         if job is None:  # pruned in the same moment, and with it the name of the node
-            for line in self._lines.values():
-                line.forget(key)
+            for stream in self._streams.values():
+                stream.forget(key)
             return
-        held_by = self._lines.get(job.attempts[key.attempt - 1].tasks[key.rank].placement.node)
+        held_by = self._streams.get(job.attempts[key.attempt - 1].tasks[key.rank].placement.node)
         if held_by is not None:
             held_by.forget(key)
 
-    def _forget_strays(self, line: InstructionStream, strays: Iterable[OrphanTask]) -> None:
-        """What is stopped there is live or a stray; a stray that is no longer listed has ended."""
-        listed = {(stray.job, stray.attempt, stray.rank) for stray in strays}
-        held = self._committer.state.indexes.held.get(line.node, {})
-        for key in tuple(line.stopped):
+    def _forget_orphans(self, stream: InstructionStream, orphans: Iterable[OrphanTask]) -> None:
+        """Forget what was stopped and has ended: it is neither live nor an orphan task that is still listed."""
+        listed = {(orphan.job, orphan.attempt, orphan.rank) for orphan in orphans}
+        held = self._committer.state.indexes.held.get(stream.node, {})
+        for key in tuple(stream.stopped):
             task = (key.job, key.attempt, key.rank)
             if task not in listed and task not in held:
-                line.forget(key)
+                stream.forget(key)
 
     def _instruct(self, job_id: JobId, only: NodeName | None = None) -> None:
         job = self._committer.state.jobs.get(job_id)
@@ -122,38 +123,38 @@ class Outbox:
         if job is None or attempt is None or self._committer.is_undurable(job_id):
             return
         for task in attempt.open_tasks:
-            line = self._lines.get(task.placement.node)
-            if line is not None and only in (None, line.node):
-                self._instruct_task(line, job, attempt, task)
+            stream = self._streams.get(task.placement.node)
+            if stream is not None and only in (None, stream.node):
+                self._instruct_task(stream, job, attempt, task)
 
-    def _instruct_task(self, line: InstructionStream, job: Job, attempt: Attempt, task: Task) -> None:
+    def _instruct_task(self, stream: InstructionStream, job: Job, attempt: Attempt, task: Task) -> None:
         key = TaskKey(job.id, attempt.number, task.placement.rank)
         if attempt.stop is not None:
-            if key not in line.stopped:
-                line.stopped[key] = None
-                line.push(self._stop(key, attempt))
-        elif task.started_at == NEVER and key not in line.started and _may_start(attempt, task):
-            line.started[key] = None
-            line.push(self._start(key, job, attempt, task))
+            if key not in stream.stopped:
+                stream.stopped[key] = None
+                stream.push(self._stop(key, attempt))
+        elif task.started_at == NEVER and key not in stream.started and _may_start(attempt, task):
+            stream.started[key] = None
+            stream.push(self._start(key, job, attempt, task))
 
     def _signal(self, event: JobSignalled) -> None:
-        """O6."""
+        """Send a signal to the tasks of its attempt that have started (O6)."""
         job = self._committer.state.jobs.get(event.job)
         attempt = job.live_attempt if job else None
         if attempt is None or attempt.number != event.attempt:
             return
         for task in attempt.open_tasks:
-            line = self._lines.get(task.placement.node)
-            if line is not None and task.started_at != NEVER:
+            stream = self._streams.get(task.placement.node)
+            if stream is not None and task.started_at != NEVER:
                 key = TaskKey(event.job, event.attempt, task.placement.rank)
-                line.push(Signal(key=key, epoch=self._committer.state.epoch, signal=event.signal))
+                stream.push(Signal(key=key, epoch=self._committer.state.epoch, signal=event.signal))
 
-    def _stop_strays(self, line: InstructionStream, strays: Iterable[OrphanTask]) -> None:
-        for stray in strays:
-            key = TaskKey(stray.job, stray.attempt, stray.rank)
-            if key not in line.stopped:
-                line.stopped[key] = None
-                line.push(self._stop(key, None))
+    def _stop_orphans(self, stream: InstructionStream, orphans: Iterable[OrphanTask]) -> None:
+        for orphan in orphans:
+            key = TaskKey(orphan.job, orphan.attempt, orphan.rank)
+            if key not in stream.stopped:
+                stream.stopped[key] = None
+                stream.push(self._stop(key, None))
 
     def _stop(self, key: TaskKey, attempt: Attempt | None) -> Stop:
         state = self._committer.state
@@ -182,5 +183,5 @@ class Outbox:
 
 
 def _may_start(attempt: Attempt, task: Task) -> bool:
-    """O3."""
+    """Return whether a task may start now: of a job with a rendezvous port rank 0 goes first (O3)."""
     return not attempt.master_port or task.placement.rank == 0 or attempt.tasks[0].started_at != NEVER

@@ -1,6 +1,6 @@
-"""What passes between the control plane and one agent?
+"""Sessions of agents: their registration, their reports, their instructions and reads of output.
 
-An agent's stream in nouns, called by `rpc.agents` and by the test rig alike. A session is one registration: its two
+It is free of gRPC, and called by `rpc.agents` and by the test rig alike. A session is one registration: its two
 streams (reports up and instructions down; output of tasks) are attached to it by its id.
 
 Rules: S1  the newest session of a node replaces the older one, whose stream is closed
@@ -83,7 +83,7 @@ class AgentStream:
         self.log = LogChannel(LOG_REQUESTS_MAX)
         self._owner = owner
         self._outgoing = Outgoing(instructions_max)
-        self._line: InstructionStream | None = None
+        self._instructions: InstructionStream | None = None
         self.attached = False
         self.tasks_said: tuple[int, Mono] | None = None
         """The sum of the newest beat, and when that came."""
@@ -92,14 +92,14 @@ class AgentStream:
         """Take one report. Raises: StokerError when this stream must end."""
         if self._outgoing.closed:
             raise StokerError(self._outgoing.why or _closed())
-        if self._line is None:
+        if self._instructions is None:
             self._owner.liveness.note(self.node)
         else:
             self._owner.liveness.heard(self.node)
         match report:
             case TaskInventory():
                 await self._compare(report)
-            case _ if self._line is None:
+            case _ if self._instructions is None:
                 raise StokerError(
                     refuse(
                         "inventory_first",
@@ -119,16 +119,18 @@ class AgentStream:
                 assert_never(report)
 
     def outgoing(self) -> AsyncIterator[Message]:
-        """What to send, until the stream is closed. Raises StokerError when it was closed for a reason to be told, and
-        `lease_lost` (S10)."""
+        """Return what to send, until the stream is closed.
+
+        Raises: StokerError when it was closed for a reason to be told, and `lease_lost` (S10).
+        """
         return self._outgoing.messages(self._owner.committer.check_lease)
 
     def close(self, why: Refusal | None = None) -> None:
         """End both streams of this session. Nothing of the node's work is touched, and silence is only counted."""
         self._outgoing.close(why)
         self.log.close()
-        if self._line is not None:
-            self._owner.outbox.close(self._line)
+        if self._instructions is not None:
+            self._owner.outbox.close(self._instructions)
 
     async def _compare(self, inventory: TaskInventory) -> None:
         inventory, lacking = self._with_lacking(inventory)
@@ -137,11 +139,14 @@ class AgentStream:
         if self._outgoing.closed:  # replaced while the disk was busy: this stream may say nothing any more
             raise StokerError(self._outgoing.why or _closed())
         reported = [status.key for status in inventory.tasks]
-        self._line = self._owner.outbox.open(self.node, reported, self._outgoing.push)
-        self._owner.outbox.ask_ends(self._line, lacking)
+        self._instructions = self._owner.outbox.open(self.node, reported, self._outgoing.push)
+        self._owner.outbox.ask_ends(self._instructions, lacking)
 
     def _with_lacking(self, inventory: TaskInventory) -> tuple[TaskInventory, list[TaskKey]]:
-        """S9. The node keeps ends of thousands of tasks, and hardly ever is one of them live in the ledger."""
+        """Return the inventory with those ends that the node keeps and the log lacks, and the keys of these (S9).
+
+        The node keeps ends of thousands of tasks, and hardly ever is one of them live in the ledger.
+        """
         held = self._owner.committer.state.indexes.held.get(self.node, {})
         lacking = [key for key in inventory.kept if (key.job, key.attempt, key.rank) in held]
         ended = (TaskStatus(key=key, phase=TaskPhase.ENDED) for key in lacking)
@@ -186,13 +191,12 @@ class Sessions:
         return self.committer.state.epoch
 
     def connected(self, node: NodeName) -> bool:
-        """Has the node an open stream?"""
+        """Return whether the node has an open stream."""
         stream = self._by_node.get(node)
         return stream is not None and stream.attached
 
     def task_sums(self) -> dict[NodeName, tuple[int, Mono]]:
-        """What nodes say of the tasks that they have, as `sum_of`, and when they said it last: each that says it, after
-        its inventory was compared."""
+        """Return, of each node whose inventory was compared, the checksum of its tasks and when it was said."""
         return {name: stream.tasks_said for name, stream in self._by_node.items() if stream.tasks_said is not None}
 
     def compare_anew(self, node: NodeName) -> None:
@@ -218,7 +222,7 @@ class Sessions:
         )
 
     def attach(self, session: str, token: TokenId = NO_TOKEN) -> AgentStream:
-        """The heartbeat stream of a session. Raises: StokerError `session_unknown`."""
+        """Return the heartbeat stream of a session. Raises: StokerError `session_unknown`."""
         stream = self.opened(session, token)
         if stream.attached:
             raise StokerError(_replaced(stream.node))
@@ -226,13 +230,13 @@ class Sessions:
         return stream
 
     def detach(self, stream: AgentStream) -> None:
-        """Its connection is over."""
+        """Drop a session whose connection is over."""
         if self._by_id.get(stream.session) is stream:
             self._telemetry.event("agent_disconnected", agent_id=stream.node)
         self._drop(stream, None)
 
     def opened(self, session: str, token: TokenId) -> AgentStream:
-        """The session of this id that this token opened (S7). Raises: StokerError `session_unknown`."""
+        """Return the session of this id that this token opened (S7). Raises: StokerError `session_unknown`."""
         stream = self._by_id.get(session)
         if stream is None or stream.token != token:
             raise StokerError(
@@ -241,18 +245,18 @@ class Sessions:
         return stream
 
     async def finished(self, finished: TaskFinished) -> Epoch:
-        """Take the end of a task; returns when it is durable."""
+        """Take the end of a task; return our epoch once it is durable."""
         if self.connected(finished.node):
             self.liveness.note(finished.node)
         await self.committer.ask(ReportFinished(by=node_principal(finished.node), finished=finished))
         return self.epoch
 
     def log_requests(self, session: str, token: TokenId = NO_TOKEN) -> AsyncIterator[LogRequest]:
-        """Reads that the agent of this session is asked for. Raises: StokerError `session_unknown`."""
+        """Return the reads that the agent of this session is asked for. Raises: StokerError `session_unknown`."""
         return self.opened(session, token).log.requests()
 
     def log_chunk(self, session: str, chunk: LogChunk, token: TokenId = NO_TOKEN) -> None:
-        """The answer to one of them; one that nobody waits for any more is dropped."""
+        """Take the answer to a read; one that nobody waits for any more is dropped."""
         self.opened(session, token).log.answer(chunk)
 
     async def read_log(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:
@@ -290,7 +294,7 @@ class Sessions:
         self._tell(ReportEnding(by=node_principal(node), node=node, keys=report.ending))
 
     def _tell(self, command: ReportStarted | ReportEnding) -> None:
-        """S6."""
+        """Carry a report out; if it is refused, end the stream of its node (S6)."""
         try:
             self.committer.tell(command)
         except StokerError as refused:

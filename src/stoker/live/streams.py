@@ -1,6 +1,6 @@
-"""How do messages wait between the control plane and a slow agent?
+"""Queues of messages between the control plane and an agent.
 
-Bounded queues, one pair per session. Both ends are in this process; nothing here knows what a message means.
+They are bounded, one pair per session. Both ends are in this process; nothing here knows what a message means.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ LOG_WAITS_MAX: Final = 1_000
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An active control plane of this epoch has heard the beat of this number."""
+    """Answer to the beat of this number, from an active control plane of this epoch."""
 
     sequence: int
     epoch: Epoch
@@ -48,7 +48,7 @@ class Outgoing:
         self.why: Refusal | None = None
 
     def push(self, instruction: Instruction) -> None:
-        """At the bound the stream is closed instead: nothing is lost, since the next stream is told all that is due."""
+        """Queue an instruction. At the bound the stream is closed instead: the next one is told all that is due."""
         if self.closed:
             return
         if len(self._instructions) >= self._instructions_max:
@@ -75,7 +75,7 @@ class Outgoing:
             self._news.set()
 
     async def messages(self, check: Callable[[], None]) -> AsyncIterator[Message]:
-        """`check` is called right before each of them leaves; what it raises ends them."""
+        """Return the messages in order; `check` is called right before each leaves, and what it raises ends them."""
         while not self.closed:
             if self._instructions:
                 check()
@@ -110,7 +110,7 @@ class LogChannel:
         self._closed = False
 
     async def read(self, key: TaskKey, offset: int, limit: int, wait_ms: int) -> LogChunk | None:
-        """The answer; None when the stream ended first. Raises: StokerError `too_many_streams`."""
+        """Read output; return None when the stream ended first. Raises: StokerError `too_many_streams`."""
         if self._closed:
             return None
         request = LogRequest(request=self._next, key=key, offset=offset, limit=limit, wait_ms=wait_ms)

@@ -34,7 +34,7 @@ async def test_a_tail_that_the_active_does_not_have_is_cut_off_kept_aside_and_to
 
 
 @virtual
-async def test_a_log_that_was_cut_follows_in_the_next_life() -> None:
+async def test_a_log_that_was_cut_follows_in_the_next_tenure() -> None:
     active = Active(disk_of((1, 10), (3, 12)))
     await active.lead(3)
     first = Standby(B, disk_of((1, 10), (2, 14)))

@@ -74,7 +74,7 @@ def lives_on(database: Database) -> Tenures:
 
 
 @virtual
-async def test_y4_what_can_be_used_again_soon_is_waited_for_between_two_lives() -> None:
+async def test_y4_what_can_be_used_again_soon_is_waited_for_between_two_starts() -> None:
     database = Database(None, refusal("store_unreachable"), refusal("port_in_use"))
     await lives_on(database).run(database.stop)
     assert (database.served, database.tries) == (2, 4)

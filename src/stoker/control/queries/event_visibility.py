@@ -1,4 +1,4 @@
-"""Which of the events does a caller hear?
+"""Visibility of events: which facts of the feed a caller may hear, and with what left out.
 
 Rules: H1  facts about jobs are heard by those who see the job in full. Of a fact about several jobs everyone hears
            what concerns theirs
@@ -43,7 +43,7 @@ class VisibleEvents:
         """The newest fact that was looked at, heard or not."""
 
     async def next(self) -> Entry | None:
-        """None = there will be no more. Raises: FeedLost."""
+        """Return the next fact that the caller hears; None = there will be no more. Raises: FeedLost."""
         looked = 0
         async for position, fact in self._entries:
             self.passed = position
@@ -57,7 +57,7 @@ class VisibleEvents:
 
 
 def drop(upcoming: "asyncio.Future[Any]") -> None:
-    """Nobody waits for this any more, whatever came of it."""
+    """Cancel a future that nobody waits for any more, whatever came of it."""
     if not upcoming.done():
         upcoming.cancel()
     elif not upcoming.cancelled():
@@ -65,7 +65,7 @@ def drop(upcoming: "asyncio.Future[Any]") -> None:
 
 
 def _without_secrets(fact: Fact) -> Fact:
-    """The fact without what nobody has to know, administrators neither."""
+    """Return the fact without what nobody has to know, administrators neither."""
     public = row_of(fact.event).public
     return fact if public is None else replace(fact, event=public(fact.event))
 
@@ -89,7 +89,7 @@ async def _all_but_tokens(fact: Fact) -> Fact | None:
 
 
 class _TenantFilter:
-    """What one hears who is bound to a tenant."""
+    """Filter of events for a caller that is bound to a tenant."""
 
     def __init__(self, control: ControlPlane, caller: Caller) -> None:
         # Whose a tenant is, is looked up anew for each fact: tenants come and go while somebody listens.

@@ -1,4 +1,4 @@
-"""What of a job is there to show that its own record doesn't say?
+"""Details of jobs beside their records: why each waits, and how far each array is.
 
 Why it waits is the loop's to say, and how far an array is depends on its members. Both are looked up at one instant,
 together with the record, and travel with it: what is read later might not belong to the same moment.
@@ -26,14 +26,14 @@ SLICE: Final = 2_000
 
 
 class ListedJobs(NamedTuple):
-    """Jobs at one instant. A plain record may be drawn later: it doesn't change."""
+    """Jobs at one instant; a plain record may be drawn later, since it doesn't change."""
 
     jobs: Sequence[Job]
     arrays: dict[JobId, JobDetails]
 
 
 def job_details(control: ControlPlane, job: Job) -> JobDetails:
-    """`job` is as the state has it now or, if that has forgotten it, the history."""
+    """Return the details of `job`, which is as the state has it now or, if that has forgotten it, the history."""
     state = control.committer.state
     tally = None if job.members is None else state.indexes.arrays.get(job.id)
     if job.members is not None and tally is None:
@@ -44,7 +44,7 @@ def job_details(control: ControlPlane, job: Job) -> JobDetails:
 
 
 def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetails:
-    """The same, reduced where it isn't his."""
+    """Return the details of a job, reduced where the caller may not see it in full."""
     now = job_details(control, job)
     return now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
 
@@ -58,7 +58,7 @@ def _forgotten(array: Job) -> JobDetails:
 
 
 def listed_jobs(control: ControlPlane, jobs: Sequence[Job]) -> ListedJobs:
-    """These jobs now, where each may have been found a little earlier."""
+    """Return these jobs as they are now, where each may have been found a little earlier."""
     known = control.committer.state.jobs
     arrays = {job.id: job_details(control, known.get(job.id, job)) for job in jobs if job.members is not None}
     return ListedJobs(jobs, arrays)
@@ -79,7 +79,7 @@ async def queue_by_reason(control: ControlPlane) -> Mapping[ReasonCode, int]:
 
 
 def members_named(state: ClusterState, ref: JobRef) -> list[Job]:
-    """The first of several members that `ref` names; those whose records are gone are left out.
+    """Return the first LIST_MAX members that `ref` names, without those whose records are gone.
 
     Raises: StokerError `job_unknown`, `job_forgotten`, `not_an_array` or `member_unknown`.
     """

@@ -1,6 +1,6 @@
-"""What happened to one job, from its submit to its end, and who told it what?
+"""History of one job: what happened to it from submit to end, and the operations of people on it.
 
-What it went through is in its record; who told it what is in the audit trail. Both are merged by time.
+What it went through is in its record; the operations are in the audit trail. Both are merged by time.
 
 Rules: S1  an attempt after which the job waits again was followed by `requeued`; one after which somebody wanted the
            job once more, by `finished`
@@ -25,7 +25,7 @@ TimedEvent = tuple[Instant, JobEventView]
 
 
 def story_of(job: Job, rows: Sequence[AuditRow]) -> list[JobEventView]:
-    """In order of time, numbered from 1. `rows` are those about it, the oldest first."""
+    """Return the events of a job in order of time, numbered from 1. `rows`: those about it, the oldest first."""
     told = [row for row in rows if row.action != "submit"]
     happened = list(_attempts(job, told))
     if job.is_final:
@@ -64,7 +64,7 @@ def _attempts(job: Job, told: Sequence[AuditRow]) -> Iterator[TimedEvent]:
 
 
 def _was_returned(attempt: Attempt, until: Instant | None, told: Sequence[AuditRow]) -> bool:
-    """S1. Did the job end with this attempt, and was it wanted once more before `until`?"""
+    """Return whether the job ended with this attempt, and was wanted once more before `until` (S1)."""
     if attempt.outcome is Outcome.REQUEUED:
         return False
     wanted = (row.at for row in told if row.action == "requeue" and row.outcome == OK)

@@ -1,4 +1,4 @@
-"""Which jobs does a list show?
+"""Listing of jobs: filters, pages and totals over the state and the history.
 
 From the state come those that it remembers, from the history those that it has forgotten. The state is read first,
 then what the history is about to write, then the history: a job only ever moves that way, so none is missed, and one
@@ -47,7 +47,7 @@ ARRAYS_PER_TURN: Final = 100
 
 
 class JobPage(NamedTuple):
-    """Which part of the matches. `before` is exclusive: ids from there on aren't shown."""
+    """Part of the matches to show; `before` is exclusive: ids from there on aren't shown."""
 
     limit: int
     offset: int = 0
@@ -55,7 +55,7 @@ class JobPage(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """So many rows are wanted, to know whether there is one more."""
+        """Number of rows that are wanted, one more than are shown, to know whether there is a next page."""
         return self.offset + self.limit + 1
 
 
@@ -74,7 +74,10 @@ class LazyMembers(NamedTuple):
 
 
 async def page_of(control: ControlPlane, limit: int, offset: int = 0, after: str = "") -> JobPage:
-    """Raises: StokerError `bad_job_id`, `bad_parameter`, `job_unknown`, `history_unavailable`."""
+    """Return the page of these bounds.
+
+    Raises: StokerError `bad_job_id`, `bad_parameter`, `job_unknown`, `history_unavailable`.
+    """
     if offset > OFFSET_MAX:
         wanted = f"at most {OFFSET_MAX}; `after` with the last id of a page leads to the next one"
         raise bad_value("offset", wanted=wanted, got=str(offset), kind="parameter")
@@ -83,7 +86,7 @@ async def page_of(control: ControlPlane, limit: int, offset: int = 0, after: str
 
 
 async def _place_of(control: ControlPlane, after: str) -> JobId:
-    """The id by which a job or member stands in the order."""
+    """Return the id by which a job or member stands in the order."""
     ref = parse_job_ref(after)
     if ref.members is None:
         return ref.job
@@ -97,7 +100,7 @@ async def _place_of(control: ControlPlane, after: str) -> JobId:
 
 
 def filter_of(query: JobListQuery, now: Instant, sees: JobVisibility) -> JobFilter:
-    """What a query of jobs asks for. Raises: StokerError `bad_parameter`, `unknown_state`, `bad_moment`."""
+    """Return the filter of a query of jobs. Raises: StokerError `bad_parameter`, `unknown_state`, `bad_moment`."""
     if query.tenant and query.tenant_id and query.tenant != query.tenant_id:
         raise bad_value("tenant_id", wanted="left out beside `tenant`", got="another tenant", kind="parameter")
     return JobFilter(
@@ -115,7 +118,7 @@ def filter_of(query: JobListQuery, now: Instant, sees: JobVisibility) -> JobFilt
 
 
 def states_of(text: str, named: Callable[[str], tuple[JobState, ...]]) -> tuple[JobState, ...]:
-    """The states of a list of words with commas between. Empty = every state.
+    """Return the states of a list of words with commas between. Empty = every state.
 
     Raises: StokerError `unknown_state`, naming the words that are known.
     """
@@ -137,7 +140,7 @@ def _unknown_state(word: str) -> Refusal:
 
 
 async def select(control: ControlPlane, wanted: JobFilter, page: JobPage) -> Found:
-    """The page of jobs that match. Raises: StokerError `unknown_tenant`, `history_unavailable`."""
+    """Return the page of jobs that match. Raises: StokerError `unknown_tenant`, `history_unavailable`."""
     found = await _selected(control, wanted, page)
     if wanted.tenant and not found.jobs and page == JobPage(page.limit):
         check_tenant(control.committer.state, wanted.tenant)
@@ -145,8 +148,9 @@ async def select(control: ControlPlane, wanted: JobFilter, page: JobPage) -> Fou
 
 
 def check_tenant(state: ClusterState, name: str) -> None:
-    """Of a tenant about which nothing was found: is there one of that name? Else a misspelt name would look as if it
-    had no jobs. One that was deleted is found as long as its jobs are.
+    """Refuse the name of a tenant that doesn't exist, which would else look like a tenant without jobs.
+
+    It is asked where nothing was found. A tenant that was deleted is found as long as its jobs are.
 
     Raises: StokerError `unknown_tenant`.
     """

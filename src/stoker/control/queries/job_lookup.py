@@ -1,4 +1,4 @@
-"""Find the job that an id names, in the state or in the history.
+"""Look-up of the job that an id names, in the state or in the history.
 
 What still lives is in the state; only what the state says it has forgotten is looked for in the history.
 """
@@ -14,7 +14,7 @@ from stoker.ports import HistoryFailed
 
 
 def job_named(text: str, state: ClusterState) -> Job:
-    """The job or the one member that an id names, among those in the state.
+    """Return the job or the one member that an id names, among those in the state.
 
     Raises: StokerError `bad_job_id`, `several_jobs`, `job_unknown`, `job_forgotten` or `member_unknown`.
     """
@@ -29,12 +29,15 @@ def job_named(text: str, state: ClusterState) -> Job:
 
 
 def names_several(ref: JobRef) -> bool:
-    """Whether an id names more than one member of an array."""
+    """Return whether an id names more than one member of an array."""
     return ref.members is not None and count_of(ref.members) > 1
 
 
 async def lookup_job(text: str, control: ControlPlane) -> Job:
-    """As `job_named`, and also what only the history knows. Raises: the same, and StokerError `history_unavailable`."""
+    """Return what `job_named` does, also of jobs that only the history knows.
+
+    Raises: the same, and StokerError `history_unavailable`.
+    """
     try:
         return job_named(text, control.committer.state)
     except StokerError as fault:
@@ -47,7 +50,7 @@ async def lookup_job(text: str, control: ControlPlane) -> Job:
 
 
 async def record_of(control: ControlPlane, job: JobId) -> Job | None:
-    """The record of a job, wherever it is. Raises: StokerError `history_unavailable`."""
+    """Return the record of a job from the state, else from the history. Raises: StokerError `history_unavailable`."""
     known = control.committer.state.jobs.get(job)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Who used how much of the cluster, up to this moment?
+"""Report of usage: how much of the cluster each user or tenant has used.
 
 What ended is summed by the history's store, what it hasn't got yet and what still runs is added here.
 
@@ -39,7 +39,7 @@ _EVER: Final = Position(2**62)
 
 
 class UsageReport(NamedTuple):
-    """`lines` are the largest first. Capacity and allocation are of the whole cluster, whatever was asked for."""
+    """Usage in `lines`, the largest first, and capacity and allocation of the whole cluster, whatever was asked for."""
 
     lines: list[UsageSum]
     more: bool
@@ -50,7 +50,7 @@ class UsageReport(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """What the store hasn't got, at one instant."""
+    """Holdings and capacity that the store hasn't got, at one instant."""
 
     mark: Position
     holdings: Sequence[Holding]
@@ -62,7 +62,7 @@ class _Cut(NamedTuple):
 async def usage_report(
     control: ControlPlane, asked: UsageQuery, now: Instant, *, lines_max: int = LINES_MAX
 ) -> UsageReport:
-    """`asked.until` isn't after `now`. Raises: HistoryFailed."""
+    """Return the usage that was asked for; `asked.until` isn't after `now`. Raises: HistoryFailed."""
     store, clock = control.history.store, control.clock
     cut = _cut(control, now)
     asked = replace(asked, through=cut.mark)

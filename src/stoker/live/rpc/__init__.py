@@ -1,4 +1,4 @@
-"""gRPC: decode, hand over to sessions or the writer, answer.
+"""gRPC services of the control plane, and its client to other control planes.
 
-The only place in this body that imports grpc.
+The only place in this runtime that imports grpc.
 """

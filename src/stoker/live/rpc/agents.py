@@ -1,4 +1,4 @@
-"""The agents' service: decode, hand over to `live.sessions`, encode.
+"""gRPC service for agents: decodes, hands over to `live.sessions`, encodes.
 
 A stream ends with a status, never by cancelling it from our side: grpc.aio keeps a little memory of each cancelled one.
 
@@ -31,7 +31,7 @@ SESSION_KEY: Final = "stoker-session"
 
 
 class AgentService(SchedulerServiceServicer):
-    """The gRPC face of `Sessions`."""
+    """gRPC servicer of `Sessions`."""
 
     def __init__(self, control: LiveControlPlane, callers: Callers) -> None:
         self._callers = callers

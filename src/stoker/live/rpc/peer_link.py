@@ -1,4 +1,4 @@
-"""How does another control plane look in gRPC, seen from one that dials it?
+"""gRPC client of another control plane, for pings and for following its log.
 
 Rules: K1  a stream has a connection of its own, so a new try never inherits a half-dead one; so has the first ping
            after one that wasn't answered in time

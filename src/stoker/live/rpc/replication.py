@@ -1,4 +1,4 @@
-"""ReplicationService: what control planes say to each other, for `live.failover`.
+"""gRPC service for other control planes: pings, and streams of the log for their followers.
 
 Rules: P1  whoever calls shows the secret that lies beside the marker, or is refused before anything he sent is looked
            at; it takes the same time whatever he shows. Without a secret of our own nobody is let in
@@ -33,7 +33,7 @@ of (a byte may become six in JSON), which is below 8 MiB."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEndpoint:
-    """What stands behind the service."""
+    """Functions of a control plane that the service calls."""
 
     secret: Callable[[], str]
     """What peers must show. Empty = it isn't known now."""
@@ -44,10 +44,10 @@ class PeerEndpoint:
 
 
 class ReplicationService(ReplicationServiceServicer):
-    """The gRPC face of one control plane for its peers."""
+    """gRPC servicer of one control plane for its peers."""
 
-    def __init__(self, door: PeerEndpoint) -> None:
-        self._endpoint = door
+    def __init__(self, endpoint: PeerEndpoint) -> None:
+        self._endpoint = endpoint
 
     async def Ping(self, request: pb.PeerState, context: Context) -> pb.PeerState:
         try:

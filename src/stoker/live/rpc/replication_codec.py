@@ -1,4 +1,4 @@
-"""How do the nouns that pass between control planes look in protobuf, and back?
+"""Codec between the messages of control planes and protobuf.
 
 It stands here and not in `wire`, for only control planes speak so, and the nouns are theirs (`live.failover.links`).
 
@@ -69,7 +69,7 @@ def encode_confirmation(position: Position) -> pb.FollowerMessage:
 
 
 def decode_confirmation(message: pb.FollowerMessage) -> Position | None:
-    """R3"""
+    """Return the position that a follower confirms; None = the message is of a newer kind (R3). Raises: Malformed."""
     kind = message.WhichOneof("message")
     if kind == "offer":
         raise Malformed("a second offer on one stream")
@@ -102,7 +102,7 @@ def encode_frame(frame: Frame) -> pb.LeaderMessage:
 
 
 def decode_frame(message: pb.LeaderMessage) -> Frame | None:
-    """R3"""
+    """Return the frame of a message of the active; None = it is of a newer kind (R3). Raises: Malformed."""
     match message.WhichOneof("message"):
         case "welcome":
             wire = message.welcome

@@ -1,4 +1,4 @@
-"""Where do agents reach this control plane?
+"""gRPC server of a control plane, for agents, clients and peers.
 
 One grpc.aio server on the process's own event loop, with the standard health and reflection services.
 
@@ -51,7 +51,7 @@ _OPTIONS: Final = (
 
 
 class RpcServer:
-    """The listener is taken at once; agents are served from `async with` entry to exit."""
+    """gRPC server whose listener is taken at once, and which serves from `async with` entry to exit."""
 
     def __init__(self, settings: GrpcSettings, control: LiveControlPlane, peers: PeerEndpoint | None = None) -> None:
         """`peers`: for other control planes; None = this is the only one.
