@@ -117,7 +117,7 @@ async def _run_one_of_several(
 
 
 async def _leave_the_others(settings: ControlSettings, ports: ControlPorts, name: str, end: Position) -> None:
-    """R5"""
+    """Make sure that no other control plane goes on, and let the folder be that of a lone one (R5)."""
     from stoker.live.failover.alone import not_alone
     from stoker.live.main_pair import why_not_alone
 
@@ -133,7 +133,7 @@ async def _leave_the_others(settings: ControlSettings, ports: ControlPorts, name
 
 
 def _must_be_loopback(settings: ControlSettings) -> None:
-    """R4"""
+    """Refuse listeners that other machines can reach (R4). Raises: StokerError `open_to_others`."""
     beyond = next((host for host in (settings.http.host, settings.grpc.host) if not is_loopback(host)), None)
     if beyond is not None:
         raise StokerError(

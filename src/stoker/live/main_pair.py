@@ -179,7 +179,7 @@ def _no_marker_yet() -> Refusal:
 
 
 class _PairServers:
-    """Servers for people, agents and peers, in each tenure before another control plane."""
+    """Servers for people, agents and peers, of the control plane of each tenure."""
 
     def __init__(
         self, settings: ControlSettings, ports: ControlPorts, secret: Callable[[], str], on_ready: Callable[[], None]

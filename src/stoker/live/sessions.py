@@ -307,7 +307,10 @@ class Sessions:
     # --- the set of sessions ------------------------------------------------------------------------------------
 
     def _check_name(self, registration: Registration, token: TokenId) -> None:
-        """S8. With the same token or data folder it is the same agent, whose old connection is not known to be dead."""
+        """Refuse the name of a node whose stream is open (S8). Raises: StokerError `node_name_taken`.
+
+        With the same token or data folder it is the same agent, whose old connection is not known to be dead.
+        """
         node = registration.node
         held = self._by_node.get(node)
         known = self.committer.state.nodes.get(node)

@@ -233,7 +233,10 @@ def _id_of(job: Job) -> JobId:
 
 
 def _unborn(arrays: Iterable[Job], wanted: JobFilter) -> list[LazyMembers]:
-    """L4. All members of one kind look alike, so one of them is asked."""
+    """Return the matching members that never became records (L4).
+
+    All members of one kind look alike, so one of them is asked.
+    """
     found: list[LazyMembers] = []
     for array in arrays if wanted.members else ():
         _, members = array.as_array

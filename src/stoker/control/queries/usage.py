@@ -82,7 +82,7 @@ async def usage_report(
 
 
 def _cut(control: ControlPlane, now: Instant) -> _Cut:
-    """R1. In one step: nothing ends, is written or is placed meanwhile."""
+    """Return what the store hasn't got, in one step: nothing ends, is written or is placed meanwhile (R1)."""
     state = control.committer.state
     mark, noted = control.history.holdings()
     holdings = [*noted, *_live(state, now)]
@@ -143,7 +143,7 @@ async def _summed(store: History, clock: Clock, asked: UsageQuery, cut: _Cut) ->
 
 
 async def _capacity_ms(store: History, asked: UsageQuery, cut: _Cut) -> int:
-    """R3."""
+    """Return the milliseconds of GPUs that were offered or held in the span that was asked for (R3)."""
     stored = await store.offers(asked.since, asked.until)
     # What was noted at the cut may have been written since, and then comes twice.
     by_place = {(each.at, each.node): each for each in (*stored, *cut.offers) if each.at < asked.until}

@@ -141,7 +141,7 @@ class AgentService(SchedulerServiceServicer):
 
 
 def _check_node(mine: NodeName, named: NodeName) -> None:
-    """A3"""
+    """Refuse a message that names another node than that of its session (A3)."""
     if mine != named:
         raise StokerError(
             refuse(

@@ -140,7 +140,7 @@ class _Following:
         await self._told(lambda: self._call.write(message))
 
     async def _told(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """K3"""
+        """Return what the call answers. Raises: PeerDown or PeerRefused, whatever gRPC raises (K3)."""
         if self.closed:
             raise PeerDown(f"the stream to {self._address} was closed")
         try:

@@ -79,7 +79,7 @@ class ReplicationService(ReplicationServiceServicer):
             await asyncio.gather(reading, return_exceptions=True)
 
     def _check(self, context: Context) -> None:
-        """P1. Raises: StokerError `peer_secret_unknown` or `peer_secret_wrong`."""
+        """Refuse a call without our secret (P1). Raises: StokerError `peer_secret_unknown` or `peer_secret_wrong`."""
         secret = self._endpoint.secret()
         if not secret:
             message = "the secret of the control planes can't be read from the folder of the marker now"
@@ -97,7 +97,7 @@ class ReplicationService(ReplicationServiceServicer):
 
 
 async def _offer(messages: AsyncIterator[pb.FollowerMessage]) -> Offer:
-    """P2"""
+    """Return the offer that a stream begins with, if it comes in time (P2). Raises: Malformed."""
     try:
         async with asyncio.timeout(OFFER_S):
             return codec.decode_offer(await anext(messages))
