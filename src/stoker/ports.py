@@ -1,4 +1,4 @@
-"""Through which Protocols does a body touch the world?
+"""Ports: the Protocols through which a runtime touches the world.
 
 Real implementations live in `adapters`, simulated ones in `tests/rig` (and later in `sim`); both pass the same
 contract tests. Nothing above a port uses a thread, so that a whole cluster runs on one virtual clock.
@@ -137,7 +137,10 @@ class ReplicaLog(EventLog, Protocol):
     def promised(self) -> Epoch: ...
 
     async def promise(self, epoch: Epoch) -> None:
-        """L6. Raises: LogFailed, after which it may be tried again."""
+        """Promise that no append below `epoch` will succeed (L6).
+
+        Raises: LogFailed, after which it may be tried again.
+        """
 
     async def check_room(self, size_bytes: int) -> None:
         """So much could be written beside what is there, and made durable. Raises: LogFailed; it may be asked again."""
@@ -147,13 +150,18 @@ class ReplicaLog(EventLog, Protocol):
         Raises: LogTrimmed, LogDamaged. Must not delay a concurrent `append` noticeably."""
 
     async def ends(self) -> list[tuple[Epoch, Position]]:
-        """The last position of each epoch of which records are kept, newest first, at most EPOCHS_MAX; and of the
-        record right before the oldest one kept, if it is known: a log that was installed ends there."""
+        """Return the last position of each epoch of which records are kept, newest first, at most EPOCHS_MAX.
+
+        The record right before the oldest one kept counts too, if it is known: a log that was installed ends there.
+        """
 
     async def cut(self, position: Position) -> str:
-        """L7. Where what came after is kept; empty = nothing came. Raises: LogTrimmed when no state at `position` can
-        be had from what is kept (then nothing was changed); LogFailed, after which it may be tried again. The log must
-        be opened anew afterwards, before the history is: that is put back to `position` by it."""
+        """Cut the log to `position` and return where the removed records are kept; empty = nothing was removed (L7).
+
+        Raises: LogTrimmed when no state at `position` can be had from what is kept (then nothing was changed);
+        LogFailed, after which it may be tried again. The log must be opened anew afterwards, before the history is:
+        that is put back to `position` by it.
+        """
 
     async def install(self, epoch: Epoch, position: Position, folder: Path) -> str:
         """L8. Become the log that `folder` holds, as `Incoming` made it, with its history. What was promised stays so.
@@ -208,7 +216,7 @@ class Lease(Protocol):
 
 
 class HistoryFailed(Exception):
-    """The history can't be read or written now. Whoever writes it keeps what it lacks, and tries again."""
+    """The history can't be read or written now; its writer keeps what it lacks and tries again."""
 
 
 class HistoryTooNew(HistoryFailed):
@@ -216,7 +224,7 @@ class HistoryTooNew(HistoryFailed):
 
 
 class HistoryMark(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a history has come: all facts up to `position` of the log of that cluster are in it."""
+    """Progress of a history: all events up to `position` of the log of that cluster are in it."""
 
     cluster_id: str = ""
     """Empty = nothing was ever written."""
@@ -224,7 +232,7 @@ class HistoryMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened up to `mark`, since the batch before."""
+    """Everything that happened up to `mark`, since the batch before."""
 
     mark: HistoryMark
     jobs: Sequence[tuple[Position, Job]] = ()
@@ -238,8 +246,7 @@ class HistoryBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(Protocol):
-    """Ended jobs, what was used and offered when, and who told the cluster what, for lists and reports. Never what
-    decisions are made from.
+    """Ended jobs, usage, capacity and the audit trail, for lists and reports; never for decisions.
 
     Rules: H1  a batch is there whole, with its mark, or not at all; once `record` returns it survives a power loss
            H2  the same batch again changes nothing; a job that ended anew replaces what it was
@@ -270,7 +277,7 @@ class History(Protocol):
         """The largest sums; or those of certain keys, as far as they are there."""
 
     async def charged(self, query: UsageQuery, jobs: Sequence[JobId]) -> list[tuple[str, JobId]]:
-        """Which keys these jobs are counted under, so that nobody counts them twice."""
+        """Return the keys under which these jobs are counted, so that none is counted twice."""
 
     async def offers(self, since: Instant, until: Instant) -> list[CapacityChange]:
         """Those of a span, and of each node the newest one before it, in order of time."""
@@ -292,7 +299,7 @@ class History(Protocol):
         noticeably."""
 
     async def copy(self) -> "HistoryCopy":
-        """All that is in it now, to be read and then closed by whoever asked."""
+        """Return everything that is in it now, to be read and then closed by the caller."""
 
     async def close(self) -> None: ...
 
@@ -315,7 +322,7 @@ class HistoryCopy(Protocol):
 
 
 class LogBeginning(NamedTuple):
-    """What a log that comes from a backup goes on from."""
+    """The point from which a log goes on that comes from a backup."""
 
     cluster_id: str
     base: tuple[Epoch, Position]
@@ -329,7 +336,7 @@ class LogBeginning(NamedTuple):
 
     @property
     def mark(self) -> HistoryMark:
-        """How far its history goes."""
+        """The mark of its history."""
         return HistoryMark(cluster_id=self.cluster_id, position=self.base[1])
 
 
@@ -354,8 +361,11 @@ class Incoming(Protocol):
         """The next bytes of its history."""
 
     async def finish(self, beginning: LogBeginning) -> Path:
-        """Return what `ReplicaLog.install` takes, durable: the snapshot, a log that goes on behind it under that epoch
-        or a newer one, and the history, put back to its mark. Raises: StokerError `backup_damaged`."""
+        """Return the durable folder that `ReplicaLog.install` takes.
+
+        It has the snapshot, a log that goes on behind it under that epoch or a newer one, and the history, put back to
+        its mark. Raises: StokerError `backup_damaged`.
+        """
 
     async def drop(self) -> None:
         """Leave nothing. Never raises."""
@@ -397,14 +407,14 @@ class ProbedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that is there but couldn't be read; the others are unaffected."""
+    """A GPU that is there but couldn't be read; other GPUs are unaffected."""
 
     where: str
     error: str
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU probe found. `uuid`s are unique; `gpus` is in PCI order."""
+    """GPUs that a probe found, in PCI order, with unique `uuid`s."""
 
     gpus: tuple[ProbedGpu, ...]
     faults: tuple[GpuFault, ...] = ()

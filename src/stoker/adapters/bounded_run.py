@@ -1,4 +1,4 @@
-"""What does a program say within a time and a size, when it may hang, flood or refuse to die?
+"""Run a program within a time and an output size, although it may hang, flood or refuse to die.
 
 A stuck driver leaves `nvidia-smi` in a sleep that not even a kill ends, so waiting for its end (as `subprocess.run`
 does after a time-out) would hang whoever asked. Here the program is killed and then left alone.
@@ -22,7 +22,7 @@ _LAST_WAIT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutput:
-    """What a program wrote, undecodable bytes replaced, and its exit status (negative: the signal that ended it)."""
+    """Output of a program, undecodable bytes replaced, and its exit status (negative: the signal that ended it)."""
 
     out: str
     err: str

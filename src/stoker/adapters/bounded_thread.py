@@ -1,4 +1,4 @@
-"""How does something that may block for ever get done without holding anybody up?
+"""A thread of its own for one call that may block for ever, so that it holds nobody up.
 
 A system call on a file system whose server is gone may not come back for hours, and nothing ends it. So one thread does
 all of them, one after the other, and nobody waits for it for longer than he said.

@@ -1,4 +1,4 @@
-"""Where may a job keep checkpoints, when the storage under them may hang?
+"""Checkpoint folders of jobs, on storage that may hang.
 
 One folder per job under a root, which is often on a network file system. Nothing here is waited for by the agent's
 loop: the folder is made by the job's own process before it becomes the program, so that a storage that hangs holds up
@@ -37,7 +37,10 @@ class CheckpointFolders:
         self._thread: threading.Thread | None = None
 
     async def claim(self, job: JobId) -> str:
-        """H2. Raises: OSError with the path."""
+        """Give a job its folder, waiting while the folder is being removed (H2).
+
+        Raises: OSError with the path.
+        """
         path = str(self._root / str(job))
         deadline_s = self._clock.mono() + PATIENCE_S
         while self._is_removed_now(path):
@@ -63,7 +66,7 @@ class CheckpointFolders:
             self._news.notify()
 
     def stop(self) -> None:
-        """What waits to be removed still is, unless the storage hangs."""
+        """Finish the removals that wait, unless the storage hangs."""
         with self._news:
             self._ended = True
             self._news.notify()

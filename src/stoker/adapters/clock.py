@@ -1,4 +1,4 @@
-"""What time is it on this machine?
+"""Wall clock and monotonic clock of this machine: the only reader of its time.
 
 The only reader of the machine's clock (the runner, which must count through a suspend, is the one exemption).
 

@@ -1,4 +1,4 @@
-"""Where does chance come from?
+"""The machine's source of random ids and seeds.
 
 The only module that draws randomness; everything else gets ids, seeds and jitter through the `Entropy` port.
 """

@@ -1,4 +1,4 @@
-"""How does what a body says become log lines?
+"""Log lines from telemetry calls, as JSON or text on standard output.
 
 Rules: T1  one call, one line: control characters are escaped, so nothing from outside can forge a line
        T2  a field is cut at FIELD_CHARS_MAX and a line can't fail for what a field holds

@@ -1,4 +1,4 @@
-"""How do telemetry calls become Prometheus text?
+"""Prometheus metrics from telemetry calls.
 
 Rules: M1  every name gets the prefix `stoker_`; a duration also gets the suffix `_seconds`, a counter `_total`
        M2  a metric holds at most `series_max` label sets; what is beyond counts under the value `other`, so that a

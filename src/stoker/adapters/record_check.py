@@ -1,4 +1,4 @@
-"""Is a stored record the one that was written there?
+"""Checksums of stored records.
 
 Both stores keep beside each record a checksum over its place, its epoch and its bytes.
 """

@@ -1,4 +1,4 @@
-"""How is a listener's address taken, and what is said when it can't be?"""
+"""Binding of listeners, and the refusal when an address can't be taken."""
 
 import errno
 import os
@@ -36,8 +36,9 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
 
 @contextmanager
 def local_socket(data_dir: Path) -> Iterator[socket.socket]:
-    """A socket in the data folder that this account alone can open, there from entry to exit. Whoever calls holds the
-    folder, so one that lies there already is what a killed process left.
+    """Hold a socket in the data folder that this account alone can open, from entry to exit.
+
+    The caller holds the folder, so one that lies there already is what a killed process left.
 
     Raises: StokerError `cannot_listen`.
     """

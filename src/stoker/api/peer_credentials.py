@@ -1,4 +1,4 @@
-"""Which Unix account is at the other end of a connection from this machine?
+"""The Unix account at the other end of a connection from this machine.
 
 A TCP connection over loopback has both of its ends in one kernel, which knows whose socket the other end is. It is
 asked over netlink (sock_diag), one message and one answer of some twenty microseconds, and where that isn't to be had
@@ -62,7 +62,7 @@ def peer_uid(connection: socket.socket) -> int | None:
 
 
 def tcp_owner(one: tuple[str, int], other: tuple[str, int]) -> int | None:
-    """Whose socket the end `one` of a TCP connection is, or GONE, or None (P1)."""
+    """Return the uid that owns the end `one` of a TCP connection, or GONE, or None (P1)."""
     near, far = _plain(one), _plain(other)
     if not (ip_address(near.address).is_loopback and ip_address(far.address).is_loopback):
         return None
@@ -73,7 +73,7 @@ def tcp_owner(one: tuple[str, int], other: tuple[str, int]) -> int | None:
 
 
 def foreign_peer(uid: int | None) -> Refusal | None:
-    """Why this account may not ask a control plane that wants no token; None when it may."""
+    """Return the refusal of an account that may not ask a control plane without tokens; None when it may."""
     ours = os.geteuid()
     if uid is None or uid in (ours, _ROOT):
         return None

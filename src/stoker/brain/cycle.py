@@ -1,4 +1,4 @@
-"""One turn of the wheel: what should happen next, and which of it may?
+"""The two calls that every runtime makes: propose a plan, and settle it against the newest state.
 
 Every body calls these two and nothing else of the brain's verbs. `propose` reads a view and answers with a plan;
 `settle` holds each action of the plan against the newest state and yields the events of those that still stand.
@@ -21,7 +21,10 @@ from stoker.brain.state.view import View
 
 
 def propose(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
-    """What to do next. `budget` counts placements, never time, so that the answer doesn't depend on the machine."""
+    """Return the plan for the queue as the view shows it.
+
+    `budget` counts placements, never time, so that the answer doesn't depend on the machine.
+    """
     return decide(view, policy, now, seed, budget)
 
 

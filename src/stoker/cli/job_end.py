@@ -1,4 +1,4 @@
-"""With which exit status does a command end that waited for a job?
+"""Exit status of commands that wait for a job.
 
 The job's own, as a shell would report it: its exit code, or 128 + the signal that killed it. What has neither has a
 status of its own in `EXIT_OF_STATE`. Polling stops without harm: the job goes on.
@@ -48,7 +48,7 @@ def _last_tasks(job: "JobView") -> "Iterator[TaskRunView]":
 
 @contextmanager
 def perhaps_submitted() -> Iterator[None]:
-    """Around a submit: whoever doesn't wait for its answer is told that it may have been done."""
+    """Say around a submit, when it is interrupted, that it may have been carried out."""
     try:
         yield
     except KeyboardInterrupt:
@@ -57,8 +57,10 @@ def perhaps_submitted() -> Iterator[None]:
 
 
 def wait_for(job_id: str) -> "JobView":
-    """The job once it is final, whichever control plane is active meanwhile. Ctrl-C says that it goes on, and is
-    raised."""
+    """Return the job once it is final, whichever control plane is active meanwhile.
+
+    Ctrl-C says that the job goes on, and is raised.
+    """
     from stoker.cli.server import FOLLOW_PATIENCE_S, connect
 
     with goes_on(job_id):
@@ -67,7 +69,7 @@ def wait_for(job_id: str) -> "JobView":
 
 @contextmanager
 def goes_on(job_id: str) -> Iterator[None]:
-    """Around a wait: whoever stops waiting is told that nothing else stops. The job may have ended before."""
+    """Say around a wait, when it is interrupted, that nothing else stops. The job may have ended before."""
     try:
         yield
     except KeyboardInterrupt:

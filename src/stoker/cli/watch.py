@@ -1,4 +1,4 @@
-"""How does a command look again and again, until Ctrl-C?
+"""Repetition of a command's output until Ctrl-C.
 
 Rules: W1  on a terminal that can move its cursor the picture is redrawn in place; elsewhere each look is printed, with
            a blank line between two

@@ -1,4 +1,4 @@
-"""How do the nouns of an agent's stream look in protobuf, and back?
+"""Protobuf codec of the messages on an agent's stream.
 
 Rules: C1  what was encoded decodes to the same value
        C2  decoding never yields half a value: a field that is missing or makes no sense raises Malformed

@@ -1,4 +1,4 @@
-"""What is a backup, and is this one whole?
+"""Format of backups, and the check that one is whole.
 
 Shape: a tar file of four members. `backup.json` says what it is, `snapshot.jsonl` is the state in the frame of a
        snapshot file, `history.db` is the history, `backup.sha256` the sum of every byte before it.
@@ -139,8 +139,9 @@ def _seal(summed: "_Sum", head: BackupHead) -> bytes:
 
 
 def read_backup(source: ByteSource, sinks: Mapping[str, Sink]) -> BackupHead:
-    """Read a backup to its end. The bytes of its members go to `sinks` on the way, before it is known that they are
-    good.
+    """Read a backup to its end.
+
+    The bytes of its members go to `sinks` on the way, before it is known that they are good.
 
     Raises: StokerError `backup_foreign`, `backup_too_new` or `backup_damaged`; whatever `source` and `sinks` raise.
     """
@@ -198,7 +199,7 @@ def _read(sinks: Mapping[str, Sink]) -> _ByteRequests[BackupHead]:
 
 
 class _BackupReader:
-    """What was read so far, summed up."""
+    """Checksums and sizes of what was read so far."""
 
     def __init__(self) -> None:
         self._position = 0

@@ -1,4 +1,4 @@
-"""How is read what a job waits for?
+"""Parsing of dependencies such as `ok:12,any:13_4`.
 
 `ok:12`, `any:7_3`, `after:#0`, several with commas between them; Slurm's words (`afterok:12:13`) are read too.
 

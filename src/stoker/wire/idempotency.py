@@ -1,4 +1,4 @@
-"""In which headers does a submit say that it may be sent twice?
+"""Headers of idempotent submits.
 
 Source: draft-ietf-httpapi-idempotency-key-header; the key is any text without control characters, best a fresh UUID.
 """

@@ -1,4 +1,4 @@
-"""How does JobService say what REST says?
+"""Protobuf codec of the JobService, with the meaning that REST has.
 
 Requests become the very texts that REST reads, and are read as those; answers are made of the very views that REST
 shows. So there is one set of names, defaults and refusals, and this module only renames.
@@ -34,7 +34,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def check_known(message: Message) -> None:
-    """J1. Raises: StokerError `unknown_field`."""
+    """Refuse fields that this version doesn't know (J1). Raises: StokerError `unknown_field`."""
     for each in _messages(message):
         unknown = UnknownFieldSet(each)
         if len(unknown):
@@ -57,7 +57,9 @@ def _messages(message: Message) -> Iterator[Message]:
 
 
 def job_body(job: pb.NewJob, at: str = "") -> JobBody:
-    """What REST would have been sent. `at` says where the job lies among many: `jobs[3]`.
+    """Return the REST body that a message means.
+
+    `at` says where the job lies among many: `jobs[3]`.
 
     Raises: StokerError as for a body of REST, or `conflicting_fields`.
     """

@@ -1,4 +1,4 @@
-"""How does a command on the control plane's own machine reach it without a token?
+"""The Unix socket by which commands on the control plane's own machine reach it without a token.
 
 Over a socket in its data folder that only its account can open. A socket's address holds 107 bytes of a path; a longer
 one is reached by way of its folder, which the kernel shows under a short name.
@@ -21,7 +21,10 @@ PATH_BYTES_MAX: Final = 107
 
 @contextmanager
 def address_of(path: "Path") -> Iterator[str]:
-    """What to bind or connect to, for as long as the block lasts. Raises: OSError where the folder can't be opened."""
+    """Yield the address to bind or connect to, for as long as the block lasts.
+
+    Raises: OSError where the folder can't be opened.
+    """
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
         return
@@ -46,7 +49,7 @@ def connected(path: "Path", timeout_s: float) -> socket.socket:
 
 
 def is_served(path: "Path") -> bool:
-    """Does somebody listen there, whom this account may ask?"""
+    """Return whether a server listens there that this account may ask."""
     try:
         connected(path, 1.0).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which number has a signal?
+"""Names and numbers of signals.
 
 Names as `kill -l` shows them on Linux, where jobs run, with or without `SIG`: a client on another system means the
 same signal by the same name. Numbers from 1 to 64 are read too.

@@ -1,4 +1,4 @@
-"""What does a refusal's code mean in HTTP, in gRPC and as an exit status?
+"""Table of error codes: HTTP status, gRPC status and exit status of each.
 
 The one table. A test proves it total over every code that the source can refuse with, so that no face has to guess.
 

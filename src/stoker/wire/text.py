@@ -1,4 +1,4 @@
-"""How are a duration, a size, a priority and a time to begin at read from what people type?
+"""Parsing of durations, sizes, priorities and begin times that people type.
 
 Used by REST and by the command lines, so that `--time 2h` and `"time_limit": "2h"` are one thing.
 
@@ -166,7 +166,9 @@ def _bad_priority(value: str | int) -> Refusal:
 
 
 def begin_text(text: str, now: datetime, zone: tzinfo) -> str:
-    """What to send for a time to begin at: what counts from now as it is, a wall clock's time with its zone.
+    """Return the begin time to send for what a person typed.
+
+    What counts from now is sent as it is, a wall clock's time with its zone.
 
     `now` has a zone; `zone` is that of the wall clock. Raises: StokerError `bad_begin`.
     """

@@ -1,4 +1,4 @@
-"""Which moment does a person mean who looks back?
+"""Parsing of times in the past that people type.
 
 Rules: M1  `now`; a length of time that was so long ago, such as `7d`, `36h` or `1d12h`; a date, which is its first
            moment; or ISO 8601
@@ -18,7 +18,10 @@ _AGO: Final = re.compile(r"[0-9]+[dhms][0-9dhms]*", re.ASCII)
 
 
 def timestamp_text(text: str, zone: tzinfo) -> str:
-    """What to send for a moment: a wall clock's time with its zone (M2). Raises: StokerError `bad_moment`."""
+    """Return the time to send for what a person typed, a wall clock's time with its zone (M2).
+
+    Raises: StokerError `bad_moment`.
+    """
     word = text.strip()
     if _is_counted(word):
         return word

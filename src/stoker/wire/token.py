@@ -1,4 +1,4 @@
-"""What does the text of a token look like, and how is it sent?
+"""Format of tokens and the header that carries one.
 
 `stoker_<id>_<secret>`: the id is public and names the token in lists and in the audit trail; the secret has 256 random
 bits, so a plain SHA-256 of the whole text is as good to keep as a slow hash of a password would be. The text itself is
@@ -50,7 +50,7 @@ def _drawn(entropy: "Entropy") -> str:
 
 
 def is_token(text: str) -> bool:
-    """Could this be the text of a token?"""
+    """Return whether this could be the text of a token."""
     return _TEXT.fullmatch(text) is not None
 
 
@@ -67,7 +67,7 @@ def without_secrets(text: str) -> str:
 
 
 def digest_of(text: str) -> str:
-    """What is kept of it, in hex."""
+    """Return the digest that is kept of a token, in hex."""
     import hashlib  # a fifth of the time that a command takes which only sends one
 
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()

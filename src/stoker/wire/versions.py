@@ -1,4 +1,4 @@
-"""Which versions of our contracts with the outside does this program speak?
+"""Versions of the contracts with the outside that this program speaks.
 
 The path prefix names the REST contract: fields are added under it, never renamed or given a new meaning.
 """

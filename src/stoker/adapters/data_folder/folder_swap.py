@@ -40,8 +40,9 @@ def begin_log_swap(folder: Path, *, keep: bool) -> str:
 
 
 def swap_all(folder: Path, aside: Path | None) -> None:
-    """Replace all that a held folder has with what lies in INCOMING_NAME. Raises: OSError; then nothing was changed,
-    or the next `hold_folder` finishes it.
+    """Replace everything in a held folder with what lies in INCOMING_NAME.
+
+    Raises: OSError; then nothing was changed, or the next `hold_folder` finishes it.
 
     `aside`: a folder beside it for what it had; None = it has nothing.
     """
@@ -55,8 +56,10 @@ def is_swapping(folder: Path) -> bool:
 
 
 def finish_swap(folder: Path) -> None:
-    """Carry out a replacement that was begun, or clear away what never came to one. Raises: OSError; then it may be
-    called again."""
+    """Carry out a replacement that was begun, or clear away one that was not.
+
+    Raises: OSError; then it may be called again.
+    """
     out, into, incoming = folder / _OUT_NAME, folder / _IN_NAME, folder / INCOMING_NAME
     if out.exists():
         _move_out(folder, out.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Which GPUs are here, when nobody said how to look?
+"""GPU detection by whichever probe finds devices, where the settings name none.
 
 What nvidia-smi finds, else none. Simulated GPUs are never invented: a node whose driver is down would otherwise take
 jobs that need a real one.

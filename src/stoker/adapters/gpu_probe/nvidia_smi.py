@@ -1,4 +1,4 @@
-"""Which GPUs does `nvidia-smi` find on this machine?
+"""GPU detection by `nvidia-smi`.
 
 Two calls: one for the values, one for the listing, which alone shows MIG instances. A GPU that is cut into MIG
 instances is reported as a fault: this version offers whole GPUs only, and a job given such a GPU by its UUID would

@@ -1,4 +1,4 @@
-"""What does the text of `nvidia-smi` say, however oddly it says it?
+"""Parsing of what `nvidia-smi` prints, with all its oddities.
 
 Rules: S1  one GPU that can't be read is a fault of that GPU; it never hides the others
        S2  a value that the driver won't tell is unknown, never an error: `[N/A]`, `N/A`, `[Not Supported]`,
@@ -43,7 +43,7 @@ _LISTED_MIG: Final = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d{1,4}): \(UUID: ([^
 
 @dataclass(frozen=True, slots=True)
 class SmiReading:
-    """What a query answered."""
+    """GPUs and faults that one query of `nvidia-smi` reported."""
 
     gpus: tuple[ProbedGpu, ...]
     faults: tuple[GpuFault, ...]
@@ -91,8 +91,10 @@ def parse_query(text: str) -> SmiReading:
 
 
 def parse_listing(text: str) -> tuple[ListedGpu, ...]:
-    """Read the answer to `-L`, in which MIG instances are indented below their GPU. Lines of other kinds are passed
-    over."""
+    """Read the output of `nvidia-smi -L`, in which MIG instances are indented below their GPU.
+
+    Lines of other kinds are passed over.
+    """
     found: list[ListedGpu] = []
     for line in text.splitlines():
         if mig := _LISTED_MIG.match(line):
@@ -106,8 +108,9 @@ def parse_listing(text: str) -> tuple[ListedGpu, ...]:
 
 
 def parse_visible(text: str | None) -> tuple[int | str, ...] | None:
-    """Read CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES: indexes, and UUIDs of GPUs and MIG instances or unique
-    beginnings of them. None = not restricted.
+    """Read CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES; None = not restricted.
+
+    They hold indexes, and UUIDs of GPUs and MIG instances or unique beginnings of them.
 
     As in CUDA, what follows `-1` or the first thing that can't be read is invisible; so is all of an empty text.
     """

@@ -1,4 +1,4 @@
-"""Which GPUs does a script pretend that this node has?
+"""Simulated GPUs of a node, as a script describes them.
 
 Shape: gpus:  [{count, model, memory_mb, uuid?}]   count is 1 unless told; a uuid names a single GPU
        links: [{a, b, kind, gbps}]                  a and b are indexes; checked, and used once placement knows topology

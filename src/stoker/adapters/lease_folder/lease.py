@@ -1,4 +1,4 @@
-"""How do control planes with a disk each agree on who is active? By a folder that all of them reach.
+"""The lease of control planes with a log each, kept as a record in a folder that all of them reach.
 
 Rules: Z1 to Z5 of the port. How versions lie in the folder, and why no writer can undo what another did, is said in
 `marker_folder`; on which file systems that is right in `marker_place`, and for people in
@@ -54,12 +54,18 @@ class FileLease:
         return await self._in_thread(partial(self._put, marker, self._clock.mono()), self._timeout_s)
 
     async def check_folder(self) -> LeaseFolderCheck:
-        """At start: will this folder do? Raises: StokerError `marker_unusable` if it never will, LeaseUnreachable."""
+        """Check at start that this folder can hold the lease record.
+
+        Raises: StokerError `marker_unusable` if it never can, LeaseUnreachable.
+        """
         return await self._in_thread(partial(check_folder, self._path), max(START_S, self._timeout_s))
 
     async def secret(self, entropy: Entropy, noticed: Callable[[str], object] = _unheard) -> str:
-        """By which peers know each other. `noticed` is told when something is wrong with its file from then on, or
-        something else, or nothing any more (empty). Raises: StokerError `peer_secret_unusable`, LeaseUnreachable."""
+        """Return the secret by which control planes of one cluster recognise each other.
+
+        `noticed` is told when something is wrong with its file from then on, or something else, or nothing any more
+        (empty). Raises: StokerError `peer_secret_unusable`, LeaseUnreachable.
+        """
         text = await self._in_thread(partial(peer_secret, self._path, entropy), max(START_S, self._timeout_s))
         self._secret, self._noticed = PeerSecret(self._path, text), noticed
         return text

@@ -1,4 +1,4 @@
-"""Can the marker be kept in that folder, and by whom can it be reached there?
+"""Examination of the folder for the lease record: its file system, and who can reach it.
 
 Asked once, at start. What can be tried is tried: a file is written, synced, linked, linked again, and looked at. What
 can't be tried follows from the kind of file system: whether another machine sees a link at once, and only one of two.
@@ -46,7 +46,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class LeaseFolderCheck:
-    """What is known about a folder that will do."""
+    """Findings about a folder that can hold the lease record."""
 
     kind: str
     """Of file system, as the kernel names it."""

@@ -1,4 +1,4 @@
-"""How is one version of the marker written down?
+"""The file format of one version of the lease record.
 
 One line of JSON: `{"v":1,"sha256":"...","marker":{...}}`. The digest is of the marker's own bytes, fields in declared
 order, so that a version that was cut off, altered or renamed is noticed. A person reads it with any JSON tool.
@@ -57,7 +57,7 @@ def unsealed(kept: bytes, version: int) -> LeaseRecord:
 
 
 def damaged(where: str, fault: LeaseRecordDamaged, hint: str) -> StokerError:
-    """The refusal for whoever wants to know who is active."""
+    """Return the refusal of a lease record that can't be read."""
     return StokerError(refuse("marker_damaged", f"{where} can't be trusted: {fault}", hint))
 
 

@@ -1,4 +1,4 @@
-"""By which secret do control planes of one cluster know each other?
+"""The secret file by which control planes of one cluster recognise each other.
 
 It lies as `secret` in the marker's folder: 64 hex digits that the first of them draws and the others read. Whoever can
 read that folder may take part, and nobody else.
@@ -56,7 +56,7 @@ class PeerSecret:
         self._trouble = ""
 
     def look(self, *, put_back: bool) -> str:
-        """What is wrong with the file now; empty = nothing."""
+        """Return what is wrong with the file now; empty = nothing."""
         try:
             held = os.lstat(self._path)
             seen = (held.st_dev, held.st_ino, held.st_mtime_ns, held.st_ctime_ns)

@@ -1,4 +1,4 @@
-"""How do versions of the marker lie in a folder, seen from the one thread that touches it?
+"""Versions of the lease record as files of a folder, used by one thread.
 
 Each version is a file of its own, named by its number; the highest number is the truth. A version is written under a
 name that nobody else uses, synced, and then given its number by link(2), which fails if that number is taken: that is
@@ -83,7 +83,10 @@ class LeaseRecordFolder:
         self._leftovers: dict[str, Mono] = {}
 
     def read(self) -> LeaseRecord | None:
-        """Z1. Raises: LeaseUnreachable, OSError, StokerError `marker_damaged`."""
+        """Return the newest version of the lease record.
+
+        Raises: LeaseUnreachable, OSError, StokerError `marker_damaged`.
+        """
         for _ in range(READ_TRIES):
             highest = self._list().highest
             if highest == 0:
@@ -210,7 +213,7 @@ class LeaseRecordFolder:
 
 
 def unreachable(path: Path, fault: OSError) -> LeaseUnreachable:
-    """What the operating system says, and what to do about it."""
+    """Return the fault of an unreachable folder: the words of the operating system, and what to do."""
     hints = {
         errno.ENOENT: "make that folder once, on the shared storage, and see that the storage is mounted here",
         errno.ENOTDIR: "it, or a part of its path, is a file: name a folder as failover.marker",

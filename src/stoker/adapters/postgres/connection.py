@@ -1,4 +1,4 @@
-"""How does a store reach PostgreSQL, and get back to it?
+"""Connections of a store to PostgreSQL, and how they are made again when they are lost.
 
 One connection writes the log, one beside it does everything else, so that neither waits for the other; a third, made
 when it is first needed, hears of news.
@@ -174,8 +174,10 @@ class PostgresLink:
             raise LogFailed(f"PostgreSQL doesn't answer: {said}") from fault
 
     async def hear(self, ask: Callable[[PostgresConnection], Awaitable[Answer]], within_s: float) -> Answer | None:
-        """Ask on the third connection, which hears whatever was sent to CHANNEL; then, if the answer is false, wait
-        until something is heard, for at most that long. None = it was. Raises: LogFailed; it may be tried again."""
+        """Ask on the third connection, then wait for a notification on CHANNEL unless the answer is true.
+
+        It waits at most the given time; None = one came. Raises: LogFailed; it may be tried again.
+        """
         if self._closed:
             raise LogFailed("the log is closed")
         async with self._hearing:
@@ -308,7 +310,10 @@ def words_of(fault: Exception, url: str) -> str:
 
 
 async def cancellable(db: PostgresConnection, ask: Callable[[PostgresConnection], Awaitable[Answer]]) -> Answer:
-    """P7. Raises: psycopg.Error."""
+    """Let a caller that gives up cut its connection off, and leave what it asked for alone (P7).
+
+    Raises: psycopg.Error.
+    """
     asking = asyncio.ensure_future(ask(db))
     try:
         await asyncio.wait((asking,))
@@ -344,6 +349,6 @@ async def one(db: PostgresConnection, query: str, *values: object) -> tuple[obje
 
 
 def whole(value: object) -> int:
-    """What PostgreSQL calls bigint."""
+    """Return a number as the bigint that PostgreSQL gave it."""
     assert isinstance(value, int), f"a number was expected: {value!r}"
     return value

@@ -1,4 +1,4 @@
-"""How does the event log live in PostgreSQL?
+"""Event log of the control plane in PostgreSQL.
 
 Rules: L1 to L5 of the port, L9 and L10 where it is shared, and
        P1  an append is one statement and so one transaction: it moves the end of the log from where the writer believes
@@ -42,7 +42,7 @@ _GIVEN_UP: Final = "an append was given up before it was known to be done; open 
 
 
 class PostgresLogLimits(NamedTuple):
-    """How much is kept, and how long it waits."""
+    """Bounds of the log: how much is kept, and how long it waits."""
 
     look_back_max: int = 50_000
     """Records behind the older snapshot."""
@@ -152,7 +152,7 @@ class PostgresLog:
         return LogConflict(f"the log ends at {stored}, not at {position}: another writer was here")
 
     async def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
-        """L10"""
+        """Yield the stored records after a position, to the end as it is at the call (L10)."""
         through = await self._link.aside(log_statements.end)
         if self._shared and position > through:
             raise LogTrimmed(f"the log ends at {through}, before {position}: it isn't the one that it was")
@@ -183,7 +183,7 @@ class PostgresLog:
                 return False
 
     async def snapshot(self) -> Snapshot | None:
-        """P5"""
+        """Return the newest whole snapshot (P5)."""
         found = await self._link.aside(snapshots.newest)
         for position in found.damaged:
             used = found.snapshot.position if found.snapshot else 0

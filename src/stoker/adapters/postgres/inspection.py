@@ -1,4 +1,4 @@
-"""What does the database of a store look like to somebody who only looks?
+"""Inspection of a store's database that changes nothing.
 
 Nothing is made, locked or written, and a control plane that runs there isn't held up.
 """
@@ -34,7 +34,7 @@ SELECT coalesce((SELECT chunk FROM stoker_snapshot_chunk WHERE number = 0 ORDER 
 
 
 class DatabaseInspection(NamedTuple):
-    """What was seen."""
+    """Findings about a database: server, schema, log and rights."""
 
     server: int
     """As libpq counts: 150004 is 15.4."""

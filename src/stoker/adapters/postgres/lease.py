@@ -1,4 +1,4 @@
-"""How do control planes whose log is in PostgreSQL agree on who is active? By one row beside the log.
+"""The lease of control planes whose log is in PostgreSQL, kept as one row beside the log.
 
 Rules: Z1 to Z5 of the port, L9 of the log, and
        Q1  a put is one statement and so one transaction: it replaces the version before it, or itself; and where its

@@ -1,4 +1,4 @@
-"""How are the records of the log kept in PostgreSQL, in statements?"""
+"""SQL statements for the records of the log in PostgreSQL."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -37,7 +37,7 @@ SELECT position, epoch, crc, record FROM (
 def append_values(
     epoch: Epoch, position: Position, records: Sequence[bytes], *, mark: str, tell: bool
 ) -> dict[str, object]:
-    """What APPEND is given, for records behind that position."""
+    """Return the parameters of APPEND for records behind a position."""
     at = range(position + 1, position + 1 + len(records))
     return {
         "epoch": epoch,
@@ -82,8 +82,10 @@ async def after(db: PostgresConnection, position: Position, through: Position, m
 
 
 async def proved(db: PostgresConnection) -> tuple[Position, Epoch]:
-    """Where the log ends, and which epoch it is at. Every row of it is read, as of one moment: a damaged one is refused
-    at start, not found when it is needed. Raises: RecordDamaged."""
+    """Return the end of the log and its epoch, after reading every row as of one moment.
+
+    A damaged row is refused at start, not found when it is needed. Raises: RecordDamaged.
+    """
     async with db.transaction():
         await db.execute(_ONE_MOMENT)
         row = await one(db, "SELECT position, epoch FROM stoker_end")
@@ -104,7 +106,7 @@ async def _has_snapshot(db: PostgresConnection) -> bool:
 
 
 async def trim(db: PostgresConnection, through: Position, most: int) -> int:
-    """How many of the oldest rows went."""
+    """Delete the oldest rows and return how many went."""
     cursor = await db.execute(
         "DELETE FROM stoker_event WHERE position <= least(%s, (SELECT min(position) FROM stoker_event) + %s - 1)",
         (through, most),

@@ -1,4 +1,4 @@
-"""How does a database come to hold the log of a backup, all or nothing?
+"""A database filled with the log of a backup, all or nothing.
 
 Rules: B1  what is put there is one transaction, and only into a database that holds nothing: not even the marker of
            control planes that have worked there. What is there already is never removed, whoever asks for it

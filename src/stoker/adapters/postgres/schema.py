@@ -1,4 +1,4 @@
-"""How is the schema of a PostgreSQL store brought up to date?
+"""Schema migrations of a PostgreSQL store.
 
 Rules: S1  steps are numbered files of SQL in one folder; all that are missing are one transaction, with their numbers
        S2  a store of a newer Stoker is left as it is

@@ -1,4 +1,4 @@
-"""How does PostgreSQL keep snapshots of the state?
+"""Snapshots of the state in PostgreSQL.
 
 Rules: N1  a snapshot is written in one transaction: it is there whole or not at all
        N2  the newest KEPT stay; the older one is what recovery falls back to when the newest is damaged
@@ -26,7 +26,7 @@ class PostgresSnapshot:
 
 
 class Newest(NamedTuple):
-    """What was found."""
+    """The newest snapshots that were found."""
 
     snapshot: PostgresSnapshot | None
     damaged: tuple[Position, ...]

@@ -1,4 +1,4 @@
-"""How does the event log live in SQLite, seen from asyncio?
+"""Event log of the control plane in SQLite, for asyncio callers.
 
 One thread owns the writing connection; what gathers while it waits for the disk is the caller's next batch. A second
 thread writes snapshots and moves the WAL, so that neither delays an append by more than one small transaction; a third
@@ -151,8 +151,11 @@ class SqliteLog:
         return found
 
     async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
-        """Raises: StokerError `data_dir_unusable` when it can't be written. That harms nothing that was acknowledged,
-        so unlike a failed append it doesn't end the log."""
+        """Keep a snapshot and drop records that it makes superfluous.
+
+        Raises: StokerError `data_dir_unusable` when it can't be written. That harms nothing that was acknowledged, so
+        unlike a failed append it doesn't end the log.
+        """
         async with self._saving:
             end = self._usable().end
             assert position <= end, f"a snapshot at {position} of a log that ends at {end}"

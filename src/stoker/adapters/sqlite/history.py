@@ -1,4 +1,4 @@
-"""How does the history live in SQLite, seen from asyncio?
+"""History of jobs, usage and audit in SQLite, for asyncio callers.
 
 A file of its own, `history.db`, so that its writes never hold the event log's lock. One thread writes, another reads;
 both are inside this adapter.
@@ -58,8 +58,10 @@ Item = TypeVar("Item")
 
 
 def cluster_in(data_dir: Path) -> str:
-    """Of which cluster the history in a folder is, for somebody who only looks; empty = none, or not to be known
-    without a change to what is there."""
+    """Return the id of the cluster whose history a folder has, without changing anything there.
+
+    Empty = there is none, or it can't be known without a change to what is there.
+    """
     path = data_dir.absolute() / HISTORY_NAME
     wal, index = path.with_name(f"{HISTORY_NAME}-wal"), path.with_name(f"{HISTORY_NAME}-shm")
     if not path.exists() or (wal.exists() and not index.exists()):

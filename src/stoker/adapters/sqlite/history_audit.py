@@ -1,4 +1,4 @@
-"""Which statements keep and ask the audit trail?
+"""SQL statements for the audit trail.
 
 As those of the history: what SQLite and PostgreSQL both understand. Keys ascend with time, so a span of time is a span
 of keys, which its two ends are looked up for.

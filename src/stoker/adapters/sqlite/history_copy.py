@@ -1,4 +1,4 @@
-"""How is a copy of the SQLite history taken while it is written and read?
+"""A copy of the SQLite history, taken while it is written and read.
 
 Rules: Y1  of one moment: one read transaction holds it fast, which in WAL mode nobody waits for
        Y2  private, and without a name as soon as it is whole, so that it goes with whoever reads it; what a crash left
@@ -59,7 +59,7 @@ class FileCopy:
 
 
 def remove_leftovers(path: Path) -> None:
-    """What a crash left half copied beside the history. Raises: OSError."""
+    """Remove half copied files that a crash left beside the history. Raises: OSError."""
     path.with_name(path.name + _SUFFIX).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Which statements keep and ask the history?
+"""SQL statements for the history of jobs and usage.
 
 Only what SQLite and PostgreSQL both understand; of PostgreSQL's the mark for a parameter differs (`%s` for `?`). No
 statement is built from anything that came from outside: texts are parameters.
@@ -126,7 +126,7 @@ def upserts(
     holdings: Iterable[Holding],
     offers: Iterable[CapacityChange],
 ) -> Iterator[Upsert]:
-    """What puts these into their tables."""
+    """Return the statements and rows that put a batch into its tables."""
     jobs = list(jobs)
     ended = [(at, job.id, attempt) for at, job in jobs for attempt in job.attempts if attempt.outcome]
     yield Upsert(_PUT_JOB, [_job_row(at, job) for at, job in jobs])

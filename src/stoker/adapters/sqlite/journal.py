@@ -1,4 +1,4 @@
-"""How does SQLite keep the event log, seen from the one thread that owns the connection?
+"""Event log in SQLite for the one thread that owns the connection.
 
 Rules: J1  WAL with synchronous=FULL: a commit returns after the log's own fsync; and what opening finds is made durable
            before it is told to anybody, whatever became of the fsync of the process before
@@ -100,7 +100,7 @@ class SqliteJournal:
         return removed
 
     def can_end_at(self, position: Position) -> bool:
-        """Is the record there, or known to have been the one before the oldest?"""
+        """Return whether the log may be cut to this record: it is there, or known to be the one before the oldest."""
         return position >= self.first or position in (0, self._base[1])
 
     def tail(self, position: Position) -> Iterator[Stored]:

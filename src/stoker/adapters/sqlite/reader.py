@@ -1,4 +1,4 @@
-"""How are the records of an SQLite log read beside the thread that writes it?"""
+"""Reader of an SQLite log beside the thread that writes it."""
 
 import sqlite3
 from collections.abc import Generator
@@ -28,8 +28,10 @@ class SqliteJournalReader:
         return first or 0, last or 0
 
     def after(self, position: Position, through: Position, most: int = READ_ROWS) -> list[Stored]:
-        """The next rows after `position`, at most `most` and about READ_BYTES, none beyond `through`. Raises
-        RecordDamaged, sqlite3.Error."""
+        """Return the next rows after `position`, at most `most` and about READ_BYTES, none beyond `through`.
+
+        Raises: RecordDamaged, sqlite3.Error.
+        """
         found: list[Stored] = []
         size = 0
         with closing(checked(self._db, position, min(through, position + most))) as rows:
@@ -55,8 +57,10 @@ def move_wal(store: SqliteStore) -> None:
 
 
 def checked(db: sqlite3.Connection, after: int, through: int = 2**62) -> Generator[Stored, None, None]:
-    """Rows in order, each proved to be the one that was written and to follow the one before it. Raises: RecordDamaged,
-    sqlite3.Error."""
+    """Yield rows in order, each proved to be the one that was written and to follow the one before it.
+
+    Raises: RecordDamaged, sqlite3.Error.
+    """
     last = 0
     try:
         for position, epoch, crc, record in db.execute(

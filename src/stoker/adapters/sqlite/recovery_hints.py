@@ -1,4 +1,4 @@
-"""What is wrong with a log in SQLite, and what lets it open again?
+"""Diagnosis of a damaged log in SQLite, with what lets it open again.
 
 Each message says how to recover; tests follow it to the letter.
 """

@@ -1,4 +1,4 @@
-"""How is the schema of an SQLite store brought up to date?
+"""Schema migrations of SQLite stores.
 
 Rules: S1  steps are numbered files of SQL in one folder; each is one transaction together with its number
        S2  a store of another program, or of a newer Stoker, is left as it is
@@ -35,8 +35,10 @@ def migrate(db: sqlite3.Connection, path: Path, steps_in: Path, application_id: 
 
 
 def newer_schema(path: Path, steps_in: Path) -> Refusal | None:
-    """Would `migrate` refuse it as too new? By the header of the file, since to open it may be to change it; what a
-    killed process left beside the file isn't seen. Raises: OSError."""
+    """Return whether `migrate` would refuse this file as too new, judged by its header.
+
+    To open it may be to change it; what a killed process left beside the file isn't seen. Raises: OSError.
+    """
     with path.open("rb") as file:
         header = file.read(_VERSION_AT.stop)
     if not header.startswith(_MAGIC):

@@ -1,4 +1,4 @@
-"""How is a snapshot kept in a file so that it is there whole or not at all?
+"""Snapshot files, each there whole or not at all.
 
 Shape: that of `brain.state.snapshot_format`.
 Rules: N1  written beside, synced, renamed, folder synced: a crash leaves the old files and perhaps a `.tmp`
@@ -85,8 +85,10 @@ class SnapshotFiles:
         return FileSnapshot(position, unframed(position, data))
 
     def set_aside_after(self, position: Position) -> None:
-        """Those of facts that are about to be cut off are no snapshots any more. The newest KEPT are kept aside; doing
-        it again is harmless. Raises: OSError."""
+        """Set aside the snapshots of records that are about to be cut off; the newest KEPT are kept.
+
+        Doing it again is harmless. Raises: OSError.
+        """
         for later in self.positions():
             if later > position:
                 path = self.path(later)

@@ -1,4 +1,4 @@
-"""How is an SQLite store opened, and what do its faults mean?
+"""Opening of SQLite stores, and the meaning of their faults.
 
 Rules: O1  WAL with synchronous=FULL: a commit returns after the store's own fsync
        O2  on a full disk it opens all the same, so that what is in it can be read: SQLite then keeps in memory what it

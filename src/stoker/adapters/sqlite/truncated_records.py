@@ -1,4 +1,4 @@
-"""Where does what a log loses by a cut go?
+"""Files that keep the records which a cut removes from a log.
 
 Shape: a file for each cut, of lines of JSON: `position`, `epoch` and `record`, or `base64` where a record isn't JSON.
 Rules: C1  a file is there whole or not at all, and durable before the log forgets what is in it

@@ -1,4 +1,4 @@
-"""What of clients who are slow to ask, or slow to take their answer?
+"""Limits on connections whose clients are slow to ask, or slow to take their answer.
 
 uvicorn waits for them without end, and keeps whatever they send before a request is whole. This is its protocol of one
 connection, with bounds.
@@ -57,13 +57,16 @@ _KEEP_ALIVE_OPTIONS: Final = (
 
 
 def connections_max() -> int:
-    """How many this process can keep."""
+    """Return the largest number of connections that this process can keep."""
     files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS_MAX if files_max < 0 else max(_CONNECTIONS_MIN, min(CONNECTIONS_MAX, files_max // 2))
 
 
 def break_off(scope: Scope) -> None:
-    """N5. Raises: ConnectionAbortedError where the connection is none of these."""
+    """Break an answer off, so that its reader sees that it isn't whole (N5).
+
+    Raises: ConnectionAbortedError where the connection is none of these.
+    """
     broken: Callable[[], None] | None = scope.get("extensions", {}).get(_BREAK)
     if broken is None:
         raise ConnectionAbortedError("the answer can't go on")
@@ -71,14 +74,14 @@ def break_off(scope: Scope) -> None:
 
 
 def check_peer(scope: Scope) -> None:
-    """N6. Raises: StokerError `foreign_user`."""
+    """Refuse a request on a connection of another account (N6). Raises: StokerError `foreign_user`."""
     refusal = scope.get("extensions", {}).get(_REFUSAL)
     if refusal is not None:
         raise StokerError(refusal)
 
 
 def came_by_socket(scope: Scope) -> bool:
-    """Did it come over the socket that only the control plane's own account and root can open?"""
+    """Return whether a request came over the socket that only the control plane's own account and root can open."""
     return _BY_SOCKET in scope.get("extensions", {})
 
 
@@ -209,7 +212,7 @@ class HttpConnection(HttpToolsProtocol):
         self._weigh()
 
     def dismiss(self) -> None:
-        """N1."""
+        """Close a connection that owes a request or room for an answer, and say why if that is possible (N1)."""
         may_speak = not _is_answering(self.cycle) and not self.flow.write_paused and not self.transport.is_closing()
         if self._has_begun and may_speak:
             self._turn_away(_too_slow())

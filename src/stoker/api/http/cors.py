@@ -1,4 +1,4 @@
-"""Which pages of other origins may ask, and how are their browsers told?
+"""Cross-origin access: which web pages may ask, and what their browsers are told.
 
 Rules: O1  only origins of `http.cors_origins`, letter by letter; each answer names the one that asked, never `*`
        O2  a preflight is answered here: it carries no token and asks for nothing
@@ -26,7 +26,7 @@ def is_preflight(scope: Scope) -> bool:
 
 
 async def answer_preflight(send: Send, origin: str) -> None:
-    """O2"""
+    """Answer a preflight request, which carries no token and asks for nothing (O2)."""
     headers = {
         **_named(origin),
         "Access-Control-Allow-Methods": _METHODS,
@@ -38,7 +38,7 @@ async def answer_preflight(send: Send, origin: str) -> None:
 
 
 def naming(origin: str, send: Send) -> Send:
-    """O1"""
+    """Return the headers that name the origin that asked, if it is allowed (O1)."""
     added = _encoded({**_named(origin), "Access-Control-Expose-Headers": _SHOWN})
 
     async def forward(message: Message) -> None:

@@ -44,7 +44,7 @@ def routes(control: ControlPlane) -> Routes:
 
 
 def gpus_of(state: ClusterState, node: Node, now: Instant, sees: JobVisibility) -> list[GpuView]:
-    """Which job has a GPU is shown to those who see that job in full."""
+    """Return the jobs of each GPU; a caller is shown those of jobs that it may read in full."""
     named = {uuid: str(job) for uuid, job in gpu_holders(state, node).items() if is_seen(state, job, sees)}
     notes = {uuid: _quarantine_note(state, node, stray, sees) for uuid, stray in quarantined_gpus(node).items()}
     status_of = gpu_statuses(state, node)
@@ -69,7 +69,7 @@ def gpus_of(state: ClusterState, node: Node, now: Instant, sees: JobVisibility) 
 
 
 def is_seen(state: ClusterState, job: JobId, sees: JobVisibility) -> bool:
-    """Is this job seen in full? One that nobody remembers only by those who see everything."""
+    """Return whether the caller may read this job in full; one that nobody remembers only if it may read all."""
     if sees.is_whole:
         return True
     record = state.jobs.get(job)

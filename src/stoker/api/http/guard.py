@@ -1,4 +1,4 @@
-"""Who may ask, and which methods does every path know?
+"""Middleware that checks who may ask, and knows the methods of every path.
 
 Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a page that rebinds its own name to
            127.0.0.1 is refused
@@ -41,12 +41,12 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def is_head(request: Request) -> bool:
-    """Was only the head asked for? A handler whose body has no end must know."""
+    """Return whether only the head was asked for, which a handler whose body has no end must know."""
     return _HEAD in request.scope
 
 
 class _Said(NamedTuple):
-    """What of a request's head the guard reads. Empty = not sent."""
+    """Headers of a request that the middleware reads; empty = not sent."""
 
     host: str
     origin: str
@@ -153,7 +153,7 @@ def _said(scope: Scope) -> _Said:
 
 
 def is_loopback(host: str) -> bool:
-    """Does a `Host` header name the loopback, with whatever port?"""
+    """Return whether a `Host` header names the loopback, with any port."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""REST for health: is the process there, does the cluster make progress, and what do the meters say?
+"""REST routes for health, readiness and metrics.
 
 `/health` answers while the process serves. `/ready` also asks the loop and the log, and says what is stuck.
 """

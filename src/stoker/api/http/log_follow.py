@@ -1,4 +1,4 @@
-"""How does output reach a reader who keeps one connection open and only reads: `curl -N .../logs?follow=true`?
+"""Output that goes on over one connection to a reader that only reads: `curl -N .../logs?follow=true`.
 
 Rules: W1  the answer ends with the attempt asked for, or else with the job, after its last byte
        W2  a reader is sent what it takes: one that reads slowly, or not at all, is waited for by nobody
@@ -71,7 +71,7 @@ class _LogStream(EndlessResponse):
 
 
 class _Output:
-    """What one reader is sent."""
+    """The parts of output that one reader is sent."""
 
     def __init__(self, reading: LogReading, clock: Clock) -> None:
         self.scope: Scope = {}

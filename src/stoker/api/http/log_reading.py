@@ -1,4 +1,4 @@
-"""Which output does a request mean, and what does it read first?"""
+"""The output that a request means, and what of it is read first."""
 
 from typing import Final
 
@@ -36,11 +36,11 @@ class LogReading:
 
     @property
     def caller(self) -> Caller:
-        """Who reads."""
+        """The caller that reads."""
         return caller_of(self._request)
 
     async def watch(self) -> None:
-        """Returns once whoever reads may not any more."""
+        """Return once the caller may not read any more."""
         await self._control.access.watch(self.caller)
 
     @property
@@ -64,7 +64,7 @@ class LogReading:
         return _place(job, found, self.query.rank)
 
     def check(self) -> None:
-        """Is there, or may there be, what the request asks for? Raises: as `place`."""
+        """Check that what the request asks for is there, or may come to be. Raises: as `place`."""
         try:
             self.place(self.query.attempt)
         except StokerError:
@@ -90,7 +90,7 @@ class LogReading:
         return not job.is_final and max(attempt, 1) > newest
 
     async def first(self, place: LogPlace, limit: int, until_s: float) -> LogChunk:
-        """What the request asks for, once it is there."""
+        """Return what the request asks for, once it is there."""
         wait_s = until_s - self._control.clock.mono()
         if not self.query.tail:
             return await self.tails.read(place, self.query.offset, min(limit, self.query.limit), wait_s)

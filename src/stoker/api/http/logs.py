@@ -109,13 +109,13 @@ async def _gone(request: Request) -> None:
 
 
 class UnsentBytes:
-    """How many bytes of answers wait for their readers."""
+    """Bytes of answers that wait for their readers."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
     def limit(self) -> int:
-        """G4."""
+        """Return how much a new answer may bring: less the more waits for readers, but never nothing (G4)."""
         return min(LOG_LIMIT_MAX, max(PIECE_BYTES, UNTAKEN_BYTES_MAX - self.bytes))
 
 

@@ -1,4 +1,4 @@
-"""How does whatever goes wrong in a request become a problem?
+"""Problem documents (RFC 9457) for everything that goes wrong in a request.
 
 Refusals pass through as they are; what the framework says (no such path, no such method) is said in the same form.
 """

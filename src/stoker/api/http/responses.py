@@ -1,4 +1,4 @@
-"""How does a handler read a request and write its answer?
+"""Reading of requests and writing of answers, shared by all routes.
 
 Bodies and answers pass as bytes: msgspec reads and writes them, Starlette only routes.
 """
@@ -62,7 +62,7 @@ def problem_response(refusal: Refusal) -> Response:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks."""
+    """Return the caller of a request."""
     caller = request.scope[CALLER]
     assert isinstance(caller, Caller), f"{CALLER} is {caller!r}"
     return caller
@@ -85,7 +85,7 @@ def query_of(request: Request, shape: type[Query]) -> Query:
 
 
 class BodyBudget:
-    """How much of bodies the process holds that aren't whole yet: whoever sends slowly holds it for long."""
+    """Bytes of request bodies in memory that aren't whole yet, which slow senders hold for long."""
 
     def __init__(self, bytes_max: int = BODIES_BYTES_MAX) -> None:
         self.bytes_max = bytes_max

@@ -1,4 +1,4 @@
-"""How does a job become a row of a list, many times a second?
+"""Cache of encoded list rows, so that a job is encoded once for many lists.
 
 A list is asked for again and again while few of its jobs change. Records are frozen and replaced whole, so a row is
 good as long as the very same record is shown with the same reason and, of an array, the same counts; making one anew

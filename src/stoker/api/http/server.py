@@ -1,4 +1,4 @@
-"""Where do people and programs reach this control plane?
+"""The HTTP servers of a control plane: TCP for everybody, a Unix socket for its own account.
 
 One uvicorn server on the process's own event loop, on sockets that are bound already.
 """
@@ -23,8 +23,10 @@ STOP_GRACE_S: Final = 1
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to whoever started the control plane: uvicorn would raise them again after it served, and so skip
-    all that closes after it."""
+    """The uvicorn server without signal handling, which belongs to the program that starts the control plane.
+
+    uvicorn would raise the signals again after it served, and so skip all that closes after it.
+    """
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -35,8 +37,11 @@ class _Server(uvicorn.Server):
 async def serve_http(
     app: ASGIApp, listeners: Sequence[socket.socket], duties: Duties, *, for_owner_alone: bool = False
 ) -> AsyncIterator[None]:
-    """Serve from entry to exit. Over a Unix socket nobody but our own account and root may ask; `for_owner_alone`
-    says the same of the others, as far as the kernel tells who asks."""
+    """Serve HTTP from entry to exit.
+
+    Over a Unix socket only our own account and root may ask; `for_owner_alone` says the same of TCP, as far as the
+    kernel tells who asks.
+    """
 
     def admit(connection: socket.socket) -> Refusal | None:
         asked = for_owner_alone or connection.family == socket.AF_UNIX

@@ -1,4 +1,4 @@
-"""What does a standby answer, and how does whoever asks know that it may be a little old?
+"""Answers of a standby from its copy of the log, marked as possibly old.
 
 Rules: S1  every answer of a standby bears `Stoker-Role: standby`, and in `Stoker-Lag-Ms` how old it may be; also a
            refusal, for its copy may not hold a new token yet. Those of an active one bear `Stoker-Role: active`
@@ -21,7 +21,7 @@ _ACTIVE_KNOWS: Final = ("/logs", "/why")
 
 
 def must_be_active(scope: Scope) -> bool:
-    """S2"""
+    """Return whether a request must be refused by a standby, since only the active one can answer it (S2)."""
     path: str = scope["path"]
     if scope["method"] not in _READS:
         return path != PROMOTE_PATH

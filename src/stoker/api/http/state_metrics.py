@@ -1,4 +1,4 @@
-"""What do the meters of the state say?
+"""Metrics of the state: jobs, queue, GPUs, nodes, quota and disk.
 
 Written at each scrape: these are read from the state, which is their only keeper. Counters and durations come from the
 telemetry. Names are the seeds' (`gpu_total`, `agent_count{status}`) under the prefix `stoker_`, also where Prometheus
@@ -22,7 +22,7 @@ _A_GAUGE: Final = "A gauge, in spite of the name, which dashboards expect."
 
 
 class ScrapeCounts(NamedTuple):
-    """What is counted once for a scrape, and read by several meters."""
+    """Counts of one scrape that several metrics read."""
 
     control: ControlPlane
     gpus: GpuCounts

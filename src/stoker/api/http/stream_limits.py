@@ -1,4 +1,4 @@
-"""How many readers keep a request open for as long as they like, and whose are they?
+"""Limits on readers that keep a request open for as long as they like, in all and for each caller.
 
 Rules: V1  of one kind there are at most so many; one more is refused
        V2  one principal has at most a quarter of them, so that nobody keeps all others out. The owner, where no token

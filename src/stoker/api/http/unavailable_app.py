@@ -1,4 +1,4 @@
-"""What do people hear between two lives of a control plane that is one of several?"""
+"""The application that answers while a control plane of a pair is between two tenures."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 

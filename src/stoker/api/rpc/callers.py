@@ -1,4 +1,4 @@
-"""Who calls, and may he?
+"""Authentication of gRPC callers.
 
 Rules: C1  a call of one of our services without a token that is good is refused before its message is read; the
            standard health and reflection services are open, and peers show another secret (see `replication`)
@@ -57,7 +57,10 @@ class Callers:
         """Known once it is listened on."""
 
     def check(self, metadata: Iterable[tuple[str, str | bytes]], method: str) -> None:
-        """C1. Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`."""
+        """Return the caller of a call; refuse it before its message is read when its token isn't good (C1).
+
+        Raises: StokerError `token_missing`, `token_unknown` or `too_many_wrong_tokens`.
+        """
         try:
             self._access.caller(authorization(metadata))
         except StokerError as fault:
@@ -74,7 +77,10 @@ class Callers:
         return self._access.caller(authorization(context.invocation_metadata() or ()))
 
     def agent_of(self, context: Context) -> Caller:
-        """C2. Raises: StokerError as `of`, and `not_allowed`."""
+        """Return the node that calls, for which only an agent's token will do (C2).
+
+        Raises: StokerError as `of`, and `not_allowed`.
+        """
         caller = self.of(context)
         if caller.token and caller.role is not Role.AGENT:
             fault = not_allowed(
@@ -86,7 +92,7 @@ class Callers:
         return caller
 
     def note(self, by: Principal, asked: AuditAction, refusal: Refusal) -> None:
-        """C4"""
+        """Tell the audit trail of a refused call (C4)."""
         self._audit_trail.refused(by, asked, refusal, self._now())
 
     def _foreign(self, peer: str) -> Refusal | None:

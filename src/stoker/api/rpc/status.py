@@ -1,4 +1,4 @@
-"""How does a refusal look as a gRPC status?
+"""gRPC status of a refusal.
 
 Code from the one table, details for people. In the trailing metadata travel `stoker-code`, the refusal's own code, and
 `stoker-problem`, the very problem that REST answers, as JSON in ASCII; `retry-after` where trying again may help, in

@@ -80,8 +80,7 @@ per node."""
 
 
 class _GpuChoices:
-    """How shapes of one demand for GPUs may be served: with one model per task, then, where that could help, with a
-    mix."""
+    """Ways in which one demand for GPUs may be served: one model per task, then, where that could help, a mix."""
 
     __slots__ = ("caches", "last", "shapes", "waiting")
 
@@ -95,7 +94,7 @@ class _GpuChoices:
 
 
 class _Pass:
-    """What one pass has taken and learnt so far."""
+    """The state of one pass: what it has taken, and what it has learnt."""
 
     def __init__(self, view: View, policy: Policy, buckets: Sequence[Bucket]) -> None:
         self._view = view

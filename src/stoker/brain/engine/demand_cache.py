@@ -1,4 +1,4 @@
-"""What all shapes share that ask for the same GPUs per task, from the same candidate nodes.
+"""Tables that all shapes share which ask for the same GPUs per task from the same candidate nodes.
 
 A queue may hold ten thousand shapes, but they ask for few kinds of GPU, in few numbers, from few selections of nodes.
 So whatever doesn't depend on CPUs, memory and the number of tasks is found once per demand for GPUs: which kinds of
@@ -36,7 +36,7 @@ _MISSES_MAX: Final = 4
 
 
 class GpuCapacity(NamedTuple):
-    """What the GPUs alone would allow."""
+    """Capacity of nodes for tasks by their GPUs alone."""
 
     slots: int
     """Tasks, however many share a node."""
@@ -53,7 +53,7 @@ CapacityRow = tuple[int, int, int]
 
 
 class Capacity:
-    """What is free on some nodes for tasks of one demand for GPUs."""
+    """Free capacity of some nodes for tasks of one demand for GPUs."""
 
     def __init__(self, rows: Callable[[], list[CapacityRow]]) -> None:
         self._make_rows = rows
@@ -104,8 +104,10 @@ class CpuCapacity:
         self.best_memory = max([memory_mb for _, memory_mb in nodes], default=0)
 
     def tasks_with(self, memory_mb: int, enough: int = UNBOUNDED) -> int:
-        """Return how many tasks fit if each asks for so much memory too; any number from `enough` on when that many
-        do."""
+        """Return how many tasks fit if each asks for so much memory too.
+
+        Any number from `enough` on may be returned when that many do.
+        """
         if not memory_mb:
             return self.tasks
         if memory_mb > self.best_memory:
@@ -127,7 +129,7 @@ class CpuCapacity:
 
 
 class GpuCounting(Enum):
-    """How the GPUs of a node are counted for a demand."""
+    """A way to count the GPUs of a node for a demand."""
 
     NEVER = "none of its GPUs suits"
     BY_COUNT = "all free GPUs suit, so their number is enough to know"

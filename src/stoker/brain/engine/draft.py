@@ -25,7 +25,7 @@ class _PortUndo(NamedTuple):
 
 
 class Draft:
-    """What is free at this point of a pass: `free` and `moved` are read by others and changed here alone."""
+    """Free resources at one point of a pass; `free` and `moved` are read elsewhere and changed here alone."""
 
     __slots__ = ("_counted", "_counted_at", "_journal", "_ports", "_view", "by_free", "free", "moved", "version")
 

@@ -50,7 +50,7 @@ def none_selected(view: View, shape: Shape) -> Reason:
 
 
 class WaitExplanation:
-    """Why shapes with one demand for GPUs wait. To be asked at the end of a pass (X6)."""
+    """Explanation of why shapes with one demand for GPUs wait, asked at the end of a pass (X6)."""
 
     __slots__ = ("_capacity", "_gpus", "_of_gpus", "_returning", "_satisfiability", "_together")
 

@@ -37,7 +37,7 @@ class _HoldTarget(NamedTuple):
 
 
 class GuaranteeHold:
-    """What one pass holds for jobs within a guarantee."""
+    """Capacity that one pass holds back for jobs within a guarantee."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft

@@ -20,7 +20,7 @@ _READY, _UNREACHABLE, _DRAINING, _FORGOTTEN = "ready", "unreachable", "draining"
 
 
 class NodeClassStatus:
-    """What is known of the nodes of each class. One for a pass: selections share it."""
+    """Availability of the nodes of each class, computed once for a pass and shared by selections."""
 
     __slots__ = ("_counts", "_nodes", "_slots", "free", "returning")
 
@@ -52,7 +52,7 @@ class NodeClassStatus:
 
 
 class _Row(NamedTuple):
-    """What the ready nodes of a class have for a demand for GPUs."""
+    """Capacity of the ready nodes of a class for a demand for GPUs."""
 
     slots: int
     """Tasks that the GPUs of each serve, no more than may share a node."""

@@ -1,4 +1,4 @@
-"""How far has each array come, and may it start another member?
+"""Progress of arrays: how many members are live, waiting or ended, and whether another may start.
 
 Derived from the records of arrays and of their members.
 """
@@ -103,14 +103,16 @@ class Tallies(dict[JobId, Tally]):
         return JobState.RUNNING if not array.is_final and self[array.id].live else array.state
 
     def is_over(self, array: Job) -> bool:
-        """Have all members ended, while the array hasn't yet?"""
+        """Return whether all members have ended while the array hasn't yet."""
         members = array.members
         return members is not None and not array.is_final and not members.lazy and not self[array.id].open
 
 
 def member_counts(array: Job, tally: Tally) -> dict[JobState, int]:
-    """How many members are in which state, those counted whose records are gone: of what went wrong but was no cancel
-    only that is still known, so it counts as failed."""
+    """Return the number of members in each state, with those whose records are gone.
+
+    Of a member that went wrong and was not cancelled only that is still known, so it counts as failed.
+    """
     _, members = array.as_array
     counts = dict(tally.states)
     for state, count in (

@@ -1,4 +1,4 @@
-"""What follows when tasks of a live attempt end?
+"""Outcome of an attempt whose tasks end: a final state, a retry or a requeue.
 
 The one place that decides outcomes, retries and requeues, used by every command that can end a task: an agent's
 report, a compared inventory, a forgotten node.

@@ -1,4 +1,4 @@
-"""What is true now?
+"""The state of a cluster: every record, and the indexes derived from them.
 
 ClusterState is the one aggregate. Only `apply` changes it, by replacing frozen records; everyone else reads. Since
 records are never changed in place, a reader may keep one as long as it likes.
@@ -106,7 +106,7 @@ class ClusterState:
         self.indexes.usage_ledger.tenant_changed(name, None)
 
     def standing(self, name: TenantName) -> InheritedLimits:
-        """What holds for every job of this tenant."""
+        """Return the limits and guarantees that hold for every job of this tenant."""
         standing = self._standings.get(name)
         if standing is None:
             standing = inherited_limits(self.tenants, name)
@@ -115,7 +115,7 @@ class ClusterState:
         return standing
 
     def wall(self, shape: Shape) -> Reason | None:
-        """Which limit one more job of this shape would break now."""
+        """Return the quota limit that one more job of this shape would break now; None = none."""
         usage_ledger = self.indexes.usage_ledger
         if not (usage_ledger.limited or usage_ledger.unlending or self.pools.strict):
             return None
@@ -141,11 +141,11 @@ class ClusterState:
         return member_of(job, ref.members[0][0], self.jobs)
 
     def submitted_under(self, by: Principal, key: str) -> SubmitKey | None:
-        """What was submitted under an idempotency key of this principal."""
+        """Return the jobs that were submitted under an idempotency key of this principal; None = none were."""
         return self.submit_keys.get(key_name(by, key))
 
     def locate(self, job: JobId) -> JobRef:
-        """Where a job's record is. The id of a member that is no record leads to its array."""
+        """Return the reference by which a job's record is found; a member without a record leads to its array."""
         if job not in self.jobs and job < self.next_job_id:
             array = self.jobs.get(self.indexes.arrays.below(job) or job)
             spec = array.spec.array if array else None

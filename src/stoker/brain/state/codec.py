@@ -1,4 +1,4 @@
-"""How is history written down?
+"""Codec of the event log and snapshots: canonical JSON.
 
 One canonical JSON for log, snapshots and, later, replication: keys in declared order, maps sorted, no floats. A
 record names its format version; `decode_fact` refuses what it doesn't know instead of guessing.

@@ -1,4 +1,4 @@
-"""Which jobs wait for which others, and for whom is that decided?
+"""Index of jobs that wait for other jobs, and of how those conditions are decided.
 
 Rules: D1  a job whose record is gone has ended: `any` and `after` are met, how it ended is no longer known, so `ok` and
            `notok` never will be
@@ -48,7 +48,7 @@ def verdict(dependency: Dependency, jobs: Jobs) -> Verdict:
 
 
 def verdict_of(job: Job, jobs: Jobs) -> Verdict:
-    """D2."""
+    """Return whether a condition is met, can never be met, or is open (D2)."""
     verdicts = [verdict(each, jobs) for each in job.spec.after]
     if Verdict.NEVER in verdicts:
         return Verdict.NEVER

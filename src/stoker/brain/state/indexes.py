@@ -1,4 +1,4 @@
-"""Which look-ups does the state need, and how are they kept true?
+"""Indexes of the state: look-ups derived from the records, kept up by `apply` and rebuilt from scratch in tests.
 
 Everything here is derived from the records of jobs and nodes: `job_changed` and `node_changed` take the old and the
 new record, undo what the old one contributed and add what the new one does. `rebuild` makes the same from nothing,
@@ -138,7 +138,7 @@ class Indexes:
         return self.usage_ledger.held_gpus + self.free_gpus
 
     def next_deadline(self) -> Instant | None:
-        """When `RunDeadlines` has something to do next; None = nothing is foreseen."""
+        """Return when `RunDeadlines` has something to do next; None = nothing is foreseen."""
         if self.over or self.dependents.decided or len(self.ended) > self.ended_max + self.ended_max // 10:
             return NEVER
         heads = [at for at in (self.delayed.head(), self.limits.head()) if at is not None]
@@ -317,7 +317,10 @@ class Indexes:
 
 
 def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
-    """What `node` has left beside `held` and its strays. An inventory that shrank under its tasks leaves nothing."""
+    """Return the resources that a node has left beside its tasks and orphan tasks.
+
+    An inventory that shrank under its tasks leaves nothing.
+    """
     cpus, memory_mb = node.inventory.cpus, node.inventory.memory_mb
     taken: dict[GpuUuid, None] = {uuid: None for stray in node.strays for uuid in stray.gpus}
     for placement in held:

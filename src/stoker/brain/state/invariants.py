@@ -1,4 +1,4 @@
-"""What must be true after every event?
+"""Invariants of the state that hold after every event.
 
 Named truths over the whole state, for tests, the simulator and the live audit. Each answers with sentences about
 what is wrong; none is ever wrong unless Stoker has a bug.
@@ -68,7 +68,7 @@ def no_gpu_twice(state: ClusterState) -> Iterator[str]:
 
 
 def no_orphan_beside_work(state: ClusterState) -> Iterator[str]:
-    """What a stray has isn't offered, and what is in quarantine is held by nobody else meanwhile."""
+    """Yield GPUs of orphan tasks that are offered, or held by an attempt while in quarantine."""
     for node in state.nodes.values():
         if not node.strays:
             continue

@@ -1,4 +1,4 @@
-"""How long may the nodes of an attempt be silent, and whose lease has run out?
+"""Attempt leases: how long the nodes of an attempt may be silent, and which leases have run out.
 
 An attempt gets its lease when it is placed, and keeps it. Its runners end it once no active control plane has answered
 their node for so long; the control plane settles it once it has surely been ended so.
@@ -45,7 +45,7 @@ def overdue(state: ClusterState, name: NodeName, silent_ms: int) -> dict[JobId, 
 
 
 def silence_of(state: ClusterState, job: Job) -> Reason | None:
-    """What is to be said of a job of which one node at least isn't heard of. None of one that has ended or waits."""
+    """Return the reason shown for a job of which a node is silent; None for one that has ended or waits."""
     attempt = job.live_attempt
     for task in attempt.open_tasks if attempt else ():
         node = state.nodes[task.placement.node]
@@ -64,8 +64,10 @@ def silence_of(state: ClusterState, job: Job) -> Reason | None:
 
 
 def broken_leases(state: ClusterState, node: Node, running: Iterable[TaskKey]) -> Iterator[LeaseBroken]:
-    """One for each of the tasks that this node says it runs which must have been dead by its lease, when that is heard
-    first."""
+    """Return an event for each task that a node reports as running although its lease must have ended it.
+
+    Each is reported once, when it is first heard of.
+    """
     known = {stray.key for stray in node.strays if not stray.unproved}
     settled = {stray.key for stray in node.strays if stray.unproved}
     for key in running:

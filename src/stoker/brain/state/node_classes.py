@@ -1,4 +1,4 @@
-"""Which nodes are classes, and which of them does a selection admit?
+"""Index of nodes by class: nodes that are equal to every selection and demand.
 
 Derived from the records of nodes, follows them one by one, and is the same whatever their history was.
 
@@ -90,7 +90,7 @@ class NodeClasses:
 
     @property
     def strict(self) -> "Strict":
-        """How many nodes run only jobs that name a user?"""
+        """Return how many nodes run only jobs that name a user."""
         if self._strict is None:
             some = [group.labels.get(JOBS_AS) == USERS for group in self._groups.values()]
             self._strict = Strict(any(some), bool(some) and all(some))

@@ -1,4 +1,4 @@
-"""Which limit would one more job break?
+"""Quota limits: which limit of a tenant or class pool one more job would break.
 
 The one check of limits: the engine asks it of its draft, and `settle` asks it again of the newest state.
 
@@ -25,7 +25,7 @@ _OTHER: Final = {JobClass.ONLINE: JobClass.BATCH, JobClass.BATCH: JobClass.ONLIN
 
 
 class UsageTotals(Protocol):
-    """Who uses how much: each row has the fields of an Amount."""
+    """Amounts in use by class pool and tenant, with the fields of an Amount."""
 
     @property
     def by_class(self) -> Mapping[JobClass, Sequence[int]]: ...
@@ -58,7 +58,7 @@ class QuotaLimits:
         self._known: dict[Shape, tuple[QuotaLimit, ...]] = {}
 
     def before(self, shape: Shape, usage: UsageTotals) -> Reason | None:
-        """Why one more job of this shape can't hold what it needs now."""
+        """Return the limit that keeps one more job of this shape from starting now; None = none."""
         limits = self._known.get(shape)
         if limits is None:
             limits = self._known[shape] = tuple(self._limits_on(shape))
@@ -131,7 +131,7 @@ def _gpus(usage: UsageTotals, job_class: JobClass) -> int:
 
 
 def within_guarantee(tenant: Tenant, usage: UsageTotals, gpus: int) -> bool:
-    """Does the guarantee of this very tenant cover so many GPUs more?"""
+    """Return whether the guarantee of this tenant itself covers so many GPUs more."""
     return gpus > 0 and usage.by_tenant.get(tenant.name, NOTHING)[0] + gpus <= tenant.quota.guaranteed
 
 

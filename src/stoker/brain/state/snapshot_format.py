@@ -1,4 +1,4 @@
-"""In which frame does a snapshot stand, in its file and in a backup?
+"""Format of a snapshot in its file and in a backup.
 
 Shape: lines of JSON. A head with the position; for each chunk a line with its length, then the chunk; a tail with the
        number of chunks and a checksum over all of them. Chunks are JSON themselves, so the frame can be read by eye.

@@ -1,4 +1,4 @@
-"""Who uses how much?
+"""Usage ledger: what live attempts hold, by tenant and class.
 
 Counters of what live attempts hold and of what waits, by class pool and by tenant, each tenant with all beneath it.
 They follow the records of jobs: what an attempt held is given back once, by whichever event ends it.
@@ -60,7 +60,7 @@ class UsageLedger:
         return self.pending.get(tenant, _NONE_WAIT)
 
     def amounts(self) -> tuple[dict[JobClass, Amount], dict[TenantName, Amount]]:
-        """What is held, without who waits."""
+        """Return the amounts that are held, without the jobs that wait."""
         return self.by_class, self.by_tenant
 
     @property

@@ -1,4 +1,4 @@
-"""`stoker completion`: which lines teach a shell to complete our words?"""
+"""`stoker completion`: shell completion of commands, options, ids and names."""
 
 import click
 

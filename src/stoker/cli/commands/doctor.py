@@ -1,4 +1,4 @@
-"""`stoker doctor`: what is wrong with these settings, this machine or this control plane, and what mends it?"""
+"""`stoker doctor`: checks of settings, this machine and a control plane, each with its remedy."""
 
 import os
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""`stoker gpu`: which GPUs are there, and who holds them?"""
+"""`stoker gpu`: GPUs, and the jobs that hold them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`stoker logs`: what has a task written?
+"""`stoker logs`: output of a task.
 
 Rules: O1  bytes go out as they were written, valid text or not
        O2  following ends with the attempt asked for, or else with the job, after its last byte

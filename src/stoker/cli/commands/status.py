@@ -1,4 +1,4 @@
-"""`stoker status`: how is the cluster, or one job with its whole story?"""
+"""`stoker status`: the cluster in numbers, or everything about one job."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`stoker usage`: who used how much of the cluster?"""
+"""`stoker usage`: reports of usage by tenant, user, job or node."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`stoker version`: which version is this, and which one answers?"""
+"""`stoker version`: versions of this program and of the server."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`stoker wait`: how did these jobs end?"""
+"""`stoker wait`: wait for jobs to end."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`stoker why`: what keeps a job, or what ended it?"""
+"""`stoker why`: the reason why a job waits or ended."""
 
 import click
 

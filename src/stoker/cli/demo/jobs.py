@@ -1,4 +1,4 @@
-"""What does the demo run, and what must come of it?
+"""Jobs of the demo, and the results that are expected of them.
 
 Pure: bodies to submit, and expectations to hold the answers against. Each job shows one promise of Stoker.
 """
@@ -28,7 +28,7 @@ SWEEP: Final = "night-sweep"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """How a job must end."""
+    """The end that a job of the demo must come to."""
 
     state: JobState = JobState.SUCCEEDED
     exit_code: int | None = 0
@@ -86,7 +86,7 @@ EXPECTED: Final[Mapping[str, Expected]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was seen, besides the jobs themselves."""
+    """Observations of the demo besides the jobs themselves."""
 
     why: WhyView | None  # of the gang while it waited
     gang_logs: Sequence[str]  # by rank

@@ -1,4 +1,4 @@
-"""Do the ranks of a gang really meet?
+"""Program of a rank in the demo's gang: it proves that the ranks meet.
 
 The program that `stoker demo` runs as every rank of its two-node gang, and an example of a rendezvous without any
 library: rank 0 listens on MASTER_ADDR:MASTER_PORT, every other rank reports to it there and is told to go on once all

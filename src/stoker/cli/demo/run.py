@@ -1,4 +1,4 @@
-"""How does the demo go, from an empty machine to a report and back?
+"""Course of the demo: cluster, jobs, report, and the machine as it was.
 
 It starts `stoker up` with simulated GPUs on free ports and from then on is a client like any other: what it shows and
 checks comes from the API alone, or from the machine's own process table.
@@ -140,7 +140,7 @@ def _until(look: Callable[[], Found | None], patience_s: float, what: str) -> Fo
 
 
 class Story:
-    """What happens in the cluster, in order."""
+    """The sequence of submits, cancels and checks in the demo."""
 
     def __init__(self, client: Client, screen: Screen) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""How are instants, spans and reasons said in a cell?"""
+"""Formatting of times, durations and reasons for table cells."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -35,14 +35,14 @@ def reason_line(reason: "ReasonView | None") -> str | None:
 
 
 def members_text(members: "MembersView") -> str:
-    """How far an array is: `12 members, 3 running, 7 pending, 2 succeeded`."""
+    """Return the members of an array in words: `12 members, 3 running, 7 pending, 2 succeeded`."""
     states = ("running", "starting", "stopping", "pending", "held", "succeeded", "failed", "cancelled")
     counts = (f"{count} {state}" for state in states if (count := getattr(members, state)))
     return ", ".join([f"{members.total} member{'s' * (members.total != 1)}", *counts])
 
 
 def note_line(job: "JobView") -> str | None:
-    """What a list says beside a job: how far an array is, and why a job waits or ended."""
+    """Return the note of a list beside a job: progress of an array, and why a job waits or ended."""
     parts = (members_text(job.members) if job.members else None, reason_line(job.reason))
     return "; ".join(filter(None, parts)) or None
 

@@ -1,4 +1,4 @@
-"""Which columns does a list of jobs have?
+"""Columns of a list of jobs.
 
 The same for `stoker list`, its `--watch`, and the queue of `stoker top`.
 """
@@ -50,12 +50,12 @@ def short_name(name: str) -> str:
 
 
 def nodes_of(job: "JobView") -> str:
-    """Where its newest attempt is or was."""
+    """Return the nodes of a job's newest attempt."""
     tasks = job.attempts[-1].tasks if job.attempts else []
     return ",".join(dict.fromkeys(task.node for task in tasks))
 
 
 def gpus_of(job: "JobView") -> str:
-    """What its newest attempt holds or held."""
+    """Return the GPUs of a job's newest attempt."""
     tasks = job.attempts[-1].tasks if job.attempts else []
     return ",".join(uuid for task in tasks for uuid in task.gpus)

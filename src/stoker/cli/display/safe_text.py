@@ -1,4 +1,4 @@
-"""How is a text that a user chose shown without harm?
+"""Escaping of text from users, so that a terminal shows it without harm.
 
 Names, reasons and host names come from outside. On a terminal a control character in them could move the cursor,
 recolour the screen or forge a row of a table, and a right-to-left mark could hide what a line says.

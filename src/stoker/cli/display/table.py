@@ -1,4 +1,4 @@
-"""How do rows become a table for people?
+"""Tables for people.
 
 On a terminal with colour for states and shortened to the window; into a pipe go plain aligned columns, one line per
 row, so that `grep` and `awk` see what a person sees.

@@ -1,4 +1,4 @@
-"""What may be written to stdout: colours, and lines of which width?
+"""Capabilities of standard output: colours and width.
 
 Rules: V1  colours only on a terminal that knows them: not into a pipe, not with NO_COLOR, not where TERM is `dumb`
        V2  COLUMNS and LINES, where they are set, are the size of the window
@@ -24,7 +24,7 @@ def is_terminal() -> bool:
 
 
 def paints() -> bool:
-    """V1."""
+    """Return whether standard output may be coloured (V1)."""
     return is_terminal() and not os.environ.get("NO_COLOR") and not is_dumb()
 
 

@@ -1,4 +1,4 @@
-"""What does a timeline look like as a picture that any browser opens?
+"""Timeline as an SVG picture.
 
 Pure: a `Timeline` in, the text of one SVG file out. Nothing in it is loaded from elsewhere, and every text of a user
 is escaped and free of the control characters that XML forbids.

@@ -1,4 +1,4 @@
-"""How is a check run that may hang?
+"""Runner of checks that may hang, each with a time limit.
 
 In a child process of its own. A folder on a dead network file system holds whoever touches it inside the kernel, where
 no alarm and no thread can end it; a child can be left behind.
@@ -25,7 +25,7 @@ _BROKE: Final = 1
 
 
 def run_check(check: Check) -> list[Finding]:
-    """What it found, or that it didn't end."""
+    """Return the results of a check, or that it did not end in time."""
     inner, outer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Which checks belong together, and in which order do they speak?"""
+"""Order and grouping of the checks of `stoker doctor`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

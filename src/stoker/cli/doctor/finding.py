@@ -13,7 +13,7 @@ CHECK_S: Final = 10.0
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"

@@ -1,4 +1,4 @@
-"""Is the data folder one that an event log, or the records of tasks, can live in?
+"""Checks of a data folder for an event log or for the records of tasks.
 
 Rules: D1  nothing is left in the folder: the one file that is written has no name from the moment it is there
        D2  a folder that isn't there yet is not made, only judged by what is around it
@@ -113,8 +113,10 @@ def nameless_file(folder: Path) -> int:
 
 
 def held_by(path: Path, locks: str) -> int:
-    """The process that holds the folder's lock; 0 = none. Looks at the kernel's list, for taking the lock even for a
-    moment could keep a daemon from starting."""
+    """Return the pid of the process that holds the folder's lock; 0 = none.
+
+    It looks at the kernel's list, for taking the lock even for a moment could keep a daemon from starting.
+    """
     try:
         seen = (path / LOCK_NAME).stat()
     except OSError:
@@ -178,7 +180,7 @@ def space(free: int, total: int) -> CheckResult:
 
 
 def disk_sync(path: Path) -> Iterator[CheckResult]:
-    """How long one small write takes to be on disk, which is the least that any acknowledgement takes."""
+    """Return the seconds that one small durable write takes, which every acknowledgement takes at least."""
     if not path.is_dir():
         yield fine("not measured: the folder isn't there yet")
         return

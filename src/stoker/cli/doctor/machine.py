@@ -1,4 +1,4 @@
-"""Is this machine, and the Python on it, one that a daemon can trust?
+"""Checks of this machine and its Python: memory, clock, kernel, assertions.
 
 Source: adjtimex(2) for the clock's state; getrlimit(2).
 """
@@ -48,7 +48,7 @@ def python() -> Iterator[CheckResult]:
 
 
 def clock_state() -> int | None:
-    """What adjtimex answers; None where it can't be asked."""
+    """Return the state that adjtimex reports; None where it can't be asked."""
     try:
         asked = _Timex()
         state: int = ctypes.CDLL(None).adjtimex(ctypes.byref(asked))

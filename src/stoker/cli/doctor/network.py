@@ -1,4 +1,4 @@
-"""Are the ports free, is the control plane reachable, and can other nodes reach this one?
+"""Checks of ports and addresses: free here, reachable from here, and reachable for other nodes.
 
 Source: proc_net_tcp(5): state 0A is LISTEN, addresses are hexadecimal.
 """
@@ -74,7 +74,7 @@ def control_check(addresses: Sequence[str]) -> Check:
 
 
 def control(addresses: Sequence[str]) -> Iterator[CheckResult]:
-    """Does a control plane listen where the agent will look for one?"""
+    """Check that a control plane listens where the agent will look for one."""
     faults = {address: _cannot_connect(address) for address in addresses}
     reached = [address for address, fault in faults.items() if not fault]
     for address, fault in faults.items():

@@ -90,7 +90,7 @@ def gpus(settings: AgentSettings) -> Iterator[CheckResult]:
 
 
 def found(result: ProbeResult) -> Iterator[CheckResult]:
-    """What a probe that answered means."""
+    """Return the results of a probe that answered."""
     for fault in result.faults:
         fix = "the other GPUs are offered without it; `nvidia-smi` and the kernel's log say more"
         yield doubtful(f"{fault.where}: {fault.error}", fix)
@@ -105,14 +105,14 @@ def found(result: ProbeResult) -> Iterator[CheckResult]:
 
 
 def none_found(devices: bool) -> CheckResult:
-    """`devices`: has the kernel made any?"""
+    """Return the results of a probe that found no GPU; `devices`: the kernel has made some."""
     if devices:
         return wrong("/dev has NVIDIA devices, and nvidia-smi finds none", "install it, or let this account use it")
     return doubtful("no GPU was found: this node will offer CPUs only", "install the driver, if there should be GPUs")
 
 
 class CgroupState(NamedTuple):
-    """What `/proc` and `/sys` say of cgroups here."""
+    """State of cgroups on this machine by `/proc` and `/sys`."""
 
     version: int
     """0 = none is mounted."""

@@ -1,4 +1,4 @@
-"""Are the control planes that were named a pair: all there, of one cluster, one of them active and another ready?
+"""Checks of control planes named as a pair: all there, of one cluster, one active and another ready.
 
 Each is asked by itself, so this tells what no single one of them knows.
 """
@@ -23,7 +23,7 @@ _SETTINGS: Final = "see failover in the settings of each"
 
 
 class Half(msgspec.Struct, kw_only=True):
-    """What one of them answered."""
+    """The answer of one control plane of a pair."""
 
     address: str
     health: Health = msgspec.field(default_factory=Health)

@@ -1,4 +1,4 @@
-"""Who is that process, and who is that account?"""
+"""Names of processes and accounts for findings."""
 
 import os
 import pwd
@@ -17,7 +17,7 @@ def account(uid: int) -> str:
 
 
 def words_of(pid: int, proc: Path = Path("/proc")) -> str:
-    """How the process was called, without what stands behind its options, where a secret may be."""
+    """Return a process's command without the values of its options, where a secret may be."""
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

@@ -47,7 +47,7 @@ _CANT_RUN: Final = {
 
 
 class NodeRow(msgspec.Struct, kw_only=True):
-    """What is read of a node."""
+    """Fields that are read of a node."""
 
     name: str
     state: str = ""
@@ -140,12 +140,12 @@ class Server:
 
 
 def first(server: Server) -> Check:
-    """Without its answer there is no use in the others."""
+    """Check that the server answers at all; without that no other check is made."""
     return Check("server", lambda: answers(server), seconds=BOUND_S)
 
 
 def open_checks(server: Server) -> list[Check]:
-    """What is answered without a token."""
+    """Return the checks of what is answered without a token."""
     looks = {
         "ready": lambda: ready(server),
         "server_clock": lambda: server_clock(server.get("/health"), now_ms()),
@@ -154,7 +154,7 @@ def open_checks(server: Server) -> list[Check]:
 
 
 def token(server: Server) -> Check:
-    """Without a good one there is no use in the others."""
+    """Check the token; without a good one no other check is made."""
     return Check("token", lambda: proves(server), seconds=BOUND_S)
 
 
@@ -250,7 +250,10 @@ def agents(rows: Sequence[NodeRow], ours: str) -> Iterator[CheckResult]:
 
 
 def addresses(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
-    """Can the ranks of a gang meet? Simulated nodes are on one machine, where loopback is right."""
+    """Check that the ranks of a gang can meet.
+
+    Simulated nodes are on one machine, where loopback is right.
+    """
     known = [row for row in rows if row.state != "forgotten" and not row.simulated]
     local = [row.name for row in known if row.address == "localhost" or row.address.startswith(("127.", "::1"))]
     if len(known) > 1 and local:

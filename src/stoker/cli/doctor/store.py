@@ -1,4 +1,4 @@
-"""Can the event log live where the settings say, and is what is there ours?
+"""Checks of the event log's place: SQLite in the data folder, or a database.
 
 Rules: T1  what a start would refuse is in error here: a log in the other store, a newer schema, a database that can't
            be reached or written, an empty one in the place of one that wasn't
@@ -39,7 +39,7 @@ def store(url: str, folder: Path) -> Iterator[CheckResult]:
 
 
 def files(folder: Path) -> Iterator[CheckResult]:
-    """What is wrong with what is in the folder already, whichever store has the log."""
+    """Check the files that are in the folder already, whichever store has the log."""
     for name, steps in _FILES.items():
         path = folder / name
         if not path.exists():

@@ -1,4 +1,4 @@
-"""As whom would jobs run here, and could they?
+"""Checks of the accounts under which jobs would run here.
 
 Source: capabilities(7) for the numbers of the bits.
 """
@@ -25,7 +25,7 @@ _WANTED: Final = {
 
 
 class Self(NamedTuple):
-    """Who looks."""
+    """The account and rights of the process that checks."""
 
     uid: int
     capabilities: int

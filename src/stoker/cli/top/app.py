@@ -1,4 +1,4 @@
-"""How does a person watch a cluster and act on it, in one terminal?
+"""`stoker top`: the application that watches a cluster and acts on it, in one terminal.
 
 Rules: A1  a look is taken every second, unless the last one isn't back; the picture stays while none comes
        A2  a server that doesn't answer is said to be away, and asked again; a picture that comes from a standby is

@@ -1,4 +1,4 @@
-"""What is there to see in one look at the cluster?
+"""One look at the cluster: jobs, nodes and GPUs, fetched together.
 
 Rules: L1  what runs comes first, the newest on top; then what waits, in about the order in which it will be looked at;
            then, if wanted, what ended

@@ -1,4 +1,4 @@
-"""What is shown above the picture: one thing close up, a few words, or a question?
+"""Panes above the picture: details of one thing, a text, or a question.
 
 Keys that were typed quickly may arrive when what they were meant for is closed: nothing is closed twice.
 """

@@ -1,4 +1,4 @@
-"""How is a look at the cluster put into lines?
+"""The lines of a look at the cluster.
 
 Pure: views in, texts out, coloured by escape sequences as on any other terminal. Widths are terminal cells.
 
@@ -183,6 +183,6 @@ def log_line(line: str) -> str:
 
 
 def rule_title(name: str, sight: tuple[int, int], total: int) -> str:
-    """What is in sight, of how much."""
+    """Return the title of a list: which rows are in sight, of how many."""
     first, last = sight
     return f"{name} ({total})" if last - first + 1 >= total else f"{name} ({first} to {last} of {total})"

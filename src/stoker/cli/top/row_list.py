@@ -1,4 +1,4 @@
-"""How is a list drawn in which one row is chosen?
+"""A list in which one row is chosen.
 
 Rules: R1  only cells that changed are drawn again
        R2  the chosen row is remembered by what it stands for, so it stays chosen when others come and go
@@ -59,7 +59,7 @@ class Rows(ScrollView, can_focus=True):
             self.key = key
 
     class Moved(Message):
-        """What is in sight, or chosen, is another."""
+        """The rows in sight, or the chosen one, have changed."""
 
     def __init__(self, empty: str, id: str) -> None:
         """`empty` is said where there is no row."""
@@ -71,7 +71,7 @@ class Rows(ScrollView, can_focus=True):
 
     @property
     def key(self) -> str | None:
-        """What the chosen row stands for."""
+        """The key of the chosen row."""
         return self._sheet.rows[self._chosen][0] if self._sheet.rows else None
 
     @property

@@ -1,4 +1,4 @@
-"""How does a backup come to be in a file?
+"""Backup of a control plane into a file, running or stopped.
 
 Rules: U1  written beside, readable by nobody else, synced and renamed: a file of that name is a whole backup.
            What is none (a pipe, a device) is never replaced, and of a link it is the file behind it that is meant
@@ -41,7 +41,7 @@ TARGET: Final = f"{API_PREFIX}/backup"
 
 @contextmanager
 def file_to_be(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """U1. Raises: StokerError `backup_exists` or `backup_unwritable`."""
+    """Check that a backup file can be written (U1). Raises: StokerError `backup_exists` or `backup_unwritable`."""
     if not force and os.path.lexists(path):
         message = f"{path} is there already"
         raise StokerError(refuse("backup_exists", message, "name another file, or give --force", path=str(path)))
@@ -68,8 +68,10 @@ def unwritable(path: Path, fault: OSError) -> StokerError:
 
 
 def backup_of(transport: Transport, out: BinaryIO) -> BackupHead:
-    """Of a control plane that runs. Raises: StokerError as it refuses, `no_server`, `no_answer`, `backup_damaged`; the
-    OSError of `out`."""
+    """Write the backup of a running control plane to `out`.
+
+    Raises: StokerError as it refuses, `no_server`, `no_answer`, `backup_damaged`; the OSError of `out`.
+    """
     with transport.opened(TARGET) as answer:
         return read_backup(_Tee(answer, out), {})
 

@@ -1,4 +1,4 @@
-"""Where does `stoker token` find the tokens?
+"""Access of `stoker token` to tokens: a server, or the data folder of a running or stopped one.
 
 Rules: D1  without a data folder the server is asked, as by every other command
        D2  a control plane that runs on the data folder is asked over its socket there, which only its own account and
@@ -57,7 +57,7 @@ Answer = TypeVar("Answer")
 
 
 class Tokens(Protocol):
-    """What can be asked about tokens, wherever they are."""
+    """Operations on tokens, wherever they are kept."""
 
     def create_token(self, body: NewTokenBody) -> NewTokenView: ...
     def tokens(self) -> TokenListView: ...
@@ -66,9 +66,11 @@ class Tokens(Protocol):
 
 @contextmanager
 def tokens_in(data_dir: Path) -> Iterator[Tokens]:
-    """Those of the control plane whose data folder this is. Each method raises StokerError `data_dir_unusable`,
-    `data_dir_held`, `store_moved`, `store_too_new`, `log_damaged` or `log_failed` beside what a control plane refuses
-    with."""
+    """Return the tokens of the control plane whose data folder this is.
+
+    Each method raises StokerError `data_dir_unusable`, `data_dir_held`, `store_moved`, `store_too_new`, `log_damaged`
+    or `log_failed` beside what a control plane refuses with.
+    """
     yield FolderTokens(data_dir)
 
 

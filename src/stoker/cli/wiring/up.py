@@ -1,4 +1,4 @@
-"""What does `stoker up` say and do around the cluster that it runs?"""
+"""`stoker up`: messages and checks around the cluster that it runs."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""How does a client wait before it asks again, how long did it, and what does it draw by lot?
+"""Back-off of clients: waiting before the next request, and random jitter.
 
 The one place of the client library that blocks, reads a clock, and draws: a program that uses it has no Clock and no
 Entropy of ours to hand in, and importing the adapters would cost the command line more than its answer does.

@@ -99,7 +99,7 @@ class NoHttp(AnswerLost):
 
 
 def is_active(status: int, headers: Mapping[str, str]) -> bool:
-    """Does the answer to a PROBE say that it is one of several control planes, and the active one?"""
+    """Return whether the answer to a PROBE says that the server is the active one of several control planes."""
     return status == 200 and headers.get(ROLE_HEADER.lower()) == ACTIVE
 
 

@@ -70,7 +70,7 @@ class Declared(Generic[Given, Answer]):
 
 
 class ClientMethods:
-    """What both clients can be asked."""
+    """Methods of both clients."""
 
     _transport: Transport | AsyncTransport
 
@@ -96,8 +96,10 @@ class ClientMethods:
 
     @Declared
     def submit(self, job: JobBody, *, key: str = "") -> Steps[JobView]:
-        """Submit one job. It is submitted once, however often its answer gets lost on the way: each call draws an
-        idempotency key. With a `key` of the caller's own that holds beyond this call and this process too.
+        """Submit one job, once, however often its answer gets lost on the way.
+
+        Each call draws an idempotency key. With a `key` of the caller's own that holds beyond this call and this
+        process too.
 
         Raises: StokerError with what is wrong with the job (`bad_field`, `demand_unsatisfiable` and the like);
         `queue_full`; `idempotency_key_reused` where the key came with another body; `job_forgotten` where it was
@@ -141,8 +143,9 @@ class ClientMethods:
 
     @Declared
     def cancel(self, jobs: str) -> Steps[JobsToldView]:
-        """End a job, an array, one member or several (`7_[0-4,9]`). A job is final once its processes are gone; until
-        then it is `stopping`.
+        """End a job, an array, one member or several (`7_[0-4,9]`).
+
+        A job is final once its processes are gone; until then it is `stopping`.
 
         Raises: StokerError `job_unknown`, or `job_ended` where nothing is left to cancel.
         """
@@ -163,8 +166,9 @@ class ClientMethods:
 
     @Declared
     def requeue(self, jobs: str) -> Steps[JobsToldView]:
-        """Run it once more: what is live is stopped first, what has ended waits again. Of a whole array the members
-        that failed. Never repeated by itself, for it would stop what it started.
+        """Run a job once more: what is live is stopped first, what has ended waits again.
+
+        Of a whole array the members that failed. Never repeated by itself, for it would stop what it started.
 
         Raises: StokerError `job_waits`, `nothing_failed`, or `no_answer` where it may have been carried out.
         """

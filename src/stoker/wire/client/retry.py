@@ -1,4 +1,4 @@
-"""What becomes of a request that got no good answer?
+"""Retry of requests that got no good answer: whether, when and at which server.
 
 Rules: C1  servers are asked in turn, first the one that answered last as the active; one that can't be reached is
            passed over, and one that lets itself be waited for isn't asked again for a while if another answers
@@ -85,7 +85,7 @@ _GATEWAY_STATUSES: Final = (502, 503, 504)
 
 
 def wants_look(request: http.Request, servers: Servers, now_s: float) -> bool:
-    """C11. Is LOOK to be answered before this is sent?"""
+    """Return whether a health probe is to be answered before this request is sent (C11)."""
     return servers.several and not request.repeatable and not servers.active_since(now_s - VOUCH_S)
 
 
@@ -229,7 +229,7 @@ class RequestRetry:
             self._queue = [server, *(self._queue or ())]
 
     def accepts(self, server: SplitResult, reply: http.Reply) -> bool:
-        """Is this the answer? False: ask again. Raises: StokerError with the server's refusal."""
+        """Return whether this is the answer; False: ask again. Raises: StokerError with the server's refusal."""
         try:
             refusal = http.refusal_in(reply)
         except StokerError as fault:
@@ -320,7 +320,7 @@ class RequestRetry:
 
 
 class RequestSender:
-    """What a transport knows beside its connections: the servers, the token, and how a request gets its answer."""
+    """The servers, the token and the retry rules of a transport, beside its connections."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which servers may be asked, and which of them first?
+"""The servers of a client, and the order in which they are asked.
 
 Rules: S1  only addresses that whoever asks has named are ever asked: a token goes nowhere else, whatever a server says
        S2  the one that answered last is asked first: the active one, or the standby of which an answer was taken
@@ -55,7 +55,7 @@ class Servers:
         return [each for each in self._in_turn if each != server]
 
     def prefer(self, server: SplitResult) -> None:
-        """S2"""
+        """Ask this server first from now on (S2)."""
         if self._in_turn[0] != server:
             self._in_turn = [server, *self.others(server)]
 
@@ -90,7 +90,7 @@ def _typed(servers: str) -> dict[SplitResult, str]:
 
 
 def server_label(server: SplitResult) -> str:
-    """What a person calls it."""
+    """Return the name of a server for people."""
     return server.path or server.netloc
 
 

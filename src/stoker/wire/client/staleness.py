@@ -1,4 +1,4 @@
-"""How does an answer say that it comes from a standby, and how old it may be?
+"""Headers by which an answer says that it comes from a standby, and how old it may be.
 
 A standby shows what its copy of the log holds, and says so in every answer. A request may want no such answer: a
 standby then refuses it with `not_active`, as it refuses whatever changes something.

@@ -74,8 +74,9 @@ class Client(ClientMethods):
         return self._each(follow.each_job(query))
 
     def follow_logs(self, job_id: str, query: LogQuery | None = None) -> Iterator[LogPart]:
-        """Follow a rank's output as it is written, every byte once, over all attempts, until the job ends. `query` says
-        which `rank`, at which `attempt` only, and with how many lines of `tail` to begin.
+        """Follow a rank's output as it is written, every byte once, over all attempts, until the job ends.
+
+        `query` says which `rank`, at which `attempt` only, and with how many lines of `tail` to begin.
 
         Raises: StokerError as `logs`, but what time may lift is waited out.
         """

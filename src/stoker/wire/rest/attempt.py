@@ -1,4 +1,4 @@
-"""How is a try at running a job shown?"""
+"""REST shape of an attempt."""
 
 import msgspec
 

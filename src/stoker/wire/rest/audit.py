@@ -1,4 +1,4 @@
-"""How is the audit trail shown, and which of its rows may be asked for?"""
+"""REST shapes of the audit trail and its query."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ AUDIT_MAX = 1000
 
 
 class AuditListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which rows are wanted. Newest first; `after` is the `next` of the page before."""
+    """Query of the audit trail. Newest first; `after` is the `next` of the page before."""
 
     since: str = ""
     """Only rows from this moment on: `now`, `7d` ago, a date or a time."""

@@ -1,4 +1,4 @@
-"""How is the whole cluster shown?"""
+"""REST shape of the whole cluster."""
 
 from typing import Literal
 

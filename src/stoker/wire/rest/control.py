@@ -1,4 +1,4 @@
-"""How is a control plane shown that is one of several?"""
+"""REST shape of one of several control planes."""
 
 from typing import Literal
 

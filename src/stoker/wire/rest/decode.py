@@ -1,4 +1,4 @@
-"""How does text from outside become a shape, and what is said when it doesn't?
+"""Decoding of text from outside into shapes, with one clear error when it doesn't fit.
 
 msgspec checks the types; here its words become refusals that name the field, what was got and what is wanted.
 

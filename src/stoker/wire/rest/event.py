@@ -1,4 +1,4 @@
-"""How is a durable fact sent to those who watch?
+"""REST shape of an event in the event stream.
 
 Source: the HTML standard, server-sent events. The id of a message is the fact's position in the log, so that
 `Last-Event-ID` resumes where a reader was.

@@ -1,4 +1,4 @@
-"""How is a GPU shown?"""
+"""REST shape of a GPU."""
 
 import msgspec
 

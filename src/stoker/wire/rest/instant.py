@@ -1,4 +1,4 @@
-"""How is an instant written for the outside?"""
+"""Times as they are written for the outside."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""How is a job shown, and which jobs may a list ask for?
+"""REST shapes of jobs, and the query of a list of jobs.
 
 Answers use our words; the names of the seed dialects stand beside them (`job_id`, `tenant_id`, `cpu_cores`).
 A job's record isn't all there is to show of it: what depends on others comes as a `JobDetails`.
@@ -26,7 +26,7 @@ LIST_MAX = 1000
 
 
 class ReasonView(msgspec.Struct, frozen=True):
-    """Why a job waits, or why it ended as it did."""
+    """The reason why a job waits, or why it ended as it did."""
 
     code: ReasonCode
     message: str
@@ -35,7 +35,7 @@ class ReasonView(msgspec.Struct, frozen=True):
 
 
 class MembersView(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the members of an array are. `failed` are all ends but success and cancel."""
+    """Members of an array by state. `failed` are all ends but success and cancel."""
 
     total: int
     pending: int
@@ -63,8 +63,10 @@ class JobDetails(NamedTuple):
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"job_class": "class"}):
-    """A job, an array or a member of one (`123_4`). Ids are text; times are ISO 8601 in UTC; `_mb` are MiB; the demand
-    is of one task. What comes after `attempts` is left out where it is empty.
+    """A job, an array or a member of one (`123_4`).
+
+    Ids are text; times are ISO 8601 in UTC; `_mb` are MiB; the demand is of one task. What comes after `attempts` is
+    left out where it is empty.
 
     `status` and `message` are only in the answer to a submit, for the MVP's clients.
     """
@@ -178,7 +180,7 @@ class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class JobListQuery(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"job_class": "class"}
 ):
-    """What a list may ask for. Newest first; `after` is the last id of the page before."""
+    """Query of a list of jobs. Newest first; `after` is the last id of the page before."""
 
     state: str = ""
     """Words of any dialect, with commas between several."""
@@ -206,8 +208,11 @@ class JobListQuery(
 
 
 class JobListView(msgspec.Struct, frozen=True, kw_only=True):
-    """One page. `next` is the `after` of the next page, or null at the end. `total` counts every match among the jobs
-    that are remembered; pages go on beyond it, into the history of those that ended long ago."""
+    """One page of jobs.
+
+    `next` is the `after` of the next page, or null at the end. `total` counts every match among the jobs that are
+    remembered; pages go on beyond it, into the history of those that ended long ago.
+    """
 
     jobs: list[JobView]
     total: int
@@ -216,7 +221,7 @@ class JobListView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job stands in the order in which a pass looks."""
+    """Place of a job in the order in which a pass looks."""
 
     position: int
     """1 is first."""
@@ -227,7 +232,7 @@ class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyView(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps a job from running, or what ended it. `code` is null and the facts are few while it runs."""
+    """The reason that keeps a job from running, or ended it. `code` is null and the facts are few while it runs."""
 
     id: str
     state: JobState

@@ -1,4 +1,4 @@
-"""How is the story of one job shown?"""
+"""REST shapes of the history of one job."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from stoker.wire.rest.instant import iso
 
 
 class JobEventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which part of the story is wanted. Newest last; `after` is the number of the last one seen."""
+    """Query of a job's history. Newest last; `after` is the number of the last one seen."""
 
     limit: Limit = AUDIT_DEFAULT
     """At most 1000; a higher one is read as 1000."""
@@ -49,8 +49,11 @@ class JobEventView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class JobEventsView(msgspec.Struct, frozen=True, kw_only=True):
-    """One page. `next` is the `after` of the next page, or null at the end. `partial` says that it was told so much
-    that the oldest of that was left out."""
+    """One page of a job's history.
+
+    `next` is the `after` of the next page, or null at the end. `partial` says that so many operations were recorded
+    that the oldest were left out.
+    """
 
     id: str
     events: list[JobEventView]
@@ -61,7 +64,7 @@ class JobEventsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operation_view(row: AuditRow) -> JobEventView:
-    """What somebody told a job, or would have."""
+    """Return an operation on the job, carried out or refused, as an entry of its history."""
     about = f"to {job_text(row)}" if row.members else ""
     details = ", ".join(text for text in (about, row.details) if text)
     code = "" if row.outcome == OK else row.outcome

@@ -1,4 +1,4 @@
-"""How is it told that the GPUs of a guarantee are lent?"""
+"""REST shapes that tell that the GPUs of a guarantee are lent."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class HolderView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds more than is guaranteed: a class, or a tenant with all beneath it."""
+    """A class, or a tenant with all beneath it, that holds more than is guaranteed."""
 
     kind: Literal["class", "tenant"]
     name: str
@@ -15,7 +15,7 @@ class HolderView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LentView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job waits that a guarantee covers: its GPUs are lent. The largest holders come first."""
+    """Borrowers of the GPUs of a guarantee that would cover a waiting job. The largest holders come first."""
 
     message: str
     guarantees: list[str]

@@ -1,4 +1,4 @@
-"""Which part of a task's output may be asked for, and how is it marked?
+"""Query of a task's output, and the headers that mark the part that was sent.
 
 The body is the bytes themselves, valid text or not; where they lie is in the headers. An answer that follows has only
 its body: what isn't output stands there in a line of its own that begins with `[stoker: `.
@@ -28,10 +28,12 @@ TAIL_FIRST_BYTES: Final = 16 * 1024
 
 
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`attempt` 0 is the newest. `tail` counts lines from the end, within the last MiB; 0 = read from
-    `offset`, which counts from the end when it is negative. With `wait_s` the answer may take that many seconds: it
-    comes once there are bytes beyond `offset`. With `follow` it goes on until the attempt asked for ends, or else the
-    job."""
+    """Query of a task's output.
+
+    `attempt` 0 is the newest. `tail` counts lines from the end, within the last MiB; 0 = read from `offset`, which
+    counts from the end when it is negative. With `wait_s` the answer may take that many seconds: it comes once there
+    are bytes beyond `offset`. With `follow` it goes on until the attempt asked for ends, or else the job.
+    """
 
     rank: Count = 0
     """Which task of the gang."""

@@ -1,4 +1,4 @@
-"""How is a node shown, and what may be said to it?"""
+"""REST shapes of nodes, and of the bodies that change one."""
 
 from typing import Annotated, Final
 
@@ -14,7 +14,7 @@ CHANGES_MAX: Final = 1_000
 
 
 class FreeView(msgspec.Struct, frozen=True, kw_only=True):
-    """What new work could have there now."""
+    """Resources that new work could have on the node now."""
 
     gpus: int
     cpus: int
@@ -22,8 +22,10 @@ class FreeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrphanTaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that runs there although it shouldn't, or of which the node hasn't said yet that it doesn't. It is told to
-    stop; its GPUs are kept out of use until then."""
+    """A task that runs on the node although it shouldn't, or may still run there.
+
+    The node hasn't said yet that it doesn't. It is told to stop; its GPUs are kept out of use until then.
+    """
 
     job: str
     attempt: int
@@ -77,7 +79,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Labels to set, and keys of those to take off. The others stay as they are."""
+    """Labels to set, and keys of labels to take off. Labels that aren't named stay as they are."""
 
     labels: Annotated[dict[str, str], msgspec.Meta(max_length=CHANGES_MAX)] = {}
     """To set."""
@@ -86,7 +88,7 @@ class LabelsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TaintsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Taints to put on, and keys of those to take off. The others stay as they are."""
+    """Taints to put on, and keys of taints to take off. Taints that aren't named stay as they are."""
 
     taints: Annotated[list[str], msgspec.Meta(max_length=CHANGES_MAX)] = []
     """Each as `KEY=VALUE:NoSchedule` or `KEY:NoSchedule`."""

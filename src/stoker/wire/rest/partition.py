@@ -1,4 +1,4 @@
-"""How is a partition shown, and what may be said of one?"""
+"""REST shapes of partitions."""
 
 import msgspec
 
@@ -62,7 +62,7 @@ class PartitionListView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def partition_of(name: str, body: PartitionBody) -> Partition:
-    """What a body means.
+    """Return the partition that a body describes.
 
     Raises: StokerError `bad_selector`, `bad_toleration` or `bad_time`.
     """

@@ -1,4 +1,4 @@
-"""How is a refusal written on the wire?
+"""REST shape of a refusal: a problem document (RFC 9457).
 
 A token that somebody typed in the place of an id, or of anything else, isn't repeated: answers stand in logs of CI jobs
 and on shared screens.

@@ -1,4 +1,4 @@
-"""Which parameters does a route take that takes none, and which body?
+"""Shapes of routes that take no parameters, and of those that take no body.
 
 So that a misspelt filter is refused instead of silently ignored, there too.
 """

@@ -1,4 +1,4 @@
-"""How are the class pools shown, and how are they shared anew?
+"""REST shapes of the class pools.
 
 Rules: P1  shares are from 0 to 1; anything else is refused, and nothing changes
        P2  where only the share of online is given, batch gets the rest
@@ -19,7 +19,7 @@ Share = Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum"
 
 
 class QuotaBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to change; what isn't given stays."""
+    """Changes to the class pools; fields that aren't given stay."""
 
     online_percent: Share | None = None
     """Share of the GPUs that online jobs are guaranteed: 0.7 is seventy per cent."""

@@ -1,4 +1,4 @@
-"""What does a stranger see of a job: one whose tenant isn't his?
+"""REST shapes of jobs for callers of other tenants, without what is private.
 
 That it is there, whose it is, how much of the cluster it takes and since when: what people need to understand why they
 wait. What it does and where is left out, and so is what the reasons say of it.
@@ -16,8 +16,10 @@ def reduced(shown: JobDetails) -> JobDetails:
 
 
 def reduced_job(job: Job) -> Job:
-    """A record that holds nothing else than strangers may see. What is new in a record stays hidden until it is named
-    here."""
+    """Return a record that holds nothing else than callers of other tenants may see.
+
+    A new field of a record stays hidden until it is named here.
+    """
     spec = job.spec
     demand = Demand(gpu_count=spec.demand.gpu_count, tasks=spec.demand.tasks)
     seen = JobSpec(

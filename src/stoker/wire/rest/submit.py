@@ -1,4 +1,4 @@
-"""What may the body of a submit say, and which job does it mean?
+"""REST shapes of a submit, and the job that a body describes.
 
 Both seed dialects are read: aliases stand beside our own names, and a body that uses both of a pair is refused.
 Whether the job is allowed is the brain's to say.
@@ -132,8 +132,9 @@ class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAULT_TENANT) -> JobSpec:
-    """The job that a body means. `at` says where the body lies in a bulk: `jobs[3]`; `home` is its tenant when it
-    names none.
+    """Return the job that a body describes.
+
+    `at` says where the body lies in a bulk: `jobs[3]`; `home` is its tenant when it names none.
 
     Raises: StokerError for two words for one thing, or a text that can't be read.
     """

@@ -1,4 +1,4 @@
-"""How does the dgpu dialect say a job?
+"""REST shapes of jobs in the dgpu dialect.
 
 `/api/v1/tasks` shows the same jobs under other words: `high` is class online with priority 1000, `low` is batch with
 100; four states instead of eleven.

@@ -1,4 +1,4 @@
-"""How is a tenant shown, and what may be said of one?
+"""REST shapes of tenants.
 
 Rules: N1  a limit that isn't given, or is null, is no limit, and never zero
        N2  a change says only what it changes: what isn't given stays, null takes a limit off
@@ -79,7 +79,7 @@ class NewTenantBody(TenantBody, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class AmountView(msgspec.Struct, frozen=True, kw_only=True):
-    """What running jobs hold. Jobs that wait hold nothing."""
+    """Amounts that running jobs hold. Jobs that wait hold nothing."""
 
     gpus: int
     gpu_memory_mb: int

@@ -61,7 +61,7 @@ class TokenListView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def token_of(body: NewTokenBody, text: str, now: Instant) -> Token:
-    """What a body means, with a text that nobody had before.
+    """Return the token that a body describes, with a text that nobody had before.
 
     Raises: StokerError `bad_token`.
     """

@@ -1,4 +1,4 @@
-"""What may a report of usage be asked for, and how is it shown?
+"""REST shapes of usage reports and their query.
 
 Sums are whole milliseconds (`_ms`), exact; hours stand beside them for people, rounded.
 """
@@ -44,7 +44,7 @@ class UsageReportQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class UsageOwnView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant's own jobs used, without those of the tenants beneath it."""
+    """Usage by a tenant's own jobs, without those of the tenants beneath it."""
 
     jobs: int
     gpu_ms: int
@@ -54,7 +54,7 @@ class UsageOwnView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageLineView(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tenant, user, job (an array is one) or node used. `jobs` are those that held something.
+    """Usage by one tenant, user, job (an array is one) or node. `jobs` are those that held something.
 
     In a tree the sums hold what all tenants beneath it used too; `path` and `own` are null elsewhere.
     """
@@ -71,8 +71,11 @@ class UsageLineView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterUsageView(msgspec.Struct, frozen=True, kw_only=True):
-    """GPU time of the whole cluster, whatever the lines were narrowed to: what there was to be used, what jobs held,
-    what nobody did. `used_percent` is null where there was nothing."""
+    """GPU time of the whole cluster, whatever the lines were narrowed to.
+
+    It counts what there was to be used, what jobs held, and what nobody did. `used_percent` is null where there was
+    nothing.
+    """
 
     capacity_gpu_ms: int
     allocated_gpu_ms: int
@@ -84,8 +87,11 @@ class ClusterUsageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"since": "from"}):
-    """A report. What still runs counts up to `to`. The largest lines come first, in a tree among those beside each
-    other; `more` says that smaller ones were left out, and `total` is of all."""
+    """A usage report, in which what still runs counts up to `to`.
+
+    The largest lines come first, in a tree among those beside each other; `more` says that smaller ones were left out,
+    and `total` is of all.
+    """
 
     since: str
     to: str

@@ -1,4 +1,4 @@
-"""How do facts about tokens change the state?"""
+"""Application of events about tokens to the state."""
 
 from typing import assert_never
 

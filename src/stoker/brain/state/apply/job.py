@@ -1,4 +1,4 @@
-"""How do facts about jobs change the state?
+"""Application of events about jobs to the state.
 
 No judgement here: the outcome of an attempt and what follows from it were decided in `admit` and stand in the events.
 """

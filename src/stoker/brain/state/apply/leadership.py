@@ -1,4 +1,4 @@
-"""How do facts about epochs and policy change the state?"""
+"""Application of events about epochs and policy to the state."""
 
 from typing import assert_never
 

@@ -1,4 +1,4 @@
-"""How do facts about nodes change the state?"""
+"""Application of events about nodes to the state."""
 
 from typing import assert_never
 

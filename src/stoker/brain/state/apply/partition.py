@@ -1,4 +1,4 @@
-"""How do facts about partitions change the state?"""
+"""Application of events about partitions to the state."""
 
 from typing import assert_never
 

@@ -1,4 +1,4 @@
-"""How do facts about tenants and class pools change the state?"""
+"""Application of events about tenants and class pools to the state."""
 
 from typing import assert_never
 

@@ -54,8 +54,11 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
 
 
 class JobPlaced(msgspec.Struct, frozen=True, kw_only=True, tag="job_placed"):
-    """An attempt got its resources. It was decided on the state at `decided_at`, under the policy of that digest and
-    with that seed, so that it can be decided again later."""
+    """An attempt was placed and holds its resources.
+
+    It was decided on the state at `decided_at`, under the policy of that digest and with that seed, so that it can be
+    decided again later.
+    """
 
     row: ClassVar["Row[JobPlaced]"] = Row(
         wakes=False,
@@ -95,8 +98,10 @@ class TaskStarted(msgspec.Struct, frozen=True, kw_only=True, tag="task_started")
 
 
 class AttemptStopping(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_stopping"):
-    """We told an attempt to end, or saw that it is ending. `cause` None: its leader ended by itself while part of its
-    tree still lives."""
+    """An attempt was told to end, or was seen ending.
+
+    `cause` None: its leader ended by itself while part of its process tree still lives.
+    """
 
     row: ClassVar["Row[AttemptStopping]"] = Row(
         wakes=False,
@@ -122,8 +127,10 @@ class TaskEnded(msgspec.Struct, frozen=True, kw_only=True, tag="task_ended"):
 
 
 class JobRequeued(msgspec.Struct, frozen=True, kw_only=True, tag="job_requeued"):
-    """Every task of the live attempt has ended with `outcome`, and the job is pending again. Exactly one counter
-    rose, by the kind of that outcome."""
+    """Every task of the live attempt has ended with `outcome`, and the job is pending again.
+
+    Exactly one counter rose, by the kind of that outcome.
+    """
 
     row: ClassVar["Row[JobRequeued]"] = Row(
         wakes=True,

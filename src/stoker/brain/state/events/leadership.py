@@ -45,8 +45,10 @@ class PolicySet(msgspec.Struct, frozen=True, kw_only=True, tag="policy_set"):
 
 
 class ClusterRestored(msgspec.Struct, frozen=True, kw_only=True, tag="cluster_restored"):
-    """What stands before this fact came from a backup, or from a standby that was made active by force; what happened
-    after that is not known here."""
+    """The cluster goes on from a backup, or from a standby that was made active by force.
+
+    What happened after the backup is not known here.
+    """
 
     row: ClassVar["Row[ClusterRestored]"] = Row(
         wakes=False,

@@ -110,7 +110,7 @@ class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed")
 
 
 class NodeLabelled(msgspec.Struct, frozen=True, kw_only=True, tag="node_labelled"):
-    """What people set on a node over the labels of its inventory: all of it. None = taken off."""
+    """People set labels on a node over those of its inventory; this is all of them, None = taken off."""
 
     row: ClassVar["Row[NodeLabelled]"] = Row(
         wakes=True, audience=Audience.EVERYONE, log=LogLine("agent_labelled", _labelled_fields), audit=_labelled_note
@@ -163,8 +163,10 @@ class OrphanTasksFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_fo
 
 
 class NodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="node_lost"):
-    """It was silent for so long that attempts there have outlived their leases. Followed by their ends; attempts
-    without a lease stay as they are."""
+    """A node was silent for so long that attempts there have outlived their leases.
+
+    Followed by their ends; attempts without a lease stay as they are.
+    """
 
     row: ClassVar["Row[NodeLost]"] = Row(
         wakes=False,
@@ -183,8 +185,10 @@ class NodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="node_lost"):
 
 
 class LeaseBroken(msgspec.Struct, frozen=True, kw_only=True, tag="lease_broken"):
-    """A node says that a task runs there which must have been dead by its lease, and was settled so. History only: a
-    defect of Stoker, of the node's clock or of its kernel."""
+    """A node reports a task as running that must have been dead by its lease, and was settled so.
+
+    History only: a defect of Stoker, of the node's clock or of its kernel.
+    """
 
     row: ClassVar["Row[LeaseBroken]"] = Row(
         wakes=False,

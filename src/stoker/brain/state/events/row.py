@@ -33,7 +33,7 @@ class Audience(Enum):
 
 
 class JobMetric(Enum):
-    """What the metrics of jobs take from an event."""
+    """Kinds of change that the metrics of jobs count."""
 
     SUBMITTED = "jobs were submitted"
     PLACED = "an attempt was placed"
@@ -94,7 +94,7 @@ AuditNote: TypeAlias = SubmitNote | JobNote | MembersNote | SubjectNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(Generic[E]):
-    """What must be known of each event of one kind."""
+    """Everything that the rest of the system must know of events of one kind."""
 
     wakes: bool
     """Whether the scheduling loop looks at the queue because of it: it may change a decision."""
@@ -109,7 +109,7 @@ class Row(Generic[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRow(Generic[E]):
-    """What the audit trail must know of each command of one kind."""
+    """Everything that the audit trail must know of commands of one kind."""
 
     action: str
     """The word of the audit trail for it."""

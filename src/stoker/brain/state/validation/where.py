@@ -115,8 +115,10 @@ def _no_container_runtime(state: ClusterState, image: str) -> Refusal | None:
 
 
 def kept_off_strict_nodes(spec: JobSpec) -> JobSpec:
-    """Return the job, with a selection that avoids the nodes which start no job without a user, or as root, if it is
-    such a job."""
+    """Return the job with a selection that avoids nodes which would refuse its user.
+
+    Such nodes start no job without a user, or as root.
+    """
     return replace(spec, where=both(spec.where, _NOT_FOR_USERS)) if spec.user in ("", ROOT) else spec
 
 
