@@ -12,7 +12,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState
 from stoker.cli.display.messages import NoticeBuffer
 from stoker.cli.top.app import KEYS, TopApp
-from stoker.cli.top.row_list import Rows
+from stoker.cli.top.row_list import RowList
 from stoker.wire.client import JobListQuery, LogPart, LogQuery
 from stoker.wire.client.staleness import Stale
 from stoker.wire.rest.cluster import ClusterView
@@ -138,7 +138,7 @@ async def test_arrows_choose_a_job_and_it_stays_chosen_when_others_come() -> Non
     served = Cluster()
     async with seat(served) as person:
         await person.press("down")
-        chosen = person.app.query_one("#jobs", Rows)
+        chosen = person.app.query_one("#jobs", RowList)
         assert chosen.key == "9"
         served.all.insert(0, job(11, "new", JobState.RUNNING))
         await person.look()
@@ -225,7 +225,7 @@ async def test_a_filter_leaves_only_jobs_with_its_words_and_escape_shows_all_aga
         await person.press("slash", *"urg")
         assert "─ jobs (1) with: urg ─" in person.text
         await person.press("enter")
-        assert person.app.query_one("#jobs", Rows).key == "9"
+        assert person.app.query_one("#jobs", RowList).key == "9"
         await person.press("slash", *"x")
         assert "no job here has the words: urgx" in person.text
         await person.press("escape")
@@ -293,7 +293,7 @@ async def test_a_queue_longer_than_what_is_shown_says_so_and_shows_those_that_wa
     served.all = [job(number, "w", JobState.PENDING, **waiting) for number in range(500, 0, -1)]
     async with seat(served) as person:
         assert "of 200), 300 more wait" in person.text
-        assert person.app.query_one("#jobs", Rows).key == "1"
+        assert person.app.query_one("#jobs", RowList).key == "1"
 
 
 @pytest.mark.parametrize(("key", "status"), [("q", 0), ("ctrl+c", 0)])
@@ -308,7 +308,7 @@ async def test_only_what_changed_is_drawn_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("stoker.cli.top.app.now_ms", lambda: 10_000)
     monkeypatch.setattr("stoker.cli.top.app.clock_text", lambda: "12:00:00")
     async with seat(served) as person:
-        rows = person.app.query_one("#jobs", Rows)
+        rows = person.app.query_one("#jobs", RowList)
         drawn: list[object] = []
         monkeypatch.setattr(rows, "refresh", lambda *regions, **flags: drawn.extend(regions or ["all"]))
         await person.look()

@@ -24,7 +24,7 @@ from stoker.cli.display.messages import NoticeBuffer
 from stoker.cli.display.safe_text import visible
 from stoker.cli.server import LOOK_PATIENCE_S
 from stoker.cli.top.cluster_look import Look, look_at_job, take_look
-from stoker.cli.top.details import Page, Question, Words
+from stoker.cli.top.details import Page, Question, TextPane
 from stoker.cli.top.picture import (
     job_page,
     job_sheet,
@@ -35,7 +35,7 @@ from stoker.cli.top.picture import (
     rule_title,
     summary_line,
 )
-from stoker.cli.top.row_list import Line, Rows
+from stoker.cli.top.row_list import Line, RowList
 from stoker.wire.client import AsyncClient
 from stoker.wire.rest.job import JobView
 
@@ -104,8 +104,8 @@ class TopApp(App[int]):
     def compose(self) -> ComposeResult:
         yield Line(id="summary")
         yield Line(id="trouble")
-        yield Rows("asking for nodes", id="nodes")
-        yield Rows("asking for jobs", id="jobs")
+        yield RowList("asking for nodes", id="nodes")
+        yield RowList("asking for jobs", id="jobs")
         yield Input(
             placeholder="words that a job must have; esc shows all", id="filter", compact=True, select_on_focus=False
         )
@@ -115,7 +115,7 @@ class TopApp(App[int]):
         self.theme = "ansi-dark"
         self.query_one("#filter").display = False
         self.query_one("#trouble").display = False
-        self.query_one("#jobs", Rows).focus()
+        self.query_one("#jobs", RowList).focus()
         self._say()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -176,7 +176,7 @@ class TopApp(App[int]):
         base = self.screen_stack[0]
         room = self._room
         base.query_one("#summary", Line).say(summary_line(look.cluster, room, clock_text()))
-        nodes, jobs = base.query_one("#nodes", Rows), base.query_one("#jobs", Rows)
+        nodes, jobs = base.query_one("#nodes", RowList), base.query_one("#jobs", RowList)
         # A third of the window at most, so that the queue keeps the most of it.
         height = min(max(1, len(look.nodes)), max(3, self.size.height // 3 - 2)) + 2
         if nodes.size.height != height - 1:
@@ -199,13 +199,13 @@ class TopApp(App[int]):
     def _entitle(self, look: Look, found: int) -> None:
         """What is in sight, of how much."""
         base = self.screen_stack[0]
-        nodes, jobs = base.query_one("#nodes", Rows), base.query_one("#jobs", Rows)
+        nodes, jobs = base.query_one("#nodes", RowList), base.query_one("#jobs", RowList)
         nodes.entitle(rule_title("nodes", nodes.sight, len(look.nodes)))
         more = f", {look.left_out} more wait" if look.left_out else ""
         words = f" with: {visible(self._words)}" if self._words else ""
         jobs.entitle(f"{rule_title('jobs', jobs.sight, found)}{more}{words}")
 
-    def on_rows_moved(self) -> None:
+    def on_row_list_moved(self) -> None:
         if self._seen is not None:
             self._entitle(self._seen, len(matching(self._seen.jobs, self._words)))
 
@@ -213,11 +213,11 @@ class TopApp(App[int]):
         if self._seen is not None:
             self.call_after_refresh(self._draw_look, self._seen)
 
-    def on_rows_opened(self, opened: Rows.Opened) -> None:
+    def on_row_list_opened(self, opened: RowList.Opened) -> None:
         look = self._seen
         if look is None:
             return
-        if self.query_one("#nodes", Rows).has_focus:
+        if self.query_one("#nodes", RowList).has_focus:
             node = next(each for each in look.nodes if each.name == opened.key)
             self._show(Page(f"node {node.name}", NODE_KEYS, None), node_page(node, self._room))
             return
@@ -232,11 +232,11 @@ class TopApp(App[int]):
         """The job that a key is about."""
         jobs = self._seen.jobs if self._seen else []
         page = self.screen
-        key = page.job if isinstance(page, Page) else self.query_one("#jobs", Rows).key
+        key = page.job if isinstance(page, Page) else self.query_one("#jobs", RowList).key
         return next((job for job in jobs if job.id == key), None)
 
     def action_help(self) -> None:
-        self.push_screen(Words("keys", HELP))
+        self.push_screen(TextPane("keys", HELP))
 
     def action_toggle_ended(self) -> None:
         self._ended = not self._ended
@@ -261,7 +261,7 @@ class TopApp(App[int]):
 
     def _close_filter(self) -> None:
         self.query_one("#filter", Input).display = False
-        self.query_one("#jobs", Rows).focus()
+        self.query_one("#jobs", RowList).focus()
 
     async def action_why(self) -> None:
         job = self._chosen()
@@ -270,7 +270,7 @@ class TopApp(App[int]):
             return
         answer = await self._try(self._client.why(job.id))
         if answer is not None:
-            self.push_screen(Words(f"why {job.id}", "\n".join(why_lines(answer, whole=True))))
+            self.push_screen(TextPane(f"why {job.id}", "\n".join(why_lines(answer, whole=True))))
 
     def action_order(self, verb: str) -> None:
         job = self._chosen()

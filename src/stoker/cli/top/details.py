@@ -90,7 +90,7 @@ class Page(Screen[None]):
             self.dismiss()
 
 
-class Words(ModalScreen[None]):
+class TextPane(ModalScreen[None]):
     """A few words in the middle of the screen; any key closes them."""
 
     def __init__(self, title: str, text: str) -> None:

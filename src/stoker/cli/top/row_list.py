@@ -38,7 +38,7 @@ class Line(Static):
             self.update(Text.from_ansi(text), layout=False)
 
 
-class Rows(ScrollView, can_focus=True):
+class RowList(ScrollView, can_focus=True):
     """A sheet. Posts `Opened` when the chosen row is opened, and `Moved` when another is chosen or scrolled to."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -44,7 +44,7 @@ async def drive(steps: Generator[Wanted, Given, Result], do: Callable[[Wanted], 
         return result
 
 
-class Connection:
+class AsyncConnection:
     """One keep-alive connection to a server."""
 
     def __init__(self, server: SplitResult, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,7 +114,7 @@ class AsyncTransport(RequestSender):
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
         super().__init__(parsed_servers(servers), token, answer_s, patience_s, notify)
         self._pause = pause
-        self._idle: list[Connection] = []
+        self._idle: list[AsyncConnection] = []
         self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
         self._waiting = asyncio.Semaphore(WAITING_MAX)
 
@@ -157,7 +157,7 @@ class AsyncTransport(RequestSender):
                 connection.close()
         return reply
 
-    async def _watched(self, connection: Connection, turn: SendTo) -> tuple[http.Reply, bool]:
+    async def _watched(self, connection: AsyncConnection, turn: SendTo) -> tuple[http.Reply, bool]:
         """The answer, and whether the connection may be kept. Raises: AnswerLost, also as soon as another server says
         that it is active."""
         if not self._servers.several:
@@ -178,7 +178,7 @@ class AsyncTransport(RequestSender):
             if not exchange.cancelled():
                 exchange.exception()  # known, or of no interest any more
 
-    async def _connected(self, server: SplitResult, connect_s: float) -> Connection:
+    async def _connected(self, server: SplitResult, connect_s: float) -> AsyncConnection:
         kept = self._kept(server)
         if kept is not None:
             return kept
@@ -188,7 +188,7 @@ class AsyncTransport(RequestSender):
         except OSError as fault:  # a TimeoutError is one
             raise http.Unreachable(fault) from fault
 
-    def _kept(self, server: SplitResult) -> Connection | None:
+    def _kept(self, server: SplitResult) -> AsyncConnection | None:
         for each in self._idle:
             if not each.alive:
                 each.close()
@@ -198,7 +198,7 @@ class AsyncTransport(RequestSender):
             self._idle.remove(found)
         return found
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: AsyncConnection) -> None:
         self._idle.append(connection)
         if len(self._idle) > CONNECTIONS_MAX:
             self._idle.pop(0).close()
@@ -217,8 +217,8 @@ async def _says_active(server: SplitResult) -> bool:
     return http.is_active(reply.status, reply.headers)
 
 
-async def _dialled(server: SplitResult) -> Connection:
+async def _dialled(server: SplitResult) -> AsyncConnection:
     """Raises: OSError."""
     secure = ssl.create_default_context() if server.scheme == "https" else None
     reader, writer = await asyncio.open_connection(server.hostname, server.port, ssl=secure, limit=http.LINE_BYTES_MAX)
-    return Connection(server, reader, writer)
+    return AsyncConnection(server, reader, writer)
