@@ -4,4 +4,4 @@ This file imports nothing, so that the runner, which lives on every node beside 
 Read `ARCHITECTURE.md` for the rooms and the arrows between them.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
