@@ -13,7 +13,7 @@ from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Principal
 from stoker.control.access import not_allowed
-from stoker.control.audit_actions import AuditAction
+from stoker.control.audit_actions import ACTIONS, AuditAction
 from stoker.control.audit_trail import ASK
 from stoker.wire.rest.problem import TYPES_PATH
 from stoker.wire.versions import API_PREFIX
@@ -58,10 +58,6 @@ READ: Final = "read"
 _CHANGES: Final[Mapping[tuple[str, str, str], str]] = {
     ("POST", "jobs", ""): "submit",
     ("DELETE", "jobs", ""): "cancel",
-    ("POST", "jobs", "hold"): "hold",
-    ("POST", "jobs", "release"): "release",
-    ("POST", "jobs", "requeue"): "requeue",
-    ("POST", "jobs", "signal"): "signal",
     ("POST", "tasks", ""): "submit",
     ("DELETE", "tasks", ""): "cancel",
     ("POST", "nodes", "drain"): "node_drain",
@@ -80,14 +76,15 @@ _CHANGES: Final[Mapping[tuple[str, str, str], str]] = {
     ("DELETE", "tokens", ""): "token_revoke",
     ("POST", "control", ""): "promote",
 }
-"""By method, noun, and what follows the name."""
+"""By method, noun, and what follows the name. An operation on jobs is called as its path ends."""
 
 
 def audit_action_of(method: str, path: str) -> AuditAction:
     """Never what was in a query or a body."""
     noun, _, rest = path.removeprefix(API_PREFIX).strip("/").partition("/")
     name, _, tail = rest.partition("/")
-    action = READ if method in ("GET", "HEAD") else _CHANGES.get((method, noun, tail), ASK)
+    operation = tail if noun == "jobs" and tail in ACTIONS.values() else ASK
+    action = READ if method in ("GET", "HEAD") else _CHANGES.get((method, noun, tail), operation)
     if action == READ and noun in ("jobs", "tasks") and tail:
         action = f"{READ}_{tail.partition('/')[0][:20]}"
     if noun not in ("jobs", "tasks") or not name:
