@@ -39,7 +39,7 @@ def test_bytes_that_are_not_utf_8_are_a_usage_error_wherever_they_stand(words: s
 
 
 @pytest.mark.parametrize(
-    ("module", "status"), [("stoker.cli.display.messages", -signal.SIGINT), ("stoker.cli.display.table", 130)]
+    ("module", "status"), [("stoker.cli.display.messages", -signal.SIGINT), ("stoker.cli.commands.listing", 130)]
 )
 def test_ctrl_c_while_the_program_is_still_importing_is_no_traceback(module: str, status: int) -> None:
     """The signal is sent by the import itself, so that it always comes in the middle."""

@@ -72,7 +72,7 @@ def starts_are_sent_again_and_no_record_is_looked_at(patch: Patch) -> None:
     patch.setattr(Outbox, "_instruct_task", instruct)
     patch.setattr(Observed, "knows", lambda observed, key: False)
     patch.setattr(Observed, "starting", lambda observed, start: None)
-    patch.setattr(InstructionExecutor, "_obstacle", lambda orders, start: "")
+    patch.setattr(InstructionExecutor, "_gpu_conflict", lambda executor, start: "")
     patch.setattr(RunnerProcess, "start", start)
 
 
@@ -209,7 +209,7 @@ def what_a_job_waits_for_is_met_once_it_has_started(patch: Patch) -> None:
 
 
 def the_limit_of_an_array_is_not_looked_at(patch: Patch) -> None:
-    patch.setattr(Tallies, "room", lambda tallies, array: None)
+    patch.setattr(Tallies, "slots_left", lambda tallies, array: None)
 
 
 def an_array_ends_with_its_first_member(patch: Patch) -> None:
