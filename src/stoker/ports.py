@@ -372,7 +372,7 @@ class Incoming(Protocol):
 
 
 class Telemetry(Protocol):
-    """Structured log lines and metrics; a body says what happened, the adapter decides how it looks."""
+    """Structured log lines and metrics; a runtime says what happened, the adapter decides how it looks."""
 
     def event(self, name: str, **fields: object) -> None:
         """One line at level info. Names are past tense: `task_submitted`."""

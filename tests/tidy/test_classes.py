@@ -16,6 +16,11 @@ def test_a_private_or_inner_class_is_a_second_thing_too() -> None:
     assert len(caught_in(one_class_name_one_thing, files)) == 1
 
 
+def test_an_underscore_makes_no_other_name() -> None:
+    files = {"src/stoker/a.py": "class Clock: ...", "src/stoker/b.py": "class _Clock: ..."}
+    assert len(caught_in(one_class_name_one_thing, files)) == 1
+
+
 def test_every_further_place_is_named() -> None:
     files = {f"src/stoker/{name}.py": "class Said: ..." for name in "abc"}
     assert len(caught_in(one_class_name_one_thing, files)) == 2
@@ -23,7 +28,7 @@ def test_every_further_place_is_named() -> None:
 
 def test_two_names_and_two_definitions_in_one_module_pass() -> None:
     one = "if x:\n    class Clock: ...\nelse:\n    class Clock: ..."
-    assert caught_in(one_class_name_one_thing, {"src/stoker/a.py": one, "src/stoker/b.py": "class _Clock: ..."}) == []
+    assert caught_in(one_class_name_one_thing, {"src/stoker/a.py": one, "src/stoker/b.py": "class Timer: ..."}) == []
 
 
 def test_tests_tools_and_generated_code_may_repeat_a_name() -> None:

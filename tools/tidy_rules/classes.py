@@ -1,6 +1,7 @@
 """A class name stands for one thing in the whole of `src`.
 
-Rule 33a of the house style. Private names count: a reader who searches for one must not find two.
+Rule 33a of the house style. Private names count, and underscores before a name don't: a reader who searches for one
+must not find two.
 """
 
 import ast
@@ -25,7 +26,7 @@ class Place(NamedTuple):
 def defined_twice(sources: Sequence[Source]) -> dict[str, list[Place]]:
     """Class name -> its places, at least two and one for each module, for names that several modules define."""
     places = sorted(
-        Place(node.name, source.path, node.lineno)
+        Place(node.name.lstrip("_"), source.path, node.lineno)
         for source in sources
         if source.is_python
         for node in source.nodes

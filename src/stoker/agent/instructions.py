@@ -123,7 +123,7 @@ class InstructionExecutor:
             await self._to_runner(self._ports.runner.signal(signal.key, signal.signal))
 
     async def _to_runner(self, request: Coroutine[Any, Any, None]) -> None:
-        """A9."""
+        """Carry a call to the runner through, also when the stream that asked for it breaks (A9)."""
         call = asyncio.ensure_future(request)
         self._calls[call] = None
         call.add_done_callback(self._called)
@@ -161,7 +161,7 @@ class InstructionExecutor:
         return ""
 
     def _say_as_whom(self, start: Start) -> None:
-        """A12."""
+        """Log under which account a job will run, where that isn't its own user (A12)."""
         account = self._report_sink.node.account
         if not self._said_as_whom and start.user and account not in ("", "root", start.user):
             self._said_as_whom = True

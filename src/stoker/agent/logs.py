@@ -36,7 +36,7 @@ WORTHWHILE_BYTES: Final = 64 * 1024
 """As many are handed on however soon they came after others."""
 
 
-class _Wait(NamedTuple):
+class _LogWait(NamedTuple):
     request: LogRequest
     until_s: float
 
@@ -49,7 +49,7 @@ class LogReads:
         self._runner = runner
         self._clock = clock
         self._due: asyncio.Queue[LogRequest] = asyncio.Queue(DUE_MAX)
-        self._waits: dict[TaskKey, list[_Wait]] = {}
+        self._waits: dict[TaskKey, list[_LogWait]] = {}
         self._looking: dict[TaskKey, asyncio.Task[None]] = {}
         self._fed_s: dict[TaskKey, float] = {}
         # When a waiting reader got some of a task's output.
@@ -80,7 +80,7 @@ class LogReads:
 
     def _wait(self, request: LogRequest) -> None:
         until_s = self._clock.mono() + min(request.wait_ms, WAIT_MS_MAX) / 1_000
-        self._waits.setdefault(request.key, []).append(_Wait(request, until_s))
+        self._waits.setdefault(request.key, []).append(_LogWait(request, until_s))
         if request.key not in self._looking:
             look = asyncio.create_task(self._look(request.key), name=f"look for output of {request.key}")
             look.add_done_callback(self._looked)

@@ -1,7 +1,7 @@
 """The parts of a control plane, joined, and its phases: recovered from the log, following, active.
 
 Everything between the ports, without servers. A runtime puts servers around it and adapters under it; the test rig puts
-a simulated ports under the same parts.
+a simulated world under the same parts.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -24,7 +24,7 @@ WRONG_MAX: Final = 10_000
 MINUTE_S: Final = 60.0
 
 
-class _Bucket(NamedTuple):
+class _TokenBucket(NamedTuple):
     left: float
     at: Mono
 
@@ -37,7 +37,7 @@ class RateLimit:
         self._clock = ports.clock
         self._per_second = per_second
         self._size = max(1.0, per_second * BURST_S)
-        self._buckets: dict[Principal, _Bucket] = {}
+        self._buckets: dict[Principal, _TokenBucket] = {}
 
     def take(self, principal: Principal) -> None:
         """Count one request. Raises: StokerError `rate_limited`."""
@@ -45,10 +45,10 @@ class RateLimit:
             return
         now = self._clock.mono()
         # Taken out and put in again, so that the first is the one that was used longest ago.
-        left, at = self._buckets.pop(principal, _Bucket(self._size, now))
+        left, at = self._buckets.pop(principal, _TokenBucket(self._size, now))
         left = min(self._size, left + (now - at) * self._per_second)
         fits = left >= 1.0
-        self._buckets[principal] = _Bucket(left - 1.0 if fits else left, now)
+        self._buckets[principal] = _TokenBucket(left - 1.0 if fits else left, now)
         if len(self._buckets) > PRINCIPALS_MAX:
             del self._buckets[next(iter(self._buckets))]
         if not fits:

@@ -1,6 +1,6 @@
 """The control plane of a cluster of its own: the core of `control`, with agents as its nodes.
 
-`main` puts servers around it and adapters under it; the test rig puts simulated ports under the same parts.
+`main` puts servers around it and adapters under it; the test rig puts a simulated world under the same parts.
 """
 
 from dataclasses import dataclass

@@ -77,7 +77,7 @@ def job_body(job: pb.NewJob, at: str = "") -> JobBody:
 
 
 def _given(message: Message) -> Iterator[tuple[str, object]]:
-    """J2"""
+    """Return the fields of a message that were given (J2)."""
     for field, value in message.ListFields():
         name = _RENAMED.get(field.name, field.name)
         if field.message_type is not None:  # of these messages only maps are made of others

@@ -64,7 +64,7 @@ def restored_folder(path: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _must_be_movable(path: Path) -> None:
-    """F2"""
+    """Refuse a folder whose contents may not be moved aside (F2)."""
     if path.is_mount():
         message = f"{path} is where a disk is mounted, and can't be put in place as a whole"
         hint = f"restore into a new folder on that disk, such as {path / 'restored'}, and let data_dir name it"
@@ -72,7 +72,7 @@ def _must_be_movable(path: Path) -> None:
 
 
 def _check(path: Path, *, replace: bool) -> None:
-    """F2"""
+    """Refuse a folder that holds more than an old lock (F2)."""
     if replace or not path.is_dir() or not (others := _others(path)):
         return
     named = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
@@ -101,7 +101,7 @@ def _clear(path: Path, *, is_new: bool) -> None:
 
 
 def _give_to_owner(path: Path) -> None:
-    """F1, F3"""
+    """Give what was put together to the folder's owner, before it takes its place (F1, F3)."""
     incoming, owner = path / INCOMING_NAME, path.stat()
     for entry in (path / LOCK_NAME, *incoming.iterdir(), incoming):
         if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):

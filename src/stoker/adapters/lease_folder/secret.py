@@ -92,7 +92,7 @@ class PeerSecret:
 
 
 def _make(path: Path, secret: str) -> None:
-    """E1 and E2."""
+    """Make the secret; of several that do it at once, the first one's stands (E1, E2)."""
     folder = path.parent
     fd, temporary = tempfile.mkstemp(prefix="writing-secret-", suffix=".tmp", dir=folder)
     try:
@@ -116,7 +116,7 @@ def _drawn(entropy: Entropy) -> int:
 
 
 def _read(path: Path) -> str:
-    """E3"""
+    """Read the secret; one that others can read is refused, never replaced (E3)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as fault:

@@ -150,7 +150,7 @@ class LeaseRecordFolder:
         return True
 
     def _sync(self, version: int) -> None:
-        """V7"""
+        """Sync the folder, so that the names of its files survive a power loss (V7)."""
         if version > self._synced:
             sync_folder(self.path)
             self._synced = version

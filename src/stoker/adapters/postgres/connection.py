@@ -215,7 +215,7 @@ class PostgresLink:
         return await AsyncConnection.connect(self._url, **OPTIONS, **hosts)
 
     async def _connect_reader(self) -> PostgresConnection:
-        """P10"""
+        """Connect for reads (P10)."""
         db = await self._connect()
         if self._shared:
             try:
@@ -227,7 +227,7 @@ class PostgresLink:
         return db
 
     async def _connect_writer(self, lost_pid: int) -> PostgresConnection:
-        """P8, P9"""
+        """Connect for writes, with commits that wait for the disk and a synchronous replica (P8, P9)."""
         db = await self._connect()
         try:
             db.add_notice_handler(self._noticed)

@@ -117,7 +117,7 @@ class PostgresLog:
             self._end = Position(position + len(records))
 
     async def _append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
-        """P1"""
+        """Append by one statement, which is one transaction (P1)."""
         mark = self._entropy.uid()
         values = log_statements.append_values(epoch, position, records, mark=mark, tell=self._shared)
         while True:

@@ -122,7 +122,7 @@ class PostgresLease:
             await asyncio.wait(self._farewells, timeout=FAREWELL_S)
 
     async def _ask(self, ask: Callable[[PostgresConnection], Awaitable[Answer]]) -> Answer:
-        """Z5"""
+        """Ask the database within the lease's bound (Z5)."""
         if self._closed:
             raise LeaseUnreachable("the marker is closed")
         try:
@@ -151,7 +151,7 @@ class PostgresLease:
             raise
 
     async def _connected(self) -> PostgresConnection:
-        """Q5"""
+        """Return a connection to the host that takes writes (Q5)."""
         if self._db is None:
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect())

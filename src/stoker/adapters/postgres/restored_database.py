@@ -52,7 +52,7 @@ async def filled_database(
 
 
 async def _begin(db: PostgresConnection, beginning: LogBeginning) -> None:
-    """B1"""
+    """Begin the one transaction that fills an empty database (B1)."""
     base = beginning.base[1]
     done = await db.execute(_END, beginning.base)
     if done.rowcount != 1:

@@ -267,7 +267,7 @@ class SqliteLog:
             raise LogFailed(f"can't write {size_bytes} bytes to {self._path}: {fault.strerror or fault}") from fault
 
     def _cut(self, position: Position) -> str:
-        """K4"""
+        """Set aside the records and snapshots that go, then forget them (K4)."""
         journal = self._usable()
         if position >= journal.end:
             return ""

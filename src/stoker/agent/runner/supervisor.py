@@ -18,7 +18,7 @@ from stoker.agent.runner.output.retention import OutputRetention
 from stoker.agent.runner.output.spool import Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotBecome, actor, uid_said
-from stoker.agent.runner.process.cgroup import Cgroups, Group
+from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup
 from stoker.agent.runner.process.launch import CannotStart, Launch, answer_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, RunnerTask
@@ -81,7 +81,7 @@ class Supervisor:
             return
         mark = f"{key}.{os.urandom(8).hex()}"
         folders = self.cgroups.planned(key, instruction["memory_mb"])
-        group = Group(folders, instruction["memory_mb"] if self.cgroups.memory else 0) if folders else None
+        group = TaskCgroup(folders, instruction["memory_mb"] if self.cgroups.memory else 0) if folders else None
         task = self.tasks[key] = RunnerTask(key, mark, instruction["gpus"], group)
         task.start = instruction
         self.leases.add(key, instruction["lease_ms"])
@@ -349,7 +349,7 @@ class Supervisor:
         task.error = "the node's runner was killed while it ran; what was left of it was ended"
         task.started_at = record["at"]
         task.tree.pid, task.tree.birth, task.tree.inherited = record["pid"], record["birth"], True
-        task.tree.group = Group(record["groups"]) if record["groups"] else None
+        task.tree.group = TaskCgroup(record["groups"]) if record["groups"] else None
         self._trees.add(task.tree)
         termination.inherit(task, self._trees, clock.boot_s())
         self._ending[task.key] = task

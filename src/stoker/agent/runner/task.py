@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.journal import StartRecord
     from stoker.agent.runner.output.copier import Copier
     from stoker.agent.runner.output.spool import Spool
-    from stoker.agent.runner.process.cgroup import Group
+    from stoker.agent.runner.process.cgroup import TaskCgroup
     from stoker.agent.runner.protocol import EndFields, StartInstruction
 
 STARTING: Final = "starting"
@@ -55,7 +55,7 @@ class RunnerTask:
         "tree",
     )
 
-    def __init__(self, key: str, mark: str, gpus: list[str], group: Group | None) -> None:
+    def __init__(self, key: str, mark: str, gpus: list[str], group: TaskCgroup | None) -> None:
         self.key = key
         self.gpus = gpus
         self.tree = Tree(key, mark, group)

@@ -123,7 +123,7 @@ class Connections:
         self._owing.pop(connection, None)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """N1."""
+        """Close connections that have owed something for QUIET_S (N1)."""
         late = loop.time() - QUIET_S
         while self._owing and next(iter(self._owing.values())) <= late:
             connection = next(iter(self._owing))
@@ -161,7 +161,7 @@ class HttpConnection(HttpToolsProtocol):
             self._turn_away(_too_many(self._all.connections_max))
 
     def _meet(self, connection: socket.socket) -> None:
-        """N6"""
+        """Ask whose connection it is, once, when it is made (N6)."""
         refusal = self._all.admit(connection)
         if refusal is not None:
             self._peer[_REFUSAL] = refusal

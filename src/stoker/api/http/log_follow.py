@@ -97,7 +97,7 @@ class _Output:
             over.cancel()
 
     async def _while_good(self, over: "asyncio.Future[None]") -> AsyncGenerator[bytes, None]:
-        """W5. Raises: StokerError `token_unknown`."""
+        """Yield parts until the reader's token is revoked or expires (W5). Raises: StokerError `token_unknown`."""
         attempts = self._attempts()
         while True:
             upcoming = asyncio.ensure_future(anext(attempts, None))
@@ -113,7 +113,7 @@ class _Output:
             yield part
 
     async def _attempts(self) -> AsyncGenerator[bytes, None]:
-        """W1."""
+        """Yield the output of the attempt asked for, or of all until the job ends (W1)."""
         query = self._reading.query
         place = await self._begun(query.attempt)
         if place is None:
@@ -181,6 +181,6 @@ class _Output:
             raise StokerError(refuse("stopping", "this control plane stops", hint))
 
     def _aside(self, words: str) -> bytes:
-        """W3."""
+        """Return a line that isn't output, which begins with `[stoker: ` (W3)."""
         begin = "" if self._line_begins else "\n"
         return f"{begin}[stoker: {words}]\n".encode()

@@ -69,7 +69,7 @@ def routes(control: ControlPlane) -> Routes:
 
 
 async def _answer(reading: LogReading, unsent_bytes: "UnsentBytes", until_s: float) -> Response:
-    """G1, G2."""
+    """Return the answer once there are bytes, the output has ended or the time is up (G1, G2)."""
     place = await reading.begun(reading.query.attempt, until_s)
     chunk = await reading.first(place, unsent_bytes.limit(), until_s)
     headers = {

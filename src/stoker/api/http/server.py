@@ -22,7 +22,7 @@ STOP_GRACE_S: Final = 1
 """For answers under way. Event streams end by themselves before."""
 
 
-class _Server(uvicorn.Server):
+class _QuietUvicorn(uvicorn.Server):
     """The uvicorn server without signal handling, which belongs to the program that starts the control plane.
 
     uvicorn would raise the signals again after it served, and so skip all that closes after it.
@@ -47,7 +47,7 @@ async def serve_http(
         asked = for_owner_alone or connection.family == socket.AF_UNIX
         return foreign_peer(peer_uid(connection)) if asked else None
 
-    server = _Server(
+    server = _QuietUvicorn(
         uvicorn.Config(
             app,
             http=partial(HttpConnection, Connections(connections_max(), admit)),  # type: ignore[arg-type]  # called as a class

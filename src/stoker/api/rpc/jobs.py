@@ -104,7 +104,7 @@ class JobService(JobServiceServicer):
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """J1"""
+        """Count a call while it lasts; more than CALLS_MAX at once are refused (J1)."""
         if self._calls >= CALLS_MAX:
             message = f"{self._calls} calls of JobService are under way, as many as may"
             raise StokerError(refuse("overloaded", message, "try again in a second", calls_max=CALLS_MAX))
@@ -115,7 +115,7 @@ class JobService(JobServiceServicer):
             self._calls -= 1
 
     def _defect(self, request: Message, fault: Exception) -> Refusal:
-        """J4"""
+        """Answer a defect without its words, which the log has (J4)."""
         self._control.telemetry.count("requests_broken")
         return refuse(
             "internal_error",
@@ -203,7 +203,10 @@ def _encode(now: JobDetails) -> pb.Job:
 
 
 def _check_message(request: Message) -> None:
-    """J1. Raises: StokerError `body_too_large` or `unknown_field`."""
+    """Refuse a message that is too long or has unknown fields (J1).
+
+    Raises: StokerError `body_too_large` or `unknown_field`.
+    """
     if request.ByteSize() > BODY_BYTES_MAX:
         raise too_large()
     check_known(request)

@@ -120,7 +120,7 @@ def _sorted(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
 # -- selectors -----------------------------------------------------------------------------------------------------
 
 
-class _Token(NamedTuple):
+class _SelectorToken(NamedTuple):
     """A word or symbol of a selector, with its place in the text."""
 
     text: str
@@ -212,23 +212,23 @@ class _Parser:
             raise _bad_selector(self._text, (word.at + fault[0], fault[1]))
         return word.text
 
-    def _take(self) -> _Token:
-        taken, self._next = self._next, next(self._tokens, _Token("", len(self._text)))
+    def _take(self) -> _SelectorToken:
+        taken, self._next = self._next, next(self._tokens, _SelectorToken("", len(self._text)))
         return taken
 
     def _unexpected(self, wanted: str) -> StokerError:
         return self._fault(self._next, f"{self._next.shown} stands where {wanted} is wanted")
 
-    def _fault(self, token: _Token, why: str) -> StokerError:
+    def _fault(self, token: _SelectorToken, why: str) -> StokerError:
         return _bad_selector(self._text, (token.at, why))
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokens(text: str) -> Iterator[_SelectorToken]:
     at = 0
     while True:
         found = _TOKEN.match(text, at)
         assert found is not None, f"the pattern matches every text, but not {text[at : at + 20]!r}"
-        yield _Token(found[1], found.start(1))
+        yield _SelectorToken(found[1], found.start(1))
         if not found[1]:
             return
         at = found.end()

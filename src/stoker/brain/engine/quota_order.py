@@ -121,7 +121,7 @@ class QuotaOrder:
         return self._standing(shape, used) < standing and self._limits.before(shape, used) is None
 
     def _standing(self, shape: Shape, used: UsageDraft) -> int:
-        """W2, W3 and W5."""
+        """Return a job's place in the order of quota: pool, tenants, then itself (W2, W3, W5)."""
         account, gpus = used.account(shape), shape.demand.total_gpus
         standing = FIRST
         if self._promised:

@@ -51,7 +51,7 @@ class NodeClassStatus:
         return counts
 
 
-class _Row(NamedTuple):
+class _ReadyCapacity(NamedTuple):
     """Capacity of the ready nodes of a class for a demand for GPUs."""
 
     slots: int
@@ -69,7 +69,7 @@ class Satisfiability:
     def __init__(self, class_status: NodeClassStatus, cache: DemandCache) -> None:
         self._class_status = class_status
         self._cache = cache
-        self._rows: list[_Row] = []
+        self._rows: list[_ReadyCapacity] = []
         self._more = self._make_rows()
 
     def never(self, demand: Demand) -> Reason | None:
@@ -88,13 +88,13 @@ class Satisfiability:
             at += 1
         return self._why(demand)
 
-    def _make_rows(self) -> Iterator[_Row]:
+    def _make_rows(self) -> Iterator[_ReadyCapacity]:
         """Makes one more with each step."""
         for each in self._cache.candidates.admitted.classes:
             ready = self._class_status.counts(each)[_READY]
             slots = min(self._class_status.slots(each, self._cache.sample), self._cache.per_node)
             if ready and slots:
-                row = _Row(slots, each.inventory.cpus, each.inventory.memory_mb, ready)
+                row = _ReadyCapacity(slots, each.inventory.cpus, each.inventory.memory_mb, ready)
                 self._rows.append(row)
                 yield row
 

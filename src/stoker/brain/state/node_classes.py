@@ -43,7 +43,7 @@ class Strict(NamedTuple):
     all: bool
 
 
-class _Group:
+class _ClassGroup:
     """The nodes of one class, before any selection by name."""
 
     __slots__ = ("key", "labels", "names", "node_class")
@@ -59,8 +59,8 @@ class NodeClasses:
     """Index of all nodes ever registered by class."""
 
     def __init__(self) -> None:
-        self._groups: dict[_NodeClassKey, _Group] = {}
-        self._group_of: dict[NodeName, _Group] = {}
+        self._groups: dict[_NodeClassKey, _ClassGroup] = {}
+        self._group_of: dict[NodeName, _ClassGroup] = {}
         self._admitted: dict[Where, SelectedNodes] = {}
         self._remembered = 0
         self._strict: Strict | None = None
@@ -84,7 +84,7 @@ class NodeClasses:
         self.node_dropped(new.name)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(key, new)
+            group = self._groups[key] = _ClassGroup(key, new)
         self._group_of[new.name] = group
         insort(group.names, new.name)
 
@@ -136,12 +136,12 @@ class NodeClasses:
         everywhere = sum(len(each.names) for each in classes) == len(self._group_of)
         return SelectedNodes(sorted(classes, key=_first_name), everywhere=everywhere)
 
-    def _named(self, requirements: Iterable[Requirement]) -> Iterable[tuple[_Group, Sequence[NodeName]]]:
+    def _named(self, requirements: Iterable[Requirement]) -> Iterable[tuple[_ClassGroup, Sequence[NodeName]]]:
         """The groups with those of their nodes that are worth a look. Who selects one node pays for one."""
         wanted = next((each.values for each in requirements if each.operator is Operator.IN), None)
         if wanted is None:
             return [(group, group.names) for group in self._groups.values()]
-        found: dict[_Group, list[NodeName]] = {}
+        found: dict[_ClassGroup, list[NodeName]] = {}
         for name in map(NodeName, wanted):  # sorted, as the values of every requirement are
             group = self._group_of.get(name)
             if group is not None:

@@ -97,7 +97,7 @@ class QuotaLimits:
         return self.gpus - max(self.pools.guaranteed(self.gpus)[other], _gpus(usage, other))
 
     def _unlent(self, name: TenantName, gpus: int, usage: UsageTotals) -> Reason | None:
-        """L3"""
+        """Return the limit set by a guarantee that its tenant doesn't lend (L3)."""
         path = {tenant.name: tenant for tenant in path_of(self._tenants, name)}
         within = next((each.name for each in path.values() if within_guarantee(each, usage, gpus)), None)
         others = [

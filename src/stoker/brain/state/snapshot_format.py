@@ -19,7 +19,7 @@ class SnapshotDamaged(Exception):
     """These bytes aren't a whole snapshot. The message says what disagrees."""
 
 
-class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SnapshotHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stoker_snapshot: int
     position: int
 
@@ -33,12 +33,12 @@ class _Tail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crc32: int
 
 
-_Line = TypeVar("_Line", _Head, _Length, _Tail)
+_Line = TypeVar("_Line", _SnapshotHead, _Length, _Tail)
 
 
 def framed(position: Position, chunks: Sequence[bytes]) -> Iterator[bytes]:
     """The frame in pieces, of which none is longer than a chunk."""
-    yield msgspec.json.encode(_Head(FRAME_FORMAT, position)) + b"\n"
+    yield msgspec.json.encode(_SnapshotHead(FRAME_FORMAT, position)) + b"\n"
     checksum = 0
     for chunk in chunks:
         checksum = zlib.crc32(chunk, checksum)
@@ -51,7 +51,7 @@ def framed(position: Position, chunks: Sequence[bytes]) -> Iterator[bytes]:
 def unframed(position: Position, data: bytes) -> tuple[bytes, ...]:
     """The chunks of the snapshot that was taken there. Raises: SnapshotDamaged."""
     line, at = _line(data, 0)
-    head = _decode(line, _Head)
+    head = _decode(line, _SnapshotHead)
     if head.stoker_snapshot != FRAME_FORMAT:
         raise SnapshotDamaged(f"its format is {head.stoker_snapshot}; this Stoker reads format {FRAME_FORMAT}")
     if head.position != position:

@@ -178,7 +178,7 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
 
 
 def _begin(text: str) -> str:
-    """U4."""
+    """Return the begin time to send, read by the wall clock of the person who types it (U4)."""
     from stoker.cli.clock import LocalZone, local_now
     from stoker.wire.text import begin_text
 

@@ -113,7 +113,7 @@ def _line(shown: Iterable[str], texts: Sequence[str], widths: Sequence[int], col
 
 
 def _places_shown(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]], room: int) -> list[int]:
-    """B5"""
+    """Return the columns that fit; of numbers the last is left out first (B5)."""
     needs = _widths([[column.title for column in columns], *cells])
     least = [min(need, ELASTIC_MIN) if column.elastic else need for need, column in zip(needs, columns, strict=True)]
     places = list(range(len(columns)))

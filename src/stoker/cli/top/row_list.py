@@ -104,7 +104,7 @@ class RowList(ScrollView, can_focus=True):
         self._keep_in_sight()
 
     def _refresh_changed(self, before: Sheet) -> None:
-        """R1."""
+        """Draw again only the cells that changed (R1)."""
         top = self.scroll_offset.y
         seen = slice(top, top + self._room)
         for at, ((_, was), (_, now)) in enumerate(zip(before.rows[seen], self._sheet.rows[seen], strict=True)):

@@ -155,6 +155,6 @@ async def _mark_in(folder: Path) -> HistoryMark:
 
 
 def _another_log(folder: Path) -> StokerError:
-    """U4"""
+    """Return the refusal of a log that isn't the one of the folder's history (U4)."""
     message = f"the log is not the one of the history in {folder}: it ends before that, or is another cluster's"
     return StokerError(refuse("store_moved", message, "let store.url name the database that goes with this data_dir"))

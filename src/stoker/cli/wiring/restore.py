@@ -50,7 +50,7 @@ def restore_backup(file: Path, data_dir: Path, *, force: bool, store_url: str = 
 async def _put_in_place(
     file: Path, backup: ProvedBackup, beginning: LogBeginning, data_dir: Path, *, force: bool, store_url: str
 ) -> None:
-    """R4"""
+    """Put the folder in its place, and keep the database's log after that (R4)."""
     owner = as_owner(data_dir) if data_dir.is_dir() else nullcontext()
     async with AsyncExitStack() as database:
         with restored_folder(data_dir, replace=force) as folder, _opened(file) as source:

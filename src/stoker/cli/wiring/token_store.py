@@ -90,7 +90,7 @@ class FolderTokens:
         return self._ask(lambda tokens: tokens.revoke_token(token_id))
 
     def _ask(self, ask: Callable[[Tokens], Answer]) -> Answer:
-        """D5"""
+        """Ask for tokens, waiting while a control plane starts or ends (D5)."""
         must_be_control(self._folder)
         for _ in range(HELD_TRIES):
             try:
@@ -184,7 +184,7 @@ class StoppedTokens:
             raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
 
     def _must_be_alone(self) -> None:
-        """D6"""
+        """Refuse a stopped control plane of several, for others may have gone on without it (D6)."""
         name = member_in(self._folder)
         if name:
             message = f"{self._folder} is the data folder of control plane {name}, one of several, which doesn't run"

@@ -89,7 +89,7 @@ class GrpcPeerLink:
         metadata = self._metadata()
         channel = self._dial()
         call = replication_pb2_grpc.ReplicationServiceStub(channel).Follow(metadata=metadata)
-        following = _Following(self._address, call)
+        following = _GrpcFollowing(self._address, call)
         try:
             await following.send(codec.encode_offer(offer))
             yield following
@@ -113,7 +113,7 @@ class GrpcPeerLink:
         return aio.Metadata((SECRET_KEY, secret))
 
 
-class _Following:
+class _GrpcFollowing:
     """The follower's end of one stream."""
 
     def __init__(self, address: str, call: "aio.StreamStreamCall[pb.FollowerMessage, pb.LeaderMessage]") -> None:

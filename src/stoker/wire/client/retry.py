@@ -187,7 +187,7 @@ class RequestRetry:
         return [each for each in everybody if each not in self._slow or self._spent_s > self._slow[each] + REST_S]
 
     def _stale_in_s(self) -> float:
-        """C8"""
+        """Return the seconds until a standby's answer is taken for a read (C8)."""
         return (STALE_AFTER_S if self._servers.leaderless_at is None else 0.0) - self._spent_s
 
     def _pause(self, pause_s: float) -> Wait:
@@ -274,7 +274,7 @@ class RequestRetry:
         return reply.status in _GATEWAY_STATUSES and self._request.repeatable and self._servers.answered
 
     def _look_for_active(self, server: SplitResult, refusal: Refusal) -> None:
-        """C7"""
+        """Ask next the active control plane that a standby named (C7)."""
         active = str(refusal.facts.get("active", ""))
         named = self._servers.named(active)
         if named is not None and named != server:
@@ -387,7 +387,7 @@ def _turns(tries: RequestRetry) -> Generator[SendTo | Wait, http.Reply | None, h
 
 
 def _longest_s(request: http.Request, patience_s: float, servers: Servers) -> float:
-    """C10"""
+    """Return the longest time that a request may take (C10)."""
     if request.waits or not request.repeatable or not servers.several:
         return http.ANSWER_S
     if request.method != "GET":

@@ -100,7 +100,7 @@ class Actor:
         return _variables(account)
 
     def _looked_up(self) -> pwd.struct_passwd:
-        """U1, U2."""
+        """Return the account of a user; root and a nameless user are refused (U1, U2)."""
         try:
             account = pwd.getpwnam(self.name)
         except (KeyError, ValueError) as error:
@@ -201,7 +201,7 @@ def _make(folder: str) -> None:
 
 
 def _become(account: pwd.struct_passwd, groups: list[int]) -> None:
-    """U3. Raises OSError."""
+    """Become the account, with nothing of the runner's left (U3). Raises: OSError."""
     uid, gid = account.pw_uid, account.pw_gid
     leave_keyring()
     os.setgroups(groups)
@@ -228,7 +228,7 @@ def _is(account: pwd.struct_passwd, groups: list[int]) -> bool:
 
 
 def _variables(account: pwd.struct_passwd) -> dict[bytes, bytes]:
-    """U5."""
+    """Return HOME, USER, LOGNAME and SHELL of the account (U5)."""
     name = os.fsencode(account.pw_name)
     home, shell = os.fsencode(account.pw_dir), os.fsencode(account.pw_shell)
     return {b"HOME": home or b"/", b"USER": name, b"LOGNAME": name, b"SHELL": shell or b"/bin/sh"}

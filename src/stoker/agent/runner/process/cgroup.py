@@ -69,7 +69,7 @@ class Cgroups:
             self.notes.append("no memory controller can be used here: memory limits aren't enforced")
 
     def planned(self, name: str, memory_mb: int) -> list[str]:
-        """Return the paths of the folders that `Group` will make for this task."""
+        """Return the paths of the folders that `TaskCgroup` will make for this task."""
         wanted = (self.tree, self.memory if memory_mb else None)
         folders = [hierarchy.folder(name) for hierarchy in wanted if hierarchy is not None]
         return list(dict.fromkeys(folders))
@@ -83,7 +83,7 @@ class Cgroups:
         """Kill what is in task folders that no record knows: of tasks that ended just before their runner did."""
         for folder in self.leftovers():
             if folder not in known:
-                group = Group([folder])
+                group = TaskCgroup([folder])
                 group.kill()
                 group.remove()
 
@@ -124,7 +124,7 @@ class CgroupEntry:
             _write_or_raise(f"{self.born_in}/cgroup.procs", "0")
 
 
-class Group:
+class TaskCgroup:
     """Control group of one task: its folders in one or two hierarchies."""
 
     __slots__ = ("_folders", "_tries", "memory_mb")
@@ -217,7 +217,7 @@ def _lines(path: str) -> list[str]:
 def _usable(place: Hierarchy, wanted: str) -> bool:
     """Can we make a folder there, may a child enter it, and has it the file we need?"""
     trial = place.folder(f"trial.{os.getpid()}")
-    group = Group([trial])
+    group = TaskCgroup([trial])
     try:
         group.make()
         return os.path.exists(f"{trial}/{wanted}") and _child_enters(group)
@@ -227,7 +227,7 @@ def _usable(place: Hierarchy, wanted: str) -> bool:
         group.remove()
 
 
-def _child_enters(group: Group) -> bool:
+def _child_enters(group: TaskCgroup) -> bool:
     cgroup_entry = group.cgroup_entry()
     pid, born_inside = fork_into(cgroup_entry.born_in)
     if pid == 0:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Final
 
-    from stoker.agent.runner.process.cgroup import Group
+    from stoker.agent.runner.process.cgroup import TaskCgroup
     from stoker.agent.runner.process.procfs import Proc
 
 _KILL_ROUNDS_MAX: Final = 8
@@ -43,7 +43,7 @@ class Tree:
 
     __slots__ = ("birth", "born_s", "group", "inherited", "key", "leading", "mark", "pid", "pipe", "uid")
 
-    def __init__(self, key: str, mark: str, group: Group | None) -> None:
+    def __init__(self, key: str, mark: str, group: TaskCgroup | None) -> None:
         self.key = key
         self.mark = mark
         self.group = group
@@ -217,7 +217,7 @@ class Trees:
         return next((tree.key for tree in trees if tree.group and proc.pid in tree.group.pids()), "")
 
     def _falls_to(self, tree: Tree, proc: Proc) -> bool:
-        """K2."""
+        """Return the task to which an orphan that can't be attributed belongs (K2)."""
         if self._owner(proc) in self._trees or proc.birth_s < tree.born_s - 1:
             return False
         uid = procfs.uid_of(proc.pid)
