@@ -1,4 +1,4 @@
-"""Following output through trouble: O2 to O4 of `cli.commands.logs`, with a server that answers as the test says."""
+"""Following output through trouble: O2 to O4 of `cli.log_reader`, with a server that answers as the test says."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -7,8 +7,8 @@ import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState, Outcome
-from stoker.cli.commands import logs
-from stoker.cli.commands.logs import UNREACHABLE_S_MAX, LogReader
+from stoker.cli import log_reader
+from stoker.cli.log_reader import UNREACHABLE_S_MAX, LogReader
 from stoker.wire.client import LogPart, LogQuery
 from stoker.wire.rest.job import JobView
 from tests.cli.views import attempt, job
@@ -43,8 +43,8 @@ class Story:
         self.now_s = 0.0
         self.server = server
         self._capture = capture
-        monkeypatch.setattr(logs, "sleep_blocking", self._pause)
-        monkeypatch.setattr(logs, "mono_s", lambda: self.now_s)
+        monkeypatch.setattr(log_reader, "sleep_blocking", self._pause)
+        monkeypatch.setattr(log_reader, "mono_s", lambda: self.now_s)
 
     def _pause(self, seconds: float) -> None:
         self.now_s += seconds
@@ -127,7 +127,7 @@ def test_a_refusal_that_no_time_lifts_ends_it(tell: Tell) -> None:
 def test_a_server_that_has_no_time_to_wait_is_not_asked_without_pause(tell: Tell) -> None:
     story = tell(part(b"one\n"), *[part(b"", 4)] * 50, part(b"", 4, ended=True))
     story.follow()
-    assert story.now_s >= 50 * logs.POLL_S * 0.99
+    assert story.now_s >= 50 * log_reader.POLL_S * 0.99
 
 
 def test_a_job_that_ended_unborn_has_nothing_to_show(tell: Tell) -> None:

@@ -130,7 +130,7 @@ def submit(
     if not (waits or follow):
         return
     if follow:
-        from stoker.cli.commands.logs import LogReader
+        from stoker.cli.log_reader import LogReader
 
         with goes_on(job.id):
             LogReader(connect(FOLLOW_PATIENCE_S), job.id, rank=0).follow(attempt=None, tail=None)
