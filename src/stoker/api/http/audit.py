@@ -1,4 +1,4 @@
-"""REST for the audit trail: who told the cluster what, and what came of it. Admins only."""
+"""REST routes for the audit trail: who told the cluster what, and what came of it. Admins only."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import caller_of, json_response, query_of
-from stoker.api.http.routing import Routes, json_content, route
+from stoker.api.http.routing import Routes
 from stoker.api.requests import READ
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.audit import OK, REFUSED, UNCHANGED, AuditQuery, AuditRow
@@ -22,10 +22,10 @@ from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_listing import check_tenant
 from stoker.control.queries.job_lookup import record_of
 from stoker.ports import HistoryFailed
-from stoker.wire.rest.audit import AUDIT_MAX, AuditListQuery, AuditListView, audit_view
+from stoker.wire import endpoints
+from stoker.wire.rest.audit import AUDIT_MAX, AuditListQuery, audit_view
 from stoker.wire.status import STATUSES
 from stoker.wire.timestamp import parse_timestamp
-from stoker.wire.versions import API_PREFIX
 
 _REFUSALS: Final = (
     *("not_allowed", "unknown_outcome", "unknown_action", "unknown_tenant", "bad_moment"),
@@ -36,9 +36,9 @@ _ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED, BACKUP, RESTORE)
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("audit", API_PREFIX)
+    router = Routes("audit")
 
-    @router.get("/audit", route(json_content(AuditListView), query=AuditListQuery, refusals=_REFUSALS))
+    @router.serve(endpoints.AUDIT, *_REFUSALS)
     async def audit(request: Request) -> Response:
         """List what people told the cluster, newest first, and what came of it."""
         require_admin(caller_of(request))

@@ -1,4 +1,4 @@
-"""REST for a backup of the whole cluster. Admins only; the table of roles says so.
+"""REST routes for a backup of the whole cluster. Admins only; the table of roles says so.
 
 Rules: D1  an answer that can't go on is broken off and not ended, so that nobody takes a part for the whole
        D2  whose token is revoked, or expires, is sent no more at once (by D1)
@@ -15,15 +15,15 @@ from starlette.types import Receive, Scope, Send
 from stoker.api.http.connections import break_off
 from stoker.api.http.guard import is_head
 from stoker.api.http.responses import caller_of, query_of
-from stoker.api.http.routing import Content, Routes, route
+from stoker.api.http.routing import Content, Routes
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.ids import Position
 from stoker.control.backup import Backup, Backups
 from stoker.control.control_plane import ControlPlane
 from stoker.ports import HistoryFailed
+from stoker.wire import endpoints
 from stoker.wire.backup import MEDIA_TYPE
 from stoker.wire.rest.query import NoQuery
-from stoker.wire.versions import API_PREFIX
 
 _TAR: Final[Content] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 _REFUSALS: Final = ("backup_running", "history_unavailable", "log_failed")
@@ -31,10 +31,10 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosni
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("backup", API_PREFIX)
+    router = Routes("backup")
     backups = Backups(control)
 
-    @router.get("/backup", route(_TAR, query=NoQuery, refusals=_REFUSALS))
+    @router.serve(endpoints.BACKUP, *_REFUSALS, content=_TAR)
     async def backup(request: Request) -> Response:
         """Send all that the cluster is as a tar file: its state, the digests of its tokens, its history. One at a
         time."""

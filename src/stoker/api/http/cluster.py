@@ -1,22 +1,23 @@
-"""REST for the whole cluster: the numbers on one page."""
+"""REST routes for the whole cluster: the numbers on one page."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import json_response, query_of
-from stoker.api.http.routing import Routes, json_content, route
+from stoker.api.http.routing import Routes
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.cluster_counts import count_gpus, count_jobs, count_nodes, count_running, known_nodes
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.query import NoQuery
-from stoker.wire.versions import API_PREFIX, PRODUCT
+from stoker.wire.versions import PRODUCT
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("cluster", API_PREFIX)
+    router = Routes("cluster")
 
-    @router.get("/cluster/status", route(json_content(ClusterView), query=NoQuery))
+    @router.serve(endpoints.STATUS)
     async def cluster_status(request: Request) -> Response:
         """Show the cluster in numbers."""
         query_of(request, NoQuery)

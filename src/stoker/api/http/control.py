@@ -1,25 +1,25 @@
-"""REST for a control plane among several: which one is it, and make it the active one by force."""
+"""REST routes for a control plane among several: which one is it, and make it the active one by force."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import caller_of, json_response
-from stoker.api.http.routing import Routes, json_content, route
+from stoker.api.http.routing import Routes
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.control import ControlView
-from stoker.wire.versions import API_PREFIX
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("control", f"{API_PREFIX}/control")
+    router = Routes("control")
 
-    @router.get("", route(json_content(ControlView)))
+    @router.serve(endpoints.CONTROL)
     async def show(request: Request) -> Response:
         """Show what this control plane is among those of its cluster."""
         return json_response(_view(control))
 
-    @router.post("/promote", route(json_content(ControlView), refusals=("promotion_refused",)))
+    @router.serve(endpoints.PROMOTE, "promotion_refused")
     async def promote(request: Request) -> Response:
         """Make this one active, although it may lack what was acknowledged. 1,000,000 job ids are left out, so that
         none is given away twice."""

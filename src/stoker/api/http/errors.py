@@ -1,4 +1,4 @@
-"""REST for what the codes of refusals mean: the page to which the `type` of every problem leads.
+"""REST routes for what the codes of refusals mean: the page to which the `type` of every problem leads.
 
 It shows `wire.status` and nothing of the cluster, so everybody may read it.
 """
@@ -9,9 +9,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.routing import Routes, route
+from stoker.api.http.routing import Routes
 from stoker.control.control_plane import ControlPlane
-from stoker.wire.rest.problem import TYPES_PATH
+from stoker.wire import endpoints
 from stoker.wire.status import STATUSES, Status
 
 _PAGE: Final = """<!DOCTYPE html>
@@ -27,7 +27,7 @@ def routes(control: ControlPlane) -> Routes:
     router = Routes("health")
     page = _PAGE.format(rows="\n".join(_row(code, status) for code, status in STATUSES.items()))
 
-    @router.get(TYPES_PATH, route({"text/html": {"schema": {"type": "string"}}}))
+    @router.serve(endpoints.ERRORS)
     async def errors(request: Request) -> Response:
         """Show what each code of a refusal means, as a page for people."""
         return Response(page, media_type="text/html")

@@ -1,4 +1,4 @@
-"""REST for the event stream: every durable fact, as it becomes durable.
+"""REST routes for the event stream: every durable fact, as it becomes durable.
 
 Rules: E1  the id of a message is its position in the log; a reader that sends it as `Last-Event-ID` misses nothing. A
            standby shows facts as they reach its disk, of which the last few may be taken back when the active one dies
@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from stoker.api.http.guard import is_head
 from stoker.api.http.responses import caller_of, query_of
-from stoker.api.http.routing import Routes, route
+from stoker.api.http.routing import Routes
 from stoker.api.http.stream_limits import EndlessResponse, StreamLimit
 from stoker.brain.domain.errors import refuse
 from stoker.brain.domain.ids import Position
@@ -28,10 +28,10 @@ from stoker.control.access import token_unknown
 from stoker.control.control_plane import ControlPlane
 from stoker.control.feed import Entry, FeedLost
 from stoker.control.queries.event_visibility import VisibleEvents, drop
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.event import EventQuery, event_view
 from stoker.wire.rest.problem import problem_of
-from stoker.wire.versions import API_PREFIX
 
 STREAMS_MAX: Final = 256
 """Each costs a copy of every fact."""
@@ -46,17 +46,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("events", API_PREFIX)
+    router = Routes("events")
     readers = StreamLimit(STREAMS_MAX, "follow the events", "close some, or read the lists instead")
 
-    @router.get(
-        "/events",
-        route(
-            {MEDIA_TYPE: {"schema": {"type": "string"}}},
-            query=EventQuery,
-            refusals=("too_many_streams",),
-        ),
-    )
+    @router.serve(endpoints.EVENTS, "too_many_streams")
     async def events(request: Request) -> Response:
         """Follow what happens. Each message's data is an EventView."""
         caller, query = caller_of(request), query_of(request, EventQuery)

@@ -1,10 +1,10 @@
-"""REST for GPUs: what there is, and who has it."""
+"""REST routes for GPUs: what there is, and who has it."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import caller_of, json_response, query_of
-from stoker.api.http.routing import Routes, json_content, route
+from stoker.api.http.routing import Routes
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.node import Node, OrphanTask
 from stoker.brain.domain.units import Instant
@@ -12,16 +12,16 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.cluster_counts import count_gpus, gpu_holders, gpu_statuses, known_nodes, quarantined_gpus
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.gpu import GpuListView, GpuView, gpu_id
 from stoker.wire.rest.instant import iso
 from stoker.wire.rest.query import NoQuery
-from stoker.wire.versions import API_PREFIX
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("gpus", API_PREFIX)
+    router = Routes("gpus")
 
-    @router.get("/gpus", route(json_content(GpuListView), query=NoQuery))
+    @router.serve(endpoints.GPUS)
     async def list_gpus(request: Request) -> Response:
         """List the GPUs of every node that wasn't forgotten."""
         query_of(request, NoQuery)

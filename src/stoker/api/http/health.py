@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import json_response
-from stoker.api.http.routing import Routes, json_content, route
+from stoker.api.http.routing import Routes
 from stoker.api.http.state_metrics import gauges
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.cluster import HealthView, ReadyView
-from stoker.wire.versions import API_PREFIX, PRODUCT
+from stoker.wire.versions import PRODUCT
 
 LOG_WAIT_S: Final = 5.0
 """A disk that needs longer for one append is stuck, for whoever waits for an answer."""
@@ -37,10 +38,10 @@ def routes(control: ControlPlane) -> Routes:
         state = control.committer.state
         return json_response(HealthView(version=PRODUCT, cluster_id=state.cluster_id, epoch=state.epoch))
 
-    for path in ("/health", f"{API_PREFIX}/health"):
-        router.get(path, route(json_content(HealthView)))(health)
+    for endpoint in (endpoints.ROOT_HEALTH, endpoints.HEALTH):
+        router.serve(endpoint)(health)
 
-    @router.get("/ready", route(json_content(ReadyView), refusals=("not_ready", "log_failed", "not_active")))
+    @router.serve(endpoints.READY, "not_ready", "log_failed", "not_active")
     async def ready(request: Request) -> Response:
         """Say whether jobs are accepted and started; 503 with the reason when not."""
         if control.committer.following is not None:
@@ -50,7 +51,7 @@ def routes(control: ControlPlane) -> Routes:
         age_s = round(control.loop.last_pass_age_s(), 3)
         return json_response(ReadyView(last_pass_age_s=age_s, position=control.committer.durable))
 
-    @router.get("/metrics", route({"text/plain": {"schema": {"type": "string"}}}))
+    @router.serve(endpoints.METRICS)
     async def metrics(request: Request) -> Response:
         """Show the meters in Prometheus' text form."""
         telemetry = control.telemetry

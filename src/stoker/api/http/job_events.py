@@ -1,4 +1,4 @@
-"""REST for the story of one job: what happened to it, and who told it what."""
+"""REST routes for the story of one job: what happened to it, and who told it what."""
 
 from typing import Final
 
@@ -7,27 +7,24 @@ from starlette.responses import Response
 
 from stoker.api.http.audit import newest_rows
 from stoker.api.http.responses import json_response, lookup_own_job_at, query_of
-from stoker.api.http.routing import LOOKUP, Routes, json_content, route
+from stoker.api.http.routing import LOOKUP, Routes
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.job import Job
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_history import story_of
+from stoker.wire import endpoints
 from stoker.wire.rest.audit import AUDIT_MAX
 from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
-from stoker.wire.versions import API_PREFIX
 
 ORDERS_MAX: Final = 2_000
 """Of more orders to one job the newest are shown: those to an array may be as many as it has members. About 25 ms."""
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("jobs", API_PREFIX)
+    router = Routes("jobs")
 
-    @router.get(
-        "/jobs/{job_id}/events",
-        route(json_content(JobEventsView), path="job_id", query=JobEventsQuery, refusals=(*LOOKUP, "not_allowed")),
-    )
+    @router.serve(endpoints.JOB_EVENTS, *LOOKUP, "not_allowed")
     async def job_events(request: Request) -> Response:
         """Tell what happened to a job, newest last, and who told it what."""
         asked = query_of(request, JobEventsQuery)

@@ -1,4 +1,4 @@
-"""REST for jobs: submit, list, show. What is told to them is in `orders`."""
+"""REST routes for jobs: submit, list, show. What is told to them is in `orders`."""
 
 from typing import Final
 
@@ -24,10 +24,6 @@ from stoker.api.http.routing import (
     LOOKUP,
     SUBMIT,
     Routes,
-    json_content,
-    keyed,
-    one_of,
-    route,
 )
 from stoker.api.http.row_cache import RowCache, drawn
 from stoker.brain.domain.access import Caller
@@ -40,39 +36,25 @@ from stoker.control.queries.job_details import job_details, job_details_for, lis
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import names_several
 from stoker.control.submission import Submitted, of_index, spec_for, submitted
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
     ForgottenJobView,
     JobListQuery,
-    JobListView,
-    JobsSubmittedView,
-    JobsView,
-    JobView,
     job_view,
 )
 from stoker.wire.rest.reduced import reduced
 from stoker.wire.rest.submit import JobBody, JobsBody
-from stoker.wire.versions import API_PREFIX
 
 BODIES_PER_TURN: Final = 256
 """Jobs read before others get a turn: about a millisecond."""
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("jobs", API_PREFIX)
+    router = Routes("jobs")
     rows = RowCache(control)
 
-    @router.post(
-        "/jobs",
-        keyed(
-            route(
-                one_of(JobView, JobsSubmittedView, ForgottenJobView),
-                status=201,
-                body=one_of(JobBody, JobsBody),
-                refusals=(*BODY, *SUBMIT, *KEYED, *CHANGE),
-            )
-        ),
-    )
+    @router.serve(endpoints.SUBMIT, *BODY, *SUBMIT, *KEYED, *CHANGE)
     async def submit(request: Request) -> Response:
         """Submit one job, or all or none of `{"jobs": [...]}`."""
         caller, data = caller_of(request), await body_of(request)
@@ -85,15 +67,12 @@ def routes(control: ControlPlane) -> Routes:
         spec = spec_for(control, caller, decode_body(JobBody, data), control.committer.now())
         return _one(control, caller, await submitted(control, caller, (spec,), key))
 
-    @router.get(
-        "/jobs",
-        route(json_content(JobListView), query=JobListQuery, refusals=LIST),
-    )
+    @router.serve(endpoints.JOBS, *LIST)
     async def list_jobs(request: Request) -> Response:
         """List jobs, newest first."""
         return await _page(control, rows, caller_of(request), query_of(request, JobListQuery))
 
-    @router.get("/jobs/{job_id}", route(one_of(JobView, JobsView), path="job_id", refusals=LOOKUP))
+    @router.serve(endpoints.JOB, *LOOKUP)
     async def show(request: Request) -> Response:
         """Show one job, or several members of an array."""
         ref = parse_job_ref(request.path_params["job_id"])

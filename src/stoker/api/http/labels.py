@@ -1,4 +1,4 @@
-"""REST for labels and taints of nodes: set, put on, take off."""
+"""REST routes for labels and taints of nodes: set, put on, take off."""
 
 from typing import Final
 
@@ -7,30 +7,26 @@ from starlette.responses import Response
 
 from stoker.api.http.nodes import node_shown
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, node_at
-from stoker.api.http.routing import BODY, CHANGE, NODE, Routes, json_content, route
+from stoker.api.http.routing import BODY, CHANGE, NODE, Routes
 from stoker.brain.domain.label import parse_taint
 from stoker.brain.domain.node import Node
 from stoker.brain.state.commands import LabelNode, TaintNode
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.node import LabelsBody, NodeView, TaintsBody
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.rest.node import LabelsBody, TaintsBody
 
 _SAID: Final = (*NODE, *BODY, "node_forgotten", "too_many_labels", *CHANGE)
 """What a label or taint may be refused with beside its own text."""
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("nodes", API_PREFIX)
-    shown = json_content(NodeView)
+    router = Routes("nodes")
 
     def answer(request: Request, node: Node) -> Response:
         return json_response(node_shown(control, request, node))
 
-    @router.post(
-        "/nodes/{name}/labels",
-        route(shown, path="name", body=json_content(LabelsBody), refusals=(*_SAID, "bad_label")),
-    )
+    @router.serve(endpoints.LABEL, *_SAID, "bad_label")
     async def label(request: Request) -> Response:
         """Set labels on a node, or take some off: for good, whatever its agent names."""
         body = decode_body(LabelsBody, await body_of(request))
@@ -39,10 +35,7 @@ def routes(control: ControlPlane) -> Routes:
         await carry_out(control, request, ask)
         return answer(request, node)
 
-    @router.post(
-        "/nodes/{name}/taints",
-        route(shown, path="name", body=json_content(TaintsBody), refusals=(*_SAID, "bad_taint")),
-    )
+    @router.serve(endpoints.TAINT, *_SAID, "bad_taint")
     async def taint(request: Request) -> Response:
         """Put taints on a node, or take some off. What runs there goes on."""
         body = decode_body(TaintsBody, await body_of(request))

@@ -1,4 +1,4 @@
-"""REST for a task's output: bytes from a place, or the last lines; now, or once there are more, or as they come.
+"""REST routes for a task's output: bytes from a place, or the last lines; now, or once there are more, or as they come.
 
 Rules: G1  with `wait_s` the answer comes as soon as there are bytes beyond `offset`, or the output has ended, or the
            time is up; whoever hangs up meanwhile waits no longer
@@ -20,12 +20,13 @@ from stoker.api.http.guard import is_head
 from stoker.api.http.log_follow import PIECE_BYTES, LogStreams
 from stoker.api.http.log_reading import LogReading
 from stoker.api.http.responses import caller_of, query_of
-from stoker.api.http.routing import JOB, Routes, route
+from stoker.api.http.routing import JOB, Routes
 from stoker.api.http.stream_limits import StreamLimit
 from stoker.brain.domain.report import LogChunk
 from stoker.control.access import Access
 from stoker.control.control_plane import ControlPlane
 from stoker.control.output_reader import FOLLOWERS_MAX
+from stoker.wire import endpoints
 from stoker.wire.rest.log import (
     ATTEMPT_HEADER,
     ENDED_HEADER,
@@ -35,7 +36,6 @@ from stoker.wire.rest.log import (
     SIZE_HEADER,
     LogQuery,
 )
-from stoker.wire.versions import API_PREFIX
 
 UNTAKEN_BYTES_MAX: Final = 64 << 20
 """Held for readers who don't take their answers; beyond it a new answer brings one piece."""
@@ -47,11 +47,11 @@ T = TypeVar("T")
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("jobs", API_PREFIX)
+    router = Routes("jobs")
     unsent_bytes, streams = UnsentBytes(), LogStreams(control)
     waiters = StreamLimit(FOLLOWERS_MAX, "wait for output", "close some, or try again in a second")
 
-    @router.get("/jobs/{job_id}/logs", route(_TEXT, path="job_id", query=LogQuery, refusals=_REFUSALS))
+    @router.serve(endpoints.LOGS, *_REFUSALS, content=_TEXT)
     async def logs(request: Request) -> Response:
         """Read a task's output. Where the bytes lie is in the headers."""
         query = query_of(request, LogQuery)

@@ -1,11 +1,11 @@
-"""REST for nodes: list, show, drain, resume, forget."""
+"""REST routes for nodes: list, show, drain, resume, forget."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.gpus import gpus_of, is_seen
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, node_at, query_of
-from stoker.api.http.routing import BODY, CHANGE, NODE, Routes, json_content, route
+from stoker.api.http.routing import BODY, CHANGE, NODE, Routes
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.label import label_sources, labels_of, taint_sources, taint_text, taints_of
 from stoker.brain.domain.node import Node
@@ -14,6 +14,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DrainNode, ForgetNode, ResumeNode
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.instant import iso, iso_or_none
 from stoker.wire.rest.node import (
@@ -25,31 +26,26 @@ from stoker.wire.rest.node import (
     OrphanTaskView,
 )
 from stoker.wire.rest.query import NoQuery
-from stoker.wire.versions import API_PREFIX
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("nodes", API_PREFIX)
-    shown = json_content(NodeView)
+    router = Routes("nodes")
 
     def answer(request: Request, node: Node) -> Response:
         return json_response(node_shown(control, request, node))
 
-    @router.get("/nodes", route(json_content(NodeListView), query=NoQuery))
+    @router.serve(endpoints.NODES)
     async def list_nodes(request: Request) -> Response:
         """List every node ever registered, by name."""
         query_of(request, NoQuery)
         return json_response(_all(control, caller_of(request)))
 
-    @router.get("/nodes/{name}", route(shown, path="name", refusals=NODE))
+    @router.serve(endpoints.NODE, *NODE)
     async def show_node(request: Request) -> Response:
         """Show one node."""
         return answer(request, node_at(request, control.committer.state))
 
-    @router.post(
-        "/nodes/{name}/drain",
-        route(shown, path="name", body=json_content(DrainBody), refusals=(*NODE, *BODY, "node_forgotten", *CHANGE)),
-    )
+    @router.serve(endpoints.DRAIN, *NODE, *BODY, "node_forgotten", *CHANGE)
     async def drain(request: Request) -> Response:
         """Give a node no new work. What runs there goes on."""
         data = await body_of(request)
@@ -60,16 +56,14 @@ def routes(control: ControlPlane) -> Routes:
         )
         return answer(request, node)
 
-    @router.post("/nodes/{name}/resume", route(shown, path="name", refusals=(*NODE, "node_forgotten", *CHANGE)))
+    @router.serve(endpoints.RESUME, *NODE, "node_forgotten", *CHANGE)
     async def resume(request: Request) -> Response:
         """End a drain."""
         node = node_at(request, control.committer.state)
         await carry_out(control, request, ResumeNode(by=caller_of(request).principal, node=node.name))
         return answer(request, node)
 
-    @router.delete(
-        "/nodes/{name}", route(shown, path="name", query=ForgetQuery, refusals=(*NODE, "node_in_use", *CHANGE))
-    )
+    @router.serve(endpoints.FORGET, *NODE, "node_in_use", *CHANGE)
     async def forget(request: Request) -> Response:
         """Forget a node that won't come back; with `force`, settle what it held without proof that it is gone."""
         force = query_of(request, ForgetQuery).force

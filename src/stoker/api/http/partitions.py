@@ -1,4 +1,4 @@
-"""REST for partitions: list, show, make, replace, delete."""
+"""REST routes for partitions: list, show, make, replace, delete."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
-from stoker.api.http.routing import BODY, CHANGE, PARTITION, Routes, json_content, route
+from stoker.api.http.routing import BODY, CHANGE, PARTITION, Routes
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import PartitionName
 from stoker.brain.domain.label import labels_of, taints_of
@@ -20,6 +20,7 @@ from stoker.brain.state.commands import DeletePartition, PutPartition
 from stoker.brain.state.indexes import waiting_count
 from stoker.brain.state.validation.lookups import find_partition
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.partition import (
     NewPartitionBody,
@@ -29,7 +30,6 @@ from stoker.wire.rest.partition import (
     partition_of,
 )
 from stoker.wire.rest.query import NoQuery
-from stoker.wire.versions import API_PREFIX
 
 SLICE: Final = 1_000
 """Jobs, or nodes held against partitions, looked at before others get a turn: about a millisecond."""
@@ -40,13 +40,12 @@ _SAID: Final = (
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("partitions", API_PREFIX)
-    shown = json_content(PartitionView)
+    router = Routes("partitions")
 
     async def answer(partition: Partition, status: int = 200) -> Response:
         return json_response((await _views(control, [partition]))[0], status)
 
-    @router.get("/partitions", route(json_content(PartitionListView), query=NoQuery))
+    @router.serve(endpoints.PARTITIONS)
     async def list_partitions(request: Request) -> Response:
         """List every partition, by name."""
         query_of(request, NoQuery)
@@ -54,10 +53,7 @@ def routes(control: ControlPlane) -> Routes:
         views = await _views(control, [found[name] for name in sorted(found)])
         return json_response(PartitionListView(partitions=views, total=len(views)))
 
-    @router.post(
-        "/partitions",
-        route(shown, status=201, body=json_content(NewPartitionBody), refusals=("partition_exists", *_SAID)),
-    )
+    @router.serve(endpoints.CREATE_PARTITION, "partition_exists", *_SAID)
     async def create_partition(request: Request) -> Response:
         """Make a partition."""
         body = decode_body(NewPartitionBody, await body_of(request))
@@ -65,12 +61,12 @@ def routes(control: ControlPlane) -> Routes:
         await _put(control, request, partition, create=True)
         return await answer(partition, 201)
 
-    @router.get("/partitions/{name}", route(shown, path="name", refusals=PARTITION))
+    @router.serve(endpoints.PARTITION, *PARTITION)
     async def show_partition(request: Request) -> Response:
         """Show one partition."""
         return await answer(_partition_at(request, control.committer.state))
 
-    @router.put("/partitions/{name}", route(shown, path="name", body=json_content(PartitionBody), refusals=_SAID))
+    @router.serve(endpoints.PUT_PARTITION, *_SAID)
     async def put_partition(request: Request) -> Response:
         """Replace a partition whole, or make it. Jobs that are in already keep their time limits."""
         body = decode_body(PartitionBody, await body_of(request))
@@ -78,7 +74,7 @@ def routes(control: ControlPlane) -> Routes:
         await _put(control, request, partition, create=False)
         return await answer(partition)
 
-    @router.delete("/partitions/{name}", route(shown, path="name", refusals=(*PARTITION, "partition_in_use", *CHANGE)))
+    @router.serve(endpoints.DELETE_PARTITION, *PARTITION, "partition_in_use", *CHANGE)
     async def delete_partition(request: Request) -> Response:
         """Delete a partition that no job names which hasn't ended. The answer shows what it was."""
         partition = _partition_at(request, control.committer.state)

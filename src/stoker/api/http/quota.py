@@ -1,34 +1,30 @@
-"""REST for the class pools: how online and batch jobs share the GPUs."""
+"""REST routes for the class pools: how online and batch jobs share the GPUs."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
-from stoker.api.http.routing import BODY, CHANGE, Routes, json_content, route
+from stoker.api.http.routing import BODY, CHANGE, Routes
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import SetPools
 from stoker.brain.state.quota_report import pool_demands
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.query import NoQuery
 from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of, quota_view
-from stoker.wire.versions import API_PREFIX
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("quota", API_PREFIX)
-    shown = json_content(QuotaView)
+    router = Routes("quota")
 
-    @router.get("/quota", route(shown, query=NoQuery))
+    @router.serve(endpoints.QUOTA)
     async def show_quota(request: Request) -> Response:
         """Show how online and batch jobs share the GPUs."""
         query_of(request, NoQuery)
         return json_response(pools_view(control.committer.state))
 
-    @router.put(
-        "/quota",
-        route(shown, body=json_content(QuotaBody), refusals=("bad_share", "share_below_use", *BODY, *CHANGE)),
-    )
+    @router.serve(endpoints.SET_QUOTA, "bad_share", "share_below_use", *BODY, *CHANGE)
     async def set_quota(request: Request) -> Response:
         """Share the GPUs anew, at once. What runs goes on."""
         body = decode_body(QuotaBody, await body_of(request))

@@ -1,7 +1,8 @@
 """Routes of REST, and the OpenAPI document that describes them.
 
-A module of routes names for each operation the shapes that it takes and answers, and the codes that it refuses with.
-Statuses come from `wire.status`, schemas from msgspec, sentences from the handlers' docstrings, roles from `roles`.
+Method, path and shapes of a route are those of its row in `wire.endpoints`; its module adds the handler and the codes
+that it refuses with. Statuses come from `wire.status`, schemas from msgspec, sentences from the handlers' docstrings,
+roles from `api.requests`.
 """
 
 import re
@@ -15,33 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.requests import OPEN, role_for
+from stoker.wire.endpoints import ENDPOINTS, JSON, Endpoint
 from stoker.wire.idempotency import KEY_HEADER, KEY_MAX, REPLAYED_HEADER
-from stoker.wire.rest.audit import AuditListQuery, AuditListView
-from stoker.wire.rest.cluster import ClusterView, HealthView, ReadyView
-from stoker.wire.rest.control import ControlView
-from stoker.wire.rest.event import EventView
-from stoker.wire.rest.gpu import GpuListView
-from stoker.wire.rest.job import (
-    ForgottenJobView,
-    JobListQuery,
-    JobListView,
-    JobsSubmittedView,
-    JobsToldView,
-    JobsView,
-    SignalBody,
-    WhyView,
-)
-from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
-from stoker.wire.rest.log import LogQuery
-from stoker.wire.rest.node import DrainBody, ForgetQuery, LabelsBody, NodeListView, TaintsBody
-from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView
+from stoker.wire.rest.event import EventQuery, EventView
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
-from stoker.wire.rest.quota import QuotaBody, QuotaView
-from stoker.wire.rest.submit import JobsBody
-from stoker.wire.rest.task import MessageView, TaskBody, TaskListQuery, TaskListView, TaskSubmittedView
-from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantListView
-from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView
-from stoker.wire.rest.usage import UsageReportQuery, UsageView
+from stoker.wire.rest.query import NoQuery
 from stoker.wire.status import STATUSES, SUBMIT_CODES
 from stoker.wire.versions import PRODUCT
 
@@ -84,31 +63,8 @@ _TOKEN_ABOUT: Final = (
     "A token of `stoker token create`. Its role is viewer, user or admin; its tenant says whose jobs are seen in full. "
     "The jobs of other tenants are shown reduced, and can't be told anything."
 )
-SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
-    *(JobsBody, JobsSubmittedView, ForgottenJobView, JobsView, JobsToldView, SignalBody),
-    *(JobListQuery, JobListView, WhyView, LogQuery),
-    *(TaskBody, TaskSubmittedView, TaskListQuery, TaskListView, MessageView),
-    *(GpuListView, NodeListView, DrainBody, ForgetQuery, LabelsBody, TaintsBody),
-    *(PartitionListView, NewPartitionBody, PartitionBody),
-    *(TenantListView, NewTenantBody, TenantBody, QuotaBody, QuotaView),
-    *(TokenListView, NewTokenBody, NewTokenView),
-    *(UsageReportQuery, UsageView),
-    *(AuditListQuery, AuditListView, JobEventsQuery, JobEventsView),
-    *(ClusterView, ControlView, HealthView, ReadyView, EventView, Problem),
-)
-"""Shapes of the document. Those that they hold come along."""
-
 Content = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-def json_content(shape: type[msgspec.Struct]) -> Content:
-    return {"application/json": {"schema": {"$ref": REF.format(name=shape.__name__)}}}
-
-
-def one_of(*shapes: type[msgspec.Struct]) -> Content:
-    """Content that is one of these."""
-    return {"application/json": {"schema": {"anyOf": [{"$ref": REF.format(name=shape.__name__)} for shape in shapes]}}}
 
 
 class Operation(NamedTuple):
@@ -122,63 +78,59 @@ class Operation(NamedTuple):
 
 
 class Routes(list[Operation]):
-    """Operations of one module, under one tag and one beginning of their paths."""
+    """Operations of one module, under one tag."""
 
-    def __init__(self, tag: str, prefix: str = "") -> None:
+    def __init__(self, tag: str) -> None:
         super().__init__()
-        self._tag, self._prefix = tag, prefix
+        self._tag = tag
 
-    def on(self, method: str, path: str, contract: Content) -> Callable[[Handler], Handler]:
-        """Return a decorator that adds a handler."""
+    def serve(
+        self, endpoint: Endpoint[Any], *refusals: str, content: Content | None = None
+    ) -> Callable[[Handler], Handler]:
+        """Return a decorator that adds the handler of an endpoint.
+
+        `refusals`: codes that it may refuse with, beside those of every route. `content`: that of its answer in
+        OpenAPI's words, where that isn't JSON of the endpoint's shapes.
+        """
+        contract = _contract(endpoint, refusals, content)
 
         def add(handler: Handler) -> Handler:
-            self.append(Operation(method, self._prefix + path, self._tag, handler, contract))
+            self.append(Operation(endpoint.method, endpoint.path, self._tag, handler, contract))
             return handler
 
         return add
 
-    def get(self, path: str, contract: Content) -> Callable[[Handler], Handler]:
-        return self.on("GET", path, contract)
 
-    def post(self, path: str, contract: Content) -> Callable[[Handler], Handler]:
-        return self.on("POST", path, contract)
-
-    def put(self, path: str, contract: Content) -> Callable[[Handler], Handler]:
-        return self.on("PUT", path, contract)
-
-    def delete(self, path: str, contract: Content) -> Callable[[Handler], Handler]:
-        return self.on("DELETE", path, contract)
-
-
-def route(
-    answer: Content,
-    *,
-    status: int = 200,
-    query: type[msgspec.Struct] | None = None,
-    body: Content | None = None,
-    path: str = "",
-    refusals: Sequence[str] = (),
-) -> Content:
-    """Return the parameters, body and responses of an operation in OpenAPI's words."""
+def _contract(endpoint: Endpoint[Any], refusals: Sequence[str], content: Content | None) -> Content:
+    """Return the parameters, body and responses of an endpoint in OpenAPI's words."""
+    query = endpoint.query() if endpoint.query is not None else None
+    if content is None:
+        content = _json(endpoint.answers) if endpoint.media_type == JSON else _text(endpoint.media_type)
+    answer: Content = {"description": _phrase(endpoint.status), "content": content}
     contract: Content = {
-        "parameters": [*_path_parameters(path), *_query_parameters(query)],
-        "responses": {
-            str(status): {"description": _phrase(status), "content": answer},
-            **_problems((*refusals, *QUERY) if query else refusals),
-        },
+        "parameters": [*_path_parameters(endpoint.path), *_query_parameters(query)],
+        "responses": {str(endpoint.status): answer, **_problems((*refusals, *QUERY) if query else refusals)},
     }
-    return contract if body is None else {**contract, "requestBody": {"required": True, "content": body}}
-
-
-def keyed(contract: Content) -> Content:
-    """Add to a contract the idempotency key, and the header of an answer that says that it was used before."""
-    schema = {"type": "string", "minLength": 1, "maxLength": KEY_MAX, "pattern": r"^[!-~]+$"}
-    contract["parameters"].append(
-        {"name": KEY_HEADER, "in": "header", "required": False, "schema": schema, "description": _KEY_ABOUT}
-    )
-    replayed = {"schema": {"type": "string", "enum": ["true"]}, "description": "An earlier answer is repeated."}
-    next(iter(contract["responses"].values()))["headers"] = {REPLAYED_HEADER: replayed}
+    if endpoint.bodies:
+        contract["requestBody"] = {"required": True, "content": _json(endpoint.bodies)}
+    if endpoint.keyed:
+        schema = {"type": "string", "minLength": 1, "maxLength": KEY_MAX, "pattern": r"^[!-~]+$"}
+        contract["parameters"].append(
+            {"name": KEY_HEADER, "in": "header", "required": False, "schema": schema, "description": _KEY_ABOUT}
+        )
+        replayed = {"schema": {"type": "string", "enum": ["true"]}, "description": "An earlier answer is repeated."}
+        answer["headers"] = {REPLAYED_HEADER: replayed}
     return contract
+
+
+def _json(shapes: Sequence[type[object]]) -> Content:
+    """Content that is one of these shapes."""
+    references = [{"$ref": REF.format(name=shape.__name__)} for shape in shapes]
+    return {JSON: {"schema": references[0] if len(references) == 1 else {"anyOf": references}}}
+
+
+def _text(media_type: str) -> Content:
+    return {media_type: {"schema": {"type": "string"}}}
 
 
 _KEY_ABOUT: Final = "The same request under the same key submits once; another under it is refused."
@@ -200,12 +152,11 @@ def _phrase(status: int) -> str:
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
-    if not path:
-        return []
-    schema: dict[str, Any] = {"type": "string", "minLength": 1}
-    if path == "job_id":
-        schema = {"type": "string", "pattern": _JOB_REF}
-    return [{"name": path, "in": "path", "required": True, "schema": schema}]
+    text, job = {"type": "string", "minLength": 1}, {"type": "string", "pattern": _JOB_REF}
+    return [
+        {"name": name, "in": "path", "required": True, "schema": job if name == "job_id" else text}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
 
 
 def _query_parameters(shape: type[msgspec.Struct] | None) -> list[dict[str, Any]]:
@@ -221,7 +172,7 @@ def document_of(operations: Iterable[Operation], *, open_to_owner: bool) -> Cont
     paths: dict[str, Content] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, open_to_owner)
-    _, schemas = msgspec.json.schema_components(SHAPES, ref_template=REF)
+    _, schemas = msgspec.json.schema_components(_shapes(), ref_template=REF)
     token = {"type": "http", "scheme": "bearer", "description": _TOKEN_ABOUT}
     return {
         "openapi": "3.1.0",
@@ -229,6 +180,14 @@ def document_of(operations: Iterable[Operation], *, open_to_owner: bool) -> Cont
         "paths": paths,
         "components": {"schemas": schemas, "securitySchemes": {_SCHEME: token}},
     }
+
+
+def _shapes() -> list[type[object]]:
+    """Return the shapes of the document, each once; those that they hold come along."""
+    named: list[type[object]] = [EventView, Problem]
+    for each in ENDPOINTS.values():
+        named += [*each.bodies, *each.answers, *([each.query()] if each.query is not None else [])]
+    return [shape for shape in dict.fromkeys(named) if shape not in (bytes, NoQuery, EventQuery)]
 
 
 def _described(operation: Operation, open_to_owner: bool) -> Content:

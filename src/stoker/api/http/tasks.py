@@ -1,10 +1,10 @@
-"""REST for tasks: the same jobs in the dgpu dialect."""
+"""REST routes for tasks: the same jobs in the dgpu dialect."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import body_of, caller_of, json_response, key_of, lookup_job_at, query_of, repeat_headers
-from stoker.api.http.routing import BODY, CHANGE, JOB, KEYED, LISTED, LOOKUP, SUBMIT, Routes, json_content, keyed, route
+from stoker.api.http.routing import BODY, CHANGE, JOB, KEYED, LISTED, LOOKUP, SUBMIT, Routes
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import JobRef, parse_job_ref
@@ -18,6 +18,7 @@ from stoker.control.job_operations import OperationResults, carry_out_operation
 from stoker.control.queries.job_details import job_details, job_details_for
 from stoker.control.queries.job_listing import page_of, select, states_of
 from stoker.control.submission import submitted
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.gpu import gpu_id
 from stoker.wire.rest.job import JobDetails
@@ -27,7 +28,6 @@ from stoker.wire.rest.task import (
     TaskBody,
     TaskListQuery,
     TaskListView,
-    TaskSubmittedView,
     TaskView,
     task_forgotten_view,
     task_spec,
@@ -35,23 +35,12 @@ from stoker.wire.rest.task import (
     task_submitted_view,
     task_view,
 )
-from stoker.wire.versions import API_PREFIX
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("tasks", API_PREFIX)
+    router = Routes("tasks")
 
-    @router.post(
-        "/tasks",
-        keyed(
-            route(
-                json_content(TaskSubmittedView),
-                status=201,
-                body=json_content(TaskBody),
-                refusals=(*BODY, *SUBMIT, *KEYED, *CHANGE),
-            )
-        ),
-    )
+    @router.serve(endpoints.SUBMIT_TASK, *BODY, *SUBMIT, *KEYED, *CHANGE)
     async def submit_task(request: Request) -> Response:
         """Submit a job in the dgpu dialect."""
         data = await body_of(request)
@@ -67,10 +56,7 @@ def routes(control: ControlPlane) -> Routes:
             task_submitted_view(job_details(control, answer.seen.jobs[0])), 201, repeat_headers(answer)
         )
 
-    @router.get(
-        "/tasks",
-        route(json_content(TaskListView), query=TaskListQuery, refusals=LISTED),
-    )
+    @router.serve(endpoints.TASKS, *LISTED)
     async def list_tasks(request: Request) -> Response:
         """List tasks, newest first."""
         caller, query = caller_of(request), query_of(request, TaskListQuery)
@@ -79,14 +65,12 @@ def routes(control: ControlPlane) -> Routes:
             TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total)
         )
 
-    @router.get("/tasks/{job_id}", route(json_content(TaskView), path="job_id", refusals=LOOKUP))
+    @router.serve(endpoints.TASK, *LOOKUP)
     async def show_task(request: Request) -> Response:
         """Show one task."""
         return json_response(_shown(control, caller_of(request), await lookup_job_at(request, control)))
 
-    @router.delete(
-        "/tasks/{job_id}", route(json_content(MessageView), path="job_id", refusals=(*JOB, "job_ended", *CHANGE))
-    )
+    @router.serve(endpoints.CANCEL_TASK, *JOB, "job_ended", *CHANGE)
     async def cancel_task(request: Request) -> Response:
         """Cancel a task, waiting or running."""
         caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])

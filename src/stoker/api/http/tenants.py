@@ -1,4 +1,4 @@
-"""REST for tenants: list, show, make, change, delete."""
+"""REST routes for tenants: list, show, make, change, delete."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
-from stoker.api.http.routing import BODY, CHANGE, TENANT, Routes, json_content, route
+from stoker.api.http.routing import BODY, CHANGE, TENANT, Routes
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.suggestion import did_you_mean
@@ -14,6 +14,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeleteTenant, PutTenant
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.query import NoQuery
 from stoker.wire.rest.tenant import (
@@ -26,7 +27,6 @@ from stoker.wire.rest.tenant import (
     tenant_of,
     tenant_view,
 )
-from stoker.wire.versions import API_PREFIX
 
 SLICE: Final = 200
 """Tenants shown before others get a turn: about three milliseconds."""
@@ -40,16 +40,15 @@ _CHANGED: Final = (*TENANT, "unknown_tenant", "tenant_place")
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("tenants", API_PREFIX)
-    shown = json_content(TenantView)
+    router = Routes("tenants")
 
-    @router.get("/tenants", route(json_content(TenantListView), query=NoQuery))
+    @router.serve(endpoints.TENANTS)
     async def list_tenants(request: Request) -> Response:
         """List every tenant, each followed by those beneath it."""
         query_of(request, NoQuery)
         return json_response(await _all(control))
 
-    @router.post("/tenants", route(shown, status=201, body=json_content(NewTenantBody), refusals=(*_MADE, *_SAID)))
+    @router.serve(endpoints.CREATE_TENANT, *_MADE, *_SAID)
     async def create_tenant(request: Request) -> Response:
         """Make a tenant. A limit that is left out is none."""
         body = decode_body(NewTenantBody, await body_of(request))
@@ -57,16 +56,13 @@ def routes(control: ControlPlane) -> Routes:
         await _put(control, request, tenant, create=True)
         return json_response(_view(control.committer.state, tenant), 201)
 
-    @router.get("/tenants/{name}", route(shown, path="name", refusals=TENANT))
+    @router.serve(endpoints.TENANT, *TENANT)
     async def show_tenant(request: Request) -> Response:
         """Show one tenant."""
         state = control.committer.state
         return json_response(_view(state, _tenant_at(request, state)))
 
-    @router.put(
-        "/tenants/{name}",
-        route(shown, path="name", body=json_content(TenantBody), refusals=(*_CHANGED, *_SAID)),
-    )
+    @router.serve(endpoints.CHANGE_TENANT, *_CHANGED, *_SAID)
     async def change_tenant(request: Request) -> Response:
         """Change what is given, and leave the rest; null takes a limit off. What runs goes on."""
         body = decode_body(TenantBody, await body_of(request))
@@ -74,10 +70,7 @@ def routes(control: ControlPlane) -> Routes:
         await _put(control, request, tenant, create=False)
         return json_response(_view(control.committer.state, tenant))
 
-    @router.delete(
-        "/tenants/{name}",
-        route(shown, path="name", refusals=(*TENANT, "unknown_tenant", "tenant_in_use", *CHANGE)),
-    )
+    @router.serve(endpoints.DELETE_TENANT, *TENANT, "unknown_tenant", "tenant_in_use", *CHANGE)
     async def delete_tenant(request: Request) -> Response:
         """Delete a tenant that no job which hasn't ended, no token and no other tenant names. The answer shows what
         it was."""

@@ -1,4 +1,4 @@
-"""REST for tokens: make, list, revoke. Admins only; the table of roles says so.
+"""REST routes for tokens: make, list, revoke. Admins only; the table of roles says so.
 
 The text of a token is in one answer, that to the request that made it, which no cache may keep.
 """
@@ -9,42 +9,37 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
-from stoker.api.http.routing import BODY, CHANGE, Routes, json_content, route
+from stoker.api.http.routing import BODY, CHANGE, Routes
 from stoker.brain.domain.access import TokenId
 from stoker.brain.state.commands import CreateToken, RevokeToken
 from stoker.control.control_plane import ControlPlane
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.query import NoQuery
 from stoker.wire.rest.token import (
     NewTokenBody,
-    NewTokenView,
-    TokenListView,
-    TokenView,
     listed,
     new_token_view,
     token_of,
     token_view,
 )
 from stoker.wire.token import fresh_token
-from stoker.wire.versions import API_PREFIX
 
 _MADE: Final = ("bad_token", "bad_user", "unknown_tenant", "text_too_long", "too_many_tokens", *BODY, *CHANGE)
 _UNKEPT: Final = {"Cache-Control": "no-store"}
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("tokens", API_PREFIX)
+    router = Routes("tokens")
     tokens = control.committer.state.tokens
 
-    @router.get("/tokens", route(json_content(TokenListView), query=NoQuery))
+    @router.serve(endpoints.TOKENS)
     async def list_tokens(request: Request) -> Response:
         """List every token that holds, the oldest first, without their texts."""
         query_of(request, NoQuery)
         return json_response(listed(tokens, control.committer.now()))
 
-    @router.post(
-        "/tokens", route(json_content(NewTokenView), status=201, body=json_content(NewTokenBody), refusals=_MADE)
-    )
+    @router.serve(endpoints.CREATE_TOKEN, *_MADE)
     async def create_token(request: Request) -> Response:
         """Make a token. The answer has its text, which isn't shown again."""
         body = decode_body(NewTokenBody, await body_of(request))
@@ -53,7 +48,7 @@ def routes(control: ControlPlane) -> Routes:
         await carry_out(control, request, CreateToken(by=caller_of(request).principal, token=token))
         return json_response(new_token_view(tokens[token.id], text), 201, _UNKEPT)
 
-    @router.delete("/tokens/{id}", route(json_content(TokenView), path="id", refusals=("token_not_found", *CHANGE)))
+    @router.serve(endpoints.REVOKE_TOKEN, "token_not_found", *CHANGE)
     async def revoke_token(request: Request) -> Response:
         """Revoke a token. Whoever uses it is refused from now on, also on streams that are open."""
         name = TokenId(request.path_params["id"])

@@ -1,4 +1,4 @@
-"""REST for usage: who used how much of the cluster."""
+"""REST routes for usage: who used how much of the cluster."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import caller_of, json_response, query_of
-from stoker.api.http.routing import Routes, json_content, route
+from stoker.api.http.routing import Routes
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Position, TenantName
@@ -19,6 +19,7 @@ from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_listing import check_tenant
 from stoker.control.queries.usage import LINES_MAX, UsageReport, usage_report
 from stoker.ports import HistoryFailed
+from stoker.wire import endpoints
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.instant import iso
 from stoker.wire.rest.usage import (
@@ -30,7 +31,6 @@ from stoker.wire.rest.usage import (
     tree_line_view,
 )
 from stoker.wire.timestamp import parse_timestamp
-from stoker.wire.versions import API_PREFIX
 
 _REFUSALS: Final = ("bad_moment", "unknown_tenant", "history_unavailable")
 TREE_LINES_MAX: Final = 10_000
@@ -38,12 +38,9 @@ TREE_LINES_MAX: Final = 10_000
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("usage", API_PREFIX)
+    router = Routes("usage")
 
-    @router.get(
-        "/usage",
-        route(json_content(UsageView), query=UsageReportQuery, refusals=_REFUSALS),
-    )
+    @router.serve(endpoints.USAGE, *_REFUSALS)
     async def usage(request: Request) -> Response:
         """Sum up what was used, by tenant, user, job or node. A token that is bound to a tenant sees that tenant's use
         and that of those beneath it."""

@@ -7,24 +7,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.responses import json_response, lookup_own_job_at
-from stoker.api.http.routing import LOOKUP, Routes, json_content, route
+from stoker.api.http.routing import LOOKUP, Routes
 from stoker.brain.engine.queue_order import queue_position
 from stoker.brain.state.quota_report import LentGuarantee, lent_guarantees
 from stoker.brain.state.state_view import StateView
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import job_details
-from stoker.wire.rest.job import QueuePlace, WhyView, why_view
+from stoker.wire import endpoints
+from stoker.wire.rest.job import QueuePlace, why_view
 from stoker.wire.rest.lent import HolderView, LentView
-from stoker.wire.versions import API_PREFIX
 
 NAMED_MAX: Final = 5
 """Holders in the sentence; the answer has them all."""
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("jobs", API_PREFIX)
+    router = Routes("jobs")
 
-    @router.get("/jobs/{job_id}/why", route(json_content(WhyView), path="job_id", refusals=LOOKUP))
+    @router.serve(endpoints.WHY, *LOOKUP)
     async def why(request: Request) -> Response:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state
