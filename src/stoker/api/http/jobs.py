@@ -1,4 +1,4 @@
-"""REST routes for jobs: submit, list, show. What is told to them is in `orders`."""
+"""REST routes for jobs: submit, list, show. Operations on them are in `job_operations`."""
 
 from typing import Final
 
