@@ -14,6 +14,7 @@ OFFENCES = {
     "Inside the brain": ("brain/domain/gpu.py", "from stoker.brain.engine import decide"),
     "The brain has no clock": ("brain/engine/queue_order.py", "import random"),
     "The engine reads a View": ("brain/engine/decide.py", "from stoker.brain.state.cluster import ClusterState"),
+    "Inside the engine": ("brain/engine/draft.py", "import stoker.brain.engine.fit"),
     "Only a composition root": ("control/loop.py", "from stoker.adapters.clock import SystemClock"),
     "Inside brain.state": ("brain/state/validation/spec.py", "import stoker.brain.state.admit.job"),
     "How one noun's facts": ("brain/state/apply/access.py", "import stoker.brain.state.apply.tenant"),
