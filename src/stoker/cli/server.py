@@ -8,7 +8,6 @@ token goes with the requests.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -123,24 +122,21 @@ def token_of(ctx: click.Context) -> str:
 
 def client_of(ctx: click.Context, notify: "Callable[[Notice], object] | None" = None) -> "Client":
     """Return a client of the chosen servers that the caller closes."""
-    servers = servers_of(ctx)
-    _import_without("typing_extensions", "msgspec")
-    if "https:" not in servers:
-        _import_without("ssl", "http.client")
+    _import_msgspec_alone()
     from stoker.cli.display.messages import NoticePrinter
     from stoker.wire.client import Client
 
-    return Client(servers, token=token_of(ctx), patience_s=PATIENCE_S, notify=notify or NoticePrinter())
+    return Client(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=notify or NoticePrinter())
 
 
-def _import_without(left_out: str, needed: str) -> None:
-    """Import a library without one that it takes along where installed, and that no command of ours needs of it.
+def _import_msgspec_alone() -> None:
+    """Import msgspec without typing_extensions, which it imports where installed, although typing serves it as well.
 
-    Without both, `stoker list` takes a tenth less time (12 of 110 ms, measured on Python 3.11).
+    That saves a twelfth of the time that `stoker list` takes (8 of 100 ms, measured with msgspec 0.22 on Python 3.11).
     """
-    if needed not in sys.modules and left_out not in sys.modules:
-        sys.modules[left_out] = None  # type: ignore[assignment]  # None is how an import is told to fail
+    if "msgspec" not in sys.modules and "typing_extensions" not in sys.modules:
+        sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # None is how an import is told to fail
         try:
-            import_module(needed)
+            import msgspec  # noqa: F401  # for what importing does
         finally:
-            del sys.modules[left_out]
+            del sys.modules["typing_extensions"]
