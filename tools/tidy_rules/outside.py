@@ -21,7 +21,7 @@ _REGISTRY: Final = re.compile(
     r"py" r"pi[.]org|python" r"hosted[.]org|registry[.]npm" r"js|anaconda[.]org|--(?:extra-)?index-url|--find-links",
     re.IGNORECASE,
 )
-_REFUSERS: Final = ("refuse", "Refusal", "refuse_unknown", "name_fault")
+_REFUSERS: Final = ("refuse", "refusal_error", "Refusal", "refuse_unknown", "name_fault")
 
 
 def no_machine_is_named(source: Source) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.wire.local_socket import SOCKET_NAME, address_of
 
 BACKLOG: Final = 2_048
@@ -56,7 +56,7 @@ def local_socket(data_dir: Path) -> Iterator[socket.socket]:
         listener.close()
         hint = "data_dir must be on a file system that has sockets, and this account must be able to write to it"
         message = f"can't listen on {path}: {fault.strerror or fault}"
-        raise StokerError(refuse("cannot_listen", message, hint, path=str(path))) from fault
+        raise refusal_error("cannot_listen", message, hint, path=str(path)) from fault
     try:
         yield listener
     finally:
@@ -76,20 +76,16 @@ def why_not(host: str, port: int, setting: str) -> StokerError:
 
 def cannot_listen(host: str, port: int, setting: str, fault: OSError) -> StokerError:
     if fault.errno == errno.EADDRINUSE:
-        return StokerError(
-            refuse(
-                "port_in_use",
-                f"port {port} of {host} is in use by another program, perhaps another control plane",
-                f"stop that program, or set {setting}.port to a free port",
-                host=host,
-                port=port,
-            )
+        return refusal_error(
+            "port_in_use",
+            f"port {port} of {host} is in use by another program, perhaps another control plane",
+            f"stop that program, or set {setting}.port to a free port",
+            host=host,
+            port=port,
         )
     return _cannot(host, port, setting, fault.strerror or str(fault))
 
 
 def _cannot(host: str, port: int, setting: str, why: str) -> StokerError:
     hint = f"set {setting}.host and {setting}.port to an address of this machine and a port that this account may use"
-    return StokerError(
-        refuse("cannot_listen", f"can't listen on {host} port {port}: {why}", hint, host=host, port=port)
-    )
+    return refusal_error("cannot_listen", f"can't listen on {host} port {port}: {why}", hint, host=host, port=port)

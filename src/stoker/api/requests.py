@@ -10,7 +10,7 @@ from typing import Final
 
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.array import parse_job_ref
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import Principal
 from stoker.control.access import not_allowed
 from stoker.control.audit_actions import ACTIONS, AuditAction
@@ -98,11 +98,9 @@ def audit_action_of(method: str, path: str) -> AuditAction:
 def too_large() -> StokerError:
     """Return the refusal of a longer body."""
     limit_mib = BODY_BYTES_MAX // _MIB
-    return StokerError(
-        refuse(
-            "body_too_large",
-            f"the body is longer than {limit_mib} MiB",
-            "submit fewer jobs at once, and hand large inputs over as files",
-            limit_bytes=BODY_BYTES_MAX,
-        )
+    return refusal_error(
+        "body_too_large",
+        f"the body is longer than {limit_mib} MiB",
+        "submit fewer jobs at once, and hand large inputs over as files",
+        limit_bytes=BODY_BYTES_MAX,
     )

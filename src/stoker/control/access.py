@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from stoker.brain.domain.access import OWNER, Caller, Role, Token
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.brain.domain.ids import Position, TenantName
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.tenant import NO_TENANT, is_within
@@ -203,7 +203,7 @@ def require_admin(caller: Caller) -> None:
 
 
 def not_allowed(message: str, hint: str) -> StokerError:
-    return StokerError(refuse("not_allowed", message, hint))
+    return refusal_error("not_allowed", message, hint)
 
 
 def token_unknown(*, none_wanted: bool = False) -> StokerError:
@@ -215,16 +215,14 @@ def token_unknown(*, none_wanted: bool = False) -> StokerError:
         "control plane"
     )
     message = "the token is not known here: it was never made, was revoked or has expired"
-    return StokerError(refuse("token_unknown", message, hint))
+    return refusal_error("token_unknown", message, hint)
 
 
 def _token_missing() -> StokerError:
-    return StokerError(
-        refuse(
-            "token_missing",
-            "no token was sent, and one is wanted here",
-            "set STOKER_TOKEN or give --token; over HTTP send `Authorization: Bearer TOKEN`",
-        )
+    return refusal_error(
+        "token_missing",
+        "no token was sent, and one is wanted here",
+        "set STOKER_TOKEN or give --token; over HTTP send `Authorization: Bearer TOKEN`",
     )
 
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 
 from stoker.brain.domain.access import OWNER
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.admit.dispatch import admit
@@ -63,7 +63,7 @@ class Backups:
         """
         if self.running:  # B3
             message = "another backup is being taken"
-            raise StokerError(refuse("backup_running", message, "wait until it is there, then ask again"))
+            raise refusal_error("backup_running", message, "wait until it is there, then ask again")
         self.running = True
         try:
             return await self._taken()
@@ -157,7 +157,7 @@ def _counts(state: ClusterState) -> Counts:
 def _no_history(why: str) -> StokerError:
     message = f"the history can't be copied now: {why}"
     hint = "see whether the disk of data_dir is full or broken; jobs go on meanwhile"
-    return StokerError(refuse("history_unavailable", message, hint))
+    return refusal_error("history_unavailable", message, hint)
 
 
 class ProvedBackup(NamedTuple):

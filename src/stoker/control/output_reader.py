@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import LogChunk
 from stoker.brain.state.cluster import ClusterState
@@ -267,4 +267,4 @@ class _OutputTail:
 
 
 def _too_many(message: str) -> StokerError:
-    return StokerError(refuse("too_many_streams", message, "close some, or try again in a second"))
+    return refusal_error("too_many_streams", message, "close some, or try again in a second")

@@ -12,7 +12,7 @@ Limits: `PRINCIPALS_MAX` buckets are kept. Beyond them the one that was used lon
 from math import ceil
 from typing import Final, NamedTuple
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.units import Mono
 from stoker.control.control_ports import ControlPorts
@@ -55,14 +55,12 @@ class RateLimit:
             raise self._limited(principal, ceil((1.0 - left) / self._per_second))
 
     def _limited(self, principal: Principal, after_s: int) -> StokerError:
-        return StokerError(
-            refuse(
-                "rate_limited",
-                f"{principal} asks more often than {self._per_second:g} times a second",
-                f"wait {after_s} s, and ask for many jobs in one request; the rate is `http.rate_per_principal`",
-                per_second=f"{self._per_second:g}",
-                retry_after_s=after_s,
-            )
+        return refusal_error(
+            "rate_limited",
+            f"{principal} asks more often than {self._per_second:g} times a second",
+            f"wait {after_s} s, and ask for many jobs in one request; the rate is `http.rate_per_principal`",
+            per_second=f"{self._per_second:g}",
+            retry_after_s=after_s,
         )
 
 
@@ -88,12 +86,10 @@ class WrongTokens:
         after_s = max(1, ceil(self._since + MINUTE_S - now))
         if self._count == self._wrong_max + 1:
             self._telemetry.warn("too_many_wrong_tokens", wrong_max=self._wrong_max, for_s=after_s)
-        raise StokerError(
-            refuse(
-                "too_many_wrong_tokens",
-                f"more than {self._wrong_max} wrong tokens came within a minute",
-                f"wait {after_s} s; then see that the whole token is sent, and to the right control plane",
-                wrong_max=self._wrong_max,
-                retry_after_s=after_s,
-            )
+        raise refusal_error(
+            "too_many_wrong_tokens",
+            f"more than {self._wrong_max} wrong tokens came within a minute",
+            f"wait {after_s} s; then see that the whole token is sent, and to the right control plane",
+            wrong_max=self._wrong_max,
+            retry_after_s=after_s,
         )

@@ -11,7 +11,7 @@ from stoker.api.http.routing import Routes
 from stoker.api.requests import READ
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.audit import OK, REFUSED, UNCHANGED, AuditQuery, AuditRow
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.suggestion import nearest
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.events.leadership import RESTORE
@@ -59,12 +59,10 @@ async def newest_rows(control: ControlPlane, query: AuditQuery, below: int, most
     try:
         return await control.history.audit(query, below, most)
     except HistoryFailed as fault:
-        raise StokerError(
-            refuse(
-                "history_unavailable",
-                f"the audit trail can't be read now: {fault}",
-                "what is told meanwhile is kept, and written later; see `history_failed` in the control plane's log",
-            )
+        raise refusal_error(
+            "history_unavailable",
+            f"the audit trail can't be read now: {fault}",
+            "what is told meanwhile is kept, and written later; see `history_failed` in the control plane's log",
         ) from fault
 
 
@@ -86,7 +84,7 @@ def _outcome(word: str) -> str:
     if not word or word in _OUTCOMES or word in STATUSES:
         return word
     hint = _meant(word, (*_OUTCOMES, *STATUSES), "`ok`, `unchanged`, `refused`, or the code of a refusal")
-    raise StokerError(refuse("unknown_outcome", f"no command ends as {word[:80]!r}", hint, got=word[:80]))
+    raise refusal_error("unknown_outcome", f"no command ends as {word[:80]!r}", hint, got=word[:80])
 
 
 def _action(word: str) -> str:
@@ -94,7 +92,7 @@ def _action(word: str) -> str:
     if not word or word in _ACTIONS or word.startswith(f"{READ}_"):
         return word
     hint = _meant(word, _ACTIONS, f"known are: {', '.join(_ACTIONS)}")
-    raise StokerError(refuse("unknown_action", f"no command is called {word[:80]!r}", hint, got=word[:80]))
+    raise refusal_error("unknown_action", f"no command is called {word[:80]!r}", hint, got=word[:80])
 
 
 def _meant(word: str, known: Sequence[str], nothing: str) -> str:
@@ -108,7 +106,7 @@ async def _ref(control: ControlPlane, text: str) -> JobRef:
     if ref.members is not None:
         if count_of(ref.members) > 1:
             message = f"{text[:80]} names several members, and one is wanted"
-            raise StokerError(refuse("several_jobs", message, f"name one of them, or the whole array: `{ref.job}`"))
+            raise refusal_error("several_jobs", message, f"name one of them, or the whole array: `{ref.job}`")
         return ref
     found = control.committer.state.locate(ref.job)
     if found.members is not None:
@@ -125,8 +123,6 @@ def _below(after: str) -> int:
         return 0
     if after.isascii() and after.isdigit() and len(after) <= 18 and int(after) > 0:
         return int(after)
-    raise StokerError(
-        refuse(
-            "bad_parameter", f"`after`: {after[:80]!r} is no row", "give the `next` of the page before", path="after"
-        )
+    raise refusal_error(
+        "bad_parameter", f"`after`: {after[:80]!r} is no row", "give the `next` of the page before", path="after"
     )

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from stoker.api.http.responses import caller_of, json_response
 from stoker.api.http.routing import Routes
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
 from stoker.wire.rest.control import ControlView
@@ -25,7 +25,7 @@ def routes(control: ControlPlane) -> Routes:
         none is given away twice."""
         if control.pair is None:
             hint = "failover.enabled is false: there is only this one, and it is active"
-            raise StokerError(refuse("promotion_refused", "this control plane is not one of several", hint))
+            raise refusal_error("promotion_refused", "this control plane is not one of several", hint)
         await control.pair.promote(caller_of(request).principal)
         return json_response(_view(control))
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from stoker.api.http.responses import json_response
 from stoker.api.http.routing import Routes
 from stoker.api.http.state_metrics import gauges
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
 from stoker.wire.rest.cluster import HealthView, ReadyView
@@ -66,14 +66,12 @@ async def _check_log(control: ControlPlane) -> None:
         async with asyncio.timeout(LOG_WAIT_S):
             await control.committer.settled()
     except TimeoutError as fault:
-        raise StokerError(
-            refuse(
-                "not_ready",
-                f"the event log has not taken the newest facts within {LOG_WAIT_S:.0f} s",
-                "see whether the disk of data_dir is full or slow",
-                stuck="log",
-                durable=control.committer.durable,
-            )
+        raise refusal_error(
+            "not_ready",
+            f"the event log has not taken the newest facts within {LOG_WAIT_S:.0f} s",
+            "see whether the disk of data_dir is full or slow",
+            stuck="log",
+            durable=control.committer.durable,
         ) from fault
 
 
@@ -81,12 +79,10 @@ def _check_loop(control: ControlPlane) -> None:
     if not control.loop.stuck:
         return
     age_s = round(control.loop.last_pass_age_s())
-    raise StokerError(
-        refuse(
-            "not_ready",
-            f"the scheduling loop has finished no pass for {age_s} s",
-            "see `pass_failed` in the control plane's log",
-            stuck="loop",
-            last_pass_age_s=age_s,
-        )
+    raise refusal_error(
+        "not_ready",
+        f"the scheduling loop has finished no pass for {age_s} s",
+        "see `pass_failed` in the control plane's log",
+        stuck="loop",
+        last_pass_age_s=age_s,
     )

@@ -21,7 +21,7 @@ from stoker.api.http.connections import break_off
 from stoker.api.http.log_reading import LOOK_MAX_S, YET_TO_BEGIN, LogReading
 from stoker.api.http.stream_limits import EndlessResponse, StreamLimit
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.report import LogChunk
 from stoker.control.access import token_unknown
 from stoker.control.control_plane import ControlPlane
@@ -178,7 +178,7 @@ class _Output:
     def _check_open(self) -> None:
         if self._tails.closed:
             hint = "ask again, from the offset up to which you have read"
-            raise StokerError(refuse("stopping", "this control plane stops", hint))
+            raise refusal_error("stopping", "this control plane stops", hint)
 
     def _aside(self, words: str) -> bytes:
         """Return a line that isn't output, which begins with `[stoker: ` (W3)."""

@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from stoker.api.http.responses import caller_of, own_job_at
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.report import LogChunk
@@ -50,7 +50,7 @@ class LogReading:
         if job.members is not None:
             spec, _ = job.as_array
             hint = f"name one of them, such as `{job.id}_{spec.indexes[0][0]}`"
-            raise StokerError(refuse("several_jobs", f"job {job.id} is an array: each of its members writes", hint))
+            raise refusal_error("several_jobs", f"job {job.id} is an array: each of its members writes", hint)
         return job
 
     def place(self, attempt: int) -> LogPlace:

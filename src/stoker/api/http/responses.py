@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from stoker.api.requests import BODY_BYTES_MAX, too_large
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node
@@ -94,13 +94,11 @@ class BodyBudget:
     def take(self, size: int) -> None:
         """Raises: StokerError `overloaded`."""
         if self.held + size > self.bytes_max:
-            raise StokerError(
-                refuse(
-                    "overloaded",
-                    f"{self.held // _MIB} MiB of requests are on their way, of at most {self.bytes_max // _MIB} MiB",
-                    "try again in a second, or send less at once",
-                    bytes_max=self.bytes_max,
-                )
+            raise refusal_error(
+                "overloaded",
+                f"{self.held // _MIB} MiB of requests are on their way, of at most {self.bytes_max // _MIB} MiB",
+                "try again in a second, or send less at once",
+                bytes_max=self.bytes_max,
             )
         self.held += size
 
@@ -173,7 +171,7 @@ def key_of(request: Request, data: bytes, dialect: str) -> Key:
     if len(given) > 1 or not given[0]:
         many = "is given twice" if len(given) > 1 else "is empty"
         hint = "give one key, or leave the header out"
-        raise StokerError(refuse("bad_idempotency_key", f"the header {KEY_HEADER} {many}", hint))
+        raise refusal_error("bad_idempotency_key", f"the header {KEY_HEADER} {many}", hint)
     return keyed(given[0], data, dialect)
 
 

@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import Principal
 
 SHARES: Final = 4
@@ -56,7 +56,7 @@ class StreamLimit:
                 del self._by[caller.principal]
 
     def _too_many(self, message: str, most: int) -> StokerError:
-        return StokerError(refuse("too_many_streams", message, self._hint, streams=most))
+        return refusal_error("too_many_streams", message, self._hint, streams=most)
 
 
 class EndlessResponse(StreamingResponse):

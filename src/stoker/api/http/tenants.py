@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
 from stoker.api.http.routing import BODY, CHANGE, TENANT, Routes
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.tenant import Tenant
@@ -102,7 +102,7 @@ def _tenant_at(request: Request, state: ClusterState) -> Tenant:
     tenant = state.tenants.get(name)
     if tenant is None:
         hint = did_you_mean(name, sorted(state.tenants), "`stoker tenant list` shows those there are")
-        raise StokerError(refuse("tenant_unknown", f"there is no tenant {name[:80]!r}", hint, tenant=name[:80]))
+        raise refusal_error("tenant_unknown", f"there is no tenant {name[:80]!r}", hint, tenant=name[:80])
     return tenant
 
 

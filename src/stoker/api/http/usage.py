@@ -8,7 +8,7 @@ from starlette.responses import Response
 from stoker.api.http.responses import caller_of, json_response, query_of
 from stoker.api.http.routing import Routes
 from stoker.brain.domain.access import Caller, Role
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import Position, TenantName
 from stoker.brain.domain.tenant import NO_TENANT, is_within
 from stoker.brain.domain.units import Instant
@@ -56,7 +56,7 @@ async def _report(control: ControlPlane, caller: Caller, asked: UsageReportQuery
         report = await usage_report(control, query, now, lines_max=TREE_LINES_MAX if asked.tree else LINES_MAX)
     except HistoryFailed as fault:
         hint = "scheduling goes on; see `history_failed` in the control plane's log"
-        raise StokerError(refuse("history_unavailable", f"usage can't be summed up now: {fault}", hint)) from fault
+        raise refusal_error("history_unavailable", f"usage can't be summed up now: {fault}", hint) from fault
     if asked.tenant and not report.lines:
         check_tenant(state, asked.tenant)
     return UsageView(
@@ -101,13 +101,11 @@ def _query(asked: UsageReportQuery, now: Instant, among: frozenset[TenantName] |
         raise bad_value("tree", wanted=wanted, got=f"true beside by={asked.by}", kind="parameter")
     since, until = parse_timestamp(asked.since, now), min(parse_timestamp(asked.to, now), now)
     if since >= until:
-        raise StokerError(
-            refuse(
-                "bad_moment",
-                f"the span from {asked.since[:80]!r} to {asked.to[:80]!r} is empty: {iso(Instant(since))} isn't before "
-                f"{iso(Instant(until))}",
-                "let `from` be before `to` and in the past",
-            )
+        raise refusal_error(
+            "bad_moment",
+            f"the span from {asked.since[:80]!r} to {asked.to[:80]!r} is empty: {iso(Instant(since))} isn't before "
+            f"{iso(Instant(until))}",
+            "let `from` be before `to` and in the past",
         )
     return UsageQuery(
         since=Instant(since),

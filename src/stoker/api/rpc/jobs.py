@@ -22,7 +22,7 @@ from stoker.api.rpc.callers import Callers, Context
 from stoker.api.rpc.status import abort
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import count_of, parse_job_ref
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.state.commands import Cancel
 from stoker.control.access import JobVisibility
@@ -107,7 +107,7 @@ class JobService(JobServiceServicer):
         """Count a call while it lasts; more than CALLS_MAX at once are refused (J1)."""
         if self._calls >= CALLS_MAX:
             message = f"{self._calls} calls of JobService are under way, as many as may"
-            raise StokerError(refuse("overloaded", message, "try again in a second", calls_max=CALLS_MAX))
+            raise refusal_error("overloaded", message, "try again in a second", calls_max=CALLS_MAX)
         self._calls += 1
         try:
             yield
@@ -223,7 +223,7 @@ def _key(request: pb.SubmitRequest) -> Key:
         return Key()
     if not request.idempotency_key:
         hint = "give one key, or leave the field out"
-        raise StokerError(refuse("bad_idempotency_key", "`idempotency_key` is empty", hint))
+        raise refusal_error("bad_idempotency_key", "`idempotency_key` is empty", hint)
     jobs = pb.SubmitRequest(jobs=request.jobs).SerializeToString(deterministic=True)
     return keyed(request.idempotency_key, jobs, _DIALECT)
 

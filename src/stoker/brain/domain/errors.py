@@ -33,3 +33,8 @@ class StokerError(Exception):
 def refuse(code: str, message: str, hint: str, **facts: FactValue) -> Refusal:
     """Return a refusal; the keyword arguments are its facts."""
     return Refusal(code=code, message=message, hint=hint, facts=facts)
+
+
+def refusal_error(code: str, message: str, hint: str, **facts: FactValue) -> StokerError:
+    """Return a refusal to be raised; the keyword arguments are its facts."""
+    return StokerError(Refusal(code=code, message=message, hint=hint, facts=facts))

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from stoker.brain.domain.array import INDEX_MAX, Spans, contains, count_of, index_of, member_id, parse_job_ref
 from stoker.brain.domain.demand import JobClass
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.brain.domain.ids import JOB_ID_MAX, JobId, TenantName
 from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.domain.job_filter import JobFilter, narrows
@@ -95,7 +95,7 @@ async def _place_of(control: ControlPlane, after: str) -> JobId:
     spec = array.spec.array if array is not None and array.members is not None else None
     if spec is None or count_of(ref.members) > 1 or not contains(spec.indexes, index):
         hint = "use the `next` of the page before, or the last id on it"
-        raise StokerError(refuse("job_unknown", f"there is no member {str(ref)[:80]} to go on after", hint))
+        raise refusal_error("job_unknown", f"there is no member {str(ref)[:80]} to go on after", hint)
     return member_id(ref.job, spec, index)
 
 

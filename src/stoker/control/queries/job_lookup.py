@@ -4,7 +4,7 @@ What still lives is in the state; only what the state says it has forgotten is l
 """
 
 from stoker.brain.domain.array import JobRef, contains, count_of, member_id, parse_job_ref
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.state.cluster import ClusterState
@@ -21,7 +21,7 @@ def job_named(text: str, state: ClusterState) -> Job:
     ref = parse_job_ref(text)
     if names_several(ref):
         hint = f"name one of them, such as `{ref.job}_{ref.members[0][0] if ref.members else 0}`"
-        raise StokerError(refuse("several_jobs", f"{str(ref)[:80]} names several members, and one is wanted", hint))
+        raise refusal_error("several_jobs", f"{str(ref)[:80]} names several members, and one is wanted", hint)
     found = find_job(state, ref)
     if isinstance(found, Refusal):
         raise StokerError(found)
@@ -71,10 +71,8 @@ async def _job_in_history(control: ControlPlane, ref: JobRef) -> Job | None:
 
 
 def history_failed(fault: HistoryFailed) -> StokerError:
-    return StokerError(
-        refuse(
-            "history_unavailable",
-            f"jobs that ended long ago can't be looked up now: {fault}",
-            "scheduling goes on; `--state pending,running` lists without them, and the control plane's log says more",
-        )
+    return refusal_error(
+        "history_unavailable",
+        f"jobs that ended long ago can't be looked up now: {fault}",
+        "scheduling goes on; `--state pending,running` lists without them, and the control plane's log says more",
     )
