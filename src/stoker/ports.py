@@ -29,7 +29,6 @@ class Clock(Protocol):
     def now(self) -> Instant: ...
     def mono(self) -> Mono:
         """Seconds since whenever, which go on while the machine sleeps (CLOCK_BOOTTIME): leases are counted in them."""
-        ...
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -39,15 +38,12 @@ class Entropy(Protocol):
 
     def uid(self) -> str:
         """A fresh UUIDv7 as text."""
-        ...
 
     def seed(self) -> int:
         """A fresh 63-bit seed."""
-        ...
 
     def jitter(self, low: float, high: float) -> float:
         """A uniform draw from [low, high]."""
-        ...
 
 
 class LogConflict(Exception):
@@ -62,13 +58,11 @@ class LogDamaged(Exception):
     """The store holds a record or snapshot that can't be trusted. The message says where, and how to recover."""
 
 
-class Snapshot(Protocol):
+class Snapshot(NamedTuple):
     """A stored snapshot: the state after the event at `position`, as the chunks it was saved in."""
 
-    @property
-    def position(self) -> Position: ...
-    @property
-    def chunks(self) -> Sequence[bytes]: ...
+    position: Position
+    chunks: Sequence[bytes]
 
 
 EPOCHS_MAX: Final = 64
@@ -96,7 +90,6 @@ class EventLog(Protocol):
 
     async def open(self) -> Position:
         """Take the store for this process, migrate its schema, answer the position of the last record (0 = empty)."""
-        ...
 
     @property
     def floor(self) -> Epoch:
@@ -104,18 +97,15 @@ class EventLog(Protocol):
 
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         """Add `records` after `position`."""
-        ...
 
     def follow(self, position: Position) -> AsyncIterator[tuple[Position, bytes]]:
         """Every stored record after `position`, to the present end."""
-        ...
 
     async def snapshot(self) -> Snapshot | None: ...
 
     async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
         """Keep a snapshot and drop records that neither recovery nor a short look back needs any more.
         Must not delay a concurrent `append` noticeably."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -206,11 +196,9 @@ class Lease(Protocol):
 
     async def read(self) -> LeaseRecord | None:
         """None = nobody ever put one. Raises: LeaseUnreachable, StokerError `marker_damaged`."""
-        ...
 
     async def put(self, marker: LeaseRecord) -> bool:
         """Raises: LeaseUnreachable."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -314,11 +302,9 @@ class HistoryCopy(Protocol):
 
     async def read(self) -> bytes:
         """The next bytes; none are left when it is empty. Raises: HistoryFailed."""
-        ...
 
     async def close(self) -> None:
         """Safe to call twice."""
-        ...
 
 
 class LogBeginning(NamedTuple):
@@ -376,7 +362,6 @@ class Telemetry(Protocol):
 
     def event(self, name: str, **fields: object) -> None:
         """One line at level info. Names are past tense: `task_submitted`."""
-        ...
 
     def warn(self, name: str, **fields: object) -> None: ...
     def count(self, name: str, by: int = 1, **labels: str) -> None: ...
@@ -429,4 +414,3 @@ class GpuProbe(Protocol):
 
     def probe(self) -> ProbeResult:
         """A fault of one GPU is a GpuFault. Raises OSError, with a sentence for people, when nothing answers at all."""
-        ...

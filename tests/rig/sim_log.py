@@ -22,6 +22,7 @@ from stoker.ports import (
     LogDamaged,
     LogFailed,
     LogTrimmed,
+    Snapshot,
     Stored,
 )
 from tests.rig.sim_disk import CommitPoint, Content, SimDisk, SimSnapshot, Tail, Trap, checksum
@@ -121,12 +122,12 @@ class SimLog:
             raise LogDamaged(f"record {at} can't be trusted. To recover: restore the disk from a backup")
         return record
 
-    async def snapshot(self) -> SimSnapshot | None:
+    async def snapshot(self) -> Snapshot | None:
         found = self._newest_whole(self._disk.end)
         reached = found.position if found is not None else 0
         if self._disk.first > reached + 1:
             raise LogDamaged(f"the log begins at record {self._disk.first}, and the newest whole snapshot is {reached}")
-        return found
+        return Snapshot(found.position, found.chunks) if found is not None else None
 
     def _newest_whole(self, through: int) -> SimSnapshot | None:
         kept = reversed(self._disk.snapshots)

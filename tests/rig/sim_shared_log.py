@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.ports import Clock, Entropy, LogFailed, LogTrimmed
-from tests.rig.sim_disk import SimDisk, SimSnapshot
+from stoker.ports import Clock, Entropy, LogFailed, LogTrimmed, Snapshot
+from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_log import SimLog
 
 GIVE_UP_S: Final = 30.0
@@ -63,7 +63,7 @@ class SimSharedLog(SimLog):
         async for row in super().follow(position):
             yield row
 
-    async def snapshot(self) -> SimSnapshot | None:
+    async def snapshot(self) -> Snapshot | None:
         await self._reached()
         return await super().snapshot()
 

@@ -6,29 +6,21 @@ Rules: N1  a snapshot is written in one transaction: it is there whole or not at
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stoker.adapters.postgres.connection import PostgresConnection, one, whole
 from stoker.brain.domain.ids import Position
+from stoker.ports import Snapshot
 
 KEPT: Final = 2
 CHUNKS_PER_STATEMENT: Final = 8
 """Some megabytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresSnapshot:
-    """The `Snapshot` port, read from rows."""
-
-    position: Position
-    chunks: tuple[bytes, ...]
-
-
 class Newest(NamedTuple):
     """The newest snapshots that were found."""
 
-    snapshot: PostgresSnapshot | None
+    snapshot: Snapshot | None
     damaged: tuple[Position, ...]
     kept: int
     """How many there are, whole or not."""
@@ -77,7 +69,7 @@ async def newest(db: PostgresConnection) -> Newest:
         return Newest(None, tuple(damaged), len(kept), first)
 
 
-async def load(db: PostgresConnection, position: Position) -> PostgresSnapshot | None:
+async def load(db: PostgresConnection, position: Position) -> Snapshot | None:
     """None when it isn't what was written."""
     cursor = await db.execute("SELECT chunks, crc FROM stoker_snapshot WHERE position = %s", (position,))
     head = await cursor.fetchone()
@@ -85,7 +77,7 @@ async def load(db: PostgresConnection, position: Position) -> PostgresSnapshot |
         "SELECT chunk FROM stoker_snapshot_chunk WHERE position = %s ORDER BY number", (position,), binary=True
     )
     chunks = [chunk for (chunk,) in await cursor.fetchall() if isinstance(chunk, bytes)]
-    return PostgresSnapshot(position, tuple(chunks)) if head == (len(chunks), _crc(chunks)) else None
+    return Snapshot(position, tuple(chunks)) if head == (len(chunks), _crc(chunks)) else None
 
 
 def _crc(chunks: Sequence[bytes]) -> int:

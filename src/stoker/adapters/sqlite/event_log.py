@@ -34,7 +34,7 @@ from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.journal import SqliteJournal
 from stoker.adapters.sqlite.reader import READ_ROWS, SqliteJournalReader, move_wal
 from stoker.adapters.sqlite.recovery_hints import RecoveryHints
-from stoker.adapters.sqlite.snapshot_files import KEPT, FileSnapshot, SnapshotFiles
+from stoker.adapters.sqlite.snapshot_files import KEPT, SnapshotFiles
 from stoker.adapters.sqlite.store import as_os_error, words
 from stoker.adapters.sqlite.truncated_records import keep_truncated, sweep_truncated
 from stoker.brain.domain.ids import Epoch, Position
@@ -370,11 +370,11 @@ class SqliteLog:
         except sqlite3.Error as fault:
             raise LogFailed(f"can't read {self._path}: {words(fault)}") from fault
 
-    def _newest_whole(self) -> tuple[FileSnapshot | None, list[str]]:
+    def _newest_whole(self) -> tuple[Snapshot | None, list[str]]:
         """The newest snapshot that is whole and that the log continues, and what is wrong with newer ones."""
         journal = self._opened()
         notes: list[str] = []
-        found: FileSnapshot | None = None
+        found: Snapshot | None = None
         damaged: list[Position] = []
         for position in self._snapshots.positions():
             try:

@@ -9,13 +9,13 @@ Rules: N1  written beside, synced, renamed, folder synced: a crash leaves the ol
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from stoker.adapters.atomic_file import replaced, sync_folder
 from stoker.brain.domain.ids import Position
 from stoker.brain.state.snapshot_format import SnapshotDamaged, framed, unframed
+from stoker.ports import Snapshot
 
 KEPT: Final = 2
 SYNC_EVERY_BYTES: Final = 256 * 1024
@@ -27,14 +27,6 @@ FREE_EVERY_BYTES: Final = 8 * 1024 * 1024
 _NAME: Final = re.compile(r"snapshot-([0-9]{1,19})\.jsonl")
 _CUT: Final = ".cut"
 _DAMAGED_NAME: Final = "snapshot.damaged"
-
-
-@dataclass(frozen=True, slots=True)
-class FileSnapshot:
-    """The `Snapshot` port, read from a file."""
-
-    position: Position
-    chunks: tuple[bytes, ...]
 
 
 class SnapshotFiles:
@@ -76,13 +68,13 @@ class SnapshotFiles:
                 os.fsync(file.fileno())
         going.unlink()
 
-    def load(self, position: Position) -> FileSnapshot:
+    def load(self, position: Position) -> Snapshot:
         """Raises: SnapshotDamaged, also when the file can't be read."""
         try:
             data = self.path(position).read_bytes()
         except OSError as fault:
             raise SnapshotDamaged(fault.strerror or str(fault)) from fault
-        return FileSnapshot(position, unframed(position, data))
+        return Snapshot(position, unframed(position, data))
 
     def set_aside_after(self, position: Position) -> None:
         """Set aside the snapshots of records that are about to be cut off; the newest KEPT are kept.

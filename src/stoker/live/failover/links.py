@@ -94,11 +94,9 @@ class Following(Protocol):
 
     def frames(self) -> AsyncIterator[Frame]:
         """Return the frames as they come. Raises: PeerDown, PeerRefused."""
-        ...
 
     async def confirm(self, position: Position) -> None:
         """Say that our disk holds everything up to there. Raises: PeerDown."""
-        ...
 
 
 class PeerLink(Protocol):
@@ -109,7 +107,6 @@ class PeerLink(Protocol):
 
     async def ping(self, me: PeerState) -> PeerState:
         """Tell our state, and return that of the peer. Raises: PeerDown (after a bounded wait), PeerRefused."""
-        ...
 
     def follow(self, offer: Offer) -> AbstractAsyncContextManager[Following]: ...
 

@@ -10,15 +10,15 @@ Rules: A1  every call wants an agent's token, and a session is spoken for by the
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from typing import Final
 
 from stoker.api.rpc.callers import Callers, Context
-from stoker.api.rpc.status import abort
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.control.access import Access, token_unknown
 from stoker.live.control_plane import LiveControlPlane
+from stoker.live.rpc.refusals import refusal_of, refusing
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
 from stoker.wire import agent_codec as codec
@@ -28,6 +28,7 @@ from stoker.wire.versions import PRODUCT
 
 SESSION_KEY: Final = "stoker-session"
 """Metadata of the two streams: the session that RegisterAgent answered."""
+_HINT: Final = "is the agent of this version?"
 
 
 class AgentService(SchedulerServiceServicer):
@@ -39,11 +40,9 @@ class AgentService(SchedulerServiceServicer):
         self._access: Access = control.access
 
     async def RegisterAgent(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
-        try:
+        async with refusing(context, _HINT):
             agent = self._callers.agent_of(context)
             welcome = await self._sessions.register(codec.decode_registration(request), agent.token)
-        except (StokerError, codec.Malformed) as fault:
-            await _refuse(context, fault)
         return pb.RegisterResponse(
             epoch=welcome.epoch,
             cluster_id=welcome.cluster_id,
@@ -53,35 +52,29 @@ class AgentService(SchedulerServiceServicer):
         )
 
     async def TaskFinished(self, request: pb.TaskFinishedRequest, context: Context) -> pb.TaskFinishedResponse:
-        try:
+        async with refusing(context, _HINT):
             agent = self._callers.agent_of(context)
             finished = codec.decode_finished(request)
             _check_node(self._sessions.opened(_session(context), agent.token).node, finished.node)
             epoch = await self._sessions.finished(finished)
-        except (StokerError, codec.Malformed) as fault:
-            await _refuse(context, fault)
         return pb.TaskFinishedResponse(epoch=epoch)
 
     async def Heartbeat(
         self, request_iterator: AsyncIterator[pb.AgentReport], context: Context
     ) -> AsyncIterator[pb.ControlMessage]:
-        try:
+        async with refusing(context, _HINT):
             agent = self._callers.agent_of(context)
             stream = self._sessions.attach(_session(context), agent.token)
-        except StokerError as fault:
-            await _refuse(context, fault)
-        reading = asyncio.create_task(self._read(request_iterator, stream))
-        try:
-            with self._while_good(agent, lambda: stream.close(token_unknown().refusal)):
-                async for message in stream.outgoing():
-                    yield _encode(message)
-            if reading.done():
-                reading.result()  # a defect of ours in the reader shows as one
-        except StokerError as fault:
-            await _refuse(context, fault)
-        finally:
-            reading.cancel()
-            self._sessions.detach(stream)
+            reading = asyncio.create_task(self._read(request_iterator, stream))
+            try:
+                with self._while_good(agent, lambda: stream.close(token_unknown().refusal)):
+                    async for message in stream.outgoing():
+                        yield _encode(message)
+                if reading.done():
+                    reading.result()  # a defect of ours in the reader shows as one
+            finally:
+                reading.cancel()
+                self._sessions.detach(stream)
 
     async def _read(self, reports: AsyncIterator[pb.AgentReport], stream: AgentStream) -> None:
         """Take reports until the agent stops talking or says something that ends the stream."""
@@ -92,28 +85,24 @@ class AgentService(SchedulerServiceServicer):
                 if report is not None:
                     await stream.receive(report)
         except (StokerError, codec.Malformed) as fault:
-            why = _refusal(fault)
+            why = refusal_of(fault, _HINT)
         finally:
             stream.close(why)
 
     async def Logs(
         self, request_iterator: AsyncIterator[pb.LogChunk], context: Context
     ) -> AsyncIterator[pb.LogRequest]:
-        try:
+        async with refusing(context, _HINT):
             agent = self._callers.agent_of(context)
             stream = self._sessions.opened(_session(context), agent.token)
-        except StokerError as fault:
-            await _refuse(context, fault)
-        reading = asyncio.create_task(self._read_chunks(request_iterator, stream))
-        try:
-            with self._while_good(agent, stream.log.close):
-                async for request in stream.log.requests():
-                    yield codec.encode_log_request(request)
-            self._access.check(agent)
-        except StokerError as fault:
-            await _refuse(context, fault)
-        finally:
-            reading.cancel()
+            reading = asyncio.create_task(self._read_chunks(request_iterator, stream))
+            try:
+                with self._while_good(agent, stream.log.close):
+                    async for request in stream.log.requests():
+                        yield codec.encode_log_request(request)
+                self._access.check(agent)
+            finally:
+                reading.cancel()
 
     async def _read_chunks(self, chunks: AsyncIterator[pb.LogChunk], stream: AgentStream) -> None:
         try:
@@ -163,13 +152,3 @@ def _encode(message: Message) -> pb.ControlMessage:
     if isinstance(message, BeatAnswer):
         return codec.encode_beat_answer(message.sequence, message.epoch)
     return codec.encode_instruction(message)
-
-
-def _refusal(fault: StokerError | codec.Malformed) -> Refusal:
-    if isinstance(fault, StokerError):
-        return fault.refusal
-    return refuse("malformed_message", f"the message can't be understood: {fault}", "is the agent of this version?")
-
-
-async def _refuse(context: Context, fault: StokerError | codec.Malformed) -> NoReturn:
-    await abort(context, _refusal(fault))

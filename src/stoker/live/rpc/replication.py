@@ -11,15 +11,15 @@ import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
 from stoker.api.rpc.callers import Context
-from stoker.api.rpc.status import abort
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.failover.inputs import PeerState
 from stoker.live.failover.links import Offer
 from stoker.live.failover.sender import Sender
 from stoker.live.rpc import replication_codec as codec
+from stoker.live.rpc.refusals import refusing
 from stoker.wire.agent_codec import Malformed
 from stoker.wire.gen import replication_pb2 as pb
 from stoker.wire.gen.replication_pb2_grpc import ReplicationServiceServicer
@@ -29,6 +29,7 @@ OFFER_S: Final = 10.0
 FRAME_BYTES_MAX: Final = 64 << 20
 """A frame is below 1 MiB unless it is one record. A record has up to six times the bytes of the request that it came
 of (a byte may become six in JSON), which is below 8 MiB."""
+_HINT: Final = "are both control planes of this version, or neighbours?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,33 +51,27 @@ class ReplicationService(ReplicationServiceServicer):
         self._endpoint = endpoint
 
     async def Ping(self, request: pb.PeerState, context: Context) -> pb.PeerState:
-        try:
+        async with refusing(context, _HINT):
             self._check(context)
             return codec.encode_state(self._endpoint.pinged(codec.decode_state(request)))
-        except (StokerError, Malformed) as fault:
-            await _refuse(context, fault)
 
     async def Follow(
         self, request_iterator: AsyncIterator[pb.FollowerMessage], context: Context
     ) -> AsyncIterator[pb.LeaderMessage]:
-        try:
+        async with refusing(context, _HINT):
             self._check(context)
             sender = self._endpoint.accept(await _offer(request_iterator))
-        except (StokerError, Malformed) as fault:
-            await _refuse(context, fault)
-        reading = asyncio.create_task(_read(request_iterator, sender), name="replication-confirmations")
-        try:
-            async with aclosing(sender.frames()) as frames:
-                async for frame in frames:
-                    yield codec.encode_frame(frame)
-            if reading.done():
-                reading.result()
-        except (StokerError, Malformed) as fault:
-            await _refuse(context, fault)
-        finally:
-            sender.close()
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            reading = asyncio.create_task(_read(request_iterator, sender), name="replication-confirmations")
+            try:
+                async with aclosing(sender.frames()) as frames:
+                    async for frame in frames:
+                        yield codec.encode_frame(frame)
+                if reading.done():
+                    reading.result()
+            finally:
+                sender.close()
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
 
     def _check(self, context: Context) -> None:
         """Refuse a call without our secret (P1). Raises: StokerError `peer_secret_unknown` or `peer_secret_wrong`."""
@@ -116,14 +111,3 @@ async def _read(messages: AsyncIterator[pb.FollowerMessage], sender: Sender) -> 
                 sender.confirm(position)
     finally:
         sender.close()
-
-
-async def _refuse(context: Context, fault: StokerError | Malformed) -> NoReturn:
-    await abort(context, _refusal(fault))
-
-
-def _refusal(fault: StokerError | Malformed) -> Refusal:
-    if isinstance(fault, StokerError):
-        return fault.refusal
-    hint = "are both control planes of this version, or neighbours?"
-    return refuse("malformed_message", f"the message can't be understood: {fault}", hint)
