@@ -35,7 +35,7 @@ from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Cancel, NodeSilent, ReportEnding
-from stoker.brain.state.events.job import JobEvent, MembersCancelled
+from stoker.brain.state.events.job import MembersCancelled
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.indexes import Agenda
 from stoker.control.committer import Committer
@@ -223,8 +223,10 @@ def a_cancelled_array_goes_on(patch: Patch) -> None:
     """Fault 137."""
     real = job_operations.cancel
 
-    def forgetful(state: ClusterState, command: Cancel) -> tuple[JobEvent, ...] | Refusal:
-        answer = real(state, command)
+    def forgetful(
+        state: ClusterState, target: job_operations._OperationTarget, command: Cancel
+    ) -> tuple[Event, ...] | Refusal:
+        answer = real(state, target, command)
         if isinstance(answer, Refusal):
             return answer
         return tuple(event for event in answer if not isinstance(event, MembersCancelled))

@@ -46,6 +46,18 @@ class _NodeCommand(_Command, frozen=True, kw_only=True):
     node: NodeName
 
 
+class _Unaudited(_Command, frozen=True, kw_only=True):
+    """Base of the commands that nodes and the control plane itself give, of which the audit trail says nothing."""
+
+    row: ClassVar[None] = None
+
+
+class _NodeReport(_Unaudited, frozen=True, kw_only=True):
+    """Base of the reports about one node."""
+
+    node: NodeName
+
+
 def _about_node(command: _NodeCommand) -> dict[str, object]:
     return {"target": command.node}
 
@@ -106,67 +118,51 @@ class SignalJob(_JobCommand, frozen=True, kw_only=True):
     signal: int
 
 
-class Register(_Command, frozen=True, kw_only=True):
+class Register(_Unaudited, frozen=True, kw_only=True):
     """Let a node join with this inventory, or change the inventory it has."""
-
-    row: ClassVar[None] = None
 
     registration: Registration
 
 
-class CompareInventory(_NodeCommand, frozen=True, kw_only=True):
+class CompareInventory(_NodeReport, frozen=True, kw_only=True):
     """Compare the tasks that a node says it runs with the state."""
-
-    row: ClassVar[None] = None
 
     inventory: TaskInventory
 
 
-class ReportStarted(_NodeCommand, frozen=True, kw_only=True):
+class ReportStarted(_NodeReport, frozen=True, kw_only=True):
     """Note that a task has started."""
-
-    row: ClassVar[None] = None
 
     started: Started
 
 
-class ReportEnding(_NodeCommand, frozen=True, kw_only=True):
+class ReportEnding(_NodeReport, frozen=True, kw_only=True):
     """Note that the leader of these tasks has ended while part of their process trees lives."""
-
-    row: ClassVar[None] = None
 
     keys: tuple[TaskKey, ...]
 
 
-class ReportFinished(_Command, frozen=True, kw_only=True):
+class ReportFinished(_Unaudited, frozen=True, kw_only=True):
     """Note that a task has ended, with all of its process tree."""
-
-    row: ClassVar[None] = None
 
     finished: TaskFinished
 
 
-class NodeSilent(_NodeCommand, frozen=True, kw_only=True):
+class NodeSilent(_NodeReport, frozen=True, kw_only=True):
     """Take a node out of service that wasn't heard of for so long, counted as in `LoseSilent`."""
-
-    row: ClassVar[None] = None
 
     silent_ms: int = 0
 
 
-class LoseSilent(_NodeCommand, frozen=True, kw_only=True):
+class LoseSilent(_NodeReport, frozen=True, kw_only=True):
     """Settle the attempts that an unreachable node must have ended by itself."""
-
-    row: ClassVar[None] = None
 
     silent_ms: int
     """How long it was silent, counted by a control plane that was awake and active all the while."""
 
 
-class NodeResponded(_NodeCommand, frozen=True, kw_only=True):
+class NodeResponded(_NodeReport, frozen=True, kw_only=True):
     """Return a node to service that was unreachable and spoke again on its old stream."""
-
-    row: ClassVar[None] = None
 
 
 class DrainNode(_NodeCommand, frozen=True, kw_only=True):
@@ -283,16 +279,12 @@ class RevokeToken(_Command, frozen=True, kw_only=True):
     id: TokenId
 
 
-class RunDeadlines(_Command, frozen=True, kw_only=True):
+class RunDeadlines(_Unaudited, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, retry back-offs that are over, met dependencies, pruning."""
 
-    row: ClassVar[None] = None
 
-
-class BeginEpoch(_Command, frozen=True, kw_only=True):
+class BeginEpoch(_Unaudited, frozen=True, kw_only=True):
     """Become active under `epoch` with this policy; creates the cluster when the log is empty."""
-
-    row: ClassVar[None] = None
 
     epoch: Epoch
     policy: Policy
@@ -303,10 +295,8 @@ class BeginEpoch(_Command, frozen=True, kw_only=True):
     again."""
 
 
-class RestoreCluster(_Command, frozen=True, kw_only=True):
+class RestoreCluster(_Unaudited, frozen=True, kw_only=True):
     """Go on from a backup, whose state this is."""
-
-    row: ClassVar[None] = None
 
 
 JobOperation = Cancel | Hold | Release | Requeue | SignalJob

@@ -20,7 +20,7 @@ from stoker.brain.domain.array import (
     member_id,
     spans_text,
 )
-from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.errors import FactValue, Refusal, refuse
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -62,29 +62,36 @@ class _OperationTarget(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[Job, ...]
     """The job itself, or the members that are records, in order of id."""
 
+    def __str__(self) -> str:
+        return f"array {self.ref}" if self.whole else f"job {self.ref}"
+
+    def refuse(self, code: str, message: str, hint: str, **facts: FactValue) -> Refusal:
+        """Return a refusal of the command, with the target among its facts."""
+        return refuse(code, message, hint, job_id=str(self.ref), **facts)
+
 
 def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
     """Answer what a person asks of a job, an array or some of its members."""
+    target = _target(state, command.target)
+    if isinstance(target, Refusal):
+        return target
     match command:
         case Cancel():
-            return cancel(state, command)
+            return cancel(state, target, command)
         case Hold():
-            return hold(state, command)
+            return hold(state, target)
         case Release():
-            return release(state, command)
+            return release(target)
         case Requeue():
-            return requeue(state, command)
+            return requeue(state, target)
         case SignalJob():
-            return signal(state, command)
+            return signal(state, target, command)
         case _:
             assert_never(command)
 
 
-def cancel(state: ClusterState, command: Cancel) -> Answer:
+def cancel(state: ClusterState, target: _OperationTarget, command: Cancel) -> Answer:
     """Admit the end of every target that hasn't ended: live attempts are told to stop."""
-    target = _target(state, command.target)
-    if isinstance(target, Refusal):
-        return target
     events: list[JobEvent] = []
     if target.array and target.lazy:
         events.append(MembersCancelled(array=target.array.id, indexes=target.lazy))
@@ -105,11 +112,8 @@ def cancel(state: ClusterState, command: Cancel) -> Answer:
     return _ended(state, target, "nothing is left to cancel")
 
 
-def hold(state: ClusterState, command: Hold) -> Answer:
+def hold(state: ClusterState, target: _OperationTarget) -> Answer:
     """Admit that pending targets are held."""
-    target = _target(state, command.target)
-    if isinstance(target, Refusal):
-        return target
     if target.whole and target.array:
         if target.array.is_final:
             return _ended(state, target, "`stoker requeue ID` runs what failed once more")
@@ -125,20 +129,13 @@ def hold(state: ClusterState, command: Hold) -> Answer:
     if events or held:
         return tuple(events)
     if any(job.state in LIVE for job in target.records):
-        return refuse(
-            "job_live",
-            f"{_what(target)} has started, and only what waits can be held",
-            "cancel it, or `stoker requeue ID` to stop it and let it wait again",
-            job_id=str(target.ref),
-        )
+        hint = "cancel it, or `stoker requeue ID` to stop it and let it wait again"
+        return target.refuse("job_live", f"{target} has started, and only what waits can be held", hint)
     return _ended(state, target, "`stoker requeue ID` runs it once more")
 
 
-def release(state: ClusterState, command: Release) -> Answer:
+def release(target: _OperationTarget) -> Answer:
     """Admit that held targets are pending again."""
-    target = _target(state, command.target)
-    if isinstance(target, Refusal):
-        return target
     events: list[JobEvent] = []
     if target.whole and target.array and target.array.state is JobState.HELD:
         events.append(JobReleased(job=target.array.id))
@@ -151,19 +148,11 @@ def release(state: ClusterState, command: Release) -> Answer:
     waits = target.lazy or any(job.state is JobState.PENDING for job in target.records)
     if events or waits:
         return tuple(events)
-    return refuse(
-        "not_held",
-        f"{_what(target)} isn't held",
-        "`stoker status ID` shows how far it is",
-        job_id=str(target.ref),
-    )
+    return target.refuse("not_held", f"{target} isn't held", "`stoker status ID` shows how far it is")
 
 
-def requeue(state: ClusterState, command: Requeue) -> Answer:
+def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
     """Admit another try of ended targets, and of live ones once they have stopped."""
-    target = _target(state, command.target)
-    if isinstance(target, Refusal):
-        return target
     again = [job for job in target.records if not target.whole or job.state in FAILED]
     for job in (*again, *((target.array,) if target.array else ())):
         gone = partition_fault(state, job.spec.partition) or tenant_fault(state, job.spec.tenant)
@@ -189,11 +178,8 @@ def requeue(state: ClusterState, command: Requeue) -> Answer:
     return _nothing_again(target)
 
 
-def signal(state: ClusterState, command: SignalJob) -> Answer:
+def signal(state: ClusterState, target: _OperationTarget, command: SignalJob) -> Answer:
     """Admit a signal to the processes of running targets."""
-    target = _target(state, command.target)
-    if isinstance(target, Refusal):
-        return target
     reached: list[JobEvent] = []
     away: dict[str, None] = {}
     for job in target.records:
@@ -205,20 +191,11 @@ def signal(state: ClusterState, command: SignalJob) -> Answer:
         if attempt and any(task.started_at != NEVER for task in attempt.open_tasks):
             reached.append(JobSignalled(job=job.id, attempt=attempt.number, signal=command.signal))
     if away:
-        return refuse(
-            "node_unreachable",
-            f"the signal can't be sent: {', '.join(away)} doesn't answer",
-            "try again once `stoker node list` shows it ready; a signal is sent once and never later",
-            job_id=str(target.ref),
-        )
+        hint = "try again once `stoker node list` shows it ready; a signal is sent once and never later"
+        return target.refuse("node_unreachable", f"the signal can't be sent: {', '.join(away)} doesn't answer", hint)
     if reached:
         return tuple(reached)
-    return refuse(
-        "not_running",
-        f"no process of {_what(target)} runs",
-        "`stoker status ID` shows how far it is",
-        job_id=str(target.ref),
-    )
+    return target.refuse("not_running", f"no process of {target} runs", "`stoker status ID` shows how far it is")
 
 
 def _target(state: ClusterState, ref: JobRef) -> _OperationTarget | Refusal:
@@ -230,21 +207,17 @@ def _target(state: ClusterState, ref: JobRef) -> _OperationTarget | Refusal:
     spec, members = job.spec.array, job.members
     if spec is None or members is None:
         if ref.members is not None:
-            return refuse(
-                "not_an_array", f"job {job.label} is no array", f"say {job.label} without members", job_id=job.label
-            )
+            hint = f"say {job.label} without members"
+            return refuse("not_an_array", f"job {job.label} is no array", hint, job_id=job.label)
         return _OperationTarget(ref=ref, array=state.jobs.get(job.array_of), whole=False, lazy=(), records=(job,))
     if ref.members is None:
         lazy = () if job.is_final else members.lazy
         return _OperationTarget(ref=ref, array=job, whole=True, lazy=lazy, records=_records(state, job, spec.indexes))
     unknown = difference(ref.members, spec.indexes)
     if unknown:
-        return refuse(
-            "member_unknown",
-            f"array {job.id} has no member {spans_text(unknown)[:80]}",
-            f"its members are {spans_text(spec.indexes)[:80]}",
-            job_id=str(job.id),
-        )
+        message = f"array {job.id} has no member {spans_text(unknown)[:80]}"
+        hint = f"its members are {spans_text(spec.indexes)[:80]}"
+        return refuse("member_unknown", message, hint, job_id=str(job.id))
     lazy = () if job.is_final else common(ref.members, members.lazy)
     return _OperationTarget(ref=ref, array=job, whole=False, lazy=lazy, records=_records(state, job, ref.members))
 
@@ -265,14 +238,9 @@ def _too_many(target: _OperationTarget, made: int) -> Refusal | None:
     # The same bound as on a list of jobs: these members become jobs of their own.
     if made <= MADE_MAX:
         return None
-    return refuse(
-        "too_many_jobs",
-        f"{made} members of array {target.ref.job} would become jobs of their own at once; at most {MADE_MAX} may",
-        "name fewer at a time, or the array as a whole",
-        job_id=str(target.ref.job),
-        jobs=made,
-        jobs_max=MADE_MAX,
-    )
+    array, hint = target.ref.job, "name fewer at a time, or the array as a whole"
+    message = f"{made} members of array {array} would become jobs of their own at once; at most {MADE_MAX} may"
+    return refuse("too_many_jobs", message, hint, job_id=str(array), jobs=made, jobs_max=MADE_MAX)
 
 
 def _lazy_state(target: _OperationTarget) -> JobState | None:
@@ -317,64 +285,40 @@ def _unmade(target: _OperationTarget, uncancelled: Iterable[Spans]) -> Iterator[
 
 
 def _never_satisfied(job: Job, never: Reason) -> Refusal:
-    return refuse(
-        "dependency_never_satisfied",
-        f"job {job.label} waits for {never.facts['dependency']}, and {never.facts['why']}",
-        "submit it again without that dependency",
-        job_id=job.label,
-    )
+    message = f"job {job.label} waits for {never.facts['dependency']}, and {never.facts['why']}"
+    hint = "submit it again without that dependency"
+    return refuse("dependency_never_satisfied", message, hint, job_id=job.label)
 
 
 def _nothing_again(target: _OperationTarget) -> Refusal:
     array, named = target.array, target.ref.members
     if target.whole and array:
-        return refuse(
-            "nothing_failed",
-            f"no member of array {target.ref} has failed",
-            "name members, such as `123_4`, to run others once more",
-            job_id=str(target.ref),
-        )
+        hint = "name members, such as `123_4`, to run others once more"
+        return target.refuse("nothing_failed", f"no member of {target} has failed", hint)
     if array and array.members and named and not target.records:
         lazy = common(named, array.members.lazy)
         if lazy and array.is_final:
             return _ended_with_its_array(target, array)
         if not lazy:
-            return refuse(
-                "job_forgotten",
-                f"{_what(target)} ended so long ago that its record is gone",
-                "submit it again",
-                job_id=str(target.ref),
-            )
-    return refuse(
-        "job_waits",
-        f"{_what(target)} waits already, or is about to end for another reason",
-        "`stoker why ID` says what it waits for",
-        job_id=str(target.ref),
-    )
+            message = f"{target} ended so long ago that its record is gone"
+            return target.refuse("job_forgotten", message, "submit it again")
+    message = f"{target} waits already, or is about to end for another reason"
+    return target.refuse("job_waits", message, "`stoker why ID` says what it waits for")
 
 
 def _ended_with_its_array(target: _OperationTarget, array: Job) -> Refusal:
     # Such members have no record that could return, and the array's brings back all of them.
     facts = array.reason.facts if array.reason else {}
     why = f": it waited for {facts['dependency']}, and {facts['why']}" if "dependency" in facts else ""
-    return refuse(
-        "job_ended",
-        f"{_what(target)} never ran, for array {array.id} ended {array.state} as a whole{why}",
-        f"`stoker requeue {array.id}` lets the whole array wait again",
-        job_id=str(target.ref),
-        state=array.state.value,
-    )
+    message = f"{target} never ran, for array {array.id} ended {array.state} as a whole{why}"
+    hint = f"`stoker requeue {array.id}` lets the whole array wait again"
+    return target.refuse("job_ended", message, hint, state=array.state.value)
 
 
 def _tried_enough(job: Job, most: int) -> Refusal:
-    return refuse(
-        "too_many_attempts",
-        f"job {job.label} has had {len(job.attempts)} attempts, and no more than {most} are kept of one job",
-        "submit it again",
-        job_id=job.label,
-        attempts=len(job.attempts),
-        attempts_max=most,
-    )
+    count = len(job.attempts)
+    message = f"job {job.label} has had {count} attempts, and no more than {most} are kept of one job"
+    return refuse("too_many_attempts", message, "submit it again", job_id=job.label, attempts=count, attempts_max=most)
 
 
 def _once_more(job: Job) -> Iterator[JobEvent]:
@@ -385,10 +329,6 @@ def _once_more(job: Job) -> Iterator[JobEvent]:
         yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED)
 
 
-def _what(target: _OperationTarget) -> str:
-    return f"array {target.ref}" if target.whole else f"job {target.ref}"
-
-
 def _ended(state: ClusterState, target: _OperationTarget, hint: str) -> Refusal:
     if target.whole and target.array:
         said = "all members"
@@ -397,4 +337,4 @@ def _ended(state: ClusterState, target: _OperationTarget, hint: str) -> Refusal:
     else:  # a member may be no record: it was cancelled before it began, or it is forgotten
         one = state.find(target.ref)
         said = one.state.value if one else "its record is gone"
-    return refuse("job_ended", f"{_what(target)} has already ended: {said}", hint, job_id=str(target.ref), state=said)
+    return target.refuse("job_ended", f"{target} has already ended: {said}", hint, state=said)

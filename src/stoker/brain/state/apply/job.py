@@ -14,78 +14,59 @@ from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.job import (
-    AttemptStopping,
-    DependenciesMet,
-    JobEvent,
-    JobFinished,
-    JobHeld,
-    JobPlaced,
-    JobReleased,
-    JobRequeued,
-    JobReturned,
-    JobsEligible,
-    JobSignalled,
-    JobsPruned,
-    JobSubmitted,
-    MemberMade,
-    MembersCancelled,
-    SubmitKeyed,
-    TaskEnded,
-    TaskStarted,
-)
+from stoker.brain.state.events import job as events
 
 
-def apply_job(state: ClusterState, event: JobEvent, at: Instant, by: Principal) -> None:
+def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Principal) -> None:
     match event:
-        case JobSubmitted():
+        case events.JobSubmitted():
             assert event.job == state.next_job_id, f"job {event.job} where {state.next_job_id} is next"
             state.next_job_id = JobId(event.job + ids_taken(event.spec.array))
             state.put_job(_submitted(event, at, by))
-        case JobPlaced():
+        case events.JobPlaced():
             state.put_job(_placed(state.jobs[event.job], event, at))
-        case TaskStarted():
+        case events.TaskStarted():
             job = _task_started(state.jobs[event.job], event, at)
             state.put_job(job)
             array = state.jobs.get(job.array_of)
             if array is not None and array.started_at == NEVER:
                 state.put_job(replace(array, started_at=at))
-        case AttemptStopping():
+        case events.AttemptStopping():
             state.put_job(_stopping(state.jobs[event.job], event, at, by))
-        case TaskEnded():
+        case events.TaskEnded():
             state.put_job(_task_ended(state.jobs[event.job], event))
-        case JobRequeued():
+        case events.JobRequeued():
             state.put_job(_requeued(state.jobs[event.job], event, at))
-        case JobsEligible():
+        case events.JobsEligible():
             for each in event.jobs:
                 state.put_job(replace(state.jobs[each], not_before=NEVER, reason=None))
-        case JobFinished():
+        case events.JobFinished():
             state.put_job(_finished(state.jobs[event.job], event, at))
-        case JobHeld():
+        case events.JobHeld():
             job = state.jobs[event.job]
             state.put_job(replace(job, state=_moved(job, JobState.HELD)))
-        case JobReleased():
+        case events.JobReleased():
             job = state.jobs[event.job]
             state.put_job(replace(job, state=_moved(job, JobState.PENDING)))
-        case DependenciesMet():
+        case events.DependenciesMet():
             for each in event.jobs:
                 state.put_job(replace(state.jobs[each], blocked=False))
-        case JobReturned():
+        case events.JobReturned():
             state.put_job(_returned(state.jobs[event.job], at, by))
-        case JobSignalled():
+        case events.JobSignalled():
             pass  # history only
-        case MemberMade() | MembersCancelled():
+        case events.MemberMade() | events.MembersCancelled():
             _apply_members(state, event, at, by)
-        case SubmitKeyed():
+        case events.SubmitKeyed():
             _remember_key(state, event, at, by)
-        case JobsPruned():
+        case events.JobsPruned():
             for each in event.jobs:
                 _prune(state, each)
         case _:
             assert_never(event)
 
 
-def _submitted(event: JobSubmitted, at: Instant, by: Principal) -> Job:
+def _submitted(event: events.JobSubmitted, at: Instant, by: Principal) -> Job:
     spec = event.spec
     job = Job(id=event.job, uid=event.uid, spec=spec, by=by, submitted_at=at, blocked=bool(spec.after))
     if spec.hold:
@@ -104,11 +85,13 @@ def _not_before_its_time(job: Job, at: Instant) -> Job:
     return replace(job, not_before=begin, reason=reason)
 
 
-def _apply_members(state: ClusterState, event: MemberMade | MembersCancelled, at: Instant, by: Principal) -> None:
+def _apply_members(
+    state: ClusterState, event: events.MemberMade | events.MembersCancelled, at: Instant, by: Principal
+) -> None:
     array = state.jobs[event.array]
     members = array.members
     assert members is not None, f"no array: {array.story()}"
-    if isinstance(event, MembersCancelled):
+    if isinstance(event, events.MembersCancelled):
         gone = CancelledMembers(indexes=event.indexes, at=at, by=by)
         lazy = difference(members.lazy, event.indexes)
         cancelled = (*members.cancelled, gone)
@@ -131,7 +114,7 @@ def _not_cancelled(cancelled: tuple[CancelledMembers, ...], index: int) -> tuple
     return tuple(each for each in left if each.indexes)
 
 
-def _remember_key(state: ClusterState, event: SubmitKeyed, at: Instant, by: Principal) -> None:
+def _remember_key(state: ClusterState, event: events.SubmitKeyed, at: Instant, by: Principal) -> None:
     state.submit_keys[key_name(by, event.key)] = SubmitKey(digest=event.digest, jobs=event.jobs, at=at)
     while len(state.submit_keys) > state.policy.submit_keys_max:
         del state.submit_keys[next(iter(state.submit_keys))]
@@ -188,7 +171,7 @@ def _with_task(attempt: Attempt, task: Task) -> tuple[Task, ...]:
     return (*attempt.tasks[:rank], task, *attempt.tasks[rank + 1 :])
 
 
-def _placed(job: Job, event: JobPlaced, at: Instant) -> Job:
+def _placed(job: Job, event: events.JobPlaced, at: Instant) -> Job:
     assert event.attempt == len(job.attempts) + 1, f"attempt {event.attempt} out of turn: {job.story()}"
     attempt = Attempt(
         number=event.attempt,
@@ -202,7 +185,7 @@ def _placed(job: Job, event: JobPlaced, at: Instant) -> Job:
     return replace(job, state=_moved(job, JobState.STARTING), attempts=(*job.attempts, attempt), reason=None)
 
 
-def _task_started(job: Job, event: TaskStarted, at: Instant) -> Job:
+def _task_started(job: Job, event: events.TaskStarted, at: Instant) -> Job:
     attempt = _live(job, event.attempt)
     task = replace(attempt.tasks[event.rank], started_at=at)
     attempt = replace(attempt, tasks=_with_task(attempt, task))
@@ -215,14 +198,14 @@ def _task_started(job: Job, event: TaskStarted, at: Instant) -> Job:
     return replace(job, state=state, attempts=_with_attempt(job, attempt), started_at=started_at)
 
 
-def _stopping(job: Job, event: AttemptStopping, at: Instant, by: Principal) -> Job:
+def _stopping(job: Job, event: events.AttemptStopping, at: Instant, by: Principal) -> Job:
     attempt = _live(job, event.attempt)
     if event.cause is not None:
         attempt = replace(attempt, stop=StopRequest(cause=event.cause, at=at, by=by))
     return replace(job, state=_moved(job, JobState.STOPPING), attempts=_with_attempt(job, attempt))
 
 
-def _task_ended(job: Job, event: TaskEnded) -> Job:
+def _task_ended(job: Job, event: events.TaskEnded) -> Job:
     attempt = _live(job, event.attempt)
     task = attempt.tasks[event.rank]
     assert task.end is None, f"task {event.rank} ends twice: {job.story()}"
@@ -236,7 +219,7 @@ def _attempt_ended(job: Job, outcome: Outcome, exit_code: int | None, at: Instan
     return _with_attempt(job, replace(attempt, outcome=outcome, exit_code=exit_code, ended_at=at))
 
 
-def _requeued(job: Job, event: JobRequeued, at: Instant) -> Job:
+def _requeued(job: Job, event: events.JobRequeued, at: Instant) -> Job:
     return replace(
         job,
         state=_moved(job, JobState.PENDING),
@@ -249,7 +232,7 @@ def _requeued(job: Job, event: JobRequeued, at: Instant) -> Job:
     )
 
 
-def _finished(job: Job, event: JobFinished, at: Instant) -> Job:
+def _finished(job: Job, event: events.JobFinished, at: Instant) -> Job:
     attempts = job.attempts
     if event.outcome is not None:
         attempts = _attempt_ended(job, event.outcome, event.exit_code, at)

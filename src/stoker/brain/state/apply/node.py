@@ -7,59 +7,44 @@ from msgspec.structs import replace
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.node import (
-    LeaseBroken,
-    NodeDrained,
-    NodeDropped,
-    NodeEvent,
-    NodeForgotten,
-    NodeLabelled,
-    NodeLost,
-    NodeReachable,
-    NodeRegistered,
-    NodeResumed,
-    NodeReturned,
-    NodeTainted,
-    NodeUnreachable,
-    OrphanTasksFound,
-)
+from stoker.brain.state.events import node as events
 
 
-def apply_node(state: ClusterState, event: NodeEvent, at: Instant) -> None:
-    if isinstance(event, NodeRegistered):
+def apply_node(state: ClusterState, event: events.NodeEvent, at: Instant) -> None:
+    if isinstance(event, events.NodeRegistered):
         state.put_node(_registered(state.nodes.get(event.node), event, at))
         return
-    if isinstance(event, NodeDropped):
+    if isinstance(event, events.NodeDropped):
         state.drop_node(event.node)
         return
-    if isinstance(event, NodeLost | LeaseBroken):
+    if isinstance(event, events.NodeLost | events.LeaseBroken):
         return  # history only
     node = state.nodes[event.node]
     match event:
-        case NodeReachable():
+        case events.NodeReachable():
             node = replace(node, reachable=True, silent_since=NEVER, returned=True)
-        case NodeUnreachable():
+        case events.NodeUnreachable():
             node = replace(node, reachable=False, silent_since=at if event.since == NEVER else event.since)
-        case NodeReturned():
+        case events.NodeReturned():
             node = replace(node, returned=True)
-        case NodeDrained():
+        case events.NodeDrained():
             node = replace(node, drain=event.reason)
-        case NodeResumed():
+        case events.NodeResumed():
             node = replace(node, drain=None)
-        case NodeLabelled():
+        case events.NodeLabelled():
             node = replace(node, labels=event.labels)
-        case NodeTainted():
+        case events.NodeTainted():
             node = replace(node, taints=event.taints, taints_off=event.off)
-        case NodeForgotten():
+        case events.NodeForgotten():
             node = _forgotten(node, at)
-        case OrphanTasksFound():
+        case events.OrphanTasksFound():
             node = replace(node, strays=event.strays)
         case _:
             assert_never(event)
     state.put_node(node)
 
 
-def _registered(old: Node | None, event: NodeRegistered, at: Instant) -> Node:
+def _registered(old: Node | None, event: events.NodeRegistered, at: Instant) -> Node:
     # Reachability comes only once the inventory of tasks was compared (`NodeReachable`): who was never here, or was
     # forgotten, may run strays on the GPUs it offers.
     if old is None or old.forgotten:

@@ -39,7 +39,25 @@ def _stopping_note(event: "AttemptStopping") -> JobNote | None:
     return JobNote(action, event.job) if action else None
 
 
-class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
+class _AboutJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the events about one job."""
+
+    job: JobId
+
+
+class _AboutAttempt(_AboutJob, frozen=True, kw_only=True):
+    """Base of the events about one attempt of a job."""
+
+    attempt: int
+
+
+class _AboutTask(_AboutAttempt, frozen=True, kw_only=True):
+    """Base of the events about one task of an attempt."""
+
+    rank: int
+
+
+class JobSubmitted(_AboutJob, frozen=True, kw_only=True, tag="job_submitted"):
     row: ClassVar["Row[JobSubmitted]"] = Row(
         wakes=True,
         audience=Audience.NEW_JOB,
@@ -48,12 +66,11 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
         metric=JobMetric.SUBMITTED,
     )
 
-    job: JobId
     uid: str
     spec: JobSpec
 
 
-class JobPlaced(msgspec.Struct, frozen=True, kw_only=True, tag="job_placed"):
+class JobPlaced(_AboutAttempt, frozen=True, kw_only=True, tag="job_placed"):
     """An attempt was placed and holds its resources.
 
     It was decided on the state at `decided_at`, under the policy of that digest and with that seed, so that it can be
@@ -76,8 +93,6 @@ class JobPlaced(msgspec.Struct, frozen=True, kw_only=True, tag="job_placed"):
         metric=JobMetric.PLACED,
     )
 
-    job: JobId
-    attempt: int
     epoch: Epoch
     tasks: tuple[TaskPlacement, ...]
     master_addr: str = ""
@@ -89,15 +104,11 @@ class JobPlaced(msgspec.Struct, frozen=True, kw_only=True, tag="job_placed"):
     seed: int = 0
 
 
-class TaskStarted(msgspec.Struct, frozen=True, kw_only=True, tag="task_started"):
+class TaskStarted(_AboutTask, frozen=True, kw_only=True, tag="task_started"):
     row: ClassVar["Row[TaskStarted]"] = Row(wakes=False, audience=Audience.JOB, log=None, audit=None)
 
-    job: JobId
-    attempt: int
-    rank: int
 
-
-class AttemptStopping(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_stopping"):
+class AttemptStopping(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_stopping"):
     """An attempt was told to end, or was seen ending.
 
     `cause` None: its leader ended by itself while part of its process tree still lives.
@@ -110,23 +121,18 @@ class AttemptStopping(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_st
         audit=_stopping_note,
     )
 
-    job: JobId
-    attempt: int
     cause: StopCause | None = None
 
 
-class TaskEnded(msgspec.Struct, frozen=True, kw_only=True, tag="task_ended"):
+class TaskEnded(_AboutTask, frozen=True, kw_only=True, tag="task_ended"):
     """A task is proved gone, or was settled without proof (`end.cause` says so). What it held is free."""
 
     row: ClassVar["Row[TaskEnded]"] = Row(wakes=True, audience=Audience.JOB, log=None, audit=None)
 
-    job: JobId
-    attempt: int
-    rank: int
     end: TaskEnd
 
 
-class JobRequeued(msgspec.Struct, frozen=True, kw_only=True, tag="job_requeued"):
+class JobRequeued(_AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
     """Every task of the live attempt has ended with `outcome`, and the job is pending again.
 
     Exactly one counter rose, by the kind of that outcome.
@@ -140,7 +146,6 @@ class JobRequeued(msgspec.Struct, frozen=True, kw_only=True, tag="job_requeued")
         metric=JobMetric.ELIGIBLE,
     )
 
-    job: JobId
     outcome: Outcome
     exit_code: int | None = None
     reason: Reason
@@ -160,7 +165,7 @@ class JobsEligible(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_eligible
     jobs: tuple[JobId, ...]
 
 
-class JobFinished(msgspec.Struct, frozen=True, kw_only=True, tag="job_finished"):
+class JobFinished(_AboutJob, frozen=True, kw_only=True, tag="job_finished"):
     """The job is final. `outcome` is that of the attempt that ended with it; None when none was live."""
 
     row: ClassVar["Row[JobFinished]"] = Row(
@@ -171,22 +176,19 @@ class JobFinished(msgspec.Struct, frozen=True, kw_only=True, tag="job_finished")
         metric=JobMetric.FINISHED,
     )
 
-    job: JobId
     state: JobState
     outcome: Outcome | None = None
     reason: Reason | None = None
     exit_code: int | None = None
 
 
-class JobHeld(msgspec.Struct, frozen=True, kw_only=True, tag="job_held"):
+class JobHeld(_AboutJob, frozen=True, kw_only=True, tag="job_held"):
     row: ClassVar["Row[JobHeld]"] = Row(
         wakes=False, audience=Audience.JOB, log=None, audit=lambda event: JobNote("hold", event.job, whole=True)
     )
 
-    job: JobId
 
-
-class JobReleased(msgspec.Struct, frozen=True, kw_only=True, tag="job_released"):
+class JobReleased(_AboutJob, frozen=True, kw_only=True, tag="job_released"):
     row: ClassVar["Row[JobReleased]"] = Row(
         wakes=True,
         audience=Audience.JOB,
@@ -194,8 +196,6 @@ class JobReleased(msgspec.Struct, frozen=True, kw_only=True, tag="job_released")
         audit=lambda event: JobNote("release", event.job, whole=True),
         metric=JobMetric.ELIGIBLE,
     )
-
-    job: JobId
 
 
 class DependenciesMet(msgspec.Struct, frozen=True, kw_only=True, tag="dependencies_met"):
@@ -208,7 +208,7 @@ class DependenciesMet(msgspec.Struct, frozen=True, kw_only=True, tag="dependenci
     jobs: tuple[JobId, ...]
 
 
-class JobReturned(msgspec.Struct, frozen=True, kw_only=True, tag="job_returned"):
+class JobReturned(_AboutJob, frozen=True, kw_only=True, tag="job_returned"):
     """A person wants what had ended to run once more: it is pending again, with its history; its counters begin anew.
     Of an array: some of its members were returned."""
 
@@ -220,10 +220,8 @@ class JobReturned(msgspec.Struct, frozen=True, kw_only=True, tag="job_returned")
         metric=JobMetric.ELIGIBLE,
     )
 
-    job: JobId
 
-
-class JobSignalled(msgspec.Struct, frozen=True, kw_only=True, tag="job_signalled"):
+class JobSignalled(_AboutAttempt, frozen=True, kw_only=True, tag="job_signalled"):
     """Its processes were to be sent a signal, once, on the streams that were up."""
 
     row: ClassVar["Row[JobSignalled]"] = Row(
@@ -233,8 +231,6 @@ class JobSignalled(msgspec.Struct, frozen=True, kw_only=True, tag="job_signalled
         audit=lambda event: JobNote("signal", event.job, f"signal {event.signal}"),
     )
 
-    job: JobId
-    attempt: int
     signal: int
 
 

@@ -40,7 +40,13 @@ def _tainted_note(event: "NodeTainted") -> SubjectNote:
     return SubjectNote("node_taint", event.node, ", ".join((*event.taints, *(f"{key} taken off" for key in event.off))))
 
 
-class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="node_registered"):
+class _AboutNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the events about one node."""
+
+    node: NodeName
+
+
+class NodeRegistered(_AboutNode, frozen=True, kw_only=True, tag="node_registered"):
     """A node joined, came back after it was forgotten, or its inventory changed."""
 
     row: ClassVar["Row[NodeRegistered]"] = Row(
@@ -51,11 +57,10 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="node_regist
         public=_without_agent_uid,
     )
 
-    node: NodeName
     inventory: Inventory
 
 
-class NodeReachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_reachable"):
+class NodeReachable(_AboutNode, frozen=True, kw_only=True, tag="node_reachable"):
     row: ClassVar["Row[NodeReachable]"] = Row(
         wakes=True,
         audience=Audience.EVERYONE,
@@ -63,28 +68,23 @@ class NodeReachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_reachab
         audit=None,
     )
 
-    node: NodeName
 
-
-class NodeUnreachable(msgspec.Struct, frozen=True, kw_only=True, tag="node_unreachable"):
+class NodeUnreachable(_AboutNode, frozen=True, kw_only=True, tag="node_unreachable"):
     """It was silent too long. Nothing ends for that; it only gets no new work."""
 
     row: ClassVar["Row[NodeUnreachable]"] = Row(wakes=True, audience=Audience.EVERYONE, log=None, audit=None)
 
-    node: NodeName
     since: Instant = NEVER
     """When it was last heard of. NEVER = in a log from before that was told."""
 
 
-class NodeReturned(msgspec.Struct, frozen=True, kw_only=True, tag="node_returned"):
+class NodeReturned(_AboutNode, frozen=True, kw_only=True, tag="node_returned"):
     """A node that wasn't unreachable has said what it runs, the first time in this epoch, and gets new work."""
 
     row: ClassVar["Row[NodeReturned]"] = Row(wakes=True, audience=Audience.EVERYONE, log=None, audit=None)
 
-    node: NodeName
 
-
-class NodeDrained(msgspec.Struct, frozen=True, kw_only=True, tag="node_drain_asked"):
+class NodeDrained(_AboutNode, frozen=True, kw_only=True, tag="node_drain_asked"):
     """A person wants no new work there. What runs goes on."""
 
     row: ClassVar["Row[NodeDrained]"] = Row(
@@ -94,11 +94,10 @@ class NodeDrained(msgspec.Struct, frozen=True, kw_only=True, tag="node_drain_ask
         audit=lambda event: SubjectNote("node_drain", event.node, event.reason),
     )
 
-    node: NodeName
     reason: str
 
 
-class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed"):
+class NodeResumed(_AboutNode, frozen=True, kw_only=True, tag="node_resumed"):
     row: ClassVar["Row[NodeResumed]"] = Row(
         wakes=True,
         audience=Audience.EVERYONE,
@@ -106,33 +105,29 @@ class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed")
         audit=lambda event: SubjectNote("node_resume", event.node),
     )
 
-    node: NodeName
 
-
-class NodeLabelled(msgspec.Struct, frozen=True, kw_only=True, tag="node_labelled"):
+class NodeLabelled(_AboutNode, frozen=True, kw_only=True, tag="node_labelled"):
     """People set labels on a node over those of its inventory; this is all of them, None = taken off."""
 
     row: ClassVar["Row[NodeLabelled]"] = Row(
         wakes=True, audience=Audience.EVERYONE, log=LogLine("agent_labelled", _labelled_fields), audit=_labelled_note
     )
 
-    node: NodeName
     labels: dict[str, str | None]
 
 
-class NodeTainted(msgspec.Struct, frozen=True, kw_only=True, tag="node_tainted"):
+class NodeTainted(_AboutNode, frozen=True, kw_only=True, tag="node_tainted"):
     """The taints that people put on a node, and the keys of those of its inventory that they took off: all of them."""
 
     row: ClassVar["Row[NodeTainted]"] = Row(
         wakes=True, audience=Audience.EVERYONE, log=LogLine("agent_tainted", _tainted_fields), audit=_tainted_note
     )
 
-    node: NodeName
     taints: tuple[str, ...]
     off: tuple[str, ...]
 
 
-class NodeForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="node_forgotten"):
+class NodeForgotten(_AboutNode, frozen=True, kw_only=True, tag="node_forgotten"):
     """A person says that it won't come back. Preceded by the ends of all it held. What people set on it goes too."""
 
     row: ClassVar["Row[NodeForgotten]"] = Row(
@@ -142,27 +137,22 @@ class NodeForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="node_forgott
         audit=lambda event: SubjectNote("node_forget", event.node),
     )
 
-    node: NodeName
 
-
-class NodeDropped(msgspec.Struct, frozen=True, kw_only=True, tag="node_dropped"):
+class NodeDropped(_AboutNode, frozen=True, kw_only=True, tag="node_dropped"):
     """A forgotten node of which nothing is known any more, to make room for another."""
 
     row: ClassVar["Row[NodeDropped]"] = Row(wakes=False, audience=Audience.EVERYONE, log=None, audit=None)
 
-    node: NodeName
 
-
-class OrphanTasksFound(msgspec.Struct, frozen=True, kw_only=True, tag="strays_found"):
+class OrphanTasksFound(_AboutNode, frozen=True, kw_only=True, tag="strays_found"):
     """The tasks that run on the node although our ledger says they don't: all of them, so an empty tuple clears."""
 
     row: ClassVar["Row[OrphanTasksFound]"] = Row(wakes=True, audience=Audience.ORPHANS, log=None, audit=None)
 
-    node: NodeName
     strays: tuple[OrphanTask, ...]
 
 
-class NodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="node_lost"):
+class NodeLost(_AboutNode, frozen=True, kw_only=True, tag="node_lost"):
     """A node was silent for so long that attempts there have outlived their leases.
 
     Followed by their ends; attempts without a lease stay as they are.
@@ -179,12 +169,11 @@ class NodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="node_lost"):
         audit=None,
     )
 
-    node: NodeName
     silent_ms: int
     """Counted by a control plane that was awake and active all the while."""
 
 
-class LeaseBroken(msgspec.Struct, frozen=True, kw_only=True, tag="lease_broken"):
+class LeaseBroken(_AboutNode, frozen=True, kw_only=True, tag="lease_broken"):
     """A node reports a task as running that must have been dead by its lease, and was settled so.
 
     History only: a defect of Stoker, of the node's clock or of its kernel.
@@ -201,7 +190,6 @@ class LeaseBroken(msgspec.Struct, frozen=True, kw_only=True, tag="lease_broken")
         audit=None,
     )
 
-    node: NodeName
     job: JobId
     attempt: int
     rank: int
