@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.adapters.atomic_file import make_private, write_atomic
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.ports import Entropy
 
 STORE_NAME: Final = "stoker.db"
@@ -101,4 +101,4 @@ def must_not_be_lost(folder: Path) -> None:
 
 def moved(message: str, hint: str) -> StokerError:
     """Return the refusal of a store that isn't the one in which the log of a folder is."""
-    return StokerError(refuse("store_moved", message, hint))
+    return refusal_error("store_moved", message, hint)

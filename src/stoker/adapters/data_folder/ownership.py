@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.adapters.data_folder.folder_swap import LOCK_NAME, finish_swap
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 
 _PID_BYTES_MAX: Final = 32
 
@@ -96,18 +96,16 @@ def unusable(path: Path, fault: OSError) -> StokerError:
         errno.EEXIST: "that path is a file: name another data_dir",
     }
     hint = hints.get(fault.errno or 0, "name another data_dir, or repair this one")
-    return StokerError(refuse("data_dir_unusable", f"can't use the data folder {path}: {words}", hint, path=str(path)))
+    return refusal_error("data_dir_unusable", f"can't use the data folder {path}: {words}", hint, path=str(path))
 
 
 def _held(path: Path, fd: int) -> StokerError:
     text = os.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
     holder = f"process {text}" if text.isdigit() else "another process"
-    return StokerError(
-        refuse(
-            "data_dir_held",
-            f"the data folder {path} is held by {holder}",
-            "stop that process first, or give this one a data_dir of its own",
-            path=str(path),
-            pid=int(text) if text.isdigit() else 0,
-        )
+    return refusal_error(
+        "data_dir_held",
+        f"the data folder {path} is held by {holder}",
+        "stop that process first, or give this one a data_dir of its own",
+        path=str(path),
+        pid=int(text) if text.isdigit() else 0,
     )

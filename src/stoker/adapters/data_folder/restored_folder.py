@@ -25,7 +25,7 @@ from stoker.adapters.data_folder.folder_swap import (
     swap_all,
 )
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.ports import HistoryFailed, LogFailed
 
 ASIDE_MAX: Final = 100
@@ -60,7 +60,7 @@ def restored_folder(path: Path, *, replace: bool) -> Iterator[Path]:
                 raise unusable(path, fault.__cause__) from fault
             message = f"can't make {path}: {fault.__cause__ if isinstance(fault.__cause__, HistoryFailed) else fault}"
             hint = "see whether the disk is full; nothing was changed"
-            raise StokerError(refuse("data_dir_unusable", message, hint, path=str(path))) from fault
+            raise refusal_error("data_dir_unusable", message, hint, path=str(path)) from fault
 
 
 def _must_be_movable(path: Path) -> None:
@@ -68,7 +68,7 @@ def _must_be_movable(path: Path) -> None:
     if path.is_mount():
         message = f"{path} is where a disk is mounted, and can't be put in place as a whole"
         hint = f"restore into a new folder on that disk, such as {path / 'restored'}, and let data_dir name it"
-        raise StokerError(refuse("data_dir_unusable", message, hint, path=str(path)))
+        raise refusal_error("data_dir_unusable", message, hint, path=str(path))
 
 
 def _check(path: Path, *, replace: bool) -> None:
@@ -76,13 +76,11 @@ def _check(path: Path, *, replace: bool) -> None:
     if replace or not path.is_dir() or not (others := _others(path)):
         return
     named = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-    raise StokerError(
-        refuse(
-            "data_dir_not_empty",
-            f"{path} isn't empty: it holds {named}",
-            "name a new folder; with --force it is moved aside, and kept",
-            path=str(path),
-        )
+    raise refusal_error(
+        "data_dir_not_empty",
+        f"{path} isn't empty: it holds {named}",
+        "name a new folder; with --force it is moved aside, and kept",
+        path=str(path),
     )
 
 
@@ -114,7 +112,7 @@ def _aside(path: Path) -> Path:
     stem = path.with_name(f"{path.name}.before-restore")
     if len(numbered(stem)) >= ASIDE_MAX:
         message = f"{ASIDE_MAX} folders of earlier restores are beside {path}"
-        raise StokerError(refuse("data_dir_not_empty", message, "remove those that nobody needs", path=str(path)))
+        raise refusal_error("data_dir_not_empty", message, "remove those that nobody needs", path=str(path))
     aside, like = next_numbered(stem), path.stat()
     aside.mkdir(exist_ok=True)
     if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):

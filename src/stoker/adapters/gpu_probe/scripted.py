@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from stoker.adapters.settings.types import Unreadable, from_node
 from stoker.adapters.settings.yaml_lines import Entries, Parts, Text, YamlFault, YamlNode, read_yaml
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import ProbedGpu, ProbeResult
 
@@ -39,7 +39,7 @@ class ScriptedProbe:
         result = reading.read()
         if reading.faults:
             hint = "a script is `gpus: [{count: 4, model: NAME, memory_mb: N}]`, with `links`, `cpus` and `memory_mb`"
-            raise StokerError(refuse("bad_settings", "\n  ".join(reading.faults), hint, faults=len(reading.faults)))
+            raise refusal_error("bad_settings", "\n  ".join(reading.faults), hint, faults=len(reading.faults))
         self._result = result
 
     def probe(self) -> ProbeResult:

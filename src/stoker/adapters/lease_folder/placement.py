@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from stoker.adapters.atomic_file import sync_folder
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 
 Reach = Literal["shared", "machine", "unknown"]
 
@@ -70,12 +70,10 @@ def check_folder(folder: Path, mounts: Path = _MOUNTS) -> LeaseFolderCheck:
     if "nocto" in options:
         raise _unusable(f"the marker folder {folder} is on {kind} mounted with nocto, which shows old pictures of it")
     if mode & stat.S_IWOTH:
-        raise StokerError(
-            refuse(
-                "marker_unusable",
-                f"everybody may write to the marker folder {folder}, and so say who is active",
-                f"chmod 0700 {folder}, and let the account of the control planes own it",
-            )
+        raise refusal_error(
+            "marker_unusable",
+            f"everybody may write to the marker folder {folder}, and so say who is active",
+            f"chmod 0700 {folder}, and let the account of the control planes own it",
         )
     _try_links(folder, kind)
     return LeaseFolderCheck(kind, _reach(kind), _sentence(folder, kind, options))
@@ -162,4 +160,4 @@ def _nfs_advice(options: frozenset[str]) -> str:
 
 
 def _unusable(message: str) -> StokerError:
-    return StokerError(refuse("marker_unusable", message, _ELSEWHERE))
+    return refusal_error("marker_unusable", message, _ELSEWHERE)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.lease_record import LeaseRecord
 
 FORMAT: Final = 1
@@ -58,14 +58,12 @@ def unsealed(kept: bytes, version: int) -> LeaseRecord:
 
 def damaged(where: str, fault: LeaseRecordDamaged, hint: str) -> StokerError:
     """Return the refusal of a lease record that can't be read."""
-    return StokerError(refuse("marker_damaged", f"{where} can't be trusted: {fault}", hint))
+    return refusal_error("marker_damaged", f"{where} can't be trusted: {fault}", hint)
 
 
 def _too_new(version: int, format_: int) -> StokerError:
-    return StokerError(
-        refuse(
-            "store_too_new",
-            f"version {version} of the marker has format {format_}; this Stoker knows formats up to {FORMAT}",
-            "start the version of Stoker that wrote it, or a newer one",
-        )
+    return refusal_error(
+        "store_too_new",
+        f"version {version} of the marker has format {format_}; this Stoker knows formats up to {FORMAT}",
+        "start the version of Stoker that wrote it, or a newer one",
     )

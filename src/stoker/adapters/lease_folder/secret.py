@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.adapters.atomic_file import sync_folder
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.ports import Entropy
 
 NAME: Final = "secret"
@@ -144,4 +144,4 @@ def _anew(path: Path) -> str:
 
 
 def _unusable(path: Path, known: str, hint: str) -> StokerError:
-    return StokerError(refuse("peer_secret_unusable", f"the secret in {path} can't be used: {known}", hint))
+    return refusal_error("peer_secret_unusable", f"the secret in {path} can't be used: {known}", hint)

@@ -28,7 +28,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.ports import Clock, LogConflict, LogFailed, Telemetry
 
 RECONNECT_S: Final = 30.0
@@ -265,12 +265,10 @@ class PostgresLink:
             if lost_pid and holder[0] == lost_pid:
                 await db.execute("SELECT pg_terminate_backend(%s)", (lost_pid,))
             await self._clock.sleep(RETRY_S)
-        raise StokerError(
-            refuse(
-                "store_held",
-                f"{others} writes to the database of store.url",
-                "stop it first; when it was killed, the server lets go of it as soon as it notices",
-            )
+        raise refusal_error(
+            "store_held",
+            f"{others} writes to the database of store.url",
+            "stop it first; when it was killed, the server lets go of it as soon as it notices",
         )
 
     async def close(self) -> None:
@@ -284,12 +282,10 @@ class PostgresLink:
             await self._deafen()
 
     def unreachable(self, fault: psycopg.Error | LogFailed) -> StokerError:
-        return StokerError(
-            refuse(
-                "store_unreachable",
-                f"the database of store.url can't be used: {self.words(fault)}",
-                "see that the server runs, and that the account of the URL may create tables in that database",
-            )
+        return refusal_error(
+            "store_unreachable",
+            f"the database of store.url can't be used: {self.words(fault)}",
+            "see that the server runs, and that the account of the URL may create tables in that database",
         )
 
     def words(self, fault: Exception) -> str:

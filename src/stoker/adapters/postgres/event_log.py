@@ -31,7 +31,7 @@ from stoker.adapters.postgres import snapshots as snapshots
 from stoker.adapters.postgres.connection import LOST, RECONNECT_S, SETTLE, PostgresLink, one, whole
 from stoker.adapters.postgres.schema import migrate
 from stoker.adapters.record_check import RecordDamaged
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import Clock, Entropy, LogConflict, LogDamaged, LogFailed, LogTrimmed, Snapshot, Stored, Telemetry
 
@@ -201,7 +201,7 @@ class PostgresLog:
             await self._link.aside(partial(snapshots.save, position=position, chunks=chunks))
             await self._trim()
         except LogFailed as fault:
-            raise StokerError(refuse("store_unreachable", str(fault), "it is tried again")) from fault
+            raise refusal_error("store_unreachable", str(fault), "it is tried again") from fault
 
     async def _trim(self) -> None:
         """Behind the older kept snapshot, less the look back; never the last row."""

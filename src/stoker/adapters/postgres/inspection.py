@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 
 from stoker.adapters.postgres.connection import OPTIONS, PostgresConnection, one, whole, words_of
 from stoker.adapters.postgres.schema import NEWEST, lacking
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 
 CONNECT_S: Final = 3
 """For each host."""
@@ -84,7 +84,7 @@ async def inspect_database(url: str) -> DatabaseInspection:
 
 
 def _unseen(why: str, hint: str) -> StokerError:
-    return StokerError(refuse("store_unreachable", f"the database of store.url can't be looked at: {why}", hint))
+    return refusal_error("store_unreachable", f"the database of store.url can't be looked at: {why}", hint)
 
 
 async def _seen(db: PostgresConnection) -> DatabaseInspection:

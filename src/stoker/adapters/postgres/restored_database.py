@@ -16,7 +16,7 @@ from stoker.adapters.postgres import log_statements
 from stoker.adapters.postgres import snapshots as snapshots
 from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, PostgresConnection, PostgresLink
 from stoker.adapters.postgres.schema import migrate
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.ports import Clock, LogBeginning, LogFailed, Telemetry
 
 _RESTORED: Final = "restored"
@@ -56,12 +56,10 @@ async def _begin(db: PostgresConnection, beginning: LogBeginning) -> None:
     base = beginning.base[1]
     done = await db.execute(_END, beginning.base)
     if done.rowcount != 1:
-        raise StokerError(
-            refuse(
-                "store_not_empty",
-                "the database of store.url holds something already, and nothing there is ever replaced",
-                "make another database, and let store.url name that one",
-            )
+        raise refusal_error(
+            "store_not_empty",
+            "the database of store.url holds something already, and nothing there is ever replaced",
+            "make another database, and let store.url name that one",
         )
     await snapshots.save(db, base, beginning.chunks)
     behind = log_statements.append_values(beginning.epoch, base, beginning.records, mark=_RESTORED, tell=False)

@@ -11,7 +11,7 @@ from typing import Final
 
 from psycopg import AsyncConnection
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 
 _STEPS: Final = {
     int(step.name[:4]): step
@@ -40,24 +40,20 @@ async def migrate(db: AsyncConnection[tuple[object, ...]]) -> None:
         row = await (await db.execute("SELECT coalesce(max(version), 0) FROM stoker_schema")).fetchone()
         have = int(str(row[0])) if row else 0
         if have > NEWEST:
-            raise StokerError(
-                refuse(
-                    "store_too_new",
-                    f"the database of store.url has schema {have}; this Stoker knows schemas up to {NEWEST}",
-                    "start the version of Stoker that wrote it, or a newer one",
-                )
+            raise refusal_error(
+                "store_too_new",
+                f"the database of store.url has schema {have}; this Stoker knows schemas up to {NEWEST}",
+                "start the version of Stoker that wrote it, or a newer one",
             )
         for number, step in _STEPS.items():
             if number > have:
                 await db.execute(step.read_bytes())
                 await db.execute("INSERT INTO stoker_schema VALUES (%s)", (number,))
     if lacks := await lacking(db):
-        raise StokerError(
-            refuse(
-                "store_unreachable",
-                f"the account of store.url lacks rights in its database: {', '.join(lacks)}",
-                "let it own its database and the tables in it whose names begin with stoker_",
-            )
+        raise refusal_error(
+            "store_unreachable",
+            f"the account of store.url lacks rights in its database: {', '.join(lacks)}",
+            "let it own its database and the tables in it whose names begin with stoker_",
         )
 
 

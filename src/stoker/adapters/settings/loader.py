@@ -25,7 +25,7 @@ from msgspec.structs import FieldInfo
 
 from stoker.adapters.settings.types import Unreadable, from_node, from_text
 from stoker.adapters.settings.yaml_lines import Entries, Text, YamlFault, YamlNode, read_yaml
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.units import Range
 
 PREFIX: Final = "STOKER__"
@@ -285,4 +285,4 @@ def _bad_settings(faults: Sequence[str], hint: str) -> StokerError:
     if len(faults) > FAULTS_MAX:
         shown.append(f"... and {len(faults) - FAULTS_MAX} more")
     message = shown[0] if len(faults) == 1 else f"{len(faults)} faults in the settings:\n  " + "\n  ".join(shown)
-    return StokerError(refuse("bad_settings", message, hint, faults=len(faults)))
+    return refusal_error("bad_settings", message, hint, faults=len(faults))

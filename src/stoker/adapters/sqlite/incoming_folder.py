@@ -19,7 +19,7 @@ from stoker.adapters.data_folder.marks import mark_elsewhere
 from stoker.adapters.sqlite.history import HISTORY_NAME, SqliteHistory
 from stoker.adapters.sqlite.journal import begin_behind
 from stoker.adapters.sqlite.snapshot_files import SnapshotFiles
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.ports import HistoryFailed, HistoryMark, LogBeginning, LogFailed
 
 Answer = TypeVar("Answer")
@@ -113,12 +113,10 @@ async def _put_history_back(folder: Path, mark: HistoryMark) -> None:
         found = await history.open()
         if found.cluster_id != mark.cluster_id or found.position < mark.position:
             named = f"{found.position} of cluster {found.cluster_id or 'none'}"
-            raise StokerError(
-                refuse(
-                    "backup_damaged",
-                    f"the history in the backup ends at {named}, before its state",
-                    "take another backup: this one was put together by hand",
-                )
+            raise refusal_error(
+                "backup_damaged",
+                f"the history in the backup ends at {named}, before its state",
+                "take another backup: this one was put together by hand",
             )
         await history.rewind(mark)
     finally:
