@@ -7,7 +7,7 @@ from io import BytesIO
 import msgspec
 import pytest
 
-from stoker.adapters.logs import FIELD_CHARS_MAX, StructuredTelemetry, capture_library_logs
+from stoker.adapters.logs import FIELD_CHARS_MAX, StructuredTelemetry, library_logs
 from stoker.adapters.metrics import Metrics
 from stoker.brain.domain.units import Instant, Mono
 
@@ -96,12 +96,10 @@ def test_a_level_keeps_lower_lines_out() -> None:
 
 def test_warnings_of_libraries_come_in_the_same_form() -> None:
     out = BytesIO()
-    handler = capture_library_logs(StructuredTelemetry(FixedClock(), stream=out))
-    try:
+    with library_logs(StructuredTelemetry(FixedClock(), stream=out)):
         logging.getLogger("uvicorn.error").warning("socket %s", "closed")
         logging.getLogger("uvicorn.error").info("not this")
-    finally:
-        logging.getLogger().removeHandler(handler)
+    logging.getLogger("uvicorn.error").warning("nor this, which comes later")
     line = msgspec.json.decode(out.getvalue())
     assert (line["event"], line["library"], line["message"]) == ("library_warned", "uvicorn.error", "socket closed")
 

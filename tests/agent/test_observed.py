@@ -91,15 +91,15 @@ def test_ends_that_arrived_in_an_earlier_agents_life_are_named_the_oldest_first(
 def test_a_phase_never_goes_back() -> None:
     seen = Observed()
     seen.starting(start(key(1)))
-    seen.ending(TaskEnding(key=key(1)))
-    seen.running(TaskRunning(key=key(1), pid=5, at=Instant(9)))
+    seen.advanced(TaskEnding(key=key(1)))
+    seen.advanced(TaskRunning(key=key(1), pid=5, at=Instant(9)))
     assert seen.open[key(1)].phase is TaskPhase.ENDING
 
 
 def test_a_late_word_about_an_ended_task_does_not_open_it_again() -> None:
     seen = Observed()
     seen.over(over(1))
-    seen.running(TaskRunning(key=key(1), pid=5, at=Instant(9)))
+    seen.advanced(TaskRunning(key=key(1), pid=5, at=Instant(9)))
     assert seen.open == {}
 
 
@@ -144,9 +144,9 @@ def test_a_gpu_is_held_exactly_while_its_task_is_open(story: list[tuple[str, int
                 if not seen.knows(key(job)):
                     seen.starting(start(key(job), gpus=[job]))
             case "running":
-                seen.running(TaskRunning(key=key(job), pid=job, at=Instant(job)))
+                seen.advanced(TaskRunning(key=key(job), pid=job, at=Instant(job)))
             case "ending":
-                seen.ending(TaskEnding(key=key(job)))
+                seen.advanced(TaskEnding(key=key(job)))
             case "over":
                 if key(job) in seen.open:
                     seen.over(over(job))

@@ -138,7 +138,7 @@ def exit_codes_get_lost_on_the_way(patch: Patch) -> None:
 
 
 def an_end_is_sent_once_and_then_forgotten(patch: Patch) -> None:
-    async def deliver(delivery: Delivery, key: TaskKey, clock: object, backoff: object) -> None:
+    async def deliver(delivery: Delivery, key: TaskKey, backoff: object) -> None:
         session: LinkSession = await delivery._session()
         over = delivery._observed.offered.get(key)
         if over is not None:

@@ -10,7 +10,8 @@ Shapes: json: {"at":"2026-11-28T02:11:00.123Z","level":"info","event":"task_subm
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
@@ -99,11 +100,16 @@ class LibraryLogs(logging.Handler):
         self._telemetry.warn("library_warned", library=record.name, message=text)
 
 
-def capture_library_logs(telemetry: StructuredTelemetry) -> LibraryLogs:
-    """Route the standard library's root logger here; answers the handler, so that a caller can remove it again."""
+@contextmanager
+def library_logs(telemetry: StructuredTelemetry) -> Iterator[None]:
+    """Route the standard library's root logger here until the block ends."""
     handler = LibraryLogs(telemetry)
     logging.getLogger().addHandler(handler)
-    return handler
+    try:
+        yield
+    finally:
+        handler.close()
+        logging.getLogger().removeHandler(handler)
 
 
 def _timestamp(at: Instant) -> str:

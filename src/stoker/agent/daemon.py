@@ -72,7 +72,7 @@ class Daemon:
         self._registration = registration
         self._ports = ports
         self._observed = Observed()
-        self._delivery = Delivery(registration.node, self._observed, ports.runner, ports.folders, self._session_when_up)
+        self._delivery = Delivery(registration.node, self._observed, ports, self._session_when_up)
         self._executor = InstructionExecutor(ports, self._observed, self._delivery, self, node_env or {})
         self._link_backoff = Backoff(ports.entropy, quick=QUICK_S)
         self._runner_backoff = Backoff(ports.entropy)
@@ -89,7 +89,7 @@ class Daemon:
             async with asyncio.TaskGroup() as duties:
                 duties.create_task(self._keep_runner())
                 duties.create_task(self._keep_link())
-                duties.create_task(self._delivery.run(self._ports.clock, self._ports.entropy))
+                duties.create_task(self._delivery.run())
         finally:
             self._executor.drop()
 
@@ -134,11 +134,11 @@ class Daemon:
                 self._runner_backoff.worked()
                 self._runner_ready.set()
             case TaskRunning():
-                self._observed.running(report)
+                self._observed.advanced(report)
                 self.say_started(report.key)
                 self._ports.telemetry.event("task_started", **which(report.key), pid=report.pid)
             case TaskEnding():
-                self._observed.ending(report)
+                self._observed.advanced(report)
                 self.say_beat()
             case TaskOver():
                 self._take_end(report)

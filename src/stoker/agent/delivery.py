@@ -15,11 +15,10 @@ from typing import Final
 
 from stoker.agent.backoff import Backoff
 from stoker.agent.observed import Observed
-from stoker.agent.ports import Folders, LinkDown, LinkSession, Runner
+from stoker.agent.ports import AgentPorts, LinkDown, LinkSession
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import TaskFinished
-from stoker.ports import Clock, Entropy
 
 WORKERS: Final = 16
 """The control plane commits in groups, so sixteen in flight fill a group without crowding it."""
@@ -32,17 +31,11 @@ class Delivery:
     """Ends of tasks on their way to the control plane."""
 
     def __init__(
-        self,
-        node: NodeName,
-        observed: Observed,
-        runner: Runner,
-        folders: Folders,
-        session: Callable[[], Awaitable[LinkSession]],
+        self, node: NodeName, observed: Observed, ports: AgentPorts, session: Callable[[], Awaitable[LinkSession]]
     ) -> None:
         self._node = node
         self._observed = observed
-        self._runner = runner
-        self._folders = folders
+        self._ports = ports
         self._session = session
         self._queue: asyncio.Queue[TaskKey] = asyncio.Queue()
         self._under_way: dict[TaskKey, bool] = {}
@@ -61,20 +54,20 @@ class Delivery:
         for key in self._observed.offered:
             self.offer(key)
 
-    async def run(self, clock: Clock, entropy: Entropy) -> None:
+    async def run(self) -> None:
         """Deliver until cancelled."""
         async with asyncio.TaskGroup() as workers:
             for _ in range(WORKERS):
-                workers.create_task(self._work(clock, entropy))
+                workers.create_task(self._work())
 
-    async def _work(self, clock: Clock, entropy: Entropy) -> None:
+    async def _work(self) -> None:
         while True:
             key = await self._queue.get()
-            await self._deliver(key, clock, Backoff(entropy, first_s=PAUSE_FIRST_S, ceiling_s=PAUSE_CEILING_S))
+            await self._deliver(key, Backoff(self._ports.entropy, first_s=PAUSE_FIRST_S, ceiling_s=PAUSE_CEILING_S))
             if self._under_way.pop(key):
                 self.offer(key)
 
-    async def _deliver(self, key: TaskKey, clock: Clock, backoff: Backoff) -> None:
+    async def _deliver(self, key: TaskKey, backoff: Backoff) -> None:
         while True:
             session = await self._session()
             over = self._observed.offered.get(key)
@@ -84,7 +77,7 @@ class Delivery:
             try:
                 await session.finish(TaskFinished(node=self._node, key=key, end=over.end))
             except LinkDown:
-                await clock.sleep(backoff.next_s())
+                await self._ports.clock.sleep(backoff.next_s())
                 continue
             if not self._under_way[key]:
                 await self._settle(key)
@@ -93,9 +86,9 @@ class Delivery:
     async def _settle(self, key: TaskKey) -> None:
         in_runner = self._observed.settled(key)
         if not self._observed.has_job(key.job):
-            self._folders.close(key.job)
+            self._ports.folders.close(key.job)
         if in_runner:
             try:
-                await self._runner.settle(key)
+                await self._ports.runner.settle(key)
             except OSError:
                 return  # the runner died; the next one's inventory offers this end once more (D4)

@@ -10,11 +10,11 @@ Rules: F1  `keep` returns when what it was given would survive a power loss
 
 import json
 import os
-from binascii import crc32
 from pathlib import Path
 from typing import Final
 
 from stoker.agent.ports import Obeyed
+from stoker.agent.runner.files import body_of, checked_line, opened, replace_file
 from stoker.brain.domain.ids import Epoch
 
 FILE_NAME: Final = "obeyed"
@@ -36,43 +36,24 @@ class FileFence:
                 f"{self._path} is damaged; remove it once no older control plane of this cluster can be alive any more"
             )
         self._turn, self._obeyed = max(whole, key=lambda place: place[0], default=(0, Obeyed()))
-        if not whole:
-            self._make()
+        if not whole:  # make both places, blank, while there is room for them
+            replace_file(str(self._path), _place(0, Obeyed()) * 2)
 
     def read(self) -> Obeyed:
         return self._obeyed
 
     async def keep(self, obeyed: Obeyed) -> None:
         turn = self._turn + 1
-        fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.pwrite(fd, _place(turn, obeyed), turn % 2 * PLACE_BYTES)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with opened(self._path, os.O_WRONLY) as places:
+            os.pwrite(places, _place(turn, obeyed), turn % 2 * PLACE_BYTES)
+            os.fsync(places)
         self._turn, self._obeyed = turn, obeyed
-
-    def _make(self) -> None:
-        """Make both places, blank, while there is room for them."""
-        fresh = self._path.with_suffix(".new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, _place(0, Obeyed()) * 2)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        fresh.rename(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _place(turn: int, obeyed: Obeyed) -> bytes:
     assert len(obeyed.cluster_id) <= _CLUSTER_ID_MAX, f"no cluster is called {obeyed.cluster_id[:80]!r}"
     body = json.dumps({"turn": turn, "cluster_id": obeyed.cluster_id, "epoch": obeyed.epoch}).encode()
-    line = b"%08x %s" % (crc32(body), body)
+    line = checked_line(body)
     assert len(line) < PLACE_BYTES, f"{len(line)} bytes don't fit"
     return line.ljust(PLACE_BYTES - 1) + b"\n"
 
@@ -87,9 +68,8 @@ def _contents(path: Path) -> tuple[bytes, ...]:
 
 def _read(content: bytes) -> tuple[int, Obeyed] | None:
     """The turn and value of a place; None = it isn't whole (F2)."""
-    line = content.rstrip()
-    body = line[9:]
-    if line[:9] != b"%08x " % crc32(body):
+    body = body_of(content.rstrip())
+    if body is None:
         return None
     record = json.loads(body)
     return record["turn"], Obeyed(record["cluster_id"], Epoch(record["epoch"]))

@@ -175,13 +175,6 @@ def local_address(towards: str) -> str:
         return socket.gethostname()
 
 
-def give_memory_back() -> None:
-    """Give back to the machine what importing and setting up left behind, nearly two MiB. Only glibc can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def die_with_parent() -> None:
     """Ask the kernel for a SIGTERM when the process that started us ends, however it ends."""
     libc = ctypes.CDLL(None, use_errno=True)

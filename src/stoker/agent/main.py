@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import logging
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,19 +17,13 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.gpu_probe.auto import AutoProbe
 from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
-from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
+from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.link_grpc import GrpcLink
-from stoker.agent.machine import (
-    GpuWatch,
-    account_variables,
-    describe,
-    die_with_parent,
-    give_memory_back,
-    node_name,
-)
-from stoker.agent.ports import AgentPorts, Fence
+from stoker.agent.machine import GpuWatch, account_variables, describe, die_with_parent, node_name
+from stoker.agent.ports import AgentPorts
+from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings
 from stoker.agent.token_file import read_token
@@ -66,7 +59,10 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
 async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop: asyncio.Event) -> None:
     clock, entropy = SystemClock(), SystemEntropy()
     telemetry = StructuredTelemetry(clock, level=settings.log.level, format=settings.log.format)
-    uid = _agent_uid(settings.data_dir, entropy)
+    try:
+        uid, fence = _agent_uid(settings.data_dir, entropy), FileFence(settings.data_dir)
+    except OSError as fault:
+        raise unusable(settings.data_dir, fault) from fault
     # The probe blocks; the event loop must not, once there are jobs to watch.
     watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), telemetry)
     found = await watch.look()
@@ -78,17 +74,17 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
         entropy=entropy,
         telemetry=telemetry,
         folders=folders,
-        fence=_fence(settings.data_dir),
+        fence=fence,
     )
     daemon = Daemon(describe(settings, name, uid, found, __version__), ports, node_env=account_variables())
 
     def changed(better: ProbeResult) -> None:
         daemon.amend(describe(settings, name, uid, better, __version__))
 
-    give_memory_back()
+    give_back_memory()  # what importing and setting up left behind is nearly two MiB
     looking = watch.until_settled(clock, settings.gpu.probe_again_s, changed)
     telemetry.event("agent_started", agent_id=name, pid=os.getpid(), gpus=len(found.gpus), version=__version__)
-    with _library_logs(telemetry):
+    with library_logs(telemetry):
         await _until_stopped(stop, daemon.run(), looking)
     await _let_go(runner, telemetry, jobs_end=settings.executor.jobs_end_with_agent)
     folders.stop()
@@ -97,13 +93,11 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
 
 async def _until_stopped(stop: asyncio.Event, *duties: Coroutine[Any, Any, None]) -> None:
     """Run the duties until `stop`. One that breaks ends the others and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for duty in duties:
-                group.create_task(duty)
-            group.create_task(_until(stop))
-    except* _Stopped:
-        pass  # that is how it should end
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(duty) for duty in duties]
+        await stop.wait()
+        for task in tasks:
+            task.cancel()
 
 
 async def _let_go(runner: RunnerSocket, telemetry: Telemetry, *, jobs_end: bool) -> None:
@@ -116,24 +110,6 @@ async def _let_go(runner: RunnerSocket, telemetry: Telemetry, *, jobs_end: bool)
         await runner.close()
 
 
-@contextlib.contextmanager
-def _library_logs(telemetry: StructuredTelemetry) -> Iterator[None]:
-    handler = capture_library_logs(telemetry)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(handler)
-
-
-class _Stopped(Exception):
-    """The agent was asked to stop."""
-
-
-async def _until(stop: asyncio.Event) -> None:
-    await stop.wait()
-    raise _Stopped
-
-
 def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSocket:
     executor = settings.executor
     options: dict[str, object] = {
@@ -143,14 +119,6 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "tether_s": TETHER_S if executor.jobs_end_with_agent else 0.0,
     }
     return RunnerSocket(settings.data_dir, clock, options, allow_root=executor.allow_root)
-
-
-def _fence(data_dir: Path) -> Fence:
-    """Raises: StokerError when what it keeps can't be read or is damaged."""
-    try:
-        return FileFence(data_dir)
-    except OSError as fault:
-        raise unusable(data_dir, fault) from fault
 
 
 def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:
@@ -171,20 +139,17 @@ def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:
 
 
 def _agent_uid(data_dir: Path, entropy: Entropy) -> str:
-    """The id of this agent, made on the first start in this folder, then read. Raises: StokerError if it can't be kept.
+    """The id of this agent, made on the first start in this folder, then read. Raises: OSError.
 
     Closed to the jobs that pass through the folder: by it the control plane tells this agent from one that took its
     name.
     """
     path = data_dir / UID_NAME
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            path.chmod(_OWNERS)
-            known = path.read_text().strip()
-            if known:
-                return known
-        uid = entropy.uid()
-        write_atomic(path, f"{uid}\n".encode())
-    except OSError as fault:
-        raise unusable(data_dir, fault) from fault
+    with contextlib.suppress(FileNotFoundError):
+        path.chmod(_OWNERS)
+        known = path.read_text().strip()
+        if known:
+            return known
+    uid = entropy.uid()
+    write_atomic(path, f"{uid}\n".encode())
     return uid

@@ -58,13 +58,17 @@ class Observed:
         assert start.key not in self.open, f"started twice: {start.key}"
         self.open[start.key] = TaskStatus(key=start.key, phase=TaskPhase.STARTING, gpus=start.gpus)
 
-    def running(self, report: TaskRunning) -> None:
-        """Note that a task runs."""
-        self._advance(report.key, TaskPhase.RUNNING, report)
-
-    def ending(self, report: TaskEnding) -> None:
-        """Note that a task is ending."""
-        self._advance(report.key, TaskPhase.ENDING, None)
+    def advanced(self, report: TaskRunning | TaskEnding) -> None:
+        """Note that a task runs, or is ending; its phase never goes back (O4)."""
+        running = report if isinstance(report, TaskRunning) else None
+        phase = TaskPhase.RUNNING if running else TaskPhase.ENDING
+        known = self.open.get(report.key)
+        if known is None or _ORDER[known.phase] >= _ORDER[phase]:
+            return  # a task that isn't open has ended
+        started_at = running.at if running else known.started_at
+        self.open[report.key] = TaskStatus(key=report.key, phase=phase, gpus=known.gpus, started_at=started_at)
+        if running:
+            self._pids[report.key] = running.pid
 
     def over(self, report: TaskOver) -> None:
         """Note the end of a task, and offer it to the control plane (O3)."""
@@ -88,15 +92,6 @@ class Observed:
     def forgotten(self, key: TaskKey) -> None:
         """Note that the runner keeps no record of a task any more."""
         self._settled.pop(key, None)
-
-    def _advance(self, key: TaskKey, phase: TaskPhase, running: TaskRunning | None) -> None:
-        known = self.open.get(key)
-        if known is None or _ORDER[known.phase] >= _ORDER[phase]:
-            return  # O4; a task that isn't open has ended
-        started_at = running.at if running else known.started_at
-        self.open[key] = TaskStatus(key=key, phase=phase, gpus=known.gpus, started_at=started_at)
-        if running:
-            self._pids[key] = running.pid
 
     def _remember(self, key: TaskKey, over: TaskOver | None) -> None:
         self._settled.pop(key, None)

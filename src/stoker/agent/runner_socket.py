@@ -30,6 +30,7 @@ from stoker.agent.ports import (
     TaskRunning,
 )
 from stoker.agent.runner.clock import boot_s
+from stoker.agent.runner.files import opened
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.protocol import (
     LOG_NAME,
@@ -56,6 +57,12 @@ _RETRY_S: Final = 0.02
 _READ_BYTES: Final = 256 * 1024
 _LOG_TAIL_BYTES: Final = 2_000
 
+_TASK_REPORTS: Final[Mapping[str, type[RunnerReport]]] = {
+    "running": TaskRunning,
+    "ending": TaskEnding,
+    "over": TaskOver,
+    "forgotten": TaskForgotten,
+}
 _T = TypeVar("_T")
 _Fields = Mapping[str, object]
 RunnerConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
@@ -215,11 +222,8 @@ class RunnerSocket:
         """A connection on which the runner has begun to speak: one that dies still takes connections for a moment.
         Raises FileNotFoundError, ConnectionError."""
         # By way of a descriptor, since a UNIX address holds only 107 bytes.
-        folder = os.open(self._data_dir, os.O_PATH | os.O_DIRECTORY)
-        try:
+        with opened(self._data_dir, os.O_PATH | os.O_DIRECTORY) as folder:
             reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
-        finally:
-            os.close(folder)
         greeting = b""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
@@ -270,12 +274,13 @@ class RunnerSocket:
 
     async def _read(self, reader: asyncio.StreamReader, received: bytes) -> None:
         """Queue everything that the runner says, until it is gone."""
-        reports, decoder, inventory, error = self._reports, Decoder(), _InventoryParts(), ""
+        reports, decoder, error = self._reports, Decoder(), ""
+        parts: list[_Fields] = []
         try:
             while received:
                 for message in decoder.feed(received):
                     error = str(message["error"]) if message["say"] == "bye" else error
-                    for report in self._reports_in(message, inventory):
+                    for report in self._reports_in(message, parts):
                         if isinstance(report, TaskRunning | TaskOver):
                             self._asked.discard(report.key)
                         await reports.put(report)
@@ -287,24 +292,19 @@ class RunnerSocket:
         self._bury()
         await reports.put(RunnerGone(error=error or "the runner process has ended"))
 
-    def _reports_in(self, message: dict[str, object], inventory: "_InventoryParts") -> Iterator[RunnerReport]:
-        """Unknown messages are ignored (P2 of `protocol`)."""
+    def _reports_in(self, message: _Fields, parts: list[_Fields]) -> Iterator[RunnerReport]:
+        """The reports in a message; an unknown one is ignored (P2 of `protocol`). `parts`: of an inventory, so far."""
         match message["say"]:
             case "inventory":
                 self.notes = tuple(cast(list[str], message["notes"]))
-                yield from inventory.add(message)
-            case "running":
-                yield _converted(TaskRunning, message)
-            case "ending":
-                yield _converted(TaskEnding, message)
-            case "over":
-                yield _converted(TaskOver, message)
-            case "forgotten":
-                yield _converted(TaskForgotten, message)
+                parts.append(message)
+                if not message["more"]:
+                    yield _inventory(parts)
+                    parts.clear()
             case "unguarded":
                 yield LeasesUnkept()
-            case _:
-                return
+            case str() as fact if fact in _TASK_REPORTS:
+                yield _converted(_TASK_REPORTS[fact], message)
 
     async def _drain(self) -> None:
         """Wait until the runner is gone. What it says meanwhile nobody needs any more."""
@@ -316,26 +316,20 @@ class RunnerSocket:
             await asyncio.wait({self._reading}, timeout=_RETRY_S)
 
 
-class _InventoryParts:
-    """Parts of an inventory that have come so far (P3 of `protocol`)."""
-
-    def __init__(self) -> None:
-        self._tasks: list[TaskStatus] = []
-        self._kept: list[TaskStatus] = []
-        self._ends: list[TaskOver] = []
-
-    def add(self, message: dict[str, object]) -> Iterator[RunnerInventory]:
-        self._tasks += [_converted(TaskStatus, task) for task in cast("list[_Fields]", message["tasks"])]
-        for over in cast("list[_Fields]", message["ends"]):
-            self._ends.append(_converted(TaskOver, over))
-            self._tasks.append(_converted(TaskStatus, {**over, "phase": TaskPhase.ENDED}))
-        for text in cast("list[str]", message.get("kept", ())):
-            self._kept.append(TaskStatus(key=_key({"key": text}), phase=TaskPhase.ENDED))
-        if not message["more"]:
-            tasks = (*self._kept, *self._tasks)
-            guarded = bool(message.get("guarded", False))
-            yield RunnerInventory(tasks=tasks, ends=tuple(self._ends), keeps_leases=guarded)
-            self._tasks, self._kept, self._ends = [], [], []
+def _inventory(parts: list[_Fields]) -> RunnerInventory:
+    """The whole of an inventory that came in these parts (P3 of `protocol`)."""
+    kept: list[TaskStatus] = []
+    tasks: list[TaskStatus] = []
+    ends: list[TaskOver] = []
+    for part in parts:
+        names = cast("list[str]", part.get("kept", ()))
+        kept += [TaskStatus(key=_key({"key": name}), phase=TaskPhase.ENDED) for name in names]
+        tasks += [_converted(TaskStatus, task) for task in cast("list[_Fields]", part["tasks"])]
+        for over in cast("list[_Fields]", part["ends"]):
+            ends.append(_converted(TaskOver, over))
+            tasks.append(_converted(TaskStatus, {**over, "phase": TaskPhase.ENDED}))
+    guarded = bool(parts[-1].get("guarded", False))
+    return RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded)
 
 
 def let_through(folder: Path) -> None:

@@ -12,7 +12,6 @@ Rules: R1  nothing is served before the log is ours, read to its end, and holds 
 
 import asyncio
 import gc
-import logging
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from stoker.adapters.data_folder.marks import MARK_NAME, mark_member, member_in,
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import log_at
-from stoker.adapters.logs import StructuredTelemetry, capture_library_logs
+from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.adapters.metrics import Metrics
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.api.http.app import create_app
@@ -78,7 +77,7 @@ async def run_control(
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
-    with _library_logs(telemetry), as_refusals():
+    with library_logs(telemetry), as_refusals():
         if settings.failover.enabled:
             await _run_one_of_several(settings, ports, stop, on_ready)
             telemetry.event("stopped")
@@ -204,16 +203,6 @@ def _log_failed(fault: Exception) -> StokerError:
         "nothing acknowledged is lost"
     )
     return StokerError(refuse("log_failed", f"the event log can't be written: {fault}", hint))
-
-
-@contextmanager
-def _library_logs(telemetry: StructuredTelemetry) -> Iterator[None]:
-    handler = capture_library_logs(telemetry)
-    try:
-        yield
-    finally:
-        handler.close()
-        logging.getLogger().removeHandler(handler)
 
 
 def quiet_collector() -> None:

@@ -30,6 +30,7 @@ import struct
 from contextlib import suppress
 
 from stoker.agent.runner import clock
+from stoker.agent.runner.files import write_file
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.kernel import become_subreaper, ignore_signals, name_process
 
@@ -49,7 +50,7 @@ PROCESS_NAME: Final = "stoker-guard"
 _DUE: Final = struct.Struct("d")
 _PAUSE_FIRST_S: Final = 0.001
 _PAUSE_MAX_S: Final = 1.0
-_OOM_SCORE: Final = b"-900"
+_OOM_SCORE: Final = "-900"
 """When memory runs out, jobs are to go, and not who must be able to end them."""
 
 
@@ -183,8 +184,4 @@ def _is_childless() -> bool:
 def _outlive_jobs() -> None:
     """Where we may."""
     with suppress(OSError):
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, _OOM_SCORE)
-        finally:
-            os.close(fd)
+        write_file("/proc/self/oom_score_adj", _OOM_SCORE)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import os
-from binascii import crc32
+
+from stoker.agent.runner.files import body_of, checked_line, replace_file, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Journal:
             return
         block, self._lines = b"".join(self._lines), []
         try:
-            _write_all(self._fd, block)
+            write_all(self._fd, block)
             if durable:
                 os.fdatasync(self._fd)
         except OSError:
@@ -163,17 +164,9 @@ class Journal:
     def rewrite(self) -> None:
         """Write the whole journal anew, from memory; the old one is whole until the new one is. Raises OSError."""
         self._broken = True
-        fresh = f"{self.path}.new"
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            block = b"".join(self._all_lines())
-            _write_all(fd, block)
-            os.fsync(fd)
-            os.rename(fresh, self.path)
-            _sync_folder(os.path.dirname(self.path))
-        except OSError:
-            os.close(fd)
-            raise
+        block = b"".join(self._all_lines())
+        replace_file(self.path, block)
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size, self._lines, self._broken = fd, len(block), [], False
@@ -221,15 +214,15 @@ class Journal:
 
 
 def _line(body: bytes) -> bytes:
-    return b"%08x %s\n" % (crc32(body), body)
+    return checked_line(body) + b"\n"
 
 
 def _whole_lines(content: bytes, path: str) -> Iterator[bytes]:
     """The bodies of the lines. Raises JournalDamaged."""
     bad_at = 0
     for number, line in enumerate(content.split(b"\n"), start=1):
-        body = line[9:]
-        if line[:9] != b"%08x " % crc32(body):
+        body = body_of(line)
+        if body is None:
             bad_at = bad_at or number
         elif bad_at:
             raise JournalDamaged(
@@ -254,17 +247,3 @@ def _only_end(body: bytes) -> bytes:
 def _end(body: bytes) -> EndFields:
     end: EndFields = dict(zip(_END_FIELDS, json.loads(body), strict=True))  # type: ignore[assignment]  # in their order
     return end
-
-
-def _write_all(fd: int, block: bytes) -> None:
-    view = memoryview(block)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _sync_folder(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

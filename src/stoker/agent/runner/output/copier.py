@@ -26,6 +26,7 @@ import signal
 import socket
 from contextlib import suppress
 
+from stoker.agent.runner.files import write_all
 from stoker.agent.runner.process.account import VOID, CannotBecome, plain
 from stoker.agent.runner.process.kernel import ignore_signals, name_process
 
@@ -308,10 +309,8 @@ def _drain(source: int, target: Target, onward: int) -> None:
 
 def _hand_on(block: bytes, onward: int) -> bool:
     """To the runner. False = it is gone."""
-    view = memoryview(block)
     try:
-        while view:
-            view = view[os.write(onward, view) :]
+        write_all(onward, block)
     except OSError:
         return False
     return True

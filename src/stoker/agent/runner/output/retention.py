@@ -18,6 +18,7 @@ import stat
 from collections import deque
 from contextlib import suppress
 
+from stoker.agent.runner.files import opened
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.protocol import SPOOL_NAME
 
@@ -63,7 +64,7 @@ class OutputRetention:
 
     def ended(self, key: str, live: Iterable[str]) -> None:
         """Count the output of a task that ended. An empty folder of its attempt goes at once: most leave nothing."""
-        size = _kept_bytes(self.output(key))
+        size = spool.kept_bytes(self.output(key))
         if size >= _LARGE_BYTES:
             self._large.append((key, size))
             self._bytes += size
@@ -73,7 +74,7 @@ class OutputRetention:
         while self._bytes > self._bytes_max and self._large:
             oldest, dropped = self._large.popleft()
             self._bytes -= dropped
-            _drop(self.output(oldest))
+            spool.drop(self.output(oldest))
 
     def forget(self, keys: Iterable[str], live: Iterable[str]) -> None:
         """Drop the outputs and folders of tasks whose ends are forgotten; attempts with a live task keep theirs."""
@@ -84,7 +85,7 @@ class OutputRetention:
         self._large = deque(entry for entry in self._large if entry[0] not in gone)
         busy = {_attempt(key) for key in live}
         for key in gone:
-            _drop(self.output(key))
+            spool.drop(self.output(key))
         for attempt in {_attempt(key) for key in gone} - busy:
             self._discard(attempt)
 
@@ -94,7 +95,7 @@ class OutputRetention:
         for name in os.listdir(self._outputs):
             key = name.rpartition(".")[0]
             if key not in kept:
-                _drop(self.output(key))
+                spool.drop(self.output(key))
             elif name.endswith(".out"):
                 self.ended(key, kept)
         attempts = {_attempt(key) for key in kept}
@@ -184,25 +185,9 @@ def open_up(path: str) -> None:
 
     Never by name: the owner of the folder may still have it open, and put a link in the place of what was just seen.
     """
-    folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW) as folder:
         os.chmod(f"/proc/self/fd/{folder}", 0o700)
-    finally:
-        os.close(folder)
 
 
 def _attempt(key: str) -> str:
     return key.rpartition(".")[0]
-
-
-def _kept_bytes(base: str) -> int:
-    """0 when the disk won't say: an output that can't be counted can't be a reason to stop the runner."""
-    with suppress(OSError):
-        return spool.kept_bytes(base)
-    return 0
-
-
-def _drop(base: str) -> None:
-    """What can't be removed now goes when the next runner counts anew."""
-    with suppress(OSError):
-        spool.drop(base)

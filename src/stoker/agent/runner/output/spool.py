@@ -18,6 +18,8 @@ import os
 import stat
 from contextlib import suppress
 
+from stoker.agent.runner.files import opened
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
@@ -83,12 +85,8 @@ class Spool:
 
 def seal(base: str) -> None:
     """Close the output of a task whose writer has died. Without any output, an empty file says so."""
-    path = _segments(base)[-1][1]
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(fd, 0o400)
-    finally:
-        os.close(fd)
+    with opened(_segments(base)[-1][1], os.O_WRONLY | os.O_CREAT) as last:
+        os.fchmod(last, 0o400)
 
 
 def exists(base: str) -> bool:
@@ -97,24 +95,20 @@ def exists(base: str) -> bool:
 
 
 def kept_bytes(base: str) -> int:
-    """Return the bytes that this output occupies now."""
+    """Return the bytes that this output occupies now, as far as the disk says."""
     total = 0
     for _, path in _segments(base):
-        try:
+        with suppress(OSError):
             total += os.stat(path).st_size
-        except FileNotFoundError:
-            continue
     return total
 
 
 def drop(base: str) -> None:
-    """Remove this output."""
+    """Remove this output. What can't be removed now goes when the next runner counts anew."""
     for _, path in reversed(_segments(base)):
-        try:
+        with suppress(OSError):
             os.unlink(path)
-        except FileNotFoundError:
-            continue
-    with suppress(FileNotFoundError):
+    with suppress(OSError):
         os.rmdir(f"{base}.tail")
 
 

@@ -21,6 +21,7 @@ import signal
 import stat
 from contextlib import suppress
 
+from stoker.agent.runner.files import opened
 from stoker.agent.runner.process.kernel import close_to_tracers, drop_capabilities, leave_keyring
 
 TYPE_CHECKING = False
@@ -167,20 +168,16 @@ def _hand_over(folder: str, account: pwd.struct_passwd) -> None:
     """Only what belongs to the runner is given away, and no link is followed. Raises CannotBecome."""
     try:
         _make(folder)
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with opened(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as held:
+            owner = os.fstat(held).st_uid
+            if owner == os.geteuid() != account.pw_uid:
+                os.fchown(held, account.pw_uid, account.pw_gid)
+            elif owner != account.pw_uid:
+                raise CannotBecome(f"the folder {folder} belongs to another account (uid {owner})")
     except PermissionError:
         return  # on some network storage root is nobody: the account tries for itself
     except OSError as error:
         raise CannotBecome(f"the folder {folder} can't be made: {error.strerror}") from error
-    try:
-        owner = os.fstat(opened).st_uid
-        if owner == os.geteuid() != account.pw_uid:
-            with suppress(PermissionError):
-                os.fchown(opened, account.pw_uid, account.pw_gid)
-        elif owner != account.pw_uid:
-            raise CannotBecome(f"the folder {folder} belongs to another account (uid {owner})")
-    finally:
-        os.close(opened)
 
 
 def _hand_over_pipe(stream: int, account: pwd.struct_passwd) -> None:

@@ -18,6 +18,7 @@ import os
 import signal
 from contextlib import suppress
 
+from stoker.agent.runner.files import write_file
 from stoker.agent.runner.process.kernel import fork_into
 from stoker.agent.runner.process.procfs import read_file
 
@@ -119,9 +120,9 @@ class CgroupEntry:
         It has one thread, so version 1's `tasks` will do, which costs less.
         """
         for file in self._files:
-            _write_or_raise(file, "0")
+            write_file(file, "0")
         if self.born_in and not born_inside:
-            _write_or_raise(f"{self.born_in}/cgroup.procs", "0")
+            write_file(f"{self.born_in}/cgroup.procs", "0")
 
 
 class TaskCgroup:
@@ -190,10 +191,10 @@ class TaskCgroup:
     def _limit_memory(self, folder: str) -> None:
         limit = str(self.memory_mb * _MIB)
         if os.path.exists(f"{folder}/memory.max"):
-            _write_or_raise(f"{folder}/memory.max", limit)
+            write_file(f"{folder}/memory.max", limit)
             _write(f"{folder}/memory.swap.max", "0")
         else:
-            _write_or_raise(f"{folder}/memory.limit_in_bytes", limit)
+            write_file(f"{folder}/memory.limit_in_bytes", limit)
             _write(f"{folder}/memory.memsw.limit_in_bytes", limit)  # there only where swap is accounted
 
 
@@ -245,7 +246,7 @@ def _delegates_memory(place: Hierarchy) -> bool:
     if place.version == 1:
         return False
     try:
-        _write_or_raise(f"{place.parent}/cgroup.subtree_control", "+memory")
+        write_file(f"{place.parent}/cgroup.subtree_control", "+memory")
     except OSError:
         return False
     return True
@@ -287,20 +288,10 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _write_or_raise(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
-
-
 def _write(path: str, text: str) -> None:
     """Where the file is missing there is nothing to be said to it."""
-    try:
-        _write_or_raise(path, text)
-    except OSError:
-        return
+    with suppress(OSError):
+        write_file(path, text)
 
 
 def _number(path: str) -> int:

@@ -14,6 +14,8 @@ import resource
 import signal
 import struct
 
+from stoker.agent.runner.files import opened
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
@@ -147,8 +149,7 @@ def fork_into(folder: str) -> tuple[int, bool]:
     """
     if not folder or _refused:
         return os.fork(), False
-    door = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as door:
         arguments = _CLONE_ARGS.pack(_CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, door)
         pid = _libc.syscall(_SYS_CLONE3, ctypes.c_char_p(arguments), ctypes.c_size_t(len(arguments)))
         if pid >= 0:
@@ -158,5 +159,3 @@ def fork_into(folder: str) -> tuple[int, bool]:
             raise OSError(number, os.strerror(number), folder)
         _refused.append(number)
         return os.fork(), False
-    finally:
-        os.close(door)

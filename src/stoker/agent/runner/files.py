@@ -1,0 +1,62 @@
+"""Files of the runner: opened for a block, written whole, replaced atomically, with lines that show damage.
+
+The agent's own small files are written with these too.
+"""
+
+from __future__ import annotations
+
+import os
+from binascii import crc32
+from contextlib import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
+    """Yield a descriptor of a file or folder, which is closed when the block ends. Raises OSError.
+
+    A file that is made is its owner's alone. No program that is started inherits the descriptor.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, block: bytes) -> None:
+    """Write the whole block. Raises OSError."""
+    view = memoryview(block)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def write_file(path: str, text: str) -> None:
+    """Write into a file that is there, such as one of the kernel's. Raises OSError."""
+    with opened(path, os.O_WRONLY) as descriptor:
+        os.write(descriptor, text.encode())
+
+
+def replace_file(path: str, content: bytes) -> None:
+    """Replace a file, durably: a crash leaves the old one or the new one. Raises OSError."""
+    fresh = f"{path}.new"
+    with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+        write_all(descriptor, content)
+        os.fsync(descriptor)
+    os.rename(fresh, path)
+    with opened(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY) as folder:
+        os.fsync(folder)
+
+
+def checked_line(body: bytes) -> bytes:
+    """Return a line, without its end, of which `body_of` can tell whether it is whole: `CRC32 BODY`."""
+    return b"%08x %s" % (crc32(body), body)
+
+
+def body_of(line: bytes) -> bytes | None:
+    """Return the body of a line that `checked_line` made; None = it isn't whole."""
+    body = line[9:]
+    return body if line == checked_line(body) else None
