@@ -16,7 +16,7 @@ from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import DAY_MS
-from stoker.cli.wiring.token_store import tokens_in
+from stoker.cli.wiring.token_store import FolderTokens
 from stoker.wire.client import Client
 from stoker.wire.rest.quota import QuotaBody
 from stoker.wire.rest.tenant import NewTenantBody
@@ -96,8 +96,8 @@ def _body(tenant: Tenant) -> NewTenantBody:
 
 def first_tokens(data_dir: Path) -> Access:
     """An admin's and an agent's, made in the folder of a control plane that never ran."""
-    with tokens_in(data_dir) as tokens:
-        texts = [tokens.create_token(NewTokenBody(role=role)).token for role in (Role.ADMIN, Role.AGENT)]
+    tokens = FolderTokens(data_dir)
+    texts = [tokens.create_token(NewTokenBody(role=role)).token for role in (Role.ADMIN, Role.AGENT)]
     return Access(*texts)
 
 

@@ -8,7 +8,7 @@ import pytest
 from stoker.adapters.data_folder.marks import MARK_NAME, mark_member, member_in, unmark_member
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.wiring.token_store import tokens_in
+from stoker.cli.wiring.token_store import FolderTokens
 from stoker.wire.rest.token import NewTokenBody
 
 ADMIN = NewTokenBody(role=Role.ADMIN)
@@ -31,16 +31,16 @@ def test_a_mark_that_holds_nonsense_is_a_mark(tmp_path: Path, content: bytes) ->
 
 
 def test_no_token_is_made_or_revoked_behind_the_back_of_other_control_planes(tmp_path: Path) -> None:
-    with tokens_in(tmp_path) as tokens:
-        made = tokens.create_token(ADMIN)
-        mark_member(tmp_path, "a")
-        changes: list[Callable[[], object]] = [
-            lambda: tokens.create_token(ADMIN),
-            lambda: tokens.revoke_token(made.id),
-        ]
-        for change in changes:
-            with pytest.raises(StokerError) as caught:
-                change()
-            assert caught.value.refusal.code == "not_active"
-            assert "ask the active one" in caught.value.refusal.hint
-        assert [each.id for each in tokens.tokens().tokens] == [made.id]
+    tokens = FolderTokens(tmp_path)
+    made = tokens.create_token(ADMIN)
+    mark_member(tmp_path, "a")
+    changes: list[Callable[[], object]] = [
+        lambda: tokens.create_token(ADMIN),
+        lambda: tokens.revoke_token(made.id),
+    ]
+    for change in changes:
+        with pytest.raises(StokerError) as caught:
+            change()
+        assert caught.value.refusal.code == "not_active"
+        assert "ask the active one" in caught.value.refusal.hint
+    assert [each.id for each in tokens.tokens().tokens] == [made.id]

@@ -98,12 +98,12 @@ def test_which_of_several_is_to_be_promoted_is_asked_before_any_of_them(asked: l
 def test_the_status_of_several_is_that_of_each_and_of_one_that_is_gone_its_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def answer(address: str) -> ControlView:
+    def answer(address: str, *asked: str, repeatable: bool) -> ControlView:
         if address == "c:1":
             raise StokerError(refuse("no_server", "no control plane answers", "start one"))
         return ACTIVE if address == "a:1" else STANDBY
 
-    monkeypatch.setattr(control, "_ask_at", answer)
+    monkeypatch.setattr(control, "_ask", answer)
     done = CliRunner().invoke(control.control, ["status", "--server", "a:1,b:1,c:1"])
     assert (done.exit_code, done.stderr) == (0, "c:1: no control plane answers\n")
     first, second = done.stdout.split("\n\n")
@@ -117,10 +117,10 @@ def test_the_status_of_several_is_that_of_each_and_of_one_that_is_gone_its_fault
 
 
 def test_where_none_of_several_answers_that_is_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(address: str) -> ControlView:
+    def answer(address: str, *asked: str, repeatable: bool) -> ControlView:
         raise StokerError(refuse("no_server", f"{address} is away", "start one"))
 
-    monkeypatch.setattr(control, "_ask_at", answer)
+    monkeypatch.setattr(control, "_ask", answer)
     done = CliRunner().invoke(control.control, ["status", "--server", "a:1,b:1"])
     assert isinstance(done.exception, StokerError)
     assert (done.exception.refusal.message, done.stderr) == ("b:1 is away", "a:1: a:1 is away\n")

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from stoker.brain.domain.access import Role
-from stoker.cli.wiring.token_store import tokens_in
+from stoker.cli.wiring.token_store import FolderTokens
 from stoker.wire.client import Client
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.agent_process import AgentProcess
@@ -204,9 +204,9 @@ class Pair:
         return self
 
     def _make_tokens(self) -> None:
-        with tokens_in(self.active.folder) as tokens:
-            token = tokens.create_token(NewTokenBody(role=Role.ADMIN, user="root")).token
-            agent = tokens.create_token(NewTokenBody(role=Role.AGENT)).token
+        tokens = FolderTokens(self.active.folder)
+        token = tokens.create_token(NewTokenBody(role=Role.ADMIN, user="root")).token
+        agent = tokens.create_token(NewTokenBody(role=Role.AGENT)).token
         for half in self.halves:
             half.token = token
         self.agent_token.touch(0o600)

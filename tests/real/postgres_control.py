@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from stoker.brain.domain.access import Role
-from stoker.cli.wiring.token_store import tokens_in
+from stoker.cli.wiring.token_store import FolderTokens
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import free_port
 
@@ -48,8 +48,8 @@ class Control:
             if self._is_ready():
                 break
             time.sleep(0.05)
-        with tokens_in(self.folder) as tokens:
-            self._token = self._token or tokens.create_token(NewTokenBody(role=Role.ADMIN)).token
+        tokens = FolderTokens(self.folder)
+        self._token = self._token or tokens.create_token(NewTokenBody(role=Role.ADMIN)).token
 
     def write_settings(self) -> Path:
         """All but the URL, which may hold a password."""
@@ -119,8 +119,8 @@ class Control:
             self._process.wait(20)
 
     def token(self, role: Role) -> str:
-        with tokens_in(self.folder) as tokens:
-            return tokens.create_token(NewTokenBody(role=role)).token
+        tokens = FolderTokens(self.folder)
+        return tokens.create_token(NewTokenBody(role=role)).token
 
 
 class Load:

@@ -20,7 +20,7 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import Refusal
 from stoker.cli.wiring import token_store
-from stoker.cli.wiring.token_store import tokens_in
+from stoker.cli.wiring.token_store import FolderTokens
 from stoker.control.rate_limit import WRONG_MAX
 from stoker.wire.client import Client, StokerError
 from stoker.wire.local_socket import SOCKET_NAME
@@ -195,9 +195,9 @@ def test_what_can_not_be_done_is_told_alike_whether_the_control_plane_runs_or_no
     )
 
     def told() -> list[Refusal]:
-        with tokens_in(control.folder) as tokens:
-            asked = [*(partial(tokens.create_token, body) for body in bodies), partial(tokens.revoke_token, "aaaaaaaa")]
-            return [refused(ask) for ask in asked]
+        tokens = FolderTokens(control.folder)
+        asked = [*(partial(tokens.create_token, body) for body in bodies), partial(tokens.revoke_token, "aaaaaaaa")]
+        return [refused(ask) for ask in asked]
 
     served = told()
     control.terminate()
@@ -234,9 +234,9 @@ def test_a_folder_that_another_program_holds_is_told_with_its_holder(
 ) -> None:
     monkeypatch.setattr(token_store, "HELD_PAUSE_S", 0.0)
     held = hold_folder(tmp_path / "data")
-    with tokens_in(held.path) as tokens:
-        (held.path / STORE_NAME).touch()
-        refusal = refused(tokens.tokens)
+    tokens = FolderTokens(held.path)
+    (held.path / STORE_NAME).touch()
+    refusal = refused(tokens.tokens)
     held.release()
     assert refusal.code == "data_dir_held"
     assert str(os.getpid()) in refusal.message
@@ -245,12 +245,12 @@ def test_a_folder_that_another_program_holds_is_told_with_its_holder(
 def test_where_the_log_is_in_a_database_a_stopped_control_plane_is_not_asked_in_its_folder(tmp_path: Path) -> None:
     """An empty list would say that nobody has a token."""
     (tmp_path / ELSEWHERE_NAME).write_text("")
-    with tokens_in(tmp_path) as tokens:
-        create = partial(tokens.create_token, NewTokenBody(role=Role.ADMIN))
-        for ask in (tokens.tokens, create, partial(tokens.revoke_token, "t1")):
-            refusal = refused(ask)
-            assert refusal.code == "store_moved"
-            assert "start it" in refusal.hint
+    tokens = FolderTokens(tmp_path)
+    create = partial(tokens.create_token, NewTokenBody(role=Role.ADMIN))
+    for ask in (tokens.tokens, create, partial(tokens.revoke_token, "t1")):
+        refusal = refused(ask)
+        assert refusal.code == "store_moved"
+        assert "start it" in refusal.hint
     assert not (tmp_path / STORE_NAME).exists()
 
 
@@ -260,10 +260,10 @@ def test_one_whose_log_is_in_a_database_is_waited_for_while_it_starts(
     (tmp_path / ELSEWHERE_NAME).write_text("")
     held = hold_folder(tmp_path)
     monkeypatch.setattr(token_store, "HELD_TRIES", 2)
-    with tokens_in(tmp_path) as tokens:
-        assert refused(tokens.tokens).code == "data_dir_held"
-        held.release()
-        assert refused(tokens.tokens).code == "store_moved"
+    tokens = FolderTokens(tmp_path)
+    assert refused(tokens.tokens).code == "data_dir_held"
+    held.release()
+    assert refused(tokens.tokens).code == "store_moved"
 
 
 def test_the_folder_of_stoker_up_is_told_from_that_of_its_control_plane(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.access import Role
-from stoker.cli.wiring.token_store import tokens_in
+from stoker.cli.wiring.token_store import FolderTokens
 from stoker.wire.rest.token import NewTokenBody
 
 _KEPT: Final = {"admin": Role.ADMIN, "agent": Role.AGENT}
@@ -41,8 +41,8 @@ def token_in(folder: Path, body: NewTokenBody) -> str:
     texts: list[str] = []
 
     def make() -> None:
-        with tokens_in(folder) as tokens:
-            texts.append(tokens.create_token(body).token)
+        tokens = FolderTokens(folder)
+        texts.append(tokens.create_token(body).token)
 
     thread = threading.Thread(target=make)
     thread.start()

@@ -6,8 +6,7 @@ token goes with the requests.
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -90,18 +89,13 @@ def connect(patience_s: float = PATIENCE_S, notify: "Callable[[Notice], object] 
     return client
 
 
-@contextmanager
-def transport() -> "Iterator[Transport]":
-    """Open a transport to the chosen servers, for an answer too long to be held. Raises: StokerError `bad_server`."""
+def transport() -> "Transport":
+    """Return a transport to the chosen servers, for an answer too long to be held. Raises: StokerError `bad_server`."""
     from stoker.cli.display.messages import NoticePrinter
     from stoker.wire.client.transport import Transport
 
     ctx = click.get_current_context()
-    made = Transport(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=NoticePrinter())
-    try:
-        yield made
-    finally:
-        made.close()
+    return Transport(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=NoticePrinter())
 
 
 def servers_of(ctx: click.Context) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,9 @@ def backup(file: Path, data_dir: Path | None, config: Path | None, force: bool, 
     folder, store_url = _named_by(config) if config else (data_dir, "")
     with ExitStack() as stack:
         out = sys.stdout.buffer if to_stdout else stack.enter_context(file_to_be(file, force=force))
-        head = backup_in(folder, out, store_url) if folder else backup_of(stack.enter_context(transport()), out)
+        head = (
+            backup_in(folder, out, store_url) if folder else backup_of(stack.enter_context(closing(transport())), out)
+        )
         out.flush()
     if not to_stdout:
         show_lines(form, [f"backup of position {head.position} ({_held(head)}) is in {file}"], head)

@@ -18,7 +18,6 @@ from stoker.cli.setting_options import config_option, data_dir_option, set_optio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stoker.wire.client.transport import SocketTransport, Transport
     from stoker.wire.rest.control import ControlView
 
 
@@ -113,29 +112,23 @@ def _addresses(data_dir: Path | None) -> list[str]:
     return [] if data_dir else each_alone(servers_of(click.get_current_context()))
 
 
-def _ask(data_dir: Path | None, method: str, path: str) -> "ControlView":
-    """Ask the one control plane that was named, and no other in its place."""
-    from stoker.wire.client.transport import SocketTransport
-    from stoker.wire.local_socket import SOCKET_NAME
-
-    if data_dir is None:
-        with transport() as server:
-            return _answer_of(server, method, path)
-    with closing(SocketTransport(data_dir.absolute() / SOCKET_NAME)) as local:
-        return _answer_of(local, method, path)
-
-
-def _answer_of(
-    server: "Transport | SocketTransport", method: str, path: str, *, repeatable: bool = False
-) -> "ControlView":
-    import msgspec
-
+def _ask(where: Path | str | None, method: str, path: str, *, repeatable: bool = False) -> "ControlView":
+    """Ask one control plane, by its data folder or its address, and no other in its place; None = the one named."""
+    from stoker.wire.client.calls import decode
     from stoker.wire.client.http_message import Request
+    from stoker.wire.client.transport import SocketTransport, Transport
+    from stoker.wire.local_socket import SOCKET_NAME
     from stoker.wire.rest.control import ControlView
     from stoker.wire.versions import API_PREFIX
 
-    reply = server.send(Request(method, API_PREFIX + path, repeatable=repeatable))
-    return msgspec.json.decode(reply.body, type=ControlView)
+    if where is None:
+        server = transport()
+    elif isinstance(where, Path):
+        server = SocketTransport(where.absolute() / SOCKET_NAME)
+    else:
+        server = Transport(where, token=token_of(click.get_current_context()))
+    with closing(server):
+        return decode(server.send(Request(method, API_PREFIX + path, repeatable=repeatable)), ControlView)
 
 
 def _show_each(form: str, addresses: "Sequence[str]") -> None:
@@ -145,7 +138,7 @@ def _show_each(form: str, addresses: "Sequence[str]") -> None:
     found: dict[str, ControlView] = {}
     for address in addresses:
         try:
-            found[address] = _ask_at(address)
+            found[address] = _ask(address, "GET", "/control", repeatable=True)
         except refused() as fault:
             if address == addresses[-1] and not found:
                 raise
@@ -156,14 +149,6 @@ def _show_each(form: str, addresses: "Sequence[str]") -> None:
     for number, (address, view) in enumerate(found.items()):
         click.echo("\n" * bool(number), nl=False)
         show_pairs(form, (("server", address), *_pairs(view)), view)
-
-
-def _ask_at(address: str) -> "ControlView":
-    """Ask one of several control planes, and no other in its place."""
-    from stoker.wire.client.transport import Transport
-
-    with closing(Transport(address, token=token_of(click.get_current_context()))) as server:
-        return _answer_of(server, "GET", "/control", repeatable=True)
 
 
 def _show(form: str, view: "ControlView") -> None:

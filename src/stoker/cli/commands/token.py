@@ -1,7 +1,5 @@
 """Commands `stoker token ...`: the tokens by which people, agents and programs are known."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,16 +18,13 @@ if TYPE_CHECKING:
 ROLES: Final = ("viewer", "user", "admin", "agent")
 
 
-@contextmanager
-def _tokens(data_dir: Path | None) -> "Iterator[Tokens]":
+def _tokens(data_dir: Path | None) -> "Tokens":
     if data_dir is None:
-        yield connect()
-        return
-    from stoker.cli.wiring.token_store import act_as_owner, tokens_in
+        return connect()
+    from stoker.cli.wiring.token_store import FolderTokens, act_as_owner
 
     act_as_owner(data_dir)
-    with tokens_in(data_dir) as tokens:
-        yield tokens
+    return FolderTokens(data_dir)
 
 
 def _columns() -> "list[Column[TokenView]]":
@@ -89,8 +84,7 @@ def create(data_dir: Path | None, form: str, **given: str | None) -> None:
     from stoker.wire.rest.token import NewTokenBody
 
     role = Role(str(given.pop("role")))
-    with _tokens(data_dir) as tokens:
-        made = tokens.create_token(NewTokenBody(role=role, **given))
+    made = _tokens(data_dir).create_token(NewTokenBody(role=role, **given))
     show_lines(form, [made.token], made)
 
 
@@ -106,8 +100,7 @@ def list_tokens(data_dir: Path | None, form: str) -> None:
       stoker token list -o wide
       stoker token list --data-dir /var/lib/stoker
     """
-    with _tokens(data_dir) as tokens:
-        found = tokens.tokens()
+    found = _tokens(data_dir).tokens()
     show_rows(form, _columns(), found.tokens, found)
 
 
@@ -124,8 +117,7 @@ def revoke(token_id: str, data_dir: Path | None, form: str) -> None:
     Examples:
       stoker token revoke k3j5m2qa
     """
-    with _tokens(data_dir) as tokens:
-        gone = tokens.revoke_token(id_in(token_id))
+    gone = _tokens(data_dir).revoke_token(id_in(token_id))
     show_lines(form, [f"token {gone.id} is revoked"], gone)
 
 

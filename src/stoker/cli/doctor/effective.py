@@ -56,13 +56,8 @@ def kind_of(path: Path | None, told: str | None) -> str:
         return max(known, key=lambda kind: known[kind])
     if len(named) == 1:
         return named[0]
-    raise StokerError(
-        refuse(
-            "which_daemon",
-            f"{path} could be of `stoker control` as well as of `stoker agent`",
-            "say which: --kind control or --kind agent",
-        )
-    )
+    message = f"{path} could be of `stoker control` as well as of `stoker agent`"
+    raise StokerError(refuse("which_daemon", message, "say which: --kind control or --kind agent"))
 
 
 def _sections(cls: type[msgspec.Struct]) -> set[str]:

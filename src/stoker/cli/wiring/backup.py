@@ -11,22 +11,15 @@ Rules: U1  written beside, readable by nobody else, synced and renamed: a file o
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from stoker.adapters.atomic_file import replaced
-from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME
-from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_store import log_at
-from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.cli.clock import sleep_blocking
-from stoker.cli.wiring.token_store import HELD_PAUSE_S, HELD_TRIES, as_owner, must_be_control, must_have_its_log
+from stoker.cli.wiring.token_store import as_owner, log_of_stopped, must_have_its_log, must_have_store, once_free
 from stoker.control.backup import Backups
-from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import recover_control
 from stoker.live.main import as_refusals
 from stoker.live.settings.control import ControlSettings
@@ -46,25 +39,21 @@ def file_to_be(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         message = f"{path} is there already"
         raise StokerError(refuse("backup_exists", message, "name another file, or give --force", path=str(path)))
     path = Path(os.path.realpath(path))
-    _must_be_replaceable(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    if path.exists() and not path.is_file():
+        hint = "name a file; for a pipe or a device, name `-` and send standard output there"
+        raise _unwritable(path, "it is no file", hint)
     try:
-        with replaced(path, beside) as out:
+        with replaced(path, path.with_name(f".{path.name}.{os.getpid()}.partial")) as out:
             yield out
     except OSError as fault:
-        raise unwritable(path, fault) from fault
+        raise _unwritable(
+            path, fault.strerror or fault, "name a file where there is room, and where you may write"
+        ) from fault
 
 
-def _must_be_replaceable(path: Path) -> None:
-    if path.exists() and not path.is_file():
-        message = f"the backup can't be written to {path}: it is no file"
-        hint = "name a file; for a pipe or a device, name `-` and send standard output there"
-        raise StokerError(refuse("backup_unwritable", message, hint, path=str(path)))
-
-
-def unwritable(path: Path, fault: OSError) -> StokerError:
-    message = f"the backup can't be written to {path}: {fault.strerror or fault}"
-    return StokerError(refuse("backup_unwritable", message, "name a file where there is room, and where you may write"))
+def _unwritable(path: Path, why: object, hint: str) -> StokerError:
+    message = f"the backup can't be written to {path}: {why}"
+    return StokerError(refuse("backup_unwritable", message, hint, path=str(path)))
 
 
 def backup_of(transport: Transport, out: BinaryIO) -> BackupHead:
@@ -82,19 +71,14 @@ def backup_in(data_dir: Path, out: BinaryIO, store_url: str = "") -> BackupHead:
     Raises: the same, and StokerError `data_dir_unusable`, `data_dir_held`, `store_moved`, `store_too_new`,
     `log_damaged`; of a database `store_unreachable` and `store_held`."""
     folder = data_dir.absolute()
-    must_be_control(folder)
-    for left in reversed(range(HELD_TRIES)):
-        if is_served(folder / SOCKET_NAME):
-            with closing(SocketTransport(folder / SOCKET_NAME)) as transport:
-                return backup_of(transport, out)
-        try:
-            return _of_stopped(folder, out, store_url)
-        except StokerError as fault:
-            # It starts or ends: it holds the folder and has no socket yet, or no longer.
-            if fault.refusal.code != "data_dir_held" or not left:
-                raise
-        sleep_blocking(HELD_PAUSE_S)
-    raise AssertionError("unreachable: the last try returns or raises")
+    return once_free(folder, lambda: _of_folder(folder, out, store_url))
+
+
+def _of_folder(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
+    if not is_served(folder / SOCKET_NAME):
+        return _of_stopped(folder, out, store_url)
+    with closing(SocketTransport(folder / SOCKET_NAME)) as transport:
+        return backup_of(transport, out)
 
 
 class _Tee:
@@ -114,35 +98,26 @@ def _of_stopped(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
         import stoker.adapters.postgres.event_log  # noqa: F401  # its libraries may be out of reach for the owner
     else:
         must_have_its_log(folder)
-    if not any((folder / name).exists() for name in (STORE_NAME, ELSEWHERE_NAME)):
-        message = f"{folder} holds no control plane's store"
-        raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
+    must_have_store(folder)
     with as_owner(folder), as_refusals():
         return asyncio.run(_taken(folder, out, store_url))
 
 
 async def _taken(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
-    clock = SystemClock()
-    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
-    log = log_at(folder, store_url, clock, world.entropy, world.telemetry)
-    history = SqliteHistory(folder)
-    try:
+    async with log_of_stopped(folder, store_url) as (log, ports), AsyncExitStack() as opened:
+        history = SqliteHistory(folder)
+        opened.push_async_callback(history.close)
         end, met = await log.open(), await _mark_in(folder)
         if met.position > end:
             raise _another_log(folder)
-        control = await recover_control(ControlSettings(data_dir=folder), log, history, world)
+        control = await recover_control(ControlSettings(data_dir=folder), log, history, ports)
         if met.cluster_id not in ("", control.committer.state.cluster_id):
             raise _another_log(folder)
         backup = await Backups(control).take()
-        try:
-            async for piece in backup.pieces():
-                out.write(piece)
-        finally:
-            await backup.close()
+        opened.push_async_callback(backup.close)
+        async for piece in backup.pieces():
+            out.write(piece)
         return backup.head
-    finally:
-        await history.close()
-        await log.close()
 
 
 async def _mark_in(folder: Path) -> HistoryMark:

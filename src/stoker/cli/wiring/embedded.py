@@ -30,8 +30,6 @@ from stoker.cli.display.yaml_text import yaml_text
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings
 
-NODES_MAX: Final = 64
-GPUS_MAX: Final = 64
 CPUS: Final = 16
 MEMORY_MB: Final = 128 * 1024
 """What a simulated node of up to four GPUs brings; beyond it grows with the GPUs."""
@@ -139,14 +137,9 @@ class EmbeddedCluster:
         log = self._shape.data_dir / "nodes" / name / "agent.log"
         words = log.read_bytes()[-LAST_WORDS:].decode(errors="replace").strip()
         status = self._agents[name].returncode
-        return StokerError(
-            refuse(
-                "part_died",
-                f"the agent of {name} ended with status {status}; its log ends:\n{words}",
-                "start it again; with the same --data-dir the queue is kept",
-                node=name,
-            )
-        )
+        message = f"the agent of {name} ended with status {status}; its log ends:\n{words}"
+        hint = "start it again; with the same --data-dir the queue is kept"
+        return StokerError(refuse("part_died", message, hint, node=name))
 
     async def _end_agents(self) -> None:
         """Each agent ends its jobs, then itself."""

@@ -13,8 +13,8 @@ Rules: D1  without a data folder the server is asked, as by every other command
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -34,6 +34,7 @@ from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
 from stoker.control.offline_writer import writing
 from stoker.live.main import as_refusals
+from stoker.ports import EventLog
 from stoker.wire.client.sync_client import SocketClient
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 from stoker.wire.rest.token import (
@@ -64,18 +65,12 @@ class Tokens(Protocol):
     def revoke_token(self, token_id: str) -> TokenView: ...
 
 
-@contextmanager
-def tokens_in(data_dir: Path) -> Iterator[Tokens]:
-    """Return the tokens of the control plane whose data folder this is.
+class FolderTokens:
+    """Tokens of the control plane whose data folder this is, which is asked anew each time: D2 or D3.
 
     Each method raises StokerError `data_dir_unusable`, `data_dir_held`, `store_moved`, `store_too_new`, `log_damaged`
     or `log_failed` beside what a control plane refuses with.
     """
-    yield FolderTokens(data_dir)
-
-
-class FolderTokens:
-    """Asked anew each time: D2 or D3."""
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir.absolute()
@@ -90,29 +85,46 @@ class FolderTokens:
         return self._ask(lambda tokens: tokens.revoke_token(token_id))
 
     def _ask(self, ask: Callable[[Tokens], Answer]) -> Answer:
-        """Ask for tokens, waiting while a control plane starts or ends (D5)."""
-        must_be_control(self._folder)
-        for _ in range(HELD_TRIES):
-            try:
-                with _tokens_now(self._folder) as tokens:
-                    return ask(tokens)
-            except StokerError as fault:
-                if fault.refusal.code != "data_dir_held":
-                    raise
-                held = fault
-            sleep_blocking(HELD_PAUSE_S)
         hint = "another program uses that folder: stop it, or name the data_dir of a control plane"
-        raise StokerError(replace(held.refusal, hint=hint)) from held
+        return once_free(self._folder, lambda: self._ask_now(ask), hint)
+
+    def _ask_now(self, ask: Callable[[Tokens], Answer]) -> Answer:
+        if not is_served(self._folder / SOCKET_NAME):
+            must_have_its_log(self._folder)
+            return ask(StoppedTokens(self._folder))
+        with SocketClient(self._folder / SOCKET_NAME) as client:
+            return ask(client)
 
 
-@contextmanager
-def _tokens_now(folder: Path) -> Iterator[Tokens]:
-    if not is_served(folder / SOCKET_NAME):
-        must_have_its_log(folder)
-        yield StoppedTokens(folder)
-        return
-    with SocketClient(folder / SOCKET_NAME) as client:
-        yield client
+def once_free(folder: Path, work: Callable[[], Answer], hint: str = "") -> Answer:
+    """Do `work` in a data folder, waiting while a control plane starts or ends there (D5).
+
+    Raises: as `work` does; in the end `data_dir_held`, with `hint` in place of its own.
+    """
+    must_be_control(folder)
+    for left in reversed(range(HELD_TRIES)):
+        try:
+            return work()
+        except StokerError as fault:
+            if fault.refusal.code != "data_dir_held":
+                raise
+            if not left:
+                raise StokerError(replace(fault.refusal, hint=hint or fault.refusal.hint)) from fault
+        sleep_blocking(HELD_PAUSE_S)
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+@asynccontextmanager
+async def log_of_stopped(folder: Path, store_url: str = "") -> AsyncIterator[tuple[EventLog, ControlPorts]]:
+    """Yield the log of a control plane that doesn't run, to be opened, with the ports to use it with; close it."""
+    clock = SystemClock()
+    # Standard output is the command's: what the log has to say of itself, the control plane says at its start.
+    ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
+    log = log_at(folder, store_url, clock, ports.entropy, ports.telemetry)
+    try:
+        yield log, ports
+    finally:
+        await log.close()
 
 
 def act_as_owner(folder: Path) -> None:
@@ -162,7 +174,8 @@ class StoppedTokens:
         async def look(committer: Committer) -> TokenListView:
             return listed(committer.state.tokens, committer.now())
 
-        return self._with_writer(look) if self._exists() else TokenListView(tokens=[], total=0)
+        is_there = (self._folder / STORE_NAME).exists()
+        return self._with_writer(look) if is_there else TokenListView(tokens=[], total=0)
 
     def revoke_token(self, token_id: str) -> TokenView:
         async def revoke(committer: Committer) -> TokenView:
@@ -171,17 +184,9 @@ class StoppedTokens:
             assert token is not None, "the writer would have refused"
             return token_view(token)
 
-        self._must_exist()
+        must_have_store(self._folder)
         self._must_be_alone()
         return self._with_writer(revoke)
-
-    def _exists(self) -> bool:
-        return (self._folder / STORE_NAME).exists()
-
-    def _must_exist(self) -> None:
-        if not self._exists():
-            message = f"{self._folder} holds no control plane's store"
-            raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
 
     def _must_be_alone(self) -> None:
         """Refuse a stopped control plane of several, for others may have gone on without it (D6)."""
@@ -196,16 +201,10 @@ class StoppedTokens:
             return asyncio.run(self._write(work))
 
     async def _write(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
-        clock = SystemClock()
-        # Standard output is the command's: what the log has to say of itself, the control plane says at its start.
-        world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=StructuredTelemetry(clock, level="error"))
-        log = log_at(self._folder, "", clock, world.entropy, world.telemetry)
-        try:
+        async with log_of_stopped(self._folder) as (log, ports):
             await log.open()
-            async with writing(log, world) as committer:
+            async with writing(log, ports) as committer:
                 return await work(committer)
-        finally:
-            await log.close()
 
 
 _OR_CONFIG: Final = "For a backup, name its settings file by -c instead, with store.url in it or in the environment"
@@ -217,6 +216,13 @@ def must_have_its_log(folder: Path) -> None:
         hold_folder(folder).release()
         message = f"the log of {folder} is in PostgreSQL, and its control plane doesn't run"
         raise StokerError(refuse("store_moved", message, f"start it, and ask again: it answers then. {_OR_CONFIG}"))
+
+
+def must_have_store(folder: Path) -> None:
+    """Raises: StokerError `data_dir_unusable`."""
+    if not any((folder / name).exists() for name in (STORE_NAME, ELSEWHERE_NAME)):
+        message = f"{folder} holds no control plane's store"
+        raise StokerError(refuse("data_dir_unusable", message, "name the data_dir of its control.yaml"))
 
 
 def must_be_control(folder: Path) -> None:

@@ -112,13 +112,9 @@ def _held(folder: Path) -> Iterator[None]:
         raise StokerError(msgspec.structs.replace(fault.refusal, hint=hint)) from fault
     try:
         if any((folder / name).exists() for name in (STORE_NAME, ELSEWHERE_NAME)):
-            raise StokerError(
-                refuse(
-                    "data_dir_unusable",
-                    f"{folder} is the data folder of a `stoker control`, whose queue `stoker up` would not see",
-                    "name another folder with --data-dir, or serve this one with `stoker control`",
-                )
-            )
+            message = f"{folder} is the data folder of a `stoker control`, whose queue `stoker up` would not see"
+            hint = "name another folder with --data-dir, or serve this one with `stoker control`"
+            raise StokerError(refuse("data_dir_unusable", message, hint))
         yield
     finally:
         held.release()
