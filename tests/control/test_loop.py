@@ -1,4 +1,4 @@
-"""When decisions are made: P1 to P4 of `control.loop`, and family 2 of faults.md."""
+"""When decisions are made: P1 to P6 of `control.loop`, and family 2 of faults.md."""
 
 import asyncio
 
@@ -9,13 +9,17 @@ from stoker.brain import cycle
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.ids import NodeName, TenantName
-from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.job import EndCause, JobSpec
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import Instant
+from stoker.brain.engine import decide
+from stoker.brain.state.admit import deadlines
+from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DrainNode, PutTenant, ResumeNode, Submit
+from stoker.control.loop import SET_ASIDE_S_MAX
 from tests.control.stage import ANNA, spec, stage, virtual
 
 
@@ -171,6 +175,71 @@ async def test_a_pass_that_fails_is_counted_and_the_next_one_runs(monkeypatch: p
         await s.pause(4)
         assert s.job(job).state is JobState.STARTING
         assert s.notes.counts["pass_faults"] == 2
+
+
+@virtual
+async def test_a_job_that_breaks_the_engine_is_set_aside_and_the_rest_is_scheduled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One fault stopped all scheduling: the same pass was tried for ever."""
+    async with stage() as s:
+        player = await s.join("n1", 8)
+        beating = asyncio.ensure_future(player.keep_beating())
+        sound, broken = decide.choose_port, True
+
+        def sometimes(*args: object) -> object:
+            return 1 // 0 if broken else sound(*args)  # type: ignore[arg-type]  # passed through
+
+        monkeypatch.setattr(decide, "choose_port", sometimes)
+        bad = await s.submit(gpus=2, priority=900)
+        others = [await s.submit(gpus=1), await s.submit()]
+        await s.until(lambda: all(s.job(job).state is JobState.STARTING for job in others))
+        reason = s.control.loop.reason_for(s.job(bad))
+        assert reason.code is ReasonCode.SET_ASIDE
+        assert reason.facts["error"] == "ZeroDivisionError('integer division or modulo by zero')"
+        await s.pause(3_600)
+        faults = s.notes.counts["pass_faults"]
+        assert 12 < faults < 24  # the pause between two tries grows to five minutes
+        assert not s.control.loop.stuck
+        broken = False
+        await s.pause(SET_ASIDE_S_MAX + s.control.loop.period_s)
+        assert s.job(bad).state is JobState.STARTING
+        assert s.notes.counts["pass_faults"] - faults <= 1
+        beating.cancel()
+
+
+@virtual
+async def test_an_action_that_breaks_the_writer_is_set_aside_and_the_others_are_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as s:
+        await s.join("n1", 8)
+        sound = cycle.lease_for
+
+        def broken(state: ClusterState, spec: JobSpec, tasks: object) -> object:
+            return 1 // 0 if spec.priority == 900 else sound(state, spec, tasks)  # type: ignore[arg-type]  # passed on
+
+        monkeypatch.setattr(cycle, "lease_for", broken)
+        bad, good = await s.submit(gpus=1, priority=900), await s.submit(gpus=2)
+        await s.until(lambda: s.job(good).state is JobState.STARTING)
+        assert s.control.loop.reason_for(s.job(bad)).code is ReasonCode.SET_ASIDE
+
+
+@virtual
+async def test_a_deadline_that_breaks_keeps_no_job_from_being_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage() as s:
+        await s.join("n1", 8)
+
+        def broken(state: ClusterState, now: Instant) -> object:
+            raise ZeroDivisionError("a defect in the deadlines")
+
+        monkeypatch.setattr(deadlines, "run", broken)
+        first = await s.submit(time_limit_ms=1_000)
+        await s.pause(5)
+        assert s.job(first).state is JobState.STARTING
+        second = await s.submit()
+        await s.pause(5)
+        assert s.job(second).state is JobState.STARTING
 
 
 @virtual

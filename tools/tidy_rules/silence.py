@@ -17,7 +17,10 @@ _CODED: Final = re.compile(r"^:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*\s+#\s*\S+")
 _OPEN_END: Final = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\s*\(#\d+\))")
 
 SUPERVISORS: Final[dict[str, str]] = {
-    "src/stoker/control/loop.py::Loop.run": "one bad pass is counted and told; the next one may be good",
+    "src/stoker/control/loop.py::Loop._contained": "one bad pass is counted and told; the next one may be good",
+    "src/stoker/brain/cycle.py::settle": "whatever one action breaks is blamed on its shape; the others are settled",
+    "src/stoker/brain/engine/decide.py::decide": "whatever breaks is blamed on the shape that was being decided on",
+    "src/stoker/brain/engine/queue_order.py::_QueueOrder.heads": "whatever one bucket breaks is blamed on its shape",
     "src/stoker/api/rpc/jobs.py::JobService._answered": "one broken call is counted and told; the library would tell "
     "its caller the exception's words",
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from stoker.brain.domain.array import index_of
 from stoker.brain.domain.ids import Position
-from stoker.brain.domain.plan import Place, Plan
+from stoker.brain.domain.plan import Place, Plan, UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant
 from stoker.brain.engine.decide import decide
@@ -24,6 +24,8 @@ def propose(view: View, policy: Policy, now: Instant, seed: int, budget: int) ->
     """Return the plan for the queue as the view shows it.
 
     `budget` counts placements, never time, so that the answer doesn't depend on the machine.
+
+    Raises: UndecidableShape when the engine fails while it decides on one shape.
     """
     return decide(view, policy, now, seed, budget)
 
@@ -32,17 +34,31 @@ def settle(state: ClusterState, plan: Plan, *, decided_at: Position, seed: int) 
     """Yield the events of each action that the newest state still permits.
 
     The caller applies each tuple before it asks for the next, so that no two actions take one GPU.
+
+    Raises: UndecidableShape when an action can't be judged; what was yielded before holds.
     """
     digest = state.policy.digest()
     for action in plan.actions:
-        if admit_place(state, action) is None:
-            placed = _placed(state, action, decided_at, digest, seed)
-            array = state.jobs.get(action.array)
-            if array is None or array.spec.array is None:
-                yield (placed,)
-            else:
-                index = index_of(array.id, array.spec.array, action.job)
-                yield MemberMade(array=array.id, index=index), placed
+        try:
+            events = _settled(state, action, decided_at, digest, seed)
+        except Exception as fault:
+            job = state.jobs.get(action.array or action.job)
+            if job is None:
+                raise
+            raise UndecidableShape(job.spec.shape, repr(fault)) from fault
+        if events:
+            yield events
+
+
+def _settled(state: ClusterState, action: Place, decided_at: Position, digest: str, seed: int) -> tuple[Event, ...]:
+    """The events of one action; none when the state no longer permits it."""
+    if admit_place(state, action) is not None:
+        return ()
+    placed = _placed(state, action, decided_at, digest, seed)
+    array = state.jobs.get(action.array)
+    if array is None or array.spec.array is None:
+        return (placed,)
+    return MemberMade(array=array.id, index=index_of(array.id, array.spec.array, action.job)), placed
 
 
 def _placed(state: ClusterState, action: Place, decided_at: Position, digest: str, seed: int) -> JobPlaced:

@@ -1,9 +1,12 @@
-"""Rules D1 to D7 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
+"""Rules D1 to D9 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
 
 import msgspec
 import pytest
 
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.engine import decide
 from tests.builders import A100, V100, cluster, job, member, node, running_on, started_members, where
 
 
@@ -233,3 +236,29 @@ def test_the_order_in_which_nodes_registered_does_not_matter() -> None:
     nodes = [node("a", models=[A100] * 4), node("b", models=[V100] * 4), node("c", gpus=2), node("d", cpus=8)]
     jobs = [job(1, gpus=2), job(2, gpus=1, tasks=5), job(3), job(4, gpus=8), job(5, gpus=4, model="V100")]
     assert cluster(*nodes, *jobs).plan() == cluster(*reversed(nodes), *reversed(jobs)).plan()
+
+
+@pytest.mark.parametrize("place", ["choose_port", "fit_gang", "number_ranks"])
+def test_a_fault_is_blamed_on_the_shape_that_was_decided_on(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    sound = getattr(decide, place)
+
+    def broken(*args: object) -> object:
+        demand = [getattr(each, "demand", each) for each in args][-1 if place == "number_ranks" else 0]
+        asks_eight = getattr(demand, "gpu_count", 8) == 8  # choose_port isn't told the demand: only job 2 needs a port
+        return 1 // 0 if asks_eight else sound(*args)
+
+    monkeypatch.setattr(decide, place, broken)
+    here = cluster(node("a", gpus=10), job(1, gpus=1), job(2, gpus=8), job(3, gpus=1, cpus=2))
+    with pytest.raises(UndecidableShape, match="ZeroDivisionError") as raised:
+        here.plan()
+    assert raised.value.shape == here.jobs[JobId(2)].spec.shape
+    assert list(where(here.without(2).plan())) == [1, 3]
+
+
+def test_a_fault_while_the_queue_is_ordered_is_blamed_on_a_shape_too() -> None:
+    here = cluster(node("a", gpus=8), job(1, gpus=1), job(2, gpus=4, array="0-3"))
+    array = here.jobs[JobId(2)]
+    broken = msgspec.structs.replace(array, spec=msgspec.structs.replace(array.spec, priority="high"))
+    with pytest.raises(UndecidableShape) as raised:
+        here.plus(broken).plan()
+    assert raised.value.shape == broken.spec.shape

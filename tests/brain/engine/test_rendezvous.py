@@ -1,7 +1,10 @@
 """Rules R1 to R3 of `engine/ports.py`: where ranks meet."""
 
+from random import Random
+
 import pytest
 
+from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode
 from tests.builders import cluster, job, node, where
@@ -95,3 +98,25 @@ def test_a_placement_without_a_port_is_undone_before_the_next_is_tried() -> None
     """What job 3 would have held on `a` is still free for job 4."""
     here = cluster(node("a", gpus=6), *(job(i, gpus=2) for i in range(1, 4)), job(4, gpus=1), job(5, gpus=1))
     assert where(here.plan(policy=_TWO_PORTS))[5] == [("a", [5])]
+
+
+def test_what_was_learnt_while_capacity_was_held_does_not_hide_that_ports_are_short() -> None:
+    """Two classes contend, so capacity is held for the online jobs; after it, "blocked, and nothing is short" broke
+    every pass."""
+    ask = {"gpus": 2, "tasks": 2, "priority": 100}
+    jobs = job(1, gpus=2, job_class=JobClass.ONLINE), job(2, **ask), job(3, **ask, job_class=JobClass.ONLINE)
+    plan = cluster(node("a", gpus=8), *jobs).plan(policy=Policy(port_min=20_000, port_max=20_000))
+    assert list(where(plan)) == [1]
+    assert [reason.code for reason in plan.reasons.values()] == [ReasonCode.NO_FREE_PORT, ReasonCode.GUARANTEE_KEPT]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_job_is_placed_or_has_a_reason_where_classes_contend_and_ports_are_few(seed: int) -> None:
+    dice = Random(seed)
+    for _ in range(100):
+        nodes = [node(name, gpus=dice.choice((2, 4, 8)), address=dice.choice(("", "x"))) for name in "ab"]
+        kinds = [(dice.choice((0, 1, 2, 4, 8)), dice.choice((1, 1, 2)), dice.choice(list(JobClass))) for _ in range(8)]
+        jobs = [job(at, gpus=gpus, tasks=tasks, job_class=kind) for at, (gpus, tasks, kind) in enumerate(kinds, 1)]
+        plan = cluster(*nodes, *jobs).plan(policy=Policy(port_min=20_000, port_max=20_000))
+        placed = {place.job for place in plan.actions}
+        assert all(each.id in placed or each.spec.shape in plan.reasons for each in jobs)

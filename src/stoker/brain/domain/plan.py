@@ -35,3 +35,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[Shape, Reason]
     more: bool = False
     """True when the budget ended the pass before the queue did."""
+
+
+class UndecidableShape(Exception):
+    """A fault of the scheduler while it decided on one shape. The rest of the queue can be decided on without it."""
+
+    def __init__(self, shape: Shape, error: str) -> None:
+        super().__init__(f"{error} while deciding on {shape}")
+        self.shape = shape
+        self.error = error

@@ -27,6 +27,7 @@ class ReasonCode(StrEnum):
     NO_FREE_PORT = "no_free_port"
     RETRY_BACKOFF = "retry_backoff"
     BUDGET_SPENT = "budget_spent"
+    SET_ASIDE = "set_aside"
     HELD = "held"
     BEGIN_TIME = "begin_time"
     DEPENDENCY = "dependency"
@@ -125,6 +126,12 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ReasonCode.BUDGET_SPENT: (
         "this pass placed {placed} jobs, as many as one pass may; the next goes on",
         "nothing to do",
+    ),
+    ReasonCode.SET_ASIDE: (
+        "the scheduler failed while it decided on jobs like this one: {error}; they are set aside for {pause_s} s at a "
+        "time, and all others are scheduled",
+        "this is a defect of Stoker: please report it with the log line `shape_set_aside`; nothing is lost, and a job "
+        "that asks for something else may get round it",
     ),
     ReasonCode.HELD: ("a person holds it", "`stoker release ID` lets it run"),
     ReasonCode.BEGIN_TIME: (

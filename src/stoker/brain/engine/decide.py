@@ -11,6 +11,7 @@ Rules: D1  jobs come in order (`queue_order`); each is placed whole or its shape
        D7  a job runs only on nodes that its selection and that of its partition admit
        D8  a pass goes in rounds, one for each standing by quota that comes up (`quota_order`); before a round, what
            shapes of a better standing wait for is held back from it (`guarantee_hold`)
+       D9  a fault while one shape is decided on is raised with that shape, so that a caller can decide on the rest
 Naive: bring all that wait into order, then search for each. But a pass only takes, so a shape that doesn't fit at its
 start doesn't fit later: those are sifted out first, unordered, by a look at what is free.
 Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPUs that are short, 2 us more per shape
@@ -25,7 +26,7 @@ from typing import Final
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName
 from stoker.brain.domain.partition import selection
-from stoker.brain.domain.plan import Place, Plan
+from stoker.brain.domain.plan import Place, Plan, UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import Instant
@@ -47,15 +48,27 @@ _NODES_PER_SHAPE: Final = 8
 
 
 def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
-    """Return what to start now. `seed` is what a replay must repeat; no rule here depends on it so far."""
+    """Return what to start now. `seed` is what a replay must repeat; no rule here depends on it so far.
+
+    Raises: UndecidableShape (D9).
+    """
     assert budget >= 1, f"a pass that may place nothing would go on for ever: {budget=}"
-    buckets = list(view.pending())
-    pass_ = _Pass(view, policy, buckets)
+    pass_ = _Pass(view, policy, list(view.pending()))
+    try:
+        return _decided(pass_, now, budget)
+    except Exception as fault:
+        if pass_.shape is None:
+            raise
+        raise UndecidableShape(pass_.shape, repr(fault)) from fault
+
+
+def _decided(pass_: "_Pass", now: Instant, budget: int) -> Plan:
     pass_.sift()
     actions: dict[JobId, Place] = {}
     unseen: dict[Shape, Reason] = {}
     while pass_.begin_round():
-        for candidate in in_order(buckets, view, policy, now, pass_.blocked):
+        for candidate in pass_.in_order(now):
+            pass_.shape = candidate.shape
             if (
                 candidate.job in actions
                 or not pass_.below_array_limit(candidate)
@@ -97,6 +110,8 @@ class _Pass:
     """The state of one pass: what it has taken, and what it has learnt."""
 
     def __init__(self, view: View, policy: Policy, buckets: Sequence[Bucket]) -> None:
+        self.shape: Shape | None = None
+        """The one that is being decided on, which a fault is blamed on (D9); None = none in particular."""
         self._view = view
         self._policy = policy
         self._buckets = buckets
@@ -129,7 +144,7 @@ class _Pass:
         """Block every shape for which there isn't enough capacity even now. The hottest loop of a long queue."""
         blocked, fitting, known = self.blocked, self._fitting, self._gpu_choices
         for bucket in self._buckets:
-            shape = bucket.shape
+            self.shape = shape = bucket.shape
             demand = shape.demand
             key = (
                 shape.where,
@@ -151,6 +166,7 @@ class _Pass:
             if len(choices.shapes) * _NODES_PER_SHAPE >= choices.last.node_count():
                 capacity = choices.last.capacity()
                 for shape in choices.shapes:
+                    self.shape = shape
                     if not capacity.holds(shape.demand):
                         blocked[shape] = choices
 
@@ -175,6 +191,7 @@ class _Pass:
 
     def begin_round(self) -> bool:
         """Return whether there is one more round (D8)."""
+        self.shape = None
         if self._standing < FIRST:
             self._standing = FIRST
             return True
@@ -182,11 +199,15 @@ class _Pass:
             return False
         self._standing = min(self._quota_order.standing(shape) for shape in self._later)
         self._hold()
+        self.shape = None
         for shape in self._later:
             del self.blocked[shape]
         self._borrowers.update(self._later)
         self._later = {}
         return True
+
+    def in_order(self, now: Instant) -> Iterator[Candidate]:
+        return in_order(self._buckets, self._view, self._policy, now, self.blocked)
 
     def is_first_by_quota(self, shape: Shape) -> bool:
         """Return whether the shape may take GPUs in this round; else it is blocked, for this round or for good."""
@@ -209,7 +230,7 @@ class _Pass:
                 order.charge(shape, used)
         gone: dict[Shape, int] = {}
         for bucket in sorted(self._waiting_before(), key=self._rank):
-            shape = bucket.shape
+            self.shape = shape = bucket.shape
             if shape not in gone:
                 gone[shape] = self._placed.get(shape, 0) + held.jobs.get(shape, 0)
             waiting = self._waiting(bucket, gone[shape])
@@ -309,11 +330,13 @@ class _Pass:
 
     def reasons(self) -> dict[Shape, Reason]:
         """Return why each blocked shape waits, now that the pass is over."""
+        self.shape = None
         self._guarantee_hold.give_back()
-        return {
-            shape: self._said(shape, found) if isinstance(found, Reason) else self._why(shape, found)
-            for shape, found in self.blocked.items()
-        }
+        reasons: dict[Shape, Reason] = {}
+        for shape, found in self.blocked.items():
+            self.shape = shape
+            reasons[shape] = self._said(shape, found) if isinstance(found, Reason) else self._why(shape, found)
+        return reasons
 
     def _said(self, shape: Shape, reason: Reason) -> Reason:
         """What was found on the way, with the numbers of the end where there are any."""
@@ -334,13 +357,15 @@ class _Pass:
 
     def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason:
         """Everything else would be there."""
-        fits = _first_fits(tuple(Search(cache, demand) for cache in choices.caches))
+        # With new caches: those of the pass remember what was too much while capacity was held, which is given back.
+        caches = [DemandCache(cache.candidates, demand, mixed=cache.mixed) for cache in choices.caches]
+        fits = _first_fits([Search(cache, demand) for cache in caches])
         assert fits, f"blocked, and nothing is short: {demand}"
         barred = min(fit.node for fit in fits if fit.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
 
 
-def _first_fits(searches: tuple[Search, ...]) -> list[NodeFit] | None:
+def _first_fits(searches: Sequence[Search]) -> list[NodeFit] | None:
     """Of the first search that finds any. Those that are known to be in vain aren't made."""
     last = searches[-1]
     if last.cache.foresees_no(last.demand):

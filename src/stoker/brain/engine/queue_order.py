@@ -21,6 +21,7 @@ from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
 from stoker.brain.state.view import Bucket, View
@@ -107,13 +108,18 @@ class _QueueOrder:
         found: list[_Head | None] = []
         for bucket in buckets:
             if bucket.shape not in blocked:
-                if bucket.jobs:
-                    found.append(self.head((bucket, _NO_ARRAY, iter(bucket.jobs))))
-                # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
-                for array in bucket.arrays:
-                    members = islice(self.view.members(array), self.view.array_slots(array))
-                    found.append(self.head((bucket, array, members)))
+                try:
+                    found.extend(map(self.head, self._queues(bucket)))
+                except Exception as fault:
+                    raise UndecidableShape(bucket.shape, repr(fault)) from fault
         return sorted([head for head in found if head is not None])
+
+    def _queues(self, bucket: Bucket) -> Iterator[_Queue]:
+        if bucket.jobs:
+            yield bucket, _NO_ARRAY, iter(bucket.jobs)
+        # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
+        for array in bucket.arrays:
+            yield bucket, array, islice(self.view.members(array), self.view.array_slots(array))
 
     def head(self, queue: _Queue) -> _Head | None:
         """Take the first job from `queue`."""

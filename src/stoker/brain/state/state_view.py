@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from stoker.brain.domain.array import member_ids
+from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Node
@@ -19,7 +20,9 @@ class StateView:
     It hands out the indexes themselves, so it costs nothing to make; a reader that changed them would be a bug.
     """
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, set_aside: Set[Shape] = frozenset()) -> None:
+        """Jobs of shapes that are `set_aside` are not shown as pending."""
+        self._set_aside = set_aside
         indexes = self._indexes = state.indexes
         self._jobs = state.jobs
         self.partitions: Mapping[PartitionName, Partition] = state.partitions
@@ -36,9 +39,11 @@ class StateView:
 
     def pending(self) -> Iterable[Bucket]:
         for (priority, shape, _), jobs in self._indexes.waiting.items():
-            yield Bucket(priority, shape, jobs.entries)
+            if shape not in self._set_aside:
+                yield Bucket(priority, shape, jobs.entries)
         for (priority, shape, _), ids in self._indexes.waiting_arrays.items():
-            yield Bucket(priority, shape, (), ids.entries)
+            if shape not in self._set_aside:
+                yield Bucket(priority, shape, (), ids.entries)
 
     def job(self, job: JobId) -> Job:
         return self._jobs[job]

@@ -39,6 +39,7 @@ WAIT_CODES: Final = (
     ReasonCode.INSUFFICIENT_MEMORY,
     ReasonCode.NO_FREE_PORT,
     ReasonCode.BUDGET_SPENT,
+    ReasonCode.SET_ASIDE,
     ReasonCode.HELD,
     ReasonCode.BEGIN_TIME,
     ReasonCode.RETRY_BACKOFF,

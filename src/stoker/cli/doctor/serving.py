@@ -327,7 +327,7 @@ def server_disk(meters: Meters) -> Iterator[CheckResult]:
 
 def ledger(meters: Meters) -> Iterator[CheckResult]:
     drift, passes = meters.value("stoker_ledger_drift"), meters.value("stoker_pass_faults_total")
-    fix = "see `ledger_violated` and `pass_failed` in the control plane's log, and report it: it is a defect of Stoker"
+    fix = "see `ledger_violated`, `shape_set_aside` and `pass_failed` in its log, and report it: a defect of Stoker"
     if drift:
         yield wrong(f"the audit found {drift:.0f} violations of the ledger", fix)
     if passes:
