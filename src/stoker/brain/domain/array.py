@@ -169,14 +169,8 @@ def _merged(spans: list[Span], text: str) -> Spans:
 
 
 def _bad_array(text: str, why: str) -> StokerError:
-    return StokerError(
-        refuse(
-            "bad_array",
-            f"{text[:80]!r} names no members of an array: {why}",
-            "write indexes such as `0-9`, `1,3,7`, `0-98:2`, and `%3` behind them for at most 3 at once",
-            field="array",
-        )
-    )
+    hint = "write indexes such as `0-9`, `1,3,7`, `0-98:2`, and `%3` behind them for at most 3 at once"
+    return StokerError(refuse("bad_array", f"{text[:80]!r} names no members of an array: {why}", hint, field="array"))
 
 
 def count_of(spans: Spans) -> int:

@@ -26,19 +26,12 @@ def pattern_fault(field: str, pattern: str) -> Refusal | None:
         return None
     unknown = next((found[0] for found in _HOLE.finditer(pattern) if found[1] not in _LETTERS or not found[1]), None)
     if unknown is not None:
-        return refuse(
-            "bad_output",
-            f"{field} {pattern[:80]!r} has {unknown!r}, which stands for nothing",
-            "%j is the job, %A the array, %a the index, %x the name, %N the node, %t the rank, %% a percent sign",
-            field=field,
-        )
+        message = f"{field} {pattern[:80]!r} has {unknown!r}, which stands for nothing"
+        hint = "%j is the job, %A the array, %a the index, %x the name, %N the node, %t the rank, %% a percent sign"
+        return refuse("bad_output", message, hint, field=field)
     if pattern.endswith("/") or pattern.rsplit("/", 1)[-1] in (".", ".."):
-        return refuse(
-            "bad_output",
-            f"{field} {pattern[:80]!r} names a folder",
-            "name a file in it, such as `logs/%j.out`",
-            field=field,
-        )
+        hint = "name a file in it, such as `logs/%j.out`"
+        return refuse("bad_output", f"{field} {pattern[:80]!r} names a folder", hint, field=field)
     return None
 
 

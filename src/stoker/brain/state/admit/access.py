@@ -53,9 +53,8 @@ def _expiry_fault(token: Token, now: Instant) -> Refusal | None:
     # K2: an expiry lies ahead.
     if not token.is_expired(now):
         return None
-    return refuse(
-        "bad_token", "it would have expired already", "give a time ahead, or none", expires_ms=token.expires_at
-    )
+    hint = "give a time ahead, or none"
+    return refuse("bad_token", "it would have expired already", hint, expires_ms=token.expires_at)
 
 
 def _full(state: ClusterState, expired: int) -> Refusal | None:
@@ -72,8 +71,5 @@ def revoke(state: ClusterState, command: RevokeToken) -> Answer:
         return (TokenRevoked(id=command.id),)
     # A token given in place of its id must not be repeated where refusals are read.
     named = command.id if _ID.fullmatch(command.id) else "of that id"
-    return refuse(
-        "token_not_found",
-        f"there is no token {named}",
-        "`stoker token list` shows the ids; what was revoked before or has expired isn't among them",
-    )
+    hint = "`stoker token list` shows the ids; what was revoked before or has expired isn't among them"
+    return refuse("token_not_found", f"there is no token {named}", hint)

@@ -100,12 +100,9 @@ def _same_key(state: ClusterState, command: Submit) -> Answer | None:
         return None
     if known.digest == command.digest:
         return ()
-    return refuse(
-        "idempotency_key_reused",
-        f"the key {command.key[:80]!r} was used for another submit, which made job {known.jobs[0]}",
-        "use a fresh key for each submit; only a repeat of the very same body may use it again",
-        job_id=str(known.jobs[0]),
-    )
+    message = f"the key {command.key[:80]!r} was used for another submit, which made job {known.jobs[0]}"
+    hint = "use a fresh key for each submit; only a repeat of the very same body may use it again"
+    return refuse("idempotency_key_reused", message, hint, job_id=str(known.jobs[0]))
 
 
 def report_started(state: ClusterState, command: ReportStarted) -> Answer:

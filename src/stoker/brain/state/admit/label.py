@@ -107,11 +107,6 @@ def _too_many(state: ClusterState, name: NodeName, what: str, count: int) -> Ref
     most = state.policy.node_labels_max
     if count <= most:
         return None
-    return refuse(
-        "too_many_labels",
-        f"node {name} would have {count} {what}; at most {most} are taken",
-        "take some off first: `stoker node show NODE` lists them",
-        node=name,
-        count=count,
-        count_max=most,
-    )
+    message = f"node {name} would have {count} {what}; at most {most} are taken"
+    hint = "take some off first: `stoker node show NODE` lists them"
+    return refuse("too_many_labels", message, hint, node=name, count=count, count_max=most)

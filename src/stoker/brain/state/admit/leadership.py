@@ -22,12 +22,8 @@ IDS_SKIPPED: Final = 1_000_000
 def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> Answer:
     """Admit a control plane as the active one under a new epoch; `ids` gives the id of a new cluster."""
     if command.epoch <= state.epoch:
-        return refuse(
-            "stale_epoch",
-            f"epoch {command.epoch} can't begin: the log already holds epoch {state.epoch}",
-            "another control plane has taken over; stop this one",
-            epoch=state.epoch,
-        )
+        message = f"epoch {command.epoch} can't begin: the log already holds epoch {state.epoch}"
+        return refuse("stale_epoch", message, "another control plane has taken over; stop this one", epoch=state.epoch)
     events: list[Event] = []
     if not state.cluster_id:
         events.append(ClusterCreated(cluster_id=ids()))

@@ -57,9 +57,8 @@ def _dropped(state: ClusterState, name: NodeName) -> tuple[NodeDropped, ...]:
 def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
     full = name not in state.nodes and len(state.nodes) >= NODES_MAX
     if full and not any(node.forgotten for node in state.nodes.values()):
-        return refuse(
-            "too_many_nodes", f"{NODES_MAX} nodes are known already", "forget nodes that are gone", nodes_max=NODES_MAX
-        )
+        hint = "forget nodes that are gone"
+        return refuse("too_many_nodes", f"{NODES_MAX} nodes are known already", hint, nodes_max=NODES_MAX)
     uuids = [gpu.uuid for gpu in inventory.gpus]
     if len(uuids) > GPUS_PER_NODE_MAX:
         what = f"reports {len(uuids)} GPUs; at most {GPUS_PER_NODE_MAX} are taken"
@@ -69,14 +68,9 @@ def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) 
     for uuid in uuids:
         owner = state.indexes.gpu_owner.get(uuid, name)
         if owner != name:
-            return refuse(
-                "gpu_claimed",
-                f"node {name} reports GPU {uuid}, which node {owner} has",
-                f"stop one of the two agents, or `stoker node forget {owner}` if that name is no longer used",
-                node=name,
-                owner=owner,
-                gpu=uuid,
-            )
+            message = f"node {name} reports GPU {uuid}, which node {owner} has"
+            hint = f"stop one of the two agents, or `stoker node forget {owner}` if that name is no longer used"
+            return refuse("gpu_claimed", message, hint, node=name, owner=owner, gpu=uuid)
     fault = _carried_fault(state.nodes.get(name), name, inventory, state.policy.node_labels_max)
     return fault or _name_taken(state, name, inventory) or _renamed(state, name, inventory)
 
@@ -115,12 +109,9 @@ def _name_taken(state: ClusterState, name: NodeName, inventory: Inventory) -> Re
     # What was settled without proof is no work that another machine could be told to end.
     if name not in state.indexes.held and all(orphan.unproved for orphan in old.strays):
         return None
-    return refuse(
-        "node_name_taken",
-        f"node {name} holds work and belongs to another agent's data folder",
-        f"give this agent another name, or `stoker node forget --force {name}` if the old machine is surely gone",
-        node=name,
-    )
+    message = f"node {name} holds work and belongs to another agent's data folder"
+    hint = f"give this agent another name, or `stoker node forget --force {name}` if the old machine is surely gone"
+    return refuse("node_name_taken", message, hint, node=name)
 
 
 def _renamed(state: ClusterState, name: NodeName, inventory: Inventory) -> Refusal | None:
@@ -234,10 +225,5 @@ def forget(state: ClusterState, command: ForgetNode, now: Instant) -> Answer:
 
 def _forget_refused(node: Node, jobs: tuple[JobId, ...]) -> Refusal:
     what = f"holds work of {len(jobs)} job(s)" if jobs else "is reachable"
-    return refuse(
-        "node_in_use",
-        f"node {node.name} {what}",
-        "stop its agent first; if the machine is surely gone, `--force` ends what it held without proof",
-        node=node.name,
-        jobs=len(jobs),
-    )
+    hint = "stop its agent first; if the machine is surely gone, `--force` ends what it held without proof"
+    return refuse("node_in_use", f"node {node.name} {what}", hint, node=node.name, jobs=len(jobs))

@@ -24,12 +24,9 @@ def put(state: ClusterState, command: PutPartition) -> Answer:
     partition = command.partition
     old = state.partitions.get(partition.name)
     if old is not None and command.create:
-        return refuse(
-            "partition_exists",
-            f"there is a partition {partition.name} already",
-            f"change it with `stoker partition set {partition.name}`, or choose another name",
-            partition=partition.name,
-        )
+        message = f"there is a partition {partition.name} already"
+        hint = f"change it with `stoker partition set {partition.name}`, or choose another name"
+        return refuse("partition_exists", message, hint, partition=partition.name)
     fault = (
         name_fault("bad_partition_name", "partition", partition.name, "`a100` or `long-runs`")
         or _time_fault(partition, state.policy)
@@ -50,14 +47,12 @@ def _time_fault(partition: Partition, policy: Policy) -> Refusal | None:
         ("default", partition.time_default_ms, longest, "longest of the partition"),
     ):
         if given > most:
-            return refuse(
-                "time_limit_too_long",
+            message = (
                 f"the {what} time of partition {partition.name} is {human_duration(given)}, and the {whose} "
-                f"{human_duration(most)}",
-                f"give at most {human_duration(most)}",
-                limit_ms=given,
-                limit_max_ms=most,
+                f"{human_duration(most)}"
             )
+            hint = f"give at most {human_duration(most)}"
+            return refuse("time_limit_too_long", message, hint, limit_ms=given, limit_max_ms=most)
     return None
 
 
@@ -65,12 +60,9 @@ def _full(state: ClusterState) -> Refusal | None:
     most = state.policy.partitions_max
     if len(state.partitions) < most:
         return None
-    return refuse(
-        "too_many_partitions",
-        f"there are {most} partitions already, as many as are taken",
-        "delete one that nobody uses, or let jobs select nodes with `--where`",
-        partitions_max=most,
-    )
+    message = f"there are {most} partitions already, as many as are taken"
+    hint = "delete one that nobody uses, or let jobs select nodes with `--where`"
+    return refuse("too_many_partitions", message, hint, partitions_max=most)
 
 
 def delete(state: ClusterState, command: DeletePartition) -> Answer:
@@ -83,10 +75,5 @@ def delete(state: ClusterState, command: DeletePartition) -> Answer:
 
 
 def _in_use(name: PartitionName, jobs: list[JobId]) -> Refusal:
-    return refuse(
-        "partition_in_use",
-        f"{len(jobs)} job(s) that haven't ended name partition {name}, such as job {min(jobs)}",
-        "wait for them to end, or cancel them",
-        partition=name,
-        jobs=len(jobs),
-    )
+    message = f"{len(jobs)} job(s) that haven't ended name partition {name}, such as job {min(jobs)}"
+    return refuse("partition_in_use", message, "wait for them to end, or cancel them", partition=name, jobs=len(jobs))

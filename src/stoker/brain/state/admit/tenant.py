@@ -67,9 +67,8 @@ def _new_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
     most, deepest = state.policy.tenants_max, state.policy.tenant_depth_max
     if len(state.tenants) >= most:
         hint = "delete one that nobody uses: `stoker tenant list`"
-        return refuse(
-            "too_many_tenants", f"there are {most} tenants already, as many as are taken", hint, tenants_max=most
-        )
+        message = f"there are {most} tenants already, as many as are taken"
+        return refuse("too_many_tenants", message, hint, tenants_max=most)
     if tenant.parent and len(list(path_of(state.tenants, tenant.parent))) >= deepest:
         message = f"tenant {tenant.parent} is {deepest} levels deep already, as deep as the tree may be"
         return refuse("tree_too_deep", message, "put it higher up (`--parent`)", depth_max=deepest)
@@ -81,13 +80,9 @@ def _place_fault(old: Tenant | None, tenant: Tenant) -> Refusal | None:
     if old is None or old.parent == tenant.parent:
         return None
     where = f"beneath {old.parent}" if old.parent else "at the top"
-    return refuse(
-        "tenant_place",
-        f"tenant {tenant.name} is {where}, and can't be moved",
-        "leave the parent as it is; to move a team, make a new tenant for it and delete the old one",
-        tenant=tenant.name,
-        parent=old.parent,
-    )
+    message = f"tenant {tenant.name} is {where}, and can't be moved"
+    hint = "leave the parent as it is; to move a team, make a new tenant for it and delete the old one"
+    return refuse("tenant_place", message, hint, tenant=tenant.name, parent=old.parent)
 
 
 def _number_fault(tenant: Tenant) -> Refusal | None:
@@ -113,14 +108,9 @@ def _own_fault(tenant: Tenant) -> Refusal | None:
     most, promised = tenant.quota.limits.gpus, tenant.quota.guaranteed
     if most is None or promised <= most:
         return None
-    return refuse(
-        "guarantee_above_limit",
-        f"tenant {tenant.name} would be guaranteed {promised} GPUs and limited to {most}",
-        "lower the guarantee, or raise or drop the limit",
-        tenant=tenant.name,
-        guaranteed=promised,
-        limit=most,
-    )
+    message = f"tenant {tenant.name} would be guaranteed {promised} GPUs and limited to {most}"
+    hint = "lower the guarantee, or raise or drop the limit"
+    return refuse("guarantee_above_limit", message, hint, tenant=tenant.name, guaranteed=promised, limit=most)
 
 
 def _tree_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:
@@ -146,15 +136,11 @@ def _beneath(state: ClusterState, name: TenantName) -> Iterable[Tenant]:
 
 def _over_promised(parent: Tenant, sums: int, hint: str) -> Refusal:
     guaranteed = parent.quota.guaranteed
-    return refuse(
-        "guarantees_exceed_parent",
+    message = (
         f"the tenants beneath {parent.name} would be guaranteed {sums} GPUs together, and {parent.name} itself has a "
-        f"guarantee of {guaranteed}",
-        hint,
-        tenant=parent.name,
-        guaranteed=guaranteed,
-        beneath=sums,
+        f"guarantee of {guaranteed}"
     )
+    return refuse("guarantees_exceed_parent", message, hint, tenant=parent.name, guaranteed=guaranteed, beneath=sums)
 
 
 def _text_fault(tenant: Tenant, policy: Policy) -> Refusal | None:
@@ -210,20 +196,14 @@ def _pools_fault(pools: Pools) -> Refusal | None:
     # T6: shares are from 0 to 1, and add up to at most 1.
     for field, share in (("online_percent", pools.online), ("batch_percent", pools.batch)):
         if not 0 <= share <= WHOLE:
-            return refuse(
-                "bad_share",
-                f"{field} is {share_text(share)}; it must be from 0 to 1",
-                "write 0.7 for seventy per cent",
-                field=field,
-                value=share_text(share),
-            )
+            message = f"{field} is {share_text(share)}; it must be from 0 to 1"
+            return refuse("bad_share", message, "write 0.7 for seventy per cent", field=field, value=share_text(share))
     if pools.online + pools.batch > WHOLE:
-        return refuse(
-            "bad_share",
+        message = (
             f"online_percent {share_text(pools.online)} and batch_percent {share_text(pools.batch)} are more than 1 "
-            "together",
-            "lower one of them; left out, batch_percent is what online_percent leaves",
+            "together"
         )
+        return refuse("bad_share", message, "lower one of them; left out, batch_percent is what online_percent leaves")
     return None
 
 
@@ -235,12 +215,10 @@ def _below_use(state: ClusterState, pools: Pools) -> Refusal | None:
     for job_class, guaranteed in pools.guaranteed(state.indexes.gpus_in_service).items():
         used = usage_ledger.used_by_class(job_class).gpus
         if used > guaranteed:
-            return refuse(
-                "share_below_use",
-                f"{job_class} jobs hold {used} GPUs, and this share would be {guaranteed} of them",
+            message = f"{job_class} jobs hold {used} GPUs, and this share would be {guaranteed} of them"
+            hint = (
                 "wait for jobs to end, or force it (`--force`): what runs goes on, and nothing new of that class "
-                "starts until it is below its share",
-                used=used,
-                guaranteed=guaranteed,
+                "starts until it is below its share"
             )
+            return refuse("share_below_use", message, hint, used=used, guaranteed=guaranteed)
     return None

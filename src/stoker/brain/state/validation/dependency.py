@@ -118,10 +118,6 @@ def _circular(circle: list[int], ids: Sequence[JobId]) -> Refusal:
 
 
 def _no_sibling(dependency: Dependency, at: int, count: int) -> Refusal:
-    return refuse(
-        "bad_dependency",
-        f"{dependency} names a job of the same list, which has {count}",
-        f"`#0` to `#{count - 1}` are the jobs of this list; leave the `#` out for a job that is there already",
-        field="after",
-        index=at,
-    )
+    message = f"{dependency} names a job of the same list, which has {count}"
+    hint = f"`#0` to `#{count - 1}` are the jobs of this list; leave the `#` out for a job that is there already"
+    return refuse("bad_dependency", message, hint, field="after", index=at)

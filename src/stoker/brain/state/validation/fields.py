@@ -44,13 +44,11 @@ def account_fault(user: str) -> Refusal | None:
     """Return the refusal of a name that no Unix account can have; the empty name is none, and taken."""
     if not user or _ACCOUNT.fullmatch(user):
         return None
-    return refuse(
-        "bad_user",
-        f"{user[:80]!r} can't be the name of a Unix account",
+    hint = (
         "a name has up to 32 letters, digits, `_`, `-` and `.`, and begins with a letter or `_`; "
-        "`getent passwd` shows those of a node",
-        user=user[:80],
+        "`getent passwd` shows those of a node"
     )
+    return refuse("bad_user", f"{user[:80]!r} can't be the name of a Unix account", hint, user=user[:80])
 
 
 def refuse_out_of_range(field: str, value: int, low: int, high: int, hint: str = "") -> Refusal:

@@ -99,14 +99,9 @@ class TenantRules:
 
 
 def _above_tier(spec: JobSpec, cap: int) -> Refusal:
-    return refuse(
-        "priority_above_tier",
-        f"priority {spec.priority} is above {cap}, the most that the tier of tenant {spec.tenant} allows",
-        f"ask for at most {cap}, or leave the priority out; an admin may change the tier",
-        priority=spec.priority,
-        priority_max=cap,
-        tenant=spec.tenant,
-    )
+    message = f"priority {spec.priority} is above {cap}, the most that the tier of tenant {spec.tenant} allows"
+    hint = f"ask for at most {cap}, or leave the priority out; an admin may change the tier"
+    return refuse("priority_above_tier", message, hint, priority=spec.priority, priority_max=cap, tenant=spec.tenant)
 
 
 def _demand_fault(path: Sequence[Tenant], demand: Demand) -> Refusal | None:
@@ -115,15 +110,12 @@ def _demand_fault(path: Sequence[Tenant], demand: Demand) -> Refusal | None:
         fault = _unsaid(tenant, demand)
         over = None if fault else own_limit_broken(tenant, more)
         if over is not None:
-            return refuse(
-                "over_tenant_limit",
+            message = (
                 f"it asks for {over.asked} {WHAT[over.at]}, and tenant {tenant.name} may use at most {over.limit}: it "
-                "could never start",
-                f"ask for less; `stoker tenant show {tenant.name}` tells the limits, and an admin may raise them",
-                tenant=tenant.name,
-                asked=over.asked,
-                limit=over.limit,
+                "could never start"
             )
+            hint = f"ask for less; `stoker tenant show {tenant.name}` tells the limits, and an admin may raise them"
+            return refuse("over_tenant_limit", message, hint, tenant=tenant.name, asked=over.asked, limit=over.limit)
         if fault:
             return fault
     return None
@@ -151,10 +143,6 @@ def _over(waiting: int, more: int, most: int, tenant: TenantName | str) -> Refus
     if waiting + more <= most:
         return None
     whose = f" of tenant {tenant}" if tenant else ""
-    return refuse(
-        "queue_full",
-        f"{waiting} jobs{whose} wait already; {more} more would exceed the bound of {most}",
-        "wait for jobs to start, or cancel some" if more <= most else f"at most {most} may wait: send fewer at once",
-        pending=waiting,
-        pending_max=most,
-    )
+    message = f"{waiting} jobs{whose} wait already; {more} more would exceed the bound of {most}"
+    hint = "wait for jobs to start, or cancel some" if more <= most else f"at most {most} may wait: send fewer at once"
+    return refuse("queue_full", message, hint, pending=waiting, pending_max=most)

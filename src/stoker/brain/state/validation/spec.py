@@ -21,13 +21,9 @@ def list_fault(specs: Sequence[JobSpec], policy: Policy) -> Refusal | None:
     if not specs:
         return refuse("no_jobs", "the list of jobs is empty", "send at least one job")
     if len(specs) > policy.jobs_per_submit_max:
-        return refuse(
-            "too_many_jobs",
-            f"{len(specs)} jobs in one request; at most {policy.jobs_per_submit_max} are taken",
-            "send them in several requests",
-            jobs=len(specs),
-            jobs_max=policy.jobs_per_submit_max,
-        )
+        message = f"{len(specs)} jobs in one request; at most {policy.jobs_per_submit_max} are taken"
+        hint = "send them in several requests"
+        return refuse("too_many_jobs", message, hint, jobs=len(specs), jobs_max=policy.jobs_per_submit_max)
     for index, spec in enumerate(specs):
         if spec.array is not None and spec.array.count > policy.array_members_max:
             return in_list(_array_too_large(spec.array.count, policy.array_members_max), index, len(specs))
@@ -46,13 +42,9 @@ def list_fault(specs: Sequence[JobSpec], policy: Policy) -> Refusal | None:
 
 
 def _array_too_large(count: int, count_max: int) -> Refusal:
-    return refuse(
-        "array_too_large",
-        f"the array has {count} members; at most {count_max} are taken",
-        "submit it as several arrays, or let each member do more",
-        members=count,
-        members_max=count_max,
-    )
+    message = f"the array has {count} members; at most {count_max} are taken"
+    hint = "submit it as several arrays, or let each member do more"
+    return refuse("array_too_large", message, hint, members=count, members_max=count_max)
 
 
 def in_list(fault: Refusal, index: int, count: int) -> Refusal:
@@ -90,12 +82,8 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         if fault:
             return fault
     if spec.workdir and not spec.workdir.startswith("/"):
-        return refuse(
-            "bad_workdir",
-            f"workdir {spec.workdir[:80]!r} is not an absolute path",
-            "begin it with a slash",
-            field="workdir",
-        )
+        hint = "begin it with a slash"
+        return refuse("bad_workdir", f"workdir {spec.workdir[:80]!r} is not an absolute path", hint, field="workdir")
     return pattern_fault("output", spec.output) or pattern_fault("error", spec.error) or _env_fault(spec.env, policy)
 
 
@@ -121,12 +109,8 @@ def _env_fault(env: dict[str, str], policy: Policy) -> Refusal | None:
         if fault:
             return fault
         if not name or "=" in name:
-            return refuse(
-                "bad_env",
-                f"{name[:80]!r} can't be the name of a variable",
-                "names aren't empty and have no `=`",
-                field="env",
-            )
+            hint = "names aren't empty and have no `=`"
+            return refuse("bad_env", f"{name[:80]!r} can't be the name of a variable", hint, field="env")
         total += len(name.encode()) + len(value.encode()) + 2
     if total <= policy.env_bytes_max:
         return None
@@ -150,12 +134,8 @@ def _demand_fault(demand: Demand, policy: Policy) -> Refusal | None:
             return refuse_out_of_range(field, value, low, high)
     if (demand.gpu_model or demand.gpu_memory_mb) and not demand.gpu_count:
         wish = "gpu_model" if demand.gpu_model else "gpu_memory_mb"
-        return refuse(
-            "gpu_wish_without_gpus",
-            f"{wish} is given, but no GPU is asked for",
-            "say how many GPUs each task needs (`--gpus 1`), or leave the wish out",
-            field=wish,
-        )
+        hint = "say how many GPUs each task needs (`--gpus 1`), or leave the wish out"
+        return refuse("gpu_wish_without_gpus", f"{wish} is given, but no GPU is asked for", hint, field=wish)
     return None
 
 
@@ -167,12 +147,8 @@ def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         if not low <= value <= high:
             return refuse_out_of_range(field, value, low, high)
     if spec.time_limit_ms < 0:
-        return refuse(
-            "bad_time",
-            f"a time limit of {spec.time_limit_ms} ms lies in the past",
-            "give a time above zero",
-            field="time",
-        )
+        hint = "give a time above zero"
+        return refuse("bad_time", f"a time limit of {spec.time_limit_ms} ms lies in the past", hint, field="time")
     too_long = time_limit_fault(spec.time_limit_ms, policy.time_limit_max_ms, "here")
     return too_long or _lost_after_fault(spec.lost_after_ms, policy)
 
@@ -205,10 +181,7 @@ def _waiting_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | Non
             dependencies_max=policy.dependencies_max,
         )
     if spec.begin > now + policy.begin_ahead_max_ms:
-        return refuse(
-            "begin_too_late",
-            f"it would begin at {utc_text(spec.begin)}, {human_duration(spec.begin - now)} from now",
-            f"give a time within {human_duration(policy.begin_ahead_max_ms)}; is the clock of your machine right?",
-            begin_ms=spec.begin,
-        )
+        message = f"it would begin at {utc_text(spec.begin)}, {human_duration(spec.begin - now)} from now"
+        hint = f"give a time within {human_duration(policy.begin_ahead_max_ms)}; is the clock of your machine right?"
+        return refuse("begin_too_late", message, hint, begin_ms=spec.begin)
     return None

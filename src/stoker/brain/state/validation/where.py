@@ -88,30 +88,24 @@ def _no_node_for_account(state: ClusterState, user: str) -> Refusal | None:
     if not state.indexes.node_classes.strict.all:
         return None
     if not user:
-        return refuse(
-            "user_required",
-            "the job names no Unix user, and agents here run as root: they start no job without one",
-            "submit with a token that names one: `stoker token create --role user --tenant T --user U`",
-        )
+        message = "the job names no Unix user, and agents here run as root: they start no job without one"
+        hint = "submit with a token that names one: `stoker token create --role user --tenant T --user U`"
+        return refuse("user_required", message, hint)
     if user != ROOT:
         return None
-    return refuse(
-        "root_refused",
-        "the job would run as root, which no node allows",
+    hint = (
         "submit with a token of another user (`stoker token create --user U`), or set `executor.allow_root: true` on a "
-        "node",
+        "node"
     )
+    return refuse("root_refused", "the job would run as root, which no node allows", hint)
 
 
 def _no_container_runtime(state: ClusterState, image: str) -> Refusal | None:
     if not image or any("container" in node.inventory.executors for node in state.nodes.values()):
         return None
-    return refuse(
-        "no_container_runtime",
-        f"the job names the image {image[:80]!r}, but no node of this cluster can run containers",
-        "leave `image` out and give a command that the nodes have",
-        image=image[:80],
-    )
+    message = f"the job names the image {image[:80]!r}, but no node of this cluster can run containers"
+    hint = "leave `image` out and give a command that the nodes have"
+    return refuse("no_container_runtime", message, hint, image=image[:80])
 
 
 def kept_off_strict_nodes(spec: JobSpec) -> JobSpec:
@@ -136,14 +130,12 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
         return none_selected(state, shape.where, shape.partition)
     which = "" if len(nodes) == len(state.nodes) else " that it selects"
     if fitting:
-        return refuse(
-            "demand_unsatisfiable",
+        message = (
             f"the gang needs {demand.tasks} tasks of {task_demand_text(demand)}; all nodes{which} hold {fitting} of "
-            "them together",
-            f"ask for at most {fitting} tasks" + (_SHARE if demand.tasks_per_node else ""),
-            tasks=demand.tasks,
-            tasks_max=fitting,
+            "them together"
         )
+        hint = f"ask for at most {fitting} tasks" + (_SHARE if demand.tasks_per_node else "")
+        return refuse("demand_unsatisfiable", message, hint, tasks=demand.tasks, tasks_max=fitting)
     return _too_large([node.inventory for node in nodes], demand, which)
 
 
@@ -161,13 +153,9 @@ def none_selected(state: ClusterState, where: Where, partition: PartitionName) -
     first = state.nodes[min(state.nodes)]
     why, asked = why_not(wanted, first.name, labels_of(first), ()), where_text(wanted)
     within = f" in partition {partition}" if partition else ""
-    return refuse(
-        "demand_unsatisfiable",
-        f"none of the {len(state.nodes)} node(s) is one that the job selects{within}: it selects {asked[:200]}",
-        f"node {first.name}, for one: {why}; `stoker node list -o wide` shows the labels of all",
-        nodes=len(state.nodes),
-        selected=asked[:200],
-    )
+    message = f"none of the {len(state.nodes)} node(s) is one that the job selects{within}: it selects {asked[:200]}"
+    hint = f"node {first.name}, for one: {why}; `stoker node list -o wide` shows the labels of all"
+    return refuse("demand_unsatisfiable", message, hint, nodes=len(state.nodes), selected=asked[:200])
 
 
 def _too_large(inventories: Sequence[Inventory], demand: Demand, which: str) -> Refusal:
