@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.commands import control
-from stoker.wire.rest.control import ControlView
+from stoker.wire.rest.cluster import ControlView
 
 ACTIVE = ControlView(
     name="a",

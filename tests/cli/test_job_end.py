@@ -6,8 +6,7 @@ import pytest
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.cli.job_end import EXIT_OF_STATE, exit_of, perhaps_submitted
-from stoker.wire.rest.attempt import AttemptView, TaskRunView
-from stoker.wire.rest.job import JobView, MembersView
+from stoker.wire.rest.job import AttemptView, JobView, MembersView, TaskRunView
 from tests.cli.views import attempt, job, task
 
 

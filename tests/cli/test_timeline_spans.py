@@ -3,8 +3,8 @@
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.cli.display.formatting import instant_ms
 from stoker.cli.display.timeline import Timeline, gpu_timeline
-from stoker.wire.rest.gpu import GpuListView, GpuView
 from stoker.wire.rest.job import JobView
+from stoker.wire.rest.node import GpuListView, GpuView
 from tests.cli.views import at, attempt, job, task
 
 

@@ -5,11 +5,9 @@ from msgspec import structs
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.job import EndCause, Visible
 from stoker.brain.domain.lifecycle import JobState, NodeState, Outcome
-from stoker.wire.rest.attempt import AttemptView, TaskRunView
 from stoker.wire.rest.cluster import ClusterView
-from stoker.wire.rest.gpu import GpuStatus, GpuView
-from stoker.wire.rest.job import JobView, WhyView
-from stoker.wire.rest.node import FreeView, NodeView
+from stoker.wire.rest.job import AttemptView, JobView, TaskRunView, WhyView
+from stoker.wire.rest.node import FreeView, GpuStatus, GpuView, NodeView
 
 
 def at(seconds: float) -> str:

@@ -16,8 +16,8 @@ from stoker.brain.domain.ids import Principal, TenantName
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.commands import CreateToken, PutTenant
 from stoker.control.backup import Backups
+from stoker.wire.endpoints import API_PREFIX, PRODUCT
 from stoker.wire.token import digest_of, fresh_token, id_of
-from stoker.wire.versions import API_PREFIX, PRODUCT
 from tests.api.http.plane import Agent, Plane, plane_in
 
 HERE: Final = Path(__file__).parent

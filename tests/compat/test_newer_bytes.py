@@ -20,7 +20,7 @@ from stoker.control.settings import GrpcSettings, HttpSettings
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings
 from stoker.wire.backup import HISTORY, SNAPSHOT, BackupHead, BackupWriter, Part, read_backup
-from stoker.wire.versions import PRODUCT
+from stoker.wire.endpoints import PRODUCT
 from tests.compat.make_backup import HERE
 
 NEWER = "999.0.0"

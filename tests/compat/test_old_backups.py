@@ -11,8 +11,8 @@ from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.state.admit.leadership import EPOCHS_SKIPPED, IDS_SKIPPED
 from stoker.brain.state.invariants import violations
 from stoker.cli.wiring.restore import restore_backup
+from stoker.wire.endpoints import PRODUCT
 from stoker.wire.token import bearer
-from stoker.wire.versions import PRODUCT
 from tests.api.http.plane import Plane, plane_in
 from tests.compat.make_backup import HERE, JOBS, Expected, make, states
 

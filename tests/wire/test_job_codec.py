@@ -10,8 +10,7 @@ from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.reason import ReasonCode
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job_body, job_list_query
-from stoker.wire.rest.attempt import AttemptView, TaskRunView
-from stoker.wire.rest.job import JobListQuery, JobView, MembersView, ReasonView
+from stoker.wire.rest.job import AttemptView, JobListQuery, JobView, MembersView, ReasonView, TaskRunView
 from stoker.wire.rest.submit import JobBody
 
 ALIASES = {"tenant_id", "cpu_cores", "args", "script", "environment", "max_runtime_minutes", "gang_scheduling"}

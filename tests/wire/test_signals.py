@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from stoker.brain.domain.errors import StokerError
-from stoker.wire.signals import parse_signal
+from stoker.wire.text import parse_signal
 
 
 @pytest.mark.parametrize("word", ["USR1", "SIGUSR1", "usr1", " sigusr1 ", "10", 10])

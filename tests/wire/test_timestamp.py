@@ -1,4 +1,4 @@
-"""Moments of people who look back: M1 to M3 of `wire.timestamp`."""
+"""Moments of people who look back: T6 of `wire.text`."""
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.units import DAY_MS, HOUR_MS
-from stoker.wire.timestamp import parse_timestamp, timestamp_text
+from stoker.wire.text import parse_timestamp, timestamp_text
 
 NOW = 1_800_000_000_000
 BERLIN = timezone(timedelta(hours=1))

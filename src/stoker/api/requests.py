@@ -15,8 +15,8 @@ from stoker.brain.domain.ids import Principal
 from stoker.control.access import not_allowed
 from stoker.control.audit_actions import ACTIONS, AuditAction
 from stoker.control.audit_trail import ASK
+from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.rest.problem import TYPES_PATH
-from stoker.wire.versions import API_PREFIX
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """A longer body is refused with `body_too_large` before it is read. There is room for as many jobs as one request may

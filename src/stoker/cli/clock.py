@@ -58,6 +58,6 @@ def local_now() -> datetime:
 
 def timestamp(text: str) -> str:
     """Return what to send for a past moment, typed as `7d`, a date or a time. Raises: StokerError `bad_moment`."""
-    from stoker.wire.timestamp import timestamp_text
+    from stoker.wire.text import timestamp_text
 
     return timestamp_text(text, LocalZone())

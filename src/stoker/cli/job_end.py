@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.attempt import TaskRunView
-    from stoker.wire.rest.job import JobView
+    from stoker.wire.rest.job import JobView, TaskRunView
 
 EXIT_OF_STATE: Final = {
     "succeeded": 0,

@@ -43,7 +43,7 @@ from stoker.wire.backup import (
     StreamingBackupReader,
     damaged,
 )
-from stoker.wire.versions import PRODUCT
+from stoker.wire.endpoints import PRODUCT
 
 SLICE_BYTES: Final = 4 * 1024
 """Longer pieces are chunks of the state, after each of which others get a turn."""

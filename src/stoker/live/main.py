@@ -40,7 +40,7 @@ from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryTooNew, LogConflict, LogDamaged, LogFailed
-from stoker.wire.versions import PRODUCT
+from stoker.wire.endpoints import PRODUCT
 
 SWITCH_S: Final = 0.0005
 """How long a thread that has something to do waits for Python while another computes. An append takes Python a dozen

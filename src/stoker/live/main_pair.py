@@ -40,7 +40,7 @@ from stoker.live.rpc.replication import PeerEndpoint
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import Entropy, LeaseUnreachable, Telemetry
-from stoker.wire.versions import PRODUCT
+from stoker.wire.endpoints import PRODUCT
 
 CALL_PART: Final = 0.4
 """Of the lease: how long one look or write of the lease record may take, so that its holder can try twice."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
+from stoker import __version__
 from stoker.wire import rest
 
 if TYPE_CHECKING:
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 API_PREFIX: Final = "/api/v1"
 """The REST contract. Fields are added under it, never renamed or given a new meaning."""
 JSON: Final = "application/json"
+PRODUCT: Final = __version__
+"""Version of this program."""
+USER_AGENT: Final = f"stoker/{PRODUCT}"
+KEY_HEADER: Final = "Idempotency-Key"
+"""Of a submit: any text without control characters, best a fresh UUID.
+
+Source: draft-ietf-httpapi-idempotency-key-header.
+"""
+REPLAYED_HEADER: Final = "Idempotency-Replayed"
+"""`true` in an answer that repeats an earlier one."""
+KEY_MAX: Final = 255
+"""Characters; the policy's bound counts bytes."""
 
 Answer = TypeVar("Answer", covariant=True)
 
@@ -64,7 +77,7 @@ class Endpoint(NamedTuple, Generic[Answer]):
 
 
 def _no_query() -> type[Struct]:
-    return rest.query.NoQuery
+    return rest.decode.NoQuery
 
 
 def _jobs_told() -> tuple[type[Struct], ...]:
@@ -111,8 +124,8 @@ WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.job.WhyVi
 JOB_EVENTS: Final = Endpoint(
     "GET",
     "/api/v1/jobs/{job_id}/events",
-    lambda: rest.job_event.JobEventsView,
-    query=lambda: rest.job_event.JobEventsQuery,
+    lambda: rest.audit.JobEventsView,
+    query=lambda: rest.audit.JobEventsQuery,
 )
 LOGS: Final = Endpoint(
     "GET", "/api/v1/jobs/{job_id}/logs", lambda: bytes, query=lambda: rest.log.LogQuery, media_type="text/plain"
@@ -134,7 +147,7 @@ CANCEL_TASK: Final = Endpoint("DELETE", "/api/v1/tasks/{job_id}", lambda: rest.t
 
 # -- GPUs, nodes, partitions -------------------------------------------------------------------------------------------
 
-GPUS: Final = Endpoint("GET", "/api/v1/gpus", lambda: rest.gpu.GpuListView, query=_no_query)
+GPUS: Final = Endpoint("GET", "/api/v1/gpus", lambda: rest.node.GpuListView, query=_no_query)
 NODES: Final = Endpoint("GET", "/api/v1/nodes", lambda: rest.node.NodeListView, query=_no_query)
 NODE: Final = Endpoint("GET", "/api/v1/nodes/{name}", lambda: rest.node.NodeView)
 DRAIN: Final = Endpoint(
@@ -212,8 +225,8 @@ AUDIT: Final = Endpoint(
 )
 BACKUP: Final = Endpoint("GET", "/api/v1/backup", lambda: bytes, query=_no_query, media_type="application/x-tar")
 STATUS: Final = Endpoint("GET", "/api/v1/cluster/status", lambda: rest.cluster.ClusterView, query=_no_query)
-CONTROL: Final = Endpoint("GET", "/api/v1/control", lambda: rest.control.ControlView)
-PROMOTE: Final = Endpoint("POST", "/api/v1/control/promote", lambda: rest.control.ControlView, repeatable=False)
+CONTROL: Final = Endpoint("GET", "/api/v1/control", lambda: rest.cluster.ControlView)
+PROMOTE: Final = Endpoint("POST", "/api/v1/control/promote", lambda: rest.cluster.ControlView, repeatable=False)
 EVENTS: Final = Endpoint(
     "GET", "/api/v1/events", lambda: bytes, query=lambda: rest.event.EventQuery, media_type="text/event-stream"
 )

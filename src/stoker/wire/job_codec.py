@@ -17,9 +17,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from stoker.brain.domain.errors import FactValue, StokerError, refuse
 from stoker.wire.gen import job_pb2 as pb
-from stoker.wire.rest.attempt import AttemptView, TaskRunView
 from stoker.wire.rest.decode import decode_body, decode_query
-from stoker.wire.rest.job import JobListQuery, JobView, MembersView, ReasonView
+from stoker.wire.rest.job import AttemptView, JobListQuery, JobView, MembersView, ReasonView, TaskRunView
 from stoker.wire.rest.submit import JobBody
 
 ANSWER_BYTES_MAX: Final = 3 << 20

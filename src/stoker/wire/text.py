@@ -1,4 +1,4 @@
-"""Parsing of durations, sizes, priorities and begin times that people type.
+"""Parsing of durations, sizes, priorities, times and signals that people type.
 
 Used by REST and by the command lines, so that `--time 2h` and `"time_limit": "2h"` are one thing.
 
@@ -10,8 +10,13 @@ Rules:  T1  a bare number is minutes, `MM:SS` is minutes and seconds, `D-HH` is 
             means "for ever"
         T5  a time to begin at is said by the wall clock of whoever types it, or counted from the server's `now`; an
             hour that is over today is meant for tomorrow, and a day that is over is an error
+        T6  a time in the past is `now`; a length of time that was so long ago, such as `7d`, `36h` or `1d12h`; a date,
+            which is its first moment; or ISO 8601. Without a zone it is by the wall clock of whoever types it, and in
+            UTC when it was sent so. What can't be read is refused, never taken for the beginning of time
+        T7  signals have the names that `kill -l` shows on Linux, where jobs run, with or without `SIG`: a client on
+            another system means the same signal by the same name. Numbers from 1 to 64 are read too
 Source: sbatch(1), options --time and --begin; sizes follow IEC 80000-13, and a single letter is binary, as in sbatch(1)
---mem.
+--mem; signal(7).
 """
 
 import re
@@ -19,6 +24,7 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.instruction import SIGNAL_MAX
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 DURATION_MAX_MS: Final = 10_000 * DAY_MS
@@ -48,7 +54,18 @@ _HOUR = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _HOUR_WORDS: Final = {"midnight": time(0), "noon": time(12)}
 _DAY_WORDS: Final = {"today": 0, "tomorrow": 1}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AGO: Final = re.compile(r"[0-9]+[dhms][0-9dhms]*", re.ASCII)
 _DAY_AND_HOUR = re.compile(r"(today|tomorrow|[0-9]{4}-[0-9]{2}-[0-9]{2})(?:[t ](.+))?")
+_SIGNALS: Final = (
+    *("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM"),
+    *("TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF"),
+    *("WINCH", "IO", "PWR", "SYS"),
+)
+"""From 1. The column of x86 and ARM."""
+_RT_MIN: Final = 34
+_RT_MAX: Final = SIGNAL_MAX
+_SIGNAL_ALIASES: Final = {"IOT": 6, "CLD": 17, "POLL": 29, "UNUSED": 31, "RTMIN": _RT_MIN, "RTMAX": _RT_MAX}
+_SIGNAL_NUMBERS: Final = {name: number for number, name in enumerate(_SIGNALS, start=1)} | _SIGNAL_ALIASES
 
 
 def parse_duration(text: str) -> int:
@@ -195,7 +212,7 @@ def parse_begin(text: str, now_ms: int) -> int:
     at = _stamp(word)
     if at is None:
         raise StokerError(_bad_begin(text, "is not a time to begin at", _SENT))
-    return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
+    return _ms_since_1970(at)
 
 
 def _after_s(word: str) -> int | None:
@@ -249,6 +266,11 @@ def _stamp(word: str) -> datetime | None:
         return None
 
 
+def _ms_since_1970(at: datetime) -> int:
+    """A time without a zone is UTC."""
+    return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
 _TYPED: Final = "`16:00`, `noon`, `midnight`, `tomorrow`, `tomorrow 10:00`, "
 _SENT: Final = ""
 
@@ -261,3 +283,75 @@ def _bad_begin(text: str, why: str, words: str = _TYPED) -> Refusal:
         "`now+30minutes`",
         got=text[:80],
     )
+
+
+def timestamp_text(text: str, zone: tzinfo) -> str:
+    """Return the time to send for what a person typed, a wall clock's time with its zone (T6).
+
+    Raises: StokerError `bad_moment`.
+    """
+    word = text.strip()
+    if _is_counted(word):
+        return word
+    at = _past(text)
+    return (at if at.tzinfo else at.replace(tzinfo=zone)).isoformat()
+
+
+def parse_timestamp(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970, at least 1. Raises: StokerError `bad_moment`."""
+    word = text.strip().lower()
+    if word == "now":
+        return now_ms
+    if _is_counted(word):
+        try:
+            return max(1, now_ms - parse_duration(word))
+        except StokerError as fault:
+            raise _bad_timestamp(text) from fault
+    return max(1, _ms_since_1970(_past(text)))
+
+
+def _is_counted(word: str) -> bool:
+    return word.lower() == "now" or _AGO.fullmatch(word.lower()) is not None
+
+
+def _past(text: str) -> datetime:
+    at = _stamp(text.strip())
+    if at is None:
+        raise _bad_timestamp(text)
+    return at
+
+
+def _bad_timestamp(text: str) -> StokerError:
+    return StokerError(
+        refuse(
+            "bad_moment",
+            f"{text[:80]!r} is not a moment",
+            "write `now`, how long ago (`7d`, `36h`), a date (`2026-12-01`) or a time (`2026-12-01T10:00`)",
+            got=text[:80],
+        )
+    )
+
+
+def parse_signal(value: str | int) -> int:
+    """The number of `USR1`, `SIGUSR1`, `usr1`, `RTMIN+3` or `10`.
+
+    Raises: StokerError `bad_signal`.
+    """
+    number = value if isinstance(value, int) else _signal_number(value.strip().upper())
+    if number is None or not 1 <= number <= SIGNAL_MAX:
+        shown = str(value)[:40]
+        hint = f"write a name such as USR1, SIGTERM or RTMIN+3, or a number from 1 to {SIGNAL_MAX}"
+        raise StokerError(refuse("bad_signal", f"{shown!r} is not a signal", hint, got=shown))
+    return number
+
+
+def _signal_number(word: str) -> int | None:
+    if word.isascii() and word.isdigit():
+        return int(word[:9])
+    name = word.removeprefix("SIG")
+    for sign in "+-":
+        base, found, offset = name.partition(sign)
+        if found and base == ("RTMIN" if sign == "+" else "RTMAX") and offset.isascii() and offset.isdigit():
+            number = _RT_MIN + int(offset[:9]) if sign == "+" else _RT_MAX - int(offset[:9])
+            return number if _RT_MIN <= number <= _RT_MAX else None
+    return _SIGNAL_NUMBERS.get(name)

@@ -9,8 +9,8 @@ from stoker.api.requests import OPEN, role_for
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.units import HOUR_MS
 from stoker.control import access
+from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.token import digest_of
-from stoker.wire.versions import API_PREFIX
 from tests.api.http.people import People, Person
 from tests.api.http.plane import scope_of
 

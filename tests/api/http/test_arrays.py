@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.brain.domain.units import DAY_MS, later
-from stoker.wire.rest.instant import iso
+from stoker.wire.rest.view import iso
 from tests.api.http.plane import Plane
 
 JOBS = "/api/v1/jobs"

@@ -9,8 +9,8 @@ from stoker.api.requests import audit_action_of
 from stoker.brain.domain.audit import AuditQuery
 from stoker.control.audit_actions import ACTIONS
 from stoker.ports import HistoryFailed
+from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.token import id_of
-from stoker.wire.versions import API_PREFIX
 from tests.api.http.people import People, Person
 from tests.api.http.plane import Plane
 from tests.api.http.test_access import operations

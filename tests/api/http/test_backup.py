@@ -17,7 +17,7 @@ from stoker.brain.state.snapshot_format import unframed
 from stoker.control.backup import Backup, Backups
 from stoker.ports import HistoryFailed
 from stoker.wire.backup import HISTORY, MEDIA_TYPE, SNAPSHOT, BackupHead, read_backup
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.endpoints import API_PREFIX
 from tests.api.http.people import People
 from tests.api.http.plane import Plane, plane_in
 from tests.api.http.tokens import token_of

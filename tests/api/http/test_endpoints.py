@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.wire.endpoints import ENDPOINTS, JSON, Endpoint
-from stoker.wire.idempotency import KEY_HEADER
+from stoker.wire.endpoints import ENDPOINTS, JSON, KEY_HEADER, Endpoint
 from tests.api.http.plane import Plane
 
 Operation = dict[str, Any]

@@ -10,7 +10,7 @@ from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.endpoints import API_PREFIX
 from tests.api.http.people import People
 from tests.api.http.plane import Plane, plane_in
 

@@ -20,7 +20,7 @@ from stoker.control.feed import Entry
 from stoker.control.queries.event_visibility import VisibleEvents
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.endpoints import API_PREFIX
 from tests.api.http.people import People, Person, people_in
 from tests.api.http.plane import Agent
 

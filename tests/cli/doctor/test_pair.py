@@ -8,7 +8,7 @@ from stoker.cli.doctor import pair
 from stoker.cli.doctor.finding import CheckResult, Level
 from stoker.cli.doctor.pair import Half, Health
 from stoker.cli.doctor.serving import Server
-from stoker.wire.rest.control import ControlView
+from stoker.wire.rest.cluster import ControlView
 
 HEALTH = Health(version="1.4.0", cluster_id="c1")
 ACTIVE = ControlView(name="a", role="active", epoch=3, active="a", in_sync=("a", "b"), position=9)

@@ -25,7 +25,7 @@ from stoker.ports import HistoryFailed
 from stoker.wire import endpoints
 from stoker.wire.rest.audit import AUDIT_MAX, AuditListQuery, audit_view
 from stoker.wire.status import STATUSES
-from stoker.wire.timestamp import parse_timestamp
+from stoker.wire.text import parse_timestamp
 
 _REFUSALS: Final = (
     *("not_allowed", "unknown_outcome", "unknown_action", "unknown_tenant", "bad_moment"),

@@ -23,7 +23,7 @@ from stoker.control.control_plane import ControlPlane
 from stoker.ports import HistoryFailed
 from stoker.wire import endpoints
 from stoker.wire.backup import MEDIA_TYPE
-from stoker.wire.rest.query import NoQuery
+from stoker.wire.rest.decode import NoQuery
 
 _TAR: Final[Content] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 _REFUSALS: Final = ("backup_running", "history_unavailable", "log_failed")

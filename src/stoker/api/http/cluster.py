@@ -9,9 +9,9 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.cluster_counts import count_gpus, count_jobs, count_nodes, count_running, known_nodes
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
+from stoker.wire.endpoints import PRODUCT
 from stoker.wire.rest.cluster import ClusterView
-from stoker.wire.rest.query import NoQuery
-from stoker.wire.versions import PRODUCT
+from stoker.wire.rest.decode import NoQuery
 
 
 def routes(control: ControlPlane) -> Routes:

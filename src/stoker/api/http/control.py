@@ -8,7 +8,7 @@ from stoker.api.http.routing import Routes
 from stoker.brain.domain.errors import refusal_error
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.control import ControlView
+from stoker.wire.rest.cluster import ControlView
 
 
 def routes(control: ControlPlane) -> Routes:

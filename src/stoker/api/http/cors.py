@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.types import Message, Scope, Send
 
-from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
+from stoker.wire.endpoints import KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER
 
 MAX_AGE_S: Final = 600

@@ -13,9 +13,9 @@ from stoker.brain.state.cluster_counts import count_gpus, gpu_holders, gpu_statu
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.gpu import GpuListView, GpuView, gpu_id
-from stoker.wire.rest.instant import iso
-from stoker.wire.rest.query import NoQuery
+from stoker.wire.rest.decode import NoQuery
+from stoker.wire.rest.node import GpuListView, GpuView, gpu_id
+from stoker.wire.rest.view import iso
 
 
 def routes(control: ControlPlane) -> Routes:

@@ -15,8 +15,8 @@ from stoker.api.http.state_metrics import gauges
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
+from stoker.wire.endpoints import PRODUCT
 from stoker.wire.rest.cluster import HealthView, ReadyView
-from stoker.wire.versions import PRODUCT
 
 LOG_WAIT_S: Final = 5.0
 """A disk that needs longer for one append is stuck, for whoever waits for an answer."""

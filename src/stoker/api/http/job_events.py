@@ -14,8 +14,7 @@ from stoker.brain.domain.job import Job
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_history import story_of
 from stoker.wire import endpoints
-from stoker.wire.rest.audit import AUDIT_MAX
-from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
+from stoker.wire.rest.audit import AUDIT_MAX, JobEventsQuery, JobEventsView
 
 ORDERS_MAX: Final = 2_000
 """Of more orders to one job the newest are shown: those to an array may be as many as it has members. About 25 ms."""

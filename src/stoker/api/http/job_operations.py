@@ -19,10 +19,9 @@ from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import carry_out_operation
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.decode import NoBody, decode_body
 from stoker.wire.rest.job import JobDetails, SignalBody, job_view
-from stoker.wire.rest.query import NoBody
-from stoker.wire.signals import parse_signal
+from stoker.wire.text import parse_signal
 
 _REQUEUE: Final = (
     *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),

@@ -42,8 +42,8 @@ from stoker.wire.rest.job import (
     ForgottenJobView,
     JobListQuery,
     job_view,
+    reduced,
 )
-from stoker.wire.rest.reduced import reduced
 from stoker.wire.rest.submit import JobBody, JobsBody
 
 BODIES_PER_TURN: Final = 256

@@ -15,8 +15,7 @@ from stoker.brain.state.commands import DrainNode, ForgetNode, ResumeNode
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.instant import iso, iso_or_none
+from stoker.wire.rest.decode import NoQuery, decode_body
 from stoker.wire.rest.node import (
     DrainBody,
     ForgetQuery,
@@ -25,7 +24,7 @@ from stoker.wire.rest.node import (
     NodeView,
     OrphanTaskView,
 )
-from stoker.wire.rest.query import NoQuery
+from stoker.wire.rest.view import iso, iso_or_none
 
 
 def routes(control: ControlPlane) -> Routes:

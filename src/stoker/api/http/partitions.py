@@ -21,7 +21,7 @@ from stoker.brain.state.indexes import waiting_count
 from stoker.brain.state.validation.lookups import find_partition
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.decode import NoQuery, decode_body
 from stoker.wire.rest.partition import (
     NewPartitionBody,
     PartitionBody,
@@ -29,7 +29,6 @@ from stoker.wire.rest.partition import (
     PartitionView,
     partition_of,
 )
-from stoker.wire.rest.query import NoQuery
 
 SLICE: Final = 1_000
 """Jobs, or nodes held against partitions, looked at before others get a turn: about a millisecond."""

@@ -10,8 +10,7 @@ from stoker.brain.state.commands import SetPools
 from stoker.brain.state.quota_report import pool_demands
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.query import NoQuery
+from stoker.wire.rest.decode import NoQuery, decode_body
 from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of, quota_view
 
 

@@ -25,7 +25,7 @@ from stoker.control.access import check_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import job_named, lookup_job
 from stoker.control.submission import Key, Submitted, keyed
-from stoker.wire.idempotency import KEY_HEADER, REPLAYED_HEADER
+from stoker.wire.endpoints import KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.decode import decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 

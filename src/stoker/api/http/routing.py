@@ -16,13 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.requests import OPEN, role_for
-from stoker.wire.endpoints import ENDPOINTS, JSON, Endpoint
-from stoker.wire.idempotency import KEY_HEADER, KEY_MAX, REPLAYED_HEADER
+from stoker.wire.endpoints import ENDPOINTS, JSON, KEY_HEADER, KEY_MAX, PRODUCT, REPLAYED_HEADER, Endpoint
+from stoker.wire.rest.decode import NoQuery
 from stoker.wire.rest.event import EventQuery, EventView
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
-from stoker.wire.rest.query import NoQuery
 from stoker.wire.status import STATUSES, SUBMIT_CODES
-from stoker.wire.versions import PRODUCT
 
 REF: Final = "#/components/schemas/{name}"
 

@@ -14,8 +14,7 @@ from stoker.brain.domain.ids import JobId
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import ListedJobs, job_details
-from stoker.wire.rest.job import JobDetails, job_view
-from stoker.wire.rest.reduced import reduced
+from stoker.wire.rest.job import JobDetails, job_view, reduced
 
 ROWS_MAX: Final = 4_096
 """Rows kept: about 4 MiB, and four of the longest pages. Beyond it the one that was made first goes."""

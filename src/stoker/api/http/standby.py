@@ -11,7 +11,7 @@ from typing import Final
 from starlette.types import Message, Scope, Send
 
 from stoker.control.failover_control import PairView
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.endpoints import API_PREFIX
 
 PROMOTE_PATH: Final = f"{API_PREFIX}/control/promote"
 STALE_HEADER: Final = b"stoker-stale"

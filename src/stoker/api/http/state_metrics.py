@@ -15,8 +15,8 @@ from stoker.brain.state.cluster_counts import GpuCounts, count_gpus, count_jobs,
 from stoker.brain.state.quota_report import TenantUsage, tenant_usage
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import queue_by_reason
+from stoker.wire.endpoints import PRODUCT
 from stoker.wire.rest.quota import QuotaView
-from stoker.wire.versions import PRODUCT
 
 _A_GAUGE: Final = "A gauge, in spite of the name, which dashboards expect."
 

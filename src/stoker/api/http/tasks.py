@@ -20,8 +20,8 @@ from stoker.control.queries.job_listing import page_of, select, states_of
 from stoker.control.submission import submitted
 from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.gpu import gpu_id
 from stoker.wire.rest.job import JobDetails
+from stoker.wire.rest.node import gpu_id
 from stoker.wire.rest.task import (
     CLASS_OF,
     MessageView,

@@ -15,8 +15,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeleteTenant, PutTenant
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.query import NoQuery
+from stoker.wire.rest.decode import NoQuery, decode_body
 from stoker.wire.rest.tenant import (
     NewTenantBody,
     TenantBody,

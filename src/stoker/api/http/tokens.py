@@ -14,8 +14,7 @@ from stoker.brain.domain.access import TokenId
 from stoker.brain.state.commands import CreateToken, RevokeToken
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.query import NoQuery
+from stoker.wire.rest.decode import NoQuery, decode_body
 from stoker.wire.rest.token import (
     NewTokenBody,
     listed,

@@ -21,7 +21,6 @@ from stoker.control.queries.usage import LINES_MAX, UsageReport, usage_report
 from stoker.ports import HistoryFailed
 from stoker.wire import endpoints
 from stoker.wire.rest.decode import bad_value
-from stoker.wire.rest.instant import iso
 from stoker.wire.rest.usage import (
     UsageLineView,
     UsageReportQuery,
@@ -30,7 +29,8 @@ from stoker.wire.rest.usage import (
     line_view,
     tree_line_view,
 )
-from stoker.wire.timestamp import parse_timestamp
+from stoker.wire.rest.view import iso
+from stoker.wire.text import parse_timestamp
 
 _REFUSALS: Final = ("bad_moment", "unknown_tenant", "history_unavailable")
 TREE_LINES_MAX: Final = 10_000

@@ -14,8 +14,7 @@ from stoker.brain.state.state_view import StateView
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import job_details
 from stoker.wire import endpoints
-from stoker.wire.rest.job import QueuePlace, why_view
-from stoker.wire.rest.lent import HolderView, LentView
+from stoker.wire.rest.job import HolderView, LentView, QueuePlace, why_view
 
 NAMED_MAX: Final = 5
 """Holders in the sentence; the answer has them all."""

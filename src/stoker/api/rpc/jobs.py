@@ -32,12 +32,11 @@ from stoker.control.queries.job_details import ListedJobs, job_details, job_deta
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import lookup_job, names_several
 from stoker.control.submission import Key, keyed, of_index, spec_for, submitted
+from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.gen.job_pb2_grpc import JobServiceServicer
 from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job_body, job_list_query
-from stoker.wire.rest.job import JobDetails, job_view
-from stoker.wire.rest.reduced import reduced
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.rest.job import JobDetails, job_view, reduced
 
 CALLS_MAX: Final = 256
 """At once, of all callers: each may hold a message of some MiB while it waits for the disk."""

@@ -18,7 +18,7 @@ from stoker.cli.setting_options import config_option, data_dir_option, set_optio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stoker.wire.rest.control import ControlView
+    from stoker.wire.rest.cluster import ControlView
 
 
 @click.group(invoke_without_command=True)
@@ -117,9 +117,9 @@ def _ask(where: Path | str | None, method: str, path: str, *, repeatable: bool =
     from stoker.wire.client.calls import decode
     from stoker.wire.client.http_message import Request
     from stoker.wire.client.transport import SocketTransport, Transport
+    from stoker.wire.endpoints import API_PREFIX
     from stoker.wire.local_socket import SOCKET_NAME
-    from stoker.wire.rest.control import ControlView
-    from stoker.wire.versions import API_PREFIX
+    from stoker.wire.rest.cluster import ControlView
 
     if where is None:
         server = transport()

@@ -12,7 +12,7 @@ from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.client import Client
-    from stoker.wire.rest.job_event import JobEventsView, JobEventView
+    from stoker.wire.rest.audit import JobEventsView, JobEventView
 
 
 @click.command()
@@ -38,8 +38,7 @@ def _whole(client: "Client", job_id: str) -> "JobEventsView":
     """Return the job's events as one page, however many pages it takes."""
     from msgspec.structs import replace
 
-    from stoker.wire.rest.audit import AUDIT_MAX
-    from stoker.wire.rest.job_event import JobEventsQuery
+    from stoker.wire.rest.audit import AUDIT_MAX, JobEventsQuery
 
     story = client.job_events(job_id, JobEventsQuery(limit=AUDIT_MAX))
     page = story

@@ -9,7 +9,7 @@ from stoker.cli.display.table import Column
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.gpu import GpuView
+    from stoker.wire.rest.node import GpuView
 
 
 def _columns() -> "list[Column[GpuView]]":

@@ -11,8 +11,8 @@ from stoker.cli.display.canvas import Canvas, open_canvas
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import Column, table_lines
 from stoker.cli.display.terminal import is_dumb, is_terminal, paints, size
-from stoker.wire.rest.gpu import GpuListView
 from stoker.wire.rest.job import JobView
+from stoker.wire.rest.node import GpuListView
 
 NOTES_MAX: Final = 6
 

@@ -11,8 +11,7 @@ from stoker.cli.display.formatting import duration, members_text, ran, span_ms, 
 from stoker.cli.display.table import cell_text
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.attempt import AttemptView, TaskRunView
-    from stoker.wire.rest.job import JobView, WhyView
+    from stoker.wire.rest.job import AttemptView, JobView, TaskRunView, WhyView
 
 Pairs = Iterator[tuple[str, object]]
 _SHOWN: Final = frozenset(

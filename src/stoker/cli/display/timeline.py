@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from stoker.cli.display.formatting import instant_ms
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.gpu import GpuListView
     from stoker.wire.rest.job import JobView
+    from stoker.wire.rest.node import GpuListView
 
 WIDTH_MIN: Final = 40
 """Below this nothing useful fits; lines are drawn this wide all the same."""

@@ -15,8 +15,8 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.serving import BOUND_S, Health, Server
 from stoker.wire.client.servers import each_alone
-from stoker.wire.rest.control import ControlView
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.endpoints import API_PREFIX
+from stoker.wire.rest.cluster import ControlView
 
 _NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
 _SETTINGS: Final = "see failover in the settings of each"

@@ -25,7 +25,7 @@ from stoker.wire.client.http_message import Reply
 from stoker.wire.client.servers import each_alone
 from stoker.wire.client.staleness import stale_answer
 from stoker.wire.client.transport import Transport
-from stoker.wire.versions import API_PREFIX
+from stoker.wire.endpoints import API_PREFIX
 
 ANSWER_S: Final = 5.0
 """A GET is tried twice."""

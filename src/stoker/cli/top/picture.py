@@ -20,9 +20,8 @@ from stoker.cli.display.safe_text import visible, width
 from stoker.cli.display.table import Column, Row, painted, table_lines
 from stoker.cli.top.cluster_look import JobLook
 from stoker.wire.rest.cluster import ClusterView
-from stoker.wire.rest.gpu import GpuView
 from stoker.wire.rest.job import JobView
-from stoker.wire.rest.node import NodeView
+from stoker.wire.rest.node import GpuView, NodeView
 
 BAR_MAX: Final = 16
 """Cells of a bar; beyond it each cell stands for several GPUs."""

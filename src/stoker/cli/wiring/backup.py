@@ -26,8 +26,8 @@ from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryMark
 from stoker.wire.backup import BackupHead, ByteSource, read_backup
 from stoker.wire.client.transport import SocketTransport, Transport
+from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.local_socket import SOCKET_NAME, is_served
-from stoker.wire.versions import API_PREFIX
 
 TARGET: Final = f"{API_PREFIX}/backup"
 

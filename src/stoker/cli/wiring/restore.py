@@ -23,7 +23,7 @@ from stoker.cli.wiring.token_store import as_owner
 from stoker.control.backup import ProvedBackup, proved, restore_into, restored_beginning
 from stoker.ports import LogBeginning
 from stoker.wire.backup import SNAPSHOT, damaged, foreign, read_backup, too_new
-from stoker.wire.versions import PRODUCT
+from stoker.wire.endpoints import PRODUCT
 
 _PIECE_BYTES: Final = 256 * 1024
 

@@ -19,8 +19,7 @@ from stoker.brain.state.validation.lookups import find_job
 from stoker.brain.state.wait_reason import shown_reason, waiting_by_reason
 from stoker.control.access import may_read
 from stoker.control.control_plane import ControlPlane
-from stoker.wire.rest.job import LIST_MAX, JobDetails, members_view
-from stoker.wire.rest.reduced import reduced
+from stoker.wire.rest.job import LIST_MAX, JobDetails, members_view, reduced
 
 SLICE: Final = 2_000
 

@@ -18,8 +18,8 @@ from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.lifecycle import Outcome
 from stoker.brain.domain.reason import describe
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.wire.rest.instant import iso
-from stoker.wire.rest.job_event import JobEventView, operation_view
+from stoker.wire.rest.audit import JobEventView, operation_view
+from stoker.wire.rest.view import iso
 
 TimedEvent = tuple[Instant, JobEventView]
 

@@ -36,7 +36,7 @@ from stoker.control.queries.job_lookup import history_failed, record_of
 from stoker.ports import Clock, HistoryFailed
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.job import LIST_MAX, JobListQuery
-from stoker.wire.timestamp import parse_timestamp
+from stoker.wire.text import parse_timestamp
 
 SLICE: Final = 1_000
 """Jobs looked at before others get a turn: below a millisecond."""

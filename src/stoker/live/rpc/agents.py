@@ -22,9 +22,9 @@ from stoker.live.rpc.refusals import refusal_of, refusing
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
 from stoker.wire import agent_codec as codec
+from stoker.wire.endpoints import PRODUCT
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen.agent_pb2_grpc import SchedulerServiceServicer
-from stoker.wire.versions import PRODUCT
 
 SESSION_KEY: Final = "stoker-session"
 """Metadata of the two streams: the session that RegisterAgent answered."""

@@ -19,8 +19,7 @@ from stoker.wire import endpoints
 from stoker.wire.client.backoff import fresh_key
 from stoker.wire.client.http_message import Reply, Request, bad_answer
 from stoker.wire.client.retry import Wait
-from stoker.wire.endpoints import Endpoint
-from stoker.wire.idempotency import KEY_HEADER
+from stoker.wire.endpoints import KEY_HEADER, Endpoint
 from stoker.wire.rest.job import ForgottenJobView, JobsSubmittedView, JobsToldView, JobsView, JobView
 from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, LogQuery
 from stoker.wire.rest.submit import JobBody, JobsBody

@@ -17,10 +17,9 @@ import msgspec
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.client.staleness import ACTIVE, FRESH_ONLY, ROLE_HEADER, STALE_HEADER
-from stoker.wire.endpoints import HEALTH, JSON
+from stoker.wire.endpoints import HEALTH, JSON, USER_AGENT
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
 from stoker.wire.token import HEADER, bearer, is_token
-from stoker.wire.versions import USER_AGENT
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 60.0

@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from stoker.wire.client.async_transport import AsyncTransport
     from stoker.wire.client.sync_client import Client
     from stoker.wire.client.transport import Transport
-    from stoker.wire.rest.audit import AuditListQuery, AuditListView
+    from stoker.wire.rest.audit import AuditListQuery, AuditListView, JobEventsQuery, JobEventsView
     from stoker.wire.rest.cluster import ClusterView, HealthView
-    from stoker.wire.rest.gpu import GpuListView
     from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
-    from stoker.wire.rest.job_event import JobEventsQuery, JobEventsView
     from stoker.wire.rest.log import LogQuery
-    from stoker.wire.rest.node import NodeView
+    from stoker.wire.rest.node import GpuListView, NodeView
     from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
     from stoker.wire.rest.quota import QuotaBody, QuotaView
     from stoker.wire.rest.submit import JobBody

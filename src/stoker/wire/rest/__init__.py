@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stoker.wire.rest import audit as audit
     from stoker.wire.rest import cluster as cluster
-    from stoker.wire.rest import control as control
+    from stoker.wire.rest import decode as decode
     from stoker.wire.rest import event as event
-    from stoker.wire.rest import gpu as gpu
     from stoker.wire.rest import job as job
-    from stoker.wire.rest import job_event as job_event
     from stoker.wire.rest import log as log
     from stoker.wire.rest import node as node
     from stoker.wire.rest import partition as partition
-    from stoker.wire.rest import query as query
     from stoker.wire.rest import quota as quota
     from stoker.wire.rest import submit as submit
     from stoker.wire.rest import task as task

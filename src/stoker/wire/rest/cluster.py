@@ -1,4 +1,4 @@
-"""REST shape of the whole cluster."""
+"""REST shapes of the whole cluster, and of one of several control planes."""
 
 from typing import Literal
 
@@ -44,3 +44,38 @@ class ReadyView(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["ready"] = "ready"
     last_pass_age_s: float
     position: int
+
+
+class ControlView(msgspec.Struct, frozen=True, kw_only=True):
+    """One control plane, as it sees itself and the marker that they share."""
+
+    name: str = ""
+    """Empty = it is the only one."""
+    role: Literal["active", "standby"]
+    epoch: int
+    """Of the marker, as it was last known; 0 = nothing is known of it yet, or there is none."""
+    log_epoch: int = 0
+    """Of the newest record in its log."""
+    marker_reached: bool = True
+    """Has its last look at the marker come back? If not, what is said of the marker is what was last known."""
+    unchanged_ms: int = 0
+    """For how long it has seen the newest version of the marker that it knows, which may be older than that. Whoever
+    is active renews it."""
+    silent: bool = False
+    """Is the lease of `active` over, and nobody has renewed it?"""
+    active: str = ""
+    """Name of the one that holds the lease; empty = none does, or there is only this one."""
+    active_http: str = ""
+    in_sync: tuple[str, ...] = ()
+    """Those whose disks hold all that was acknowledged: they may take over."""
+    position: int
+    """Of the newest record in its log."""
+    lag_ms: int = 0
+    """How old what it shows may be."""
+    why: str = ""
+    """Why a standby doesn't take over."""
+    secret: str = ""
+    """What is wrong with the secret by which control planes know each other. Empty = nothing, or they want none."""
+    unlike: str = ""
+    """Settings that must be the same on all control planes, and that the active one has otherwise, with both values;
+    and those by which a take-over would change what is in force."""

@@ -177,3 +177,11 @@ def _join(outer: str, inner: str) -> str:
     if not outer or not inner:
         return outer or inner
     return outer + inner if inner.startswith("[") else f"{outer}.{inner}"
+
+
+class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nothing."""
+
+
+class NoBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nothing."""

@@ -9,7 +9,7 @@ import msgspec
 from stoker.brain.domain.ids import Position
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.union import Event
-from stoker.wire.rest.instant import iso
+from stoker.wire.rest.view import iso
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,16 +10,15 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from stoker.brain.domain.array import array_text
-from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import FactValue
-from stoker.brain.domain.job import Job, Visible
-from stoker.brain.domain.lifecycle import JOB_STATES, JobState
+from stoker.brain.domain.ids import Principal
+from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, StopCause, Task, Visible
+from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.where import selector_text, toleration_text
-from stoker.wire.rest.attempt import AttemptView, attempt_view
 from stoker.wire.rest.decode import Count, Limit
-from stoker.wire.rest.instant import iso, iso_or_none
-from stoker.wire.rest.lent import LentView
+from stoker.wire.rest.view import iso, iso_or_none
 
 LIST_DEFAULT = 50
 LIST_MAX = 1000
@@ -48,6 +47,43 @@ class MembersView(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
 
 
+class TaskRunView(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of an attempt. `gpus` are UUIDs; `cause` to `error` are null or empty until it has ended."""
+
+    rank: int
+    node: str
+    gpus: tuple[str, ...]
+    cpus: int
+    memory_mb: int
+    started_at: str | None
+    ended_at: str | None = None
+    cause: EndCause | None = None
+    exit_code: int | None = None
+    signal: int = 0
+    oom: bool = False
+    peak_memory_mb: int = 0
+    """0 = not measured."""
+    error: str = ""
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One try. `outcome` is null while it is live; `stopping` says why we told it to end."""
+
+    number: int
+    epoch: int
+    outcome: Outcome | None
+    exit_code: int | None
+    placed_at: str
+    started_at: str | None
+    ended_at: str | None
+    stopping: StopCause | None
+    master_addr: str
+    master_port: int
+    tasks: list[TaskRunView]
+    lease_ms: int = 0
+    """Silence after which its nodes end it by themselves, so that it can be started elsewhere; 0 = never."""
+
+
 class JobDetails(NamedTuple):
     """A job with what depends on others than its own record."""
 
@@ -59,7 +95,7 @@ class JobDetails(NamedTuple):
     members: MembersView | None = None
     """Of an array."""
     reduced: bool = False
-    """`job` is what strangers may see of it (`wire.rest.reduced`)."""
+    """`job` is what callers of other tenants may see of it (`reduced`)."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"job_class": "class"}):
@@ -231,6 +267,24 @@ class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
     """Those before it that ask for the same."""
 
 
+class HolderView(msgspec.Struct, frozen=True, kw_only=True):
+    """A class, or a tenant with all beneath it, that holds more than is guaranteed."""
+
+    kind: Literal["class", "tenant"]
+    name: str
+    gpus: int
+    """Beyond the guarantee."""
+
+
+class LentView(msgspec.Struct, frozen=True, kw_only=True):
+    """Borrowers of the GPUs of a guarantee that would cover a waiting job. The largest holders come first."""
+
+    message: str
+    guarantees: list[str]
+    """Which ones cover it: `class online`, `tenant vision`."""
+    holders: list[HolderView]
+
+
 class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     """The reason that keeps a job from running, or ended it. `code` is null and the facts are few while it runs."""
 
@@ -285,6 +339,42 @@ def members_view(counts: Mapping[JobState, int]) -> MembersView:
         total=total,
         failed=total - sum(counts.get(state, 0) for state in (*apart, *ends)),
         **{state.value: counts.get(state, 0) for state in (*apart, *ends)},
+    )
+
+
+def attempt_view(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        number=attempt.number,
+        epoch=attempt.epoch,
+        outcome=attempt.outcome,
+        exit_code=attempt.exit_code,
+        placed_at=iso(attempt.placed_at),
+        started_at=iso_or_none(attempt.started_at),
+        ended_at=iso_or_none(attempt.ended_at),
+        stopping=attempt.stop.cause if attempt.stop else None,
+        master_addr=attempt.master_addr,
+        master_port=attempt.master_port,
+        tasks=[_task_view(task) for task in attempt.tasks],
+        lease_ms=attempt.lease_ms,
+    )
+
+
+def _task_view(task: Task) -> TaskRunView:
+    placement, end = task.placement, task.end
+    return TaskRunView(
+        rank=placement.rank,
+        node=placement.node,
+        gpus=placement.gpus,
+        cpus=placement.cpus,
+        memory_mb=placement.memory_mb,
+        started_at=iso_or_none(task.started_at),
+        ended_at=iso(end.at) if end else None,
+        cause=end.cause if end else None,
+        exit_code=end.exit_code if end else None,
+        signal=end.signal if end else 0,
+        oom=end.oom if end else False,
+        peak_memory_mb=end.peak_memory_mb if end else 0,
+        error=end.error if end else "",
     )
 
 
@@ -354,3 +444,41 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "tasks_per_node": spec.demand.tasks_per_node,
         "lost_after_ms": spec.lost_after_ms,
     }
+
+
+def reduced(shown: JobDetails) -> JobDetails:
+    """The same job as strangers see it."""
+    return shown._replace(job=reduced_job(shown.job), reduced=True)
+
+
+def reduced_job(job: Job) -> Job:
+    """Return a record that holds nothing else than callers of other tenants may see.
+
+    A new field of a record stays hidden until it is named here.
+    """
+    spec = job.spec
+    demand = Demand(gpu_count=spec.demand.gpu_count, tasks=spec.demand.tasks)
+    seen = JobSpec(
+        name="",
+        demand=demand,
+        command="",
+        priority=spec.priority,
+        time_limit_ms=spec.time_limit_ms,
+        tenant=spec.tenant,
+        job_class=spec.job_class,
+        array=spec.array,
+        begin=spec.begin,
+    )
+    return Job(
+        id=job.id,
+        uid="",
+        spec=seen,
+        by=Principal(""),
+        submitted_at=job.submitted_at,
+        state=job.state,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        array_of=job.array_of,
+        array_index=job.array_index,
+        members=job.members,
+    )

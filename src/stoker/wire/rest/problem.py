@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.errors import FactValue, Refusal
+from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.status import status_of
 from stoker.wire.token import without_secrets
-from stoker.wire.versions import API_PREFIX
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPES_PATH: Final = f"{API_PREFIX}/errors"

@@ -16,9 +16,9 @@ from stoker.brain.domain.lifecycle import FINAL, JOB_STATES, JobState, states_na
 from stoker.brain.domain.reason import describe
 from stoker.brain.domain.units import Instant
 from stoker.wire.rest.decode import INTEGER_MAX, Limit
-from stoker.wire.rest.instant import iso, iso_or_none
 from stoker.wire.rest.job import LIST_DEFAULT, JobDetails
 from stoker.wire.rest.submit import name_from
+from stoker.wire.rest.view import iso, iso_or_none
 from stoker.wire.text import PRIORITY_WORDS
 
 TaskPriority = Literal["high", "low"]

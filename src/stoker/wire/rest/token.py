@@ -10,7 +10,7 @@ from stoker.brain.domain.access import Role, Token, TokenId
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.wire.rest.instant import iso, iso_or_none
+from stoker.wire.rest.view import iso, iso_or_none
 from stoker.wire.text import parse_duration
 from stoker.wire.token import digest_of, id_of
 
