@@ -20,7 +20,7 @@ from stoker.wire.rest.cluster import HealthView
 from stoker.wire.rest.job import JobListView, JobView
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 from stoker.wire.rest.token import NewTokenView
-from stoker.wire.status import http_status
+from stoker.wire.status import status_of
 from tests.cli.views import attempt, job
 
 API: Final = "/api/v1"
@@ -204,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         refusal = self._standbys_refusal(headers)
         if refusal is not None:
-            self._answer(http_status(refusal.code), MEDIA_TYPE, msgspec.json.encode(problem_of(refusal)), {})
+            self._answer(status_of(refusal.code).http, MEDIA_TYPE, msgspec.json.encode(problem_of(refusal)), {})
             return
         status, kind, body, more = self._answer_of(headers)
         self._answer(status, kind, body, more)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.status import exit_status
+from stoker.wire.status import status_of
 
 WITHOUT = "import sys; sys.modules['psycopg'] = None; "
 URL = "postgresql://stoker@127.0.0.1:1/stoker"
@@ -25,7 +25,7 @@ def test_a_start_on_a_database_is_refused_with_the_extra_to_install(tmp_path: Pa
     settings = (f"data_dir={tmp_path / 'data'}", f"store.url={URL}", f"failover.enabled={several}", "failover.name=a")
     flags = [word for setting in (*settings, "http.port=0", "grpc.port=0") for word in ("--set", setting)]
     done = stoker_without_psycopg("control", *flags)
-    assert done.returncode == exit_status("extra_missing") == exit_status("store_unreachable")
+    assert done.returncode == status_of("extra_missing").exit == status_of("store_unreachable").exit
     assert "store.url names a PostgreSQL database, and psycopg can't be imported" in done.stderr
     assert HINT in done.stderr
     assert "Traceback" not in done.stderr + done.stdout

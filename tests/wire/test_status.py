@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.wire.status import STATUSES, SUBMIT_CODES, exit_status, grpc_status, http_status, title_of
+from stoker.wire.status import STATUSES, SUBMIT_CODES, status_of
 
 SOURCE = Path(__file__).parents[2] / "src" / "stoker"
 _DYNAMIC = {"bad_field", "bad_parameter", "unknown_field", "unknown_parameter"}
@@ -32,10 +32,10 @@ def test_the_scan_finds_codes_in_every_spelling() -> None:
 
 @pytest.mark.parametrize("code", sorted(STATUSES))
 def test_every_code_has_a_place_in_each_world(code: str) -> None:
-    assert 400 <= http_status(code) <= 599
-    assert re.fullmatch(r"[A-Z_]+", grpc_status(code))
-    assert exit_status(code) in range(1, 6)
-    assert len(title_of(code)) > 5
+    assert 400 <= status_of(code).http <= 599
+    assert re.fullmatch(r"[A-Z_]+", status_of(code).grpc)
+    assert status_of(code).exit in range(1, 6)
+    assert len(status_of(code).title) > 5
 
 
 def test_grpc_names_are_those_of_grpc() -> None:
@@ -47,7 +47,7 @@ def test_grpc_names_are_those_of_grpc() -> None:
 
 def test_exit_status_tells_what_isnt_there_from_what_is_refused() -> None:
     codes = ("bad_time", "job_unknown", "queue_full", "no_server", "internal_error")
-    assert [exit_status(code) for code in codes] == [2, 3, 4, 5, 1]
+    assert [status_of(code).exit for code in codes] == [2, 3, 4, 5, 1]
 
 
 def test_what_a_submit_is_refused_with_is_in_the_table() -> None:
@@ -68,4 +68,4 @@ def test_whatever_the_brain_refuses_a_submit_with_is_named_so() -> None:
 
 
 def test_an_unlisted_code_shows_as_a_defect_of_ours() -> None:
-    assert http_status("no_such_code") == 500
+    assert status_of("no_such_code").http == 500

@@ -75,9 +75,9 @@ def _kind(told: str) -> str:
 
 def _waits(fault: "StokerError") -> str:
     """Why to wait. Raises: the fault again where waiting is of no use (W3)."""
-    from stoker.wire.status import http_status
+    from stoker.wire.status import status_of
 
-    if http_status(fault.refusal.code) not in (503, 504):
+    if status_of(fault.refusal.code).http not in (503, 504):
         raise fault
     return f"waiting: {visible(fault.refusal.message)} [{fault.refusal.code}]"
 

@@ -145,14 +145,10 @@ def read_backup(source: ByteSource, sinks: Mapping[str, Sink]) -> BackupHead:
 
     Raises: StokerError `backup_foreign`, `backup_too_new` or `backup_damaged`; whatever `source` and `sinks` raise.
     """
-    reading = _read(sinks)
-    most = next(reading)
-    try:
-        while True:
-            most = reading.send(source.read(most))
-    except StopIteration as told:
-        head: BackupHead = told.value
-        return head
+    reader = StreamingBackupReader(sinks)
+    while piece := source.read(PIECE_BYTES):
+        reader.passed(piece)
+    return reader.end()
 
 
 class StreamingBackupReader:

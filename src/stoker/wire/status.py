@@ -268,19 +268,6 @@ def status_of(code: str) -> Status:
     return STATUSES.get(code, STATUSES["internal_error"])
 
 
-def http_status(code: str) -> int:
-    return status_of(code).http
-
-
-def grpc_status(code: str) -> str:
-    """The name of a `grpc.StatusCode`."""
-    return status_of(code).grpc
-
-
-def exit_status(code: str) -> int:
-    return status_of(code).exit
-
-
 def retry_after_s(refusal: Refusal) -> int:
     """Seconds after which the same request may be let in; 0 = waiting doesn't help, or nobody knows how long."""
     told = refusal.facts.get("retry_after_s", 0)
@@ -290,10 +277,6 @@ def retry_after_s(refusal: Refusal) -> int:
 _PASSING: Final = frozenset({"overloaded", "queue_full", "too_many_streams"})
 _PASSING_S: Final = 1
 """What may be over in a second."""
-
-
-def title_of(code: str) -> str:
-    return status_of(code).title
 
 
 SUBMIT_CODES: Final = (

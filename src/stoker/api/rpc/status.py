@@ -17,7 +17,7 @@ from grpc import aio
 
 from stoker.brain.domain.errors import Refusal
 from stoker.wire.rest.problem import problem_of
-from stoker.wire.status import grpc_status, retry_after_s
+from stoker.wire.status import retry_after_s, status_of
 from stoker.wire.token import without_secrets
 
 CODE_KEY: Final = "stoker-code"
@@ -36,7 +36,7 @@ async def abort(context: aio.ServicerContext[Any, Any], refusal: Refusal) -> NoR
     if after_s:
         metadata.append((RETRY_KEY, str(after_s)))
     await context.abort(
-        grpc.StatusCode[grpc_status(refusal.code)],
+        grpc.StatusCode[status_of(refusal.code).grpc],
         _fitting(details.encode("utf-8", "backslashreplace").decode()),
         trailing_metadata=tuple(metadata),
     )

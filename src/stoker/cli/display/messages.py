@@ -28,7 +28,7 @@ def refused() -> "type[StokerError]":
 
 def show_problem(fault: "StokerError") -> int:
     """Print a refusal and return the exit status of its code."""
-    from stoker.wire.status import exit_status
+    from stoker.wire.status import status_of
     from stoker.wire.token import without_secrets
 
     refusal = fault.refusal
@@ -38,7 +38,7 @@ def show_problem(fault: "StokerError") -> int:
         click.echo(f"error: {message} [{refusal.code}]", err=True)
         if refusal.hint:
             click.echo(f"hint: {visible(without_secrets(refusal.hint))}", err=True)
-    return exit_status(refusal.code)
+    return status_of(refusal.code).exit
 
 
 class NoticePrinter:

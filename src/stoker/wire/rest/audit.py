@@ -8,7 +8,7 @@ from stoker.brain.domain.audit import OK, AuditRow
 from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.wire.rest.decode import Count, Limit
-from stoker.wire.rest.view import iso
+from stoker.wire.rest.view import iso, view_of
 
 AUDIT_DEFAULT = 100
 AUDIT_MAX = 1000
@@ -73,19 +73,15 @@ def audit_view(rows: Iterable[AuditRow], limit: int, following: str | None) -> A
 
 
 def row_view(row: AuditRow) -> AuditRowView:
-    return AuditRowView(
+    return view_of(
+        AuditRowView,
+        row,
         id=str(row.key),
         at=iso(row.at),
-        by=row.by,
-        action=row.action,
-        outcome=row.outcome,
         job=job_text(row) or None,
         last_job=str(row.last_job) if row.last_job else None,
-        count=row.count,
         tenant=row.tenant or None,
         target=row.target or None,
-        details=row.details,
-        times=row.times,
     )
 
 

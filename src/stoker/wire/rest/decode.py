@@ -17,6 +17,7 @@ import msgspec
 
 from stoker.brain.domain.errors import FactValue, StokerError, refuse
 
+Value = TypeVar("Value")
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 INTEGER_MAX: Final = 2**53 - 1
@@ -41,12 +42,7 @@ def decode_body(shape: type[Shape], data: bytes | msgspec.Raw, at: str = "") -> 
 
     Raises: StokerError `bad_json`, `bad_field`, `unknown_field` or `missing_field`.
     """
-    try:
-        return _decoder(shape).decode(data)
-    except msgspec.ValidationError as fault:
-        raise _invalid(str(fault), shape, at, "field") from fault
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise _bad_json(fault) from fault
+    return _decoded(_decoder(shape), data, shape, at)
 
 
 def decode_members(data: bytes) -> dict[str, msgspec.Raw]:
@@ -54,12 +50,7 @@ def decode_members(data: bytes) -> dict[str, msgspec.Raw]:
 
     Raises: StokerError `bad_json` or `bad_field`.
     """
-    try:
-        return _MEMBERS.decode(data)
-    except msgspec.ValidationError as fault:
-        raise _invalid(str(fault), msgspec.Struct, "", "field") from fault
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise _bad_json(fault) from fault
+    return _decoded(_MEMBERS, data, msgspec.Struct, "")
 
 
 def decode_list(data: msgspec.Raw, at: str) -> list[msgspec.Raw]:
@@ -67,10 +58,18 @@ def decode_list(data: msgspec.Raw, at: str) -> list[msgspec.Raw]:
 
     Raises: StokerError `bad_field`.
     """
+    return _decoded(_ELEMENTS, data, msgspec.Struct, at)
+
+
+def _decoded(
+    decoder: msgspec.json.Decoder[Value], data: bytes | msgspec.Raw, shape: type[msgspec.Struct], at: str
+) -> Value:
     try:
-        return _ELEMENTS.decode(data)
+        return decoder.decode(data)
     except msgspec.ValidationError as fault:
-        raise _invalid(str(fault), msgspec.Struct, at, "field") from fault
+        raise _invalid(str(fault), shape, at, "field") from fault
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise _bad_json(fault) from fault
 
 
 def decode_query(shape: type[Shape], pairs: Iterable[tuple[str, str]]) -> Shape:

@@ -9,11 +9,11 @@ Rules: B1  a text that can't be read is refused with the path of its field
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from stoker.brain.domain.array import ArraySpec, parse_array
+from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refuse
@@ -143,7 +143,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         name=body.name or name_from(command),
         demand=_demand(body, at),
         command=command,
-        priority=_priority(body.priority, at),
+        priority=_read(body, "priority", parse_priority, UNSTATED, at),
         time_limit_ms=_time_limit_ms(body, at),
         tenant=TenantName(_one("tenant", body.tenant, "tenant_id", body.tenant_id, at) or home),
         user=body.user or "",
@@ -153,12 +153,12 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         image=body.image or "",
         retries_max=body.retries,
         requeue=body.requeue,
-        lost_after_ms=_lost_after_ms(body.lost_after, at),
+        lost_after_ms=_read(body, "lost_after", lambda given: parse_lost_after(str(given)), None, at),
         visible=body.visible,
-        array=_array(body.array, at),
-        after=_after(body.after, at),
+        array=_read(body, "array", parse_array, None, at),
+        after=_read(body, "after", _after, (), at),
         hold=body.hold,
-        begin=_begin(body.begin, now, at),
+        begin=_read(body, "begin", lambda given: Instant(max(NEVER, parse_begin(given, now))), NEVER, at),
         comment=body.comment or "",
         output=body.output or "",
         error=body.error or "",
@@ -167,32 +167,17 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
     )
 
 
-def _priority(given: int | str | None, at: str) -> int:
+def _read(body: JobBody, field: str, parse: Callable[[Any], Value], unless: Value, at: str) -> Value:
+    """Return what a field says, or `unless` where it was left out (B1)."""
+    given = getattr(body, field)
     if given is None:
-        return UNSTATED
-    with _in(_join(at, "priority")):
-        return parse_priority(given)
+        return unless
+    with _in(_join(at, field)):
+        return parse(given)
 
 
-def _array(text: str | None, at: str) -> ArraySpec | None:
-    if text is None:
-        return None
-    with _in(_join(at, "array")):
-        return parse_array(text)
-
-
-def _after(given: str | list[str] | None, at: str) -> tuple[Dependency, ...]:
-    if not given and given != "":
-        return ()
-    with _in(_join(at, "after")):
-        return parse_dependencies([given] if isinstance(given, str) else given)
-
-
-def _begin(text: str | None, now: Instant, at: str) -> Instant:
-    if text is None:
-        return NEVER
-    with _in(_join(at, "begin")):
-        return Instant(max(NEVER, parse_begin(text, now)))
+def _after(given: str | list[str]) -> tuple[Dependency, ...]:
+    return parse_dependencies([given] if isinstance(given, str) else given)
 
 
 def _where(body: JobBody, at: str) -> Where:
@@ -265,18 +250,8 @@ def _time_limit_ms(body: JobBody, at: str) -> int:
     """0 = none was given: the policy's default holds."""
     if body.max_runtime_minutes is not None and body.time_limit is not None:
         _one("time_limit", 1, "max_runtime_minutes", 1, at)
-    limit = body.max_runtime_minutes if body.time_limit is None else body.time_limit
-    if limit is None:
-        return 0
-    with _in(_join(at, "max_runtime_minutes" if body.time_limit is None else "time_limit")):
-        return parse_duration(str(limit))
-
-
-def _lost_after_ms(given: str | int | None, at: str) -> int | None:
-    if given is None:
-        return None
-    with _in(_join(at, "lost_after")):
-        return parse_lost_after(str(given))
+    field = "max_runtime_minutes" if body.time_limit is None else "time_limit"
+    return _read(body, field, lambda given: parse_duration(str(given)), 0, at)
 
 
 def name_from(command: CommandLine) -> str:

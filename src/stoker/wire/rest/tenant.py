@@ -18,6 +18,7 @@ from stoker.brain.domain.quota import Amount, Limits
 from stoker.brain.domain.tenant import NO_TENANT, Tenant, Tier, path_of, priority_cap, priority_default
 from stoker.brain.domain.units import MINUTE_MS
 from stoker.wire.rest.decode import Count, bad_value
+from stoker.wire.rest.view import view_of
 from stoker.wire.text import parse_duration
 
 _Tier = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [tier.value for tier in Tier]})]
@@ -209,15 +210,12 @@ def tenant_view(tenants: Mapping[TenantName, Tenant], tenant: Tenant, used: Amou
     """`used` and `pending` are of the tenant and all beneath it; it needn't be among `tenants` any more."""
     above = [tenant, *path_of(tenants, tenant.parent)]
     own, limits = tenant.quota, tenant.quota.limits
-    return TenantView(
+    return view_of(
+        TenantView,
+        tenant,
         id=tenant.name,
         tenant_id=tenant.name,
-        name=tenant.name,
-        parent=tenant.parent,
         path="/".join(each.name for each in reversed(above)),
-        email=tenant.email,
-        organization=tenant.organization,
-        comment=tenant.comment,
         priority_tier=tenant.tier.value if tenant.tier else None,
         priority_default=priority_default(tenants, tenant.name),
         priority_max=priority_cap(tenants, tenant.name),
@@ -225,7 +223,7 @@ def tenant_view(tenants: Mapping[TenantName, Tenant], tenant: Tenant, used: Amou
         **_limits_shown(limits),
         borrow=own.borrow,
         lend=own.lend,
-        used=amount_view(used),
+        used=view_of(AmountView, used, cpu_cores=used.cpus),
         pending_jobs=pending,
         limit_gpus=min((most for each in above if (most := each.quota.gpus_max) is not None), default=None),
         borrowed_gpus=max(0, used.gpus - own.guaranteed),
@@ -237,16 +235,6 @@ def _limits_shown(limits: Limits) -> dict[str, int | None]:
     shown["max_runtime_ms"] = limits.time_ms
     shown["max_runtime_minutes"] = None if limits.time_ms is None else limits.time_ms // MINUTE_MS
     return shown
-
-
-def amount_view(used: Amount) -> AmountView:
-    return AmountView(
-        gpus=used.gpus,
-        gpu_memory_mb=used.gpu_memory_mb,
-        cpu_cores=used.cpus,
-        memory_mb=used.memory_mb,
-        jobs=used.jobs,
-    )
 
 
 def in_tree_order(tenants: Mapping[TenantName, Tenant]) -> Sequence[Tenant]:

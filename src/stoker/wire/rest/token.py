@@ -4,13 +4,12 @@ The text of a token is in one answer only, that to whoever made it; its digest i
 """
 
 import msgspec
-from msgspec import structs
 
 from stoker.brain.domain.access import Role, Token, TokenId
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.wire.rest.view import iso, iso_or_none
+from stoker.wire.rest.view import iso, iso_or_none, view_of
 from stoker.wire.text import parse_duration
 from stoker.wire.token import digest_of, id_of
 
@@ -87,21 +86,18 @@ def _lasts_ms(text: str) -> int:
 
 
 def token_view(token: Token) -> TokenView:
-    return TokenView(
-        id=token.id,
-        role=token.role,
+    return view_of(
+        TokenView,
+        token,
         tenant=token.tenant or None,
         user=token.user or None,
-        comment=token.comment,
-        principal=token.principal,
         created_at=iso(token.created_at),
-        created_by=token.created_by,
         expires_at=iso_or_none(token.expires_at),
     )
 
 
 def new_token_view(token: Token, text: str) -> NewTokenView:
-    return NewTokenView(**structs.asdict(token_view(token)), token=text)
+    return view_of(NewTokenView, token_view(token), token=text)
 
 
 def listed(tokens: dict[TokenId, Token], now: Instant) -> TokenListView:

@@ -10,6 +10,7 @@ import msgspec
 from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.usage import TreeSum, UsageBy, UsageSum
 from stoker.wire.rest.decode import bad_value
+from stoker.wire.rest.view import view_of
 
 FROM_DEFAULT: Final = "7d"
 TO_DEFAULT: Final = "now"
@@ -105,26 +106,16 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"since": "fro
     cluster: ClusterUsageView
 
 
-def line_view(line: UsageSum) -> UsageLineView:
-    return UsageLineView(
-        key=line.key,
-        jobs=line.jobs,
-        gpu_ms=line.gpu_ms,
-        cpu_ms=line.cpu_ms,
-        gpu_hours=hours(line.gpu_ms),
-        cpu_hours=hours(line.cpu_ms),
-    )
+def line_view(line: UsageSum, path: str | None = None, own: UsageOwnView | None = None) -> UsageLineView:
+    return view_of(UsageLineView, line, path=path, own=own, **_hours(line))
 
 
 def tree_line_view(line: TreeSum) -> UsageLineView:
-    own = UsageOwnView(
-        jobs=line.own.jobs,
-        gpu_ms=line.own.gpu_ms,
-        cpu_ms=line.own.cpu_ms,
-        gpu_hours=hours(line.own.gpu_ms),
-        cpu_hours=hours(line.own.cpu_ms),
-    )
-    return msgspec.structs.replace(line_view(line.all), path=line.path, own=own)
+    return line_view(line.all, line.path, view_of(UsageOwnView, line.own, **_hours(line.own)))
+
+
+def _hours(line: UsageSum) -> dict[str, float]:
+    return {"gpu_hours": hours(line.gpu_ms), "cpu_hours": hours(line.cpu_ms)}
 
 
 def cluster_usage_view(capacity_ms: int, allocated_ms: int) -> ClusterUsageView:

@@ -1,8 +1,18 @@
-"""Times as they are written for the outside."""
+"""Parts that views are made of: fields copied by their names, and times as they are written for the outside."""
 
 from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
 
 from stoker.brain.domain.units import NEVER, Instant
+
+View = TypeVar("View", bound=msgspec.Struct)
+
+
+def view_of(shape: type[View], source: object, **given: object) -> View:
+    """Return a view with the fields that are `given`; all others are those of `source` of the same names."""
+    return shape(**{name: getattr(source, name) for name in shape.__struct_fields__ if name not in given}, **given)
 
 
 def iso(at: Instant) -> str:
