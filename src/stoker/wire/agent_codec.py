@@ -8,12 +8,14 @@ Rules: C1  what was encoded decodes to the same value
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
+
+import msgspec
 
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
-from stoker.brain.domain.job import CommandLine, EndCause, StopCause, TaskEnd
+from stoker.brain.domain.job import EndCause, StopCause, TaskEnd
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
     Beat,
@@ -27,10 +29,10 @@ from stoker.brain.domain.report import (
     TaskPhase,
     TaskStatus,
 )
-from stoker.brain.domain.units import Instant
 from stoker.wire.gen import agent_pb2 as pb
 
 _Word = TypeVar("_Word", bound=StrEnum)
+_Noun = TypeVar("_Noun", bound=msgspec.Struct)
 _TEXT_SHOWN_MAX = 80
 KEPT_MAX = 100_000
 """Ten times what an agent keeps."""
@@ -44,58 +46,25 @@ class Malformed(ValueError):
 
 
 def encode_registration(registration: Registration) -> pb.RegisterRequest:
-    inventory = registration.inventory
-    return pb.RegisterRequest(
-        node=registration.node,
-        boot_id=inventory.boot_id,
-        address=inventory.address,
-        gpus=[_encode_gpu(gpu) for gpu in inventory.gpus],
-        cpus=inventory.cpus,
-        memory_mb=inventory.memory_mb,
-        labels=inventory.labels,
-        executors=inventory.executors,
-        simulated=inventory.simulated,
-        version=inventory.version,
-        agent_uid=inventory.agent_uid,
-        taints=inventory.taints,
-        account=inventory.account,
-        allow_root=inventory.allow_root,
-        keeps_leases=inventory.keeps_leases,
-    )
+    return pb.RegisterRequest(node=registration.node, **_fields(registration.inventory))
 
 
 def decode_registration(wire: pb.RegisterRequest) -> Registration:
-    inventory = Inventory(
-        boot_id=wire.boot_id,
-        address=wire.address,
+    inventory = _decoded(
+        Inventory,
+        wire,
+        "cpus",
+        "memory_mb",
         gpus=tuple(_decode_gpu(gpu) for gpu in wire.gpus),
-        cpus=_not_negative("cpus", wire.cpus),
-        memory_mb=_not_negative("memory_mb", wire.memory_mb),
         labels=dict(wire.labels),
         executors=tuple(wire.executors),
-        simulated=wire.simulated,
-        version=wire.version,
-        agent_uid=wire.agent_uid,
         taints=tuple(wire.taints),
-        account=wire.account,
-        allow_root=wire.allow_root,
-        keeps_leases=wire.keeps_leases,
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
 
 
-def _encode_gpu(gpu: Gpu) -> pb.Gpu:
-    return pb.Gpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=gpu.simulated)
-
-
 def _decode_gpu(wire: pb.Gpu) -> Gpu:
-    return Gpu(
-        uuid=GpuUuid(_not_empty("gpus.uuid", wire.uuid)),
-        index=_not_negative("gpus.index", wire.index),
-        model=wire.model,
-        memory_mb=_not_negative("gpus.memory_mb", wire.memory_mb),
-        simulated=wire.simulated,
-    )
+    return _decoded(Gpu, wire, "index", "memory_mb", within="gpus.", uuid=_not_empty("gpus.uuid", wire.uuid))
 
 
 # --- reports: agent to control plane ----------------------------------------------------------------------------
@@ -105,13 +74,12 @@ def encode_report(report: Report) -> pb.AgentReport:
     match report:
         case TaskInventory():
             kept = [number for key in report.kept for number in (key.job, key.attempt, key.rank)]
-            tasks = [_encode_status(task) for task in report.tasks]
+            tasks = [pb.TaskStatus(**_fields(task)) for task in report.tasks]
             return pb.AgentReport(tasks=pb.TaskInventory(boot_id=report.boot_id, tasks=tasks, kept=kept))
         case Started():
-            return pb.AgentReport(started=pb.Started(key=_encode_key(report.key), at=report.at, pid=report.pid))
+            return pb.AgentReport(started=pb.Started(**_fields(report)))
         case Beat():
-            ending = [_encode_key(key) for key in report.ending]
-            return pb.AgentReport(beat=pb.Beat(sequence=report.sequence, ending=ending, tasks_sum=report.tasks_sum))
+            return pb.AgentReport(beat=pb.Beat(**_fields(report)))
     assert_never(report)
 
 
@@ -121,8 +89,7 @@ def decode_report(wire: pb.AgentReport) -> Report | None:
         tasks = tuple(_decode_status(task) for task in wire.tasks.tasks)
         return TaskInventory(boot_id=wire.tasks.boot_id, tasks=tasks, kept=_decode_kept(wire.tasks.kept))
     if kind == "started":
-        started = wire.started
-        return Started(key=_decode_key(started.key), at=Instant(started.at), pid=started.pid)
+        return _decoded(Started, wire.started, key=_decode_key(wire.started.key))
     if kind == "beat":
         ending = tuple(_decode_key(key) for key in wire.beat.ending)
         tasks_sum = wire.beat.tasks_sum if wire.beat.HasField("tasks_sum") else None
@@ -138,40 +105,25 @@ def _decode_kept(wire: Iterable[int]) -> tuple[TaskKey, ...]:
     return tuple(TaskKey(JobId(job), attempt, rank) for job, attempt, rank in keys)
 
 
-def _encode_status(status: TaskStatus) -> pb.TaskStatus:
-    return pb.TaskStatus(
-        key=_encode_key(status.key), phase=status.phase.value, gpus=status.gpus, started_at=status.started_at
-    )
-
-
 def _decode_status(wire: pb.TaskStatus) -> TaskStatus:
-    return TaskStatus(
-        key=_decode_key(wire.key),
-        phase=_word("phase", TaskPhase, wire.phase),
-        gpus=_gpus(wire.gpus),
-        started_at=Instant(wire.started_at),
-    )
+    phase = _word("phase", TaskPhase, wire.phase)
+    return _decoded(TaskStatus, wire, key=_decode_key(wire.key), phase=phase, gpus=_gpus(wire.gpus))
 
 
 # --- instructions: control plane to agent -----------------------------------------------------------------------
 
 
 def encode_instruction(instruction: Instruction) -> pb.ControlMessage:
+    fields = _fields(instruction)
     match instruction:
         case Start():
-            return pb.ControlMessage(start=_encode_start(instruction))
+            command = fields.pop("command")
+            fields["shell" if isinstance(command, str) else "argv"] = command
+            return pb.ControlMessage(start=pb.Start(**fields))
         case Stop():
-            return pb.ControlMessage(
-                stop=pb.Stop(
-                    key=_encode_key(instruction.key),
-                    epoch=instruction.epoch,
-                    grace_ms=instruction.grace_ms,
-                    cause=instruction.cause.value if instruction.cause else "",
-                )
-            )
+            return pb.ControlMessage(stop=pb.Stop(**fields))
         case Signal():
-            key = _encode_key(instruction.key)
-            return pb.ControlMessage(signal=pb.Signal(key=key, epoch=instruction.epoch, signal=instruction.signal))
+            return pb.ControlMessage(signal=pb.Signal(**fields))
     assert_never(instruction)
 
 
@@ -185,157 +137,82 @@ def decode_instruction(wire: pb.ControlMessage) -> Instruction | None:
     if kind == "start":
         return _decode_start(wire.start)
     if kind == "stop":
-        stop = wire.stop
-        return Stop(
-            key=_decode_key(stop.key),
-            epoch=Epoch(stop.epoch),
-            grace_ms=_not_negative("grace_ms", stop.grace_ms),
-            cause=_word("cause", StopCause, stop.cause) if stop.cause else None,
-        )
+        cause = _word("cause", StopCause, wire.stop.cause) if wire.stop.cause else None
+        return _decoded(Stop, wire.stop, "grace_ms", key=_decode_key(wire.stop.key), cause=cause)
     if kind == "signal":
-        return _decode_signal(wire.signal)
+        if not 1 <= wire.signal.signal <= SIGNAL_MAX:
+            raise Malformed(f"signal can't be {wire.signal.signal}")
+        return _decoded(Signal, wire.signal, key=_decode_key(wire.signal.key))
     return None
 
 
-def _decode_signal(wire: pb.Signal) -> Signal:
-    if not 1 <= wire.signal <= SIGNAL_MAX:
-        raise Malformed(f"signal can't be {wire.signal}")
-    return Signal(key=_decode_key(wire.key), epoch=Epoch(wire.epoch), signal=wire.signal)
-
-
-def _encode_start(start: Start) -> pb.Start:
-    wire = pb.Start(
-        key=_encode_key(start.key),
-        epoch=start.epoch,
-        env=start.env,
-        workdir=start.workdir,
-        gpus=start.gpus,
-        cpus=start.cpus,
-        memory_mb=start.memory_mb,
-        user=start.user,
-        probe_port=start.probe_port,
-        output=start.output,
-        error=start.error,
-        append=start.append,
-        lease_ms=start.lease_ms,
-    )
-    if isinstance(start.command, str):
-        wire.shell = start.command
-    else:
-        wire.argv.extend(start.command)
-    return wire
-
-
 def _decode_start(wire: pb.Start) -> Start:
-    return Start(
-        key=_decode_key(wire.key),
-        epoch=Epoch(wire.epoch),
-        command=_command(wire),
-        env=dict(wire.env),
-        workdir=wire.workdir,
-        gpus=_gpus(wire.gpus),
-        cpus=_not_negative("cpus", wire.cpus),
-        memory_mb=_not_negative("memory_mb", wire.memory_mb),
-        user=wire.user,
-        probe_port=_not_negative("probe_port", wire.probe_port),
-        output=wire.output,
-        error=wire.error,
-        append=wire.append,
-        lease_ms=_not_negative("lease_ms", wire.lease_ms),
-    )
-
-
-def _command(wire: pb.Start) -> CommandLine:
     if bool(wire.shell) == bool(wire.argv):
         raise Malformed("a start must have either `shell` or `argv`")
-    return wire.shell or tuple(wire.argv)
+    return _decoded(
+        Start,
+        wire,
+        *("cpus", "memory_mb", "probe_port", "lease_ms"),
+        key=_decode_key(wire.key),
+        command=wire.shell or tuple(wire.argv),
+        env=dict(wire.env),
+        gpus=_gpus(wire.gpus),
+    )
 
 
 # --- ends -------------------------------------------------------------------------------------------------------
 
 
 def encode_finished(finished: TaskFinished) -> pb.TaskFinishedRequest:
-    end = finished.end
-    wire = pb.TaskEnd(
-        cause=end.cause.value,
-        at=end.at,
-        signal=end.signal,
-        oom=end.oom,
-        peak_memory_mb=end.peak_memory_mb,
-        error=_for_people(end.error),
-    )
-    if end.exit_code is not None:
-        wire.exit_code = end.exit_code
-    return pb.TaskFinishedRequest(node=finished.node, key=_encode_key(finished.key), end=wire)
+    end = pb.TaskEnd(**{**_fields(finished.end), "error": _for_people(finished.end.error)})
+    return pb.TaskFinishedRequest(node=finished.node, key=pb.TaskKey(**_fields(finished.key)), end=end)
 
 
 def decode_finished(wire: pb.TaskFinishedRequest) -> TaskFinished:
-    end = wire.end  # a missing one has no cause, which is refused below
-    return TaskFinished(
-        node=_node_name(wire.node),
-        key=_decode_key(wire.key),
-        end=TaskEnd(
-            cause=_word("end.cause", EndCause, end.cause),
-            at=Instant(end.at),
-            exit_code=end.exit_code if end.HasField("exit_code") else None,
-            signal=end.signal,
-            oom=end.oom,
-            peak_memory_mb=_not_negative("end.peak_memory_mb", end.peak_memory_mb),
-            error=end.error,
-        ),
-    )
+    cause = _word("end.cause", EndCause, wire.end.cause)  # an end that is missing has none
+    exit_code = wire.end.exit_code if wire.end.HasField("exit_code") else None
+    end = _decoded(TaskEnd, wire.end, "peak_memory_mb", within="end.", cause=cause, exit_code=exit_code)
+    return TaskFinished(node=_node_name(wire.node), key=_decode_key(wire.key), end=end)
 
 
 # --- logs -------------------------------------------------------------------------------------------------------
 
 
 def encode_log_request(request: LogRequest) -> pb.LogRequest:
-    return pb.LogRequest(
-        request=request.request,
-        key=_encode_key(request.key),
-        offset=request.offset,
-        limit=request.limit,
-        wait_ms=request.wait_ms,
-    )
+    return pb.LogRequest(**_fields(request))
 
 
 def decode_log_request(wire: pb.LogRequest) -> LogRequest:
-    return LogRequest(
-        request=wire.request,
-        key=_decode_key(wire.key),
-        offset=wire.offset,
-        limit=_not_negative("limit", wire.limit),
-        wait_ms=_not_negative("wait_ms", wire.wait_ms),
-    )
+    return _decoded(LogRequest, wire, "limit", "wait_ms", key=_decode_key(wire.key))
 
 
 def encode_log_chunk(chunk: LogChunk) -> pb.LogChunk:
-    return pb.LogChunk(
-        request=chunk.request,
-        offset=chunk.offset,
-        data=chunk.data,
-        size=chunk.size,
-        ended=chunk.ended,
-        error=_for_people(chunk.error),
-    )
+    return pb.LogChunk(**{**_fields(chunk), "error": _for_people(chunk.error)})
 
 
 def decode_log_chunk(wire: pb.LogChunk) -> LogChunk:
-    return LogChunk(
-        request=wire.request,
-        offset=_not_negative("offset", wire.offset),
-        data=wire.data,
-        size=_not_negative("size", wire.size),
-        ended=wire.ended,
-        error=wire.error,
-    )
+    return _decoded(LogChunk, wire, "offset", "size")
 
 
 # --- parts ------------------------------------------------------------------------------------------------------
 
 
-def _encode_key(key: TaskKey) -> pb.TaskKey:
-    return pb.TaskKey(job=key.job, attempt=key.attempt, rank=key.rank)
+def _fields(noun: msgspec.Struct) -> dict[str, Any]:
+    """The fields of a message that has those of the noun, by the same names."""
+    fields: dict[str, Any] = msgspec.to_builtins(noun, builtin_types=(bytes,))
+    fields.pop("type", None)
+    return fields
+
+
+def _decoded(kind: type[_Noun], wire: object, *counts: str, within: str = "", **given: object) -> _Noun:
+    """The noun with the fields that are `given`; all others are those of the message of the same names.
+
+    Raises: Malformed where one of `counts` is negative; `within` says where the message stands.
+    """
+    for name in counts:
+        if (number := getattr(wire, name)) < 0:
+            raise Malformed(f"{within}{name} can't be {number}")
+    return kind(**{name: getattr(wire, name) for name in kind.__struct_fields__ if name not in given}, **given)
 
 
 def _decode_key(wire: pb.TaskKey) -> TaskKey:
@@ -366,12 +243,6 @@ def _node_name(text: str) -> NodeName:
     if not NODE_NAME.fullmatch(text):
         raise Malformed(f"node can't be {text[:_TEXT_SHOWN_MAX]!r}: 1 to 63 letters, digits, dots, dashes, underscores")
     return NodeName(text)
-
-
-def _not_negative(field: str, number: int) -> int:
-    if number < 0:
-        raise Malformed(f"{field} can't be {number}")
-    return number
 
 
 def _for_people(text: str) -> str:
