@@ -169,10 +169,11 @@ def encode_finished(finished: TaskFinished) -> pb.TaskFinishedRequest:
 
 
 def decode_finished(wire: pb.TaskFinishedRequest) -> TaskFinished:
+    node, key = _node_name(wire.node), _decode_key(wire.key)
     cause = _word("end.cause", EndCause, wire.end.cause)  # an end that is missing has none
     exit_code = wire.end.exit_code if wire.end.HasField("exit_code") else None
     end = _decoded(TaskEnd, wire.end, "peak_memory_mb", within="end.", cause=cause, exit_code=exit_code)
-    return TaskFinished(node=_node_name(wire.node), key=_decode_key(wire.key), end=end)
+    return TaskFinished(node=node, key=key, end=end)
 
 
 # --- logs -------------------------------------------------------------------------------------------------------
