@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.marks import MARK_NAME, mark_member, member_in, unmark_member
+from stoker.adapters.data_folder.marks import mark_member, member_in
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import log_at
@@ -30,7 +30,6 @@ from stoker.api.http.app import create_app
 from stoker.api.http.server import serve_http
 from stoker.api.listen import bind, local_socket
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.ids import Position
 from stoker.control.committer import LogTooNew
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
@@ -87,7 +86,9 @@ async def run_control(
         try:
             end = await log.open()
             if name := member_in(settings.data_dir):
-                await _leave_the_others(settings, ports, name, end)
+                from stoker.live.main_pair import leave_the_others
+
+                await leave_the_others(settings, ports, name, end)  # R5
             with _listeners(settings) as listeners:
                 control = await recover_control(settings, log, history, ports, open_to_owner=open_to_owner)
                 await _serve(control, listeners, stop, on_ready)
@@ -101,7 +102,7 @@ async def _run_one_of_several(
     settings: ControlSettings, ports: ControlPorts, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     # Only who asks for it needs it.
-    from stoker.live.main_pair import run_pair
+    from stoker.live.main_pair import Pair
 
     folder = settings.data_dir.absolute()
     held = hold_folder(folder)  # one that another process has is refused before its socket is taken
@@ -112,23 +113,7 @@ async def _run_one_of_several(
     finally:
         held.release()
     with _listeners(settings) as listeners:
-        await run_pair(settings, ports, listeners, stop=stop, on_ready=on_ready)
-
-
-async def _leave_the_others(settings: ControlSettings, ports: ControlPorts, name: str, end: Position) -> None:
-    """Make sure that no other control plane goes on, and let the folder be that of a lone one (R5)."""
-    from stoker.live.failover.alone import not_alone
-    from stoker.live.main_pair import why_not_alone
-
-    folder = settings.data_dir.absolute()
-    # A database takes the appends of one writer, however many think that they are it.
-    why = "" if settings.store.url else await why_not_alone(settings, ports, end)
-    if why:
-        raise not_alone(folder, name, why, folder / MARK_NAME)
-    try:
-        unmark_member(folder)
-    except OSError as fault:
-        raise unusable(folder, fault) from fault
+        await Pair(settings, ports, on_ready).run(listeners, stop)
 
 
 def _must_be_loopback(settings: ControlSettings) -> None:

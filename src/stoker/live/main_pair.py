@@ -1,11 +1,19 @@
-"""Start, serving and stop of a control plane that is one of several.
+"""Start, serving and stop of a control plane that is one of several, and how it leaves the others to go on alone.
 
 The second composition root of this runtime: it picks the adapters of `failover.tenure`. The sockets for
 people are taken once; the one for agents and peers is taken anew in each tenure.
 
+With `failover.enabled: false` a control plane that was one of several reads no lease record any more and waits for
+nobody. If another one went on as well, one job's id would mean two jobs, and agents would obey both.
+
 Rules: R5  a folder for the lease record that can't be right is refused at start; one out of reach is waited for,
            until `stop`, and people are told so meanwhile
        R6  a control plane whose tenure ends closes every stream of agents and people, so that they look for another one
+       A1  only the one that the lease record calls active may go on alone, or one that was in sync when the last gave
+           its lease back; and only if its log reaches as far as the record says
+       A2  first it takes one more version of the record, in whose set it is alone: no other one takes over by itself
+           from then on
+       A3  where that can't be done it is refused; a person who knows better removes the mark of the folder by hand
 """
 
 import asyncio
@@ -15,7 +23,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from stoker.adapters.data_folder.marks import replica_id
+from msgspec.structs import replace
+
+from stoker.adapters.data_folder.marks import MARK_NAME, replica_id, unmark_member
+from stoker.adapters.data_folder.ownership import unusable
 from stoker.adapters.lease_folder.lease import FileLease
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
@@ -29,7 +40,6 @@ from stoker.brain.domain.ids import Position
 from stoker.control.control_ports import ControlPorts
 from stoker.control.supervisor import Duties, first_of
 from stoker.live.control_plane import LiveControlPlane
-from stoker.live.failover.alone import leave_the_others
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.links import Offer
 from stoker.live.failover.replication import Replication
@@ -39,7 +49,7 @@ from stoker.live.rpc.peer_link import GrpcPeerLink
 from stoker.live.rpc.replication import PeerEndpoint
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
-from stoker.ports import Entropy, LeaseUnreachable, Telemetry
+from stoker.ports import Lease, LeaseUnreachable
 from stoker.wire.endpoints import PRODUCT
 
 CALL_PART: Final = 0.4
@@ -47,125 +57,123 @@ CALL_PART: Final = 0.4
 SECRET_AGAIN_S: Final = 1.0
 
 
-async def run_pair(
-    settings: ControlSettings,
-    ports: ControlPorts,
-    listeners: Sequence[socket.socket],
-    *,
-    stop: asyncio.Event,
-    on_ready: Callable[[], None],
-) -> None:
-    """Serve until `stop`. `on_ready` is called once requests are answered, by a standby too.
+class Pair:
+    """One of several control planes: its ports, and the servers of its tenures."""
 
-    Raises: StokerError, LogDamaged, DutyEnded.
-    """
-    async with AsyncExitStack() as undo:
-        secret = _Secret(ports.telemetry)
-        servers = _PairServers(settings, ports, secret, on_ready)
-        async with Duties() as duties, serve_http(servers.between, listeners, duties):
-            tenure_ports = await _tenure_ports(settings, ports, undo, secret, servers.between, stop)
-            await first_of(
-                Tenures(settings, tenure_ports, ports, servers.serve).run(stop), duties.until(asyncio.Event())
+    def __init__(self, settings: ControlSettings, ports: ControlPorts, on_ready: Callable[[], None]) -> None:
+        """`on_ready` is called once requests are answered, by a standby too."""
+        self._settings = settings
+        self._ports = ports
+        self._on_ready = on_ready
+        self._between = UnavailableApp()
+        self._secret = ""
+        """By which peers know each other. Empty until the folder of the lease record could be read."""
+        self._secret_trouble = ""
+        """What is wrong with its file; empty = nothing."""
+
+    async def run(self, listeners: Sequence[socket.socket], stop: asyncio.Event) -> None:
+        """Serve until `stop`. Raises: StokerError, LogDamaged, DutyEnded."""
+        async with AsyncExitStack() as undo, Duties() as duties, serve_http(self._between, listeners, duties):
+            tenure_ports = await self._tenure_ports(undo, stop)
+            tenures = Tenures(self._settings, tenure_ports, self._ports, self._serve)
+            await first_of(tenures.run(stop), duties.until(asyncio.Event()))
+
+    async def _tenure_ports(self, undo: AsyncExitStack, stop: asyncio.Event) -> TenurePorts:
+        settings, ports = self._settings, self._ports
+        folder, failover, clock = settings.data_dir, settings.failover, ports.clock
+        if settings.store.url:
+            # Only who asks for it needs the driver.
+            from stoker.adapters.log_store import shared_log_at
+            from stoker.adapters.postgres.lease import PostgresLease
+
+            shared = PostgresLease(settings.store.url, clock, timeout_s=_call_s(settings))
+            undo.push_async_callback(shared.close)
+            one = OneLog(
+                log=lambda: shared_log_at(folder, settings.store.url, clock, ports.entropy, ports.telemetry),
+                uid=lambda: replica_id(folder, ports.entropy),
             )
-
-
-class _Secret:
-    """Secret by which peers know each other; empty until the folder of the lease record could be read."""
-
-    def __init__(self, telemetry: Telemetry) -> None:
-        self.text = ""
-        self._trouble = ""
-        self._telemetry = telemetry
-
-    def __call__(self) -> str:
-        return self.text
-
-    def trouble(self) -> str:
-        """Return what is wrong with its file; empty = nothing."""
-        return self._trouble
-
-    async def read(self, lease: FileLease, entropy: Entropy) -> None:
-        """Read the secret, or make it. Raises: StokerError `peer_secret_unusable`, LeaseUnreachable."""
-        self.text = await lease.secret(entropy, self._noticed)
-        self._telemetry.gauge("peer_secret_ok", 1)
-
-    def _noticed(self, trouble: str) -> None:
-        self._trouble = trouble
-        self._telemetry.gauge("peer_secret_ok", 0 if trouble else 1)
-        if trouble:
-            self._telemetry.warn("peer_secret_changed", error=trouble)
-        else:
-            self._telemetry.event("peer_secret_as_it_was")
-
-
-async def _tenure_ports(
-    settings: ControlSettings,
-    ports: ControlPorts,
-    undo: AsyncExitStack,
-    secret: _Secret,
-    between: UnavailableApp,
-    stop: asyncio.Event,
-) -> TenurePorts:
-    folder, failover, clock = settings.data_dir, settings.failover, ports.clock
-    call_s = CALL_PART * failover.timing.lease_s
-    if settings.store.url:
-        # Only who asks for it needs the driver.
-        from stoker.adapters.log_store import shared_log_at
-        from stoker.adapters.postgres.lease import PostgresLease
-
-        shared = PostgresLease(settings.store.url, clock, timeout_s=call_s)
-        undo.push_async_callback(shared.close)
-        one = OneLog(
-            log=lambda: shared_log_at(folder, settings.store.url, clock, ports.entropy, ports.telemetry),
-            uid=lambda: replica_id(folder, ports.entropy),
+            return TenurePorts(logs=one, history=lambda: SqliteHistory(folder), lease=shared)
+        lease = FileLease(failover.folder, clock, timeout_s=_call_s(settings))
+        undo.push_async_callback(lease.close)
+        await self._read_secret(lease, stop)
+        links = [
+            GrpcPeerLink(peer, lambda: self._secret, within_s=failover.timing.silence_s) for peer in failover.peers
+        ]
+        for link in links:
+            undo.push_async_callback(link.close)
+        own = OwnLogs(
+            log=lambda: SqliteLog(folder, telemetry=ports.telemetry, entropy=ports.entropy),
+            links=links,
+            incoming=lambda: IncomingFolder(folder),
+            secret_trouble=lambda: self._secret_trouble,
         )
-        return TenurePorts(logs=one, history=lambda: SqliteHistory(folder), lease=shared)
-    lease = FileLease(failover.folder, clock, timeout_s=call_s)
-    undo.push_async_callback(lease.close)
-    await _prepare(lease, ports, secret, between, stop)
-    links = [GrpcPeerLink(peer, secret, within_s=failover.timing.silence_s) for peer in failover.peers]
-    for link in links:
-        undo.push_async_callback(link.close)
-    own = OwnLogs(
-        log=lambda: SqliteLog(folder, telemetry=ports.telemetry, entropy=ports.entropy),
-        links=links,
-        incoming=lambda: IncomingFolder(folder),
-        secret_trouble=secret.trouble,
-    )
-    return TenurePorts(logs=own, history=lambda: SqliteHistory(folder), lease=lease)
+        return TenurePorts(logs=own, history=lambda: SqliteHistory(folder), lease=lease)
 
+    async def _read_secret(self, lease: FileLease, stop: asyncio.Event) -> None:
+        """Wait until the folder of the lease record can be reached, and read the secret in it, or make it (R5).
 
-async def why_not_alone(settings: ControlSettings, ports: ControlPorts, end: Position) -> str:
-    """Take the lease for good, for a start alone; return why it can't be had, empty = it is ours. `end`: of our log."""
-    failover = settings.failover
-    if not failover.marker:
-        return "failover.marker is empty, so the others can't be told"
-    lease = FileLease(failover.folder, ports.clock, timeout_s=CALL_PART * failover.timing.lease_s)
-    try:
-        uid = replica_id(settings.data_dir.absolute(), ports.entropy)
-        return await leave_the_others(lease, uid, end, ports.entropy.uid())
-    finally:
-        await lease.close()
+        Raises: StokerError `peer_secret_unusable` and others.
+        """
+        telemetry, told = self._ports.telemetry, ""
+        while not self._secret and not stop.is_set():
+            try:
+                place = await lease.check_folder()
+                self._secret = await lease.secret(self._ports.entropy, self._secret_noticed)
+            except LeaseUnreachable as fault:
+                if told != str(fault):
+                    told = str(fault)
+                    telemetry.warn("marker_unreachable", error=told)
+                    self._between.app = problem_response(_no_marker_yet())
+                await self._ports.clock.sleep(SECRET_AGAIN_S)
+            else:
+                telemetry.gauge("peer_secret_ok", 1)
+                telemetry.event("marker_found", kind=place.kind, note=place.sentence)
+                self._between.app = None
 
-
-async def _prepare(
-    lease: FileLease, ports: ControlPorts, secret: _Secret, between: UnavailableApp, stop: asyncio.Event
-) -> None:
-    """Wait until the folder of the lease record can be reached, and read the secret (R5)."""
-    told = ""
-    while not secret.text and not stop.is_set():
-        try:
-            place = await lease.check_folder()
-            await secret.read(lease, ports.entropy)
-        except LeaseUnreachable as fault:
-            if told != str(fault):
-                told = str(fault)
-                ports.telemetry.warn("marker_unreachable", error=told)
-                between.app = problem_response(_no_marker_yet())
-            await ports.clock.sleep(SECRET_AGAIN_S)
+    def _secret_noticed(self, trouble: str) -> None:
+        telemetry, self._secret_trouble = self._ports.telemetry, trouble
+        telemetry.gauge("peer_secret_ok", 0 if trouble else 1)
+        if trouble:
+            telemetry.warn("peer_secret_changed", error=trouble)
         else:
-            ports.telemetry.event("marker_found", kind=place.kind, note=place.sentence)
-            between.app = None
+            telemetry.event("peer_secret_as_it_was")
+
+    @asynccontextmanager
+    async def _serve(
+        self, control: LiveControlPlane, driver: Driver, replication: Replication | None
+    ) -> AsyncIterator[None]:
+        """Serve one tenure from entry to exit, and close every stream at its end (R6)."""
+        settings = self._settings
+        endpoint = PeerEndpoint(
+            secret=lambda: self._secret,
+            pinged=driver.pinged,
+            accept=replication.accept if replication else _accepts_nobody,
+        )
+        agents = RpcServer(settings.grpc, control, None if replication is None else endpoint)
+        app = create_app(control)
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        async with agents as grpc_port:
+            self._between.app = app
+            self._ports.telemetry.event(
+                "serving",
+                version=PRODUCT,
+                http_port=settings.http.port,
+                grpc_port=grpc_port,
+                data_dir=str(settings.data_dir),
+                control=driver.machine.me.name,
+            )
+            self._on_ready()
+            try:
+                yield
+            finally:
+                self._between.app = None
+                control.close_streams()
+
+
+def _call_s(settings: ControlSettings) -> float:
+    return CALL_PART * settings.failover.timing.lease_s
 
 
 def _no_marker_yet() -> Refusal:
@@ -178,50 +186,64 @@ def _no_marker_yet() -> Refusal:
     )
 
 
-class _PairServers:
-    """Servers for people, agents and peers, of the control plane of each tenure."""
-
-    def __init__(
-        self, settings: ControlSettings, ports: ControlPorts, secret: Callable[[], str], on_ready: Callable[[], None]
-    ) -> None:
-        self.between = UnavailableApp()
-        self._settings = settings
-        self._telemetry = ports.telemetry
-        self._secret = secret
-        self._on_ready = on_ready
-
-    @asynccontextmanager
-    async def serve(
-        self, control: LiveControlPlane, driver: Driver, replication: Replication | None
-    ) -> AsyncIterator[None]:
-        """Serve one tenure from entry to exit, and close every stream at its end (R6)."""
-        endpoint = PeerEndpoint(
-            secret=self._secret,
-            pinged=driver.pinged,
-            accept=replication.accept if replication else _accepts_nobody,
-        )
-        agents = RpcServer(self._settings.grpc, control, None if replication is None else endpoint)
-        app = create_app(control)
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        async with agents as grpc_port:
-            self.between.app = app
-            self._telemetry.event(
-                "serving",
-                version=PRODUCT,
-                http_port=self._settings.http.port,
-                grpc_port=grpc_port,
-                data_dir=str(self._settings.data_dir),
-                control=driver.machine.me.name,
-            )
-            self._on_ready()
-            try:
-                yield
-            finally:
-                self.between.app = None
-                control.close_streams()
-
-
 def _accepts_nobody(offer: Offer) -> Sender:
     raise StokerError(refuse("not_active", "the log is in a database that all reach", "follow it there"))
+
+
+async def leave_the_others(settings: ControlSettings, ports: ControlPorts, name: str, end: Position) -> None:
+    """Make sure that no other control plane goes on, and let the folder be that of a lone one.
+
+    `name`: what it was called among them. `end`: of its log. Raises: StokerError `one_of_several` (A3).
+    """
+    folder = settings.data_dir.absolute()
+    # A database takes the appends of one writer, however many think that they are it.
+    why = "" if settings.store.url else await _why_not_alone(settings, ports, end)
+    if why:
+        message = f"{folder} is the data folder of {name}, one of several control planes, and can't go on alone: {why}"
+        hint = (
+            "start it with failover.enabled: true, or the one that was active with false and failover.marker as before;"
+            f" if no other one will ever go on, and what this one lacks may be lost, remove {folder / MARK_NAME}"
+        )
+        raise StokerError(refuse("one_of_several", message, hint))
+    try:
+        unmark_member(folder)
+    except OSError as fault:
+        raise unusable(folder, fault) from fault
+
+
+async def _why_not_alone(settings: ControlSettings, ports: ControlPorts, end: Position) -> str:
+    if not settings.failover.marker:
+        return "failover.marker is empty, so the others can't be told"
+    lease = FileLease(settings.failover.folder, ports.clock, timeout_s=_call_s(settings))
+    try:
+        uid = replica_id(settings.data_dir.absolute(), ports.entropy)
+        return await take_for_good(lease, uid, end, ports.entropy.uid())
+    finally:
+        await lease.close()
+
+
+async def take_for_good(lease: Lease, uid: str, end: Position, mark: str) -> str:
+    """Take the lease for good; return why that can't be, in words, empty = it is done (A1, A2).
+
+    `uid`: of our data folder. `end`: of its log. `mark`: unique text, of this very write.
+    """
+    try:
+        known = await lease.read()
+        if known is None:
+            return "the marker says nothing, so nobody knows whose log reaches furthest"
+        last = f"{known.holder.name} was active last" if known.holder else "the lease was given back"
+        me = next((one for one in known.in_sync if one.uid == uid), None)
+        if me is None:
+            return f"{last}, while this one isn't in sync"
+        if known.holder not in (None, me):
+            return last
+        if known.lossy:
+            return "it has taken over by force, and not yet left out the job ids that were lost"
+        if end < known.position:
+            return f"its log ends at {end}, before the marker's {known.position}"
+        alone = replace(known, version=known.version + 1, holder=me, in_sync=(me,), position=end, mark=mark)
+        return "" if await lease.put(alone) else "another one has taken over just now"
+    except LeaseUnreachable as fault:
+        return f"the marker can't be reached: {fault}"
+    except StokerError as fault:
+        return f"the marker can't be used: {fault.refusal.message}"

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import LeaseRecord, Member
-from stoker.live.failover.alone import leave_the_others
+from stoker.live.main_pair import take_for_good
 from tests.rig.sim_lease import SharedPlace, SimLease
 from tests.rig.sim_ports import SimClock, SimEntropy
 from tests.rig.virtual_loop import run_virtual
@@ -21,7 +21,7 @@ def left_by(uid: str, end: int, last: LeaseRecord | None = LAST, *, down: bool =
     place.down = down
 
     async def leave() -> str:
-        return await leave_the_others(SimLease(place, SimClock(), SimEntropy(1), who="a"), uid, Position(end), "mine")
+        return await take_for_good(SimLease(place, SimClock(), SimEntropy(1), who="a"), uid, Position(end), "mine")
 
     return run_virtual(leave), place
 
