@@ -85,25 +85,21 @@ class Liveness:
         return min(self._clock.mono() - self._counted_at, self._check_s + LATENESS_S)
 
     def _check(self) -> None:
-        for node in list(self._committer.state.nodes.values()):
+        state = self._committer.state
+        for node in list(state.nodes.values()):
             if node.forgotten:
                 continue
             silence_s = self._awake_s - self._heard_s.get(node.name, 0.0)
-            if node.reachable and silence_s > self._patience_s(node.name):
-                silent_ms = int(silence_s * SECOND_MS)
-                self._report(NodeSilent(by=CONTROL, node=node.name, silent_ms=silent_ms), silence_s)
-            elif not node.reachable and node.name in self._committer.state.indexes.held:
-                self._lose(node.name, silence_s)
+            silent_ms = int(silence_s * SECOND_MS)
+            if node.reachable:
+                if silence_s > self._patience_s(node.name):
+                    self._report(NodeSilent(by=CONTROL, node=node.name, silent_ms=silent_ms), silence_s)
+            elif node.name in state.indexes.held and overdue(state, node.name, silent_ms):  # V5
+                self._report(LoseSilent(by=CONTROL, node=node.name, silent_ms=silent_ms), silence_s)
 
     def _patience_s(self, node: NodeName) -> float:
         """Return the seconds of silence that a node may have (V1, V4)."""
         return self._limit_s if node in self._greeted else self._limit_s + RETURN_S
-
-    def _lose(self, node: NodeName, silence_s: float) -> None:
-        """Report the node as lost if its silence has outlasted a lease (V5)."""
-        silent_ms = int(silence_s * SECOND_MS)
-        if overdue(self._committer.state, node, silent_ms):
-            self._report(LoseSilent(by=CONTROL, node=node, silent_ms=silent_ms), silence_s)
 
     def _report(self, command: NodeSilent | LoseSilent, silence_s: float) -> None:
         try:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from stoker.brain.domain.environment import task_environment
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
-from stoker.brain.domain.job import Attempt, Job, Task
+from stoker.brain.domain.job import Attempt, Job, StopCause, Task
 from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.output import must_append, output_path
 from stoker.brain.domain.units import NEVER
@@ -65,15 +65,16 @@ class Outbox:
         stream = self._streams[node] = InstructionStream(node, known, push)
         for job in tuple(state.indexes.on_node.get(node, ())):
             self._instruct(job, only=node)
-        self._stop_orphans(stream, state.nodes[node].strays)
+        self.stop(stream, map(_key, state.nodes[node].strays))
         return stream
 
-    def ask_ends(self, stream: InstructionStream, keys: Iterable[TaskKey]) -> None:
-        """Ask for the ends of tasks that the node keeps and the log lacks, by telling it to stop them (O7)."""
+    def stop(self, stream: InstructionStream, keys: Iterable[TaskKey], cause: StopCause | None = None) -> None:
+        """Tell the node to stop these tasks, each once per stream (O4, O7)."""
+        state = self._committer.state
         for key in keys:
             if key not in stream.stopped:
                 stream.stopped[key] = None
-                stream.push(self._stop(key, None))
+                stream.push(Stop(key=key, epoch=state.epoch, grace_ms=state.policy.stop_grace_ms, cause=cause))
 
     def close(self, stream: InstructionStream) -> None:
         if self._streams.get(stream.node) is stream:
@@ -91,7 +92,7 @@ class Outbox:
                 stream = self._streams.get(fact.event.node)
                 if stream is not None:
                     self._forget_orphans(stream, fact.event.strays)
-                    self._stop_orphans(stream, fact.event.strays)
+                    self.stop(stream, map(_key, fact.event.strays))
         for job in jobs:
             self._instruct(job)
         for _, fact in entries:
@@ -130,9 +131,7 @@ class Outbox:
     def _instruct_task(self, stream: InstructionStream, job: Job, attempt: Attempt, task: Task) -> None:
         key = TaskKey(job.id, attempt.number, task.placement.rank)
         if attempt.stop is not None:
-            if key not in stream.stopped:
-                stream.stopped[key] = None
-                stream.push(self._stop(key, attempt))
+            self.stop(stream, (key,), attempt.stop.cause)
         elif task.started_at == NEVER and key not in stream.started and _may_start(attempt, task):
             stream.started[key] = None
             stream.push(self._start(key, job, attempt, task))
@@ -148,18 +147,6 @@ class Outbox:
             if stream is not None and task.started_at != NEVER:
                 key = TaskKey(event.job, event.attempt, task.placement.rank)
                 stream.push(Signal(key=key, epoch=self._committer.state.epoch, signal=event.signal))
-
-    def _stop_orphans(self, stream: InstructionStream, orphans: Iterable[OrphanTask]) -> None:
-        for orphan in orphans:
-            key = TaskKey(orphan.job, orphan.attempt, orphan.rank)
-            if key not in stream.stopped:
-                stream.stopped[key] = None
-                stream.push(self._stop(key, None))
-
-    def _stop(self, key: TaskKey, attempt: Attempt | None) -> Stop:
-        state = self._committer.state
-        cause = attempt.stop.cause if attempt and attempt.stop else None
-        return Stop(key=key, epoch=state.epoch, grace_ms=state.policy.stop_grace_ms, cause=cause)
 
     def _start(self, key: TaskKey, job: Job, attempt: Attempt, task: Task) -> Start:
         state, placement = self._committer.state, task.placement
@@ -180,6 +167,10 @@ class Outbox:
             probe_port=attempt.master_port if key.rank == 0 else 0,
             lease_ms=attempt.lease_ms,
         )
+
+
+def _key(orphan: OrphanTask) -> TaskKey:
+    return TaskKey(orphan.job, orphan.attempt, orphan.rank)
 
 
 def _may_start(attempt: Attempt, task: Task) -> bool:

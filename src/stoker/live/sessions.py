@@ -109,10 +109,11 @@ class AgentStream:
                     )
                 )
             case Started():
-                self._owner.started(self.node, report)
+                self._owner.tell(ReportStarted(by=node_principal(self.node), node=self.node, started=report))
             case Beat():
                 if report.ending:
-                    self._owner.ending(self.node, report)
+                    by = node_principal(self.node)
+                    self._owner.tell(ReportEnding(by=by, node=self.node, keys=report.ending))
                 self.tasks_said = None if report.tasks_sum is None else (report.tasks_sum, self._owner.mono())
                 self._outgoing.answer(report.sequence, self._owner.epoch)
             case _:
@@ -140,7 +141,7 @@ class AgentStream:
             raise StokerError(self._outgoing.why or _closed())
         reported = [status.key for status in inventory.tasks]
         self._instructions = self._owner.outbox.open(self.node, reported, self._outgoing.push)
-        self._owner.outbox.ask_ends(self._instructions, lacking)
+        self._owner.outbox.stop(self._instructions, lacking)  # S9
 
     def _with_lacking(self, inventory: TaskInventory) -> tuple[TaskInventory, list[TaskKey]]:
         """Return the inventory with those ends that the node keeps and the log lacks, and the keys of these (S9).
@@ -285,15 +286,7 @@ class Sessions:
         for stream in list(self._by_node.values()):
             self._drop(stream, None)
 
-    # --- reports ------------------------------------------------------------------------------------------------
-
-    def started(self, node: NodeName, report: Started) -> None:
-        self._tell(ReportStarted(by=node_principal(node), node=node, started=report))
-
-    def ending(self, node: NodeName, report: Beat) -> None:
-        self._tell(ReportEnding(by=node_principal(node), node=node, keys=report.ending))
-
-    def _tell(self, command: ReportStarted | ReportEnding) -> None:
+    def tell(self, command: ReportStarted | ReportEnding) -> None:
         """Carry a report out; if it is refused, end the stream of its node (S6)."""
         try:
             self.committer.tell(command)

@@ -4,7 +4,7 @@ They are bounded, one pair per session. Both ends are in this process; nothing h
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -104,7 +104,8 @@ class LogChannel:
         self._reads_sent: set[int] = set()
         """Reads whose answers are on their way, also if nobody waits for them any more."""
         self._waiting: dict[int, asyncio.Future[LogChunk | None]] = {}
-        self._reads = self._waits = 0
+        self._asked: Counter[bool] = Counter()
+        """Reads under way: those that answer at once (False), and those that wait for news (True)."""
         self._news = asyncio.Event()
         self._next = 1
         self._closed = False
@@ -161,22 +162,15 @@ class LogChannel:
     @contextmanager
     def _counted(self, request: LogRequest) -> Iterator[None]:
         """Within the bounds while it is asked and answered."""
-        if self._reads >= self._requests_max and not request.wait_ms:
-            raise _too_many(f"{self._requests_max} reads of output wait for this node", self._requests_max)
-        if self._waits >= LOG_WAITS_MAX and request.wait_ms:
-            raise _too_many(f"the output of {LOG_WAITS_MAX} tasks of this node is followed", LOG_WAITS_MAX)
-        if request.wait_ms:
-            self._waits += 1
-        else:
-            self._reads += 1
+        waits = bool(request.wait_ms)
+        most = LOG_WAITS_MAX if waits else self._requests_max
+        if self._asked[waits] >= most:
+            message = f"{most} reads of output wait for this node"
+            if waits:
+                message = f"the output of {most} tasks of this node is followed"
+            raise StokerError(refuse("too_many_streams", message, "try again in a second", log_requests_max=most))
+        self._asked[waits] += 1
         try:
             yield
         finally:
-            if request.wait_ms:
-                self._waits -= 1
-            else:
-                self._reads -= 1
-
-
-def _too_many(message: str, requests_max: int) -> StokerError:
-    return StokerError(refuse("too_many_streams", message, "try again in a second", log_requests_max=requests_max))
+            self._asked[waits] -= 1
