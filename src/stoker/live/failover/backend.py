@@ -8,7 +8,7 @@ Rules: Y1  a control plane that speaks for the cluster checks its lease at that 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from stoker.brain.domain.ids import Epoch
@@ -21,7 +21,7 @@ from stoker.control.control_ports import ControlPorts, NoReplicas, NotActive, Re
 from stoker.live.failover.follower import Follower, LogReplaced
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
-from stoker.ports import Incoming, LogTrimmed, ReceivedBackup, ReplicaLog, SharedLog, Stored
+from stoker.ports import Incoming, LogTrimmed, ReplicaLog, SharedLog, Stored
 
 ROOM_BYTES: Final = 16 << 20
 """More than a standby takes onto its disk at a stretch, or it would be fit for as long as the next batch is short."""
@@ -117,11 +117,15 @@ class ReplicatedBackend(Backend):
     ) -> None:
         super().__init__(replication.log, replication)
         self._me = me
-        self._own = replication.log
         self._replication = replication
-        self._ports = ports
-        self._incoming = incoming
-        self._follower: Follower | None = None
+        self._follower = Follower(
+            replication.log,
+            lambda rows: self._parts.committer.replay(rows),
+            ports,
+            me,
+            receive=lambda pieces: receive_backup(pieces, incoming()),
+            look_s=replication.look_s,
+        )
         self._tell: Callable[[Input], None] = lambda told: None
 
     def begin(self, control: ControlPlane, tell: Callable[[Input], None]) -> None:
@@ -129,18 +133,16 @@ class ReplicatedBackend(Backend):
         self._tell = tell
         self._replication.on_caught_up = lambda member: tell(CaughtUp(member))
         self._replication.on_fell_behind = lambda member: tell(FellBehind(member))
-        replay, look_s = control.committer.replay, self._replication.look_s
-        self._follower = Follower(self._own, replay, self._ports, self._me, receive=self._receive, look_s=look_s)
 
     async def follow(self, link: PeerLink | None) -> None:
         if link is not None:
-            await self._following.follow(link, self._tell, cluster_id=self._parts.committer.state.cluster_id)
+            await self._follower.follow(link, self._tell, cluster_id=self._parts.committer.state.cluster_id)
 
     async def promise(self, epoch: Epoch) -> None:
-        await self._own.promise(epoch)
+        await self._replication.log.promise(epoch)
 
     async def check_writable(self) -> None:
-        await self._own.check_room(ROOM_BYTES)
+        await self._replication.log.check_room(ROOM_BYTES)
 
     async def lead(self, epoch: Epoch) -> None:
         committer, backups = self._parts.committer, Backups(self._parts)
@@ -155,15 +157,7 @@ class ReplicatedBackend(Backend):
         await self._replication.flush()
 
     def lag_s(self) -> float:
-        return self._following.lag_s
-
-    async def _receive(self, pieces: AsyncIterator[bytes]) -> ReceivedBackup:
-        return await receive_backup(pieces, self._incoming())
-
-    @property
-    def _following(self) -> Follower:
-        assert self._follower is not None, "this tenure hasn't begun"
-        return self._follower
+        return self._follower.lag_s
 
 
 class SharedBackend(Backend):

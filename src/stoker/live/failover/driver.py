@@ -22,6 +22,7 @@ Rules: D1  every read and every write of the lease record is answered, within th
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Final, assert_never
 
 from stoker.brain.domain.errors import StokerError
@@ -217,21 +218,16 @@ class Driver:
 
     async def _resigned(self) -> None:
         """Wait until the lease is given back (D4), so that no follower waits for its end; but not for ever."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self.machine.timing.lease_s):
                 await self._over.wait()
-        except TimeoutError:
-            return
 
     def _end_tenure(self, fault: DutyEnded) -> Exception:
         cause = fault.__cause__
+        fit = not isinstance(cause, LogFailed)
         if self._ended is not None:
-            return TenureEnded(self._ended.why, fit=self._fit and not isinstance(cause, LogFailed))
-        if isinstance(cause, NotActive | LogReplaced):
-            return TenureEnded(str(cause))
-        if isinstance(cause, LogFailed):
-            return TenureEnded(str(cause), fit=False)
-        return fault
+            return TenureEnded(self._ended.why, fit=self._fit and fit)
+        return TenureEnded(str(cause), fit=fit) if isinstance(cause, NotActive | LogReplaced | LogFailed) else fault
 
     @property
     def _parts(self) -> ControlPlane:

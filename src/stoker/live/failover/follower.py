@@ -110,8 +110,11 @@ class Follower:
             )
             self._leader_epoch = max(self._leader_epoch, ends[0][0] if ends else Epoch(0))
             try:
-                async with link.follow(offer) as following, _Inbox(following) as inbox:
-                    await self._keep_up(following, _ReplicationStream(inbox, self, heard, link.address))
+                async with (
+                    link.follow(offer) as following,
+                    aclosing(_ReplicationStream(following, self, heard, link.address)) as stream,
+                ):
+                    await self._keep_up(following, stream)
             except _NeedsBackup:
                 self._needs_backup = True
             except LogConflict as fault:
@@ -189,16 +192,30 @@ class Follower:
 
 
 class _ReplicationStream:
-    """Frames of one stream, checked for the epoch of their sender."""
+    """Frames of one stream, checked for the epoch of their sender.
 
-    def __init__(self, inbox: "_Inbox", follower: Follower, heard: Callable[[PeerState], None], address: str) -> None:
+    They are read ahead of our disk, so that what comes while that is busy is taken together.
+    """
+
+    def __init__(
+        self, following: Following, follower: Follower, heard: Callable[[PeerState], None], address: str
+    ) -> None:
         self.address = address
-        self._inbox = inbox
+        self._following = following
         self._follower = follower
         self._heard = heard
         self._leader = Member(name="", uid="")
         self._kept: list[Frame] = []
         """What came together with the first frame."""
+        self._inbox: deque[Frame] = deque()
+        self._bytes = 0
+        self._room, self._news = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._reading = asyncio.create_task(self._read(), name="replication-inbox")
+
+    async def aclose(self) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
 
     async def first(self) -> Welcome:
         welcome, *self._kept = await self._next()
@@ -231,17 +248,41 @@ class _ReplicationStream:
                     raise PeerDown(f"{self.address} sent something else than a backup")
 
     async def _next(self) -> list[Frame]:
-        """Return the next frames; an active that says nothing for a while is down (T6)."""
+        """Return all frames that have come, or the next ones. Raises: PeerDown, PeerRefused, once all were taken.
+
+        An active that says nothing for a while is down (T6).
+        """
         if self._kept:
             frames, self._kept = self._kept, []
             return frames
         try:
             async with asyncio.timeout(self._follower.silent_s_max):
-                frames = await self._inbox.take()
+                await self._news.wait()
         except TimeoutError as fault:
             raise PeerDown(f"{self.address} has said nothing for {self._follower.silent_s_max:g} s") from fault
+        frames = list(self._inbox)
+        if not frames:
+            self._reading.result()
+            raise PeerDown("the stream has ended")
+        self._inbox.clear()
+        self._bytes = 0
+        self._room.set()
+        if not self._reading.done():
+            self._news.clear()
         self._follower.heard()
         return frames
+
+    async def _read(self) -> None:
+        try:
+            async for frame in self._following.frames():
+                await self._room.wait()
+                self._inbox.append(frame)
+                self._bytes += _size(frame)
+                if self._bytes >= INBOX_BYTES or len(self._inbox) >= INBOX_FRAMES:
+                    self._room.clear()
+                self._news.set()
+        finally:
+            self._news.set()
 
     def _tell(self, epoch: Epoch, position: Position) -> None:
         self._heard(PeerState(member=self._leader, role=ControlRole.ACTIVE, epoch=epoch, position=position))
@@ -257,54 +298,6 @@ def _joined(frames: Sequence[Records], position: Position, address: str) -> tupl
         rows.extend(Stored(Position(at), frame.epoch, record) for at, record in enumerate(frame.records, end + 1))
         end = Position(end + len(frame.records))
     return rows, frames[-1].acknowledged
-
-
-class _Inbox:
-    """Reader ahead of our disk, so that what comes while that is busy is taken together."""
-
-    def __init__(self, following: Following) -> None:
-        self._following = following
-        self._frames: deque[Frame] = deque()
-        self._bytes = 0
-        self._room, self._news = asyncio.Event(), asyncio.Event()
-        self._room.set()
-        self._reading: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> "_Inbox":
-        self._reading = asyncio.create_task(self._read(), name="replication-inbox")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._reading is not None, "it was entered"
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
-
-    async def take(self) -> list[Frame]:
-        """Return all frames that have come, or the next ones. Raises: PeerDown, PeerRefused, once all were taken."""
-        await self._news.wait()
-        assert self._reading is not None, "it was entered"
-        frames = list(self._frames)
-        if not frames:
-            self._reading.result()
-            raise PeerDown("the stream has ended")
-        self._frames.clear()
-        self._bytes = 0
-        self._room.set()
-        if not self._reading.done():
-            self._news.clear()
-        return frames
-
-    async def _read(self) -> None:
-        try:
-            async for frame in self._following.frames():
-                await self._room.wait()
-                self._frames.append(frame)
-                self._bytes += _size(frame)
-                if self._bytes >= INBOX_BYTES or len(self._frames) >= INBOX_FRAMES:
-                    self._room.clear()
-                self._news.set()
-        finally:
-            self._news.set()
 
 
 def _size(frame: Frame) -> int:

@@ -180,8 +180,8 @@ class Sender:
             for frame in self._framed(rows):
                 self._sent = Position(frame.position + len(frame.records))
                 yield frame
-            if self._is_quiet():
-                yield self._sign_of_life()  # something may have been shipped meanwhile
+            if leader.clock.mono() - self._said_at >= leader.look_s:
+                yield self._frame()  # F4; something may have been shipped meanwhile
             elif not rows:
                 await leader.news()
 
@@ -212,26 +212,14 @@ class Sender:
             frames.append(self._frame(rows[begin:]))
         return frames
 
-    def _frame(self, rows: Sequence[Stored]) -> Records:
-        return Records(
-            leader_epoch=self._leader.epoch,
-            epoch=rows[0].epoch,
-            position=Position(rows[0].position - 1),
-            records=[row.record for row in rows],
-            acknowledged=self._leader.acknowledged,
-        )
-
-    def _is_quiet(self) -> bool:
-        """Return whether a sign of life is due (F4)."""
-        return self._leader.clock.mono() - self._said_at >= self._leader.look_s
-
-    def _sign_of_life(self) -> Records:
+    def _frame(self, rows: Sequence[Stored] = ()) -> Records:
+        """Return the frame of these rows; of none, a sign of life."""
         leader = self._leader
         return Records(
             leader_epoch=leader.epoch,
-            epoch=leader.epoch,
-            position=self._sent,
-            records=(),
+            epoch=rows[0].epoch if rows else leader.epoch,
+            position=Position(rows[0].position - 1) if rows else self._sent,
+            records=tuple(row.record for row in rows),
             acknowledged=leader.acknowledged,
         )
 
@@ -244,7 +232,7 @@ class Sender:
             while not taking.done():
                 await asyncio.wait((taking,), timeout=leader.look_s)
                 if not taking.done():
-                    yield self._sign_of_life()
+                    yield self._frame()
             async for piece in _pieces(taking.result().pieces()):
                 yield BackupPiece(piece)
             yield BackupPiece(b"")
