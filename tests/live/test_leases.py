@@ -123,7 +123,7 @@ async def test_after_a_take_over_nobody_is_unreachable_before_every_agent_can_ha
         await s.pause(12)
     async with stage(disk) as s:
         await s.pause(10)
-        s.control.liveness.begin()
+        s.control.nodes.liveness.begin()
         await s.pause(15 + RETURN_S - 1)
         assert all(s.state.node_state(node) is NodeState.READY for node in s.state.nodes)
         assert s.notes.counts.get("agent_offline", 0) == 0
@@ -210,8 +210,8 @@ async def test_a_standby_that_becomes_active_counts_nothing_that_went_before() -
         player = await s.join("n1", leases=True)
         job = await running_job(s, player)
         await s.pause(OVER_S - 5)
-        s.control.liveness.begin()
-        assert s.control.liveness.silence_s(N1) == 0
+        s.control.nodes.liveness.begin()
+        assert s.control.nodes.liveness.silence_s(N1) == 0
         await s.pause(OVER_S - 2)
         assert s.job(job).state is JobState.RUNNING
         await s.pause(4)

@@ -300,9 +300,9 @@ async def test_output_is_read_from_the_node_that_has_it() -> None:
     async with stage() as s:
         player = await s.join("n1")
         reading = asyncio.ensure_future(read(s))
-        async for request in s.control.sessions.log_requests(player.session):
+        async for request in s.control.sessions.opened(player.session).log.requests():
             chunk = LogChunk(request=request.request, offset=0, data=b"hello", size=5, ended=True)
-            s.control.sessions.log_chunk(player.session, chunk)
+            s.control.sessions.opened(player.session).log.answer(chunk)
             break
         assert (await reading).data == b"hello"
 
@@ -343,9 +343,9 @@ async def test_output_that_the_node_does_not_have_is_unavailable() -> None:
     async with stage() as s:
         player = await s.join("n1")
         reading = asyncio.ensure_future(read(s))
-        async for request in s.control.sessions.log_requests(player.session):
+        async for request in s.control.sessions.opened(player.session).log.requests():
             chunk = LogChunk(request=request.request, offset=0, data=b"", size=0, ended=True, error="no such file")
-            s.control.sessions.log_chunk(player.session, chunk)
+            s.control.sessions.opened(player.session).log.answer(chunk)
             break
         with pytest.raises(StokerError) as refused:
             await reading

@@ -16,7 +16,7 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
-from stoker.brain.failover.inputs import ControlRole, PeerState
+from stoker.brain.failover.inputs import CaughtUp, ControlRole, FellBehind, PeerState
 from stoker.brain.failover.timing import FAST
 from stoker.control.control_ports import ControlPorts
 from stoker.control.settings import GrpcSettings
@@ -84,11 +84,12 @@ async def active(folder: Path, *, lead: bool = True) -> AsyncIterator[Peer]:
     door = PeerEndpoint(secret=lambda: peer.secret, pinged=pinged, accept=replication.accept)
     running = None
 
-    def in_sync(member: Member) -> None:
-        peer.in_sync.append(member)
-        replication.in_sync_changed((A, *peer.in_sync))
+    def in_sync(told: CaughtUp | FellBehind) -> None:
+        if isinstance(told, CaughtUp):
+            peer.in_sync.append(told.member)
+            replication.in_sync_changed((A, *peer.in_sync))
 
-    replication.on_caught_up = in_sync
+    replication.tell = in_sync
     if lead:
         replication.lead(A, Epoch(1), Position(0), peer.backups, cluster_id=lambda: CLUSTER)
         running = asyncio.create_task(replication.run())

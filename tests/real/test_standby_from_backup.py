@@ -15,6 +15,7 @@ from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.incoming_folder import IncomingFolder
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.ids import Epoch, JobId
+from stoker.brain.failover.inputs import CaughtUp
 from stoker.brain.failover.timing import FAST
 from stoker.brain.state.codec import snapshot_chunks
 from stoker.brain.state.commands import Cancel, Submit
@@ -107,7 +108,7 @@ class Standby:
         committer.following = lambda: pytest.fail("nobody asks")
         follower = Follower(self.log, committer.replay, around, B, receive=self._receive)
         in_sync = asyncio.Event()
-        leader.replication.on_caught_up = lambda member: in_sync.set()
+        leader.replication.tell = lambda told: in_sync.set() if isinstance(told, CaughtUp) else None
         cable = Cable(leader)  # type: ignore[arg-type]  # it asks no more of an active
         cluster_id = committer.state.cluster_id
         following = asyncio.create_task(follower.follow(cable, lambda said: None, cluster_id=cluster_id))

@@ -17,7 +17,7 @@ from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import machine, takeover_eligibility
 from stoker.brain.failover.inputs import ControlRole, LeaseRecordWritten, LogState
-from stoker.brain.failover.lease_record_client import LeaseRecordClient, WriteOutcome
+from stoker.brain.failover.lease_record_client import LeaseRecordClient
 from stoker.brain.failover.machine import Machine
 from stoker.brain.failover.membership import Membership, Peers
 from stoker.brain.failover.timing import Timing
@@ -128,7 +128,7 @@ def whoever_is_outside_the_set_takes_over_too(patch: Patch) -> None:
 def a_lost_put_is_taken_for_won(patch: Patch) -> None:
     real = LeaseRecordClient.was_put
 
-    def was_put(told_to: LeaseRecordClient, told: LeaseRecordWritten, now: Mono) -> WriteOutcome | None:
+    def was_put(told_to: LeaseRecordClient, told: LeaseRecordWritten, now: Mono) -> bool | None:
         return real(told_to, LeaseRecordWritten(record=told.record, won=True), now)
 
     patch.setattr(LeaseRecordClient, "was_put", was_put)

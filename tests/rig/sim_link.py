@@ -147,7 +147,7 @@ class SimSession:
         self._end(why)
 
     async def _ask_for_logs(self) -> None:
-        async for request in self.served.sessions.log_requests(self._welcome.session):
+        async for request in self.served.sessions.opened(self._welcome.session).log.requests():
             self._line_down.put(request)
 
     def _end(self, why: str) -> None:
@@ -245,7 +245,7 @@ class SimSession:
     async def send_log(self, chunk: LogChunk) -> None:
         await self._gate.passed()
         self._check()
-        self.served.sessions.log_chunk(self._welcome.session, chunk)
+        self.served.sessions.opened(self._welcome.session).log.answer(chunk)
 
     async def close(self) -> None:
         self.break_now("closed by the agent")

@@ -7,9 +7,9 @@ import msgspec
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import Epoch, Position, Principal
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.config_drift import config_drift
 from stoker.brain.failover.inputs import ControlRole
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.membership import config_drift
 from stoker.brain.failover.takeover_eligibility import LOG_UNFIT
 from stoker.control.control_ports import Replicas
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from stoker.control.control_plane import ControlPlane, Runtime
 from stoker.control.control_ports import ControlPorts
 from stoker.control.failover_control import FailoverControl
-from stoker.live.liveness import Liveness
 from stoker.live.sessions import Sessions
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import not_in_force
@@ -22,20 +21,12 @@ class LiveControlPlane(ControlPlane):
     nodes: Sessions
 
     @property
-    def daemon_settings(self) -> ControlSettings:
-        return self.nodes.settings
-
-    @property
     def sessions(self) -> Sessions:
         return self.nodes
 
-    @property
-    def liveness(self) -> Liveness:
-        return self.nodes.liveness
-
     def settings_drift(self) -> str:
         """Return settings here that differ from those in force, in words; empty = none is known."""
-        ours = self.daemon_settings
+        ours = self.nodes.settings
         return not_in_force(ours.as_policy(), ours.quota.as_pools(), self.committer.state)
 
 

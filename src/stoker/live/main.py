@@ -145,7 +145,7 @@ def _listeners(settings: ControlSettings) -> Iterator[_Listeners]:
 async def _serve(
     control: LiveControlPlane, listeners: _Listeners, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
-    settings, telemetry = control.daemon_settings, control.telemetry
+    settings, telemetry = control.nodes.settings, control.telemetry
     agents = RpcServer(settings.grpc, control)
     for_owner_alone = control.access.open_to_owner and is_loopback(settings.http.host)
     app = create_app(control)

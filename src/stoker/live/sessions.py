@@ -34,7 +34,6 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import (
     Beat,
     LogChunk,
-    LogRequest,
     Registration,
     Report,
     Started,
@@ -202,17 +201,14 @@ class Sessions:
 
     def compare_anew(self, node: NodeName) -> None:
         """Let the agent open another stream, which begins with its inventory."""
-        if node in self._by_node:
-            self._drop(self._by_node[node], None)
+        self._drop_node(node, None)
 
     async def register(self, registration: Registration, token: TokenId = NO_TOKEN) -> RegistrationReply:
         """Begin a session. Raises: StokerError as the brain refuses, or `node_name_taken` (S8)."""
         node = registration.node
         self._check_name(registration, token)
         await self.committer.ask(Register(by=node_principal(node), registration=registration))
-        older = self._by_node.get(node)
-        if older is not None:
-            self._drop(older, _replaced(node))
+        self._drop_node(node, _replaced(node))
         stream = AgentStream(self, node, self._entropy.uid(), token, instructions_max=self._instructions_max)
         self._by_node[node] = self._by_id[stream.session] = stream
         self.liveness.note(node)
@@ -236,7 +232,7 @@ class Sessions:
             self._telemetry.event("agent_disconnected", agent_id=stream.node)
         self._drop(stream, None)
 
-    def opened(self, session: str, token: TokenId) -> AgentStream:
+    def opened(self, session: str, token: TokenId = NO_TOKEN) -> AgentStream:
         """Return the session of this id that this token opened (S7). Raises: StokerError `session_unknown`."""
         stream = self._by_id.get(session)
         if stream is None or stream.token != token:
@@ -251,14 +247,6 @@ class Sessions:
             self.liveness.note(finished.node)
         await self.committer.ask(ReportFinished(by=node_principal(finished.node), finished=finished))
         return self.epoch
-
-    def log_requests(self, session: str, token: TokenId = NO_TOKEN) -> AsyncIterator[LogRequest]:
-        """Return the reads that the agent of this session is asked for. Raises: StokerError `session_unknown`."""
-        return self.opened(session, token).log.requests()
-
-    def log_chunk(self, session: str, chunk: LogChunk, token: TokenId = NO_TOKEN) -> None:
-        """Take the answer to a read; one that nobody waits for any more is dropped."""
-        self.opened(session, token).log.answer(chunk)
 
     async def read_log(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:
         """Read a task's output on its node, whose agent waits that long for bytes beyond `offset`.
@@ -292,9 +280,7 @@ class Sessions:
             self.committer.tell(command)
         except StokerError as refused:
             self._telemetry.warn("report_refused", agent_id=command.node, error=refused.refusal.message)
-            stream = self._by_node.get(command.node)
-            if stream is not None:
-                self._drop(stream, refused.refusal)
+            self._drop_node(command.node, refused.refusal)
             raise
 
     # --- the set of sessions ------------------------------------------------------------------------------------
@@ -319,6 +305,10 @@ class Sessions:
                 )
             )
 
+    def _drop_node(self, node: NodeName, why: Refusal | None) -> None:
+        if node in self._by_node:
+            self._drop(self._by_node[node], why)
+
     def _drop(self, stream: AgentStream, why: Refusal | None) -> None:
         stream.close(why)
         self._by_id.pop(stream.session, None)
@@ -327,11 +317,10 @@ class Sessions:
 
     def _committed(self, entries: Sequence[Entry]) -> None:
         for _, fact in entries:
-            if isinstance(fact.event, NodeForgotten | NodeLost):
-                stream = self._by_node.get(fact.event.node)
-                if stream is not None:
-                    lost = isinstance(fact.event, NodeLost)
-                    self._drop(stream, _lost(stream.node) if lost else _forgotten(stream.node))
+            if isinstance(fact.event, NodeForgotten):
+                self._drop_node(fact.event.node, _forgotten(fact.event.node))
+            elif isinstance(fact.event, NodeLost):
+                self._drop_node(fact.event.node, _lost(fact.event.node))
 
 
 def _closed() -> Refusal:

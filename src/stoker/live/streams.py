@@ -128,6 +128,7 @@ class LogChannel:
                 self._unsent.pop(request.request, None)
 
     def answer(self, chunk: LogChunk) -> None:
+        """Take the answer to a read; one that nobody waits for any more is dropped."""
         self._reads_sent.discard(chunk.request)
         self._news.set()
         waiting = self._waiting.get(chunk.request)

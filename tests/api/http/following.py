@@ -43,7 +43,7 @@ class Node:
 
     async def _serve(self) -> None:
         sessions = self._plane.control.sessions
-        async for request in sessions.log_requests(self.agent.stream.session):
+        async for request in sessions.opened(self.agent.stream.session).log.requests():
             answer = asyncio.ensure_future(self._answer(request))
             self._answers.add(answer)
             answer.add_done_callback(self._answers.discard)
@@ -60,7 +60,7 @@ class Node:
         begin = max(begin, self._kept_from)
         data = bytes(self._written[begin : begin + request.limit])
         chunk = LogChunk(request=request.request, offset=begin, data=data, size=size, ended=self._ended)
-        self._plane.control.sessions.log_chunk(self.agent.stream.session, chunk)
+        self._plane.control.sessions.opened(self.agent.stream.session).log.answer(chunk)
 
     def close(self) -> None:
         for each in (self._serving, *self._answers):

@@ -136,11 +136,11 @@ class Agent:
     async def serve_log(self, written: bytes, *, ended: bool = True) -> None:
         """Answer every read of output with a part of `written`, for as long as the test lets it."""
         sessions = self._plane.control.sessions
-        async for request in sessions.log_requests(self._session):
+        async for request in sessions.opened(self._session).log.requests():
             begin = request.offset if request.offset >= 0 else max(0, len(written) + request.offset)
             data = written[begin : begin + request.limit]
             chunk = LogChunk(request=request.request, offset=begin, data=data, size=len(written), ended=ended)
-            sessions.log_chunk(self._session, chunk)
+            sessions.opened(self._session).log.answer(chunk)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from stoker.brain.failover import machine as machine_file
 from stoker.brain.failover import takeover_eligibility as obstacle_file
 from stoker.brain.failover.effects import InSyncChanged
 from stoker.brain.failover.inputs import ControlRole, Input, LeaseRecordFailed, LeaseRecordRead, LeaseRecordWritten
-from stoker.brain.failover.lease_record_client import NEVER, LeaseRecordClient, WriteOutcome
+from stoker.brain.failover.lease_record_client import NEVER, LeaseRecordClient
 from stoker.brain.failover.machine import GivingBack, Machine, Phase
 from stoker.brain.failover.membership import InSync
 from stoker.brain.failover.timing import DEFAULT
@@ -49,7 +49,7 @@ def it_waits_for_the_lease_but_not_for_the_drift_of_clocks(patch: Patch) -> None
 def it_counts_a_lease_from_the_answer(patch: Patch) -> None:
     real = LeaseRecordClient.was_put
 
-    def was_put(client: LeaseRecordClient, told: LeaseRecordWritten, now: Mono) -> WriteOutcome | None:
+    def was_put(client: LeaseRecordClient, told: LeaseRecordWritten, now: Mono) -> bool | None:
         client.put_at = now
         return real(client, told, now)
 
@@ -59,7 +59,7 @@ def it_counts_a_lease_from_the_answer(patch: Patch) -> None:
 def it_counts_a_lease_from_when_it_learnt_of_it(patch: Patch) -> None:
     real = LeaseRecordClient.seen
 
-    def seen(client: LeaseRecordClient, told: LeaseRecordRead, now: Mono) -> WriteOutcome | None:
+    def seen(client: LeaseRecordClient, told: LeaseRecordRead, now: Mono) -> bool | None:
         outcome = real(client, told, now)
         if outcome is not None:
             client.put_at = now

@@ -8,7 +8,7 @@ from typing import Any
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
-from stoker.brain.failover.inputs import PeerState
+from stoker.brain.failover.inputs import CaughtUp, FellBehind, PeerState
 from stoker.brain.failover.timing import DEFAULT, Timing
 from stoker.control.control_ports import ControlPorts
 from stoker.live.failover.follower import Follower, LogReplaced
@@ -85,10 +85,12 @@ class Active:
         self.backups = FakeBackups(b"a backup")
         self.caught_up: list[Member] = []
         self.fell_behind: list[Member] = []
-        self.replication.on_caught_up = self.caught_up.append
-        self.replication.on_fell_behind = self.fell_behind.append
+        self.replication.tell = self._told
         self.epoch = Epoch(0)
         self.running: asyncio.Task[None] | None = None
+
+    def _told(self, told: CaughtUp | FellBehind) -> None:
+        (self.caught_up if isinstance(told, CaughtUp) else self.fell_behind).append(told.member)
 
     async def lead(self, epoch: int) -> None:
         self.epoch = Epoch(epoch)

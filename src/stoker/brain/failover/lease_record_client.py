@@ -7,7 +7,6 @@ Rules: T1  one look or put at a time
        T4  versions never go back: a record that does is as good as none
 """
 
-from enum import Enum, auto
 from typing import Final
 
 from stoker.brain.domain.lease_record import LeaseRecord
@@ -19,13 +18,6 @@ from stoker.brain.failover.timing import Timing
 NEVER: Final = Mono(float("inf"))
 """No tick is needed."""
 _LONG_AGO: Final = Mono(float("-inf"))
-
-
-class WriteOutcome(Enum):
-    """Outcome of a put."""
-
-    WON = auto()
-    LOST = auto()
 
 
 class LeaseRecordClient:
@@ -135,8 +127,8 @@ class LeaseRecordClient:
         self._under_way = None
         self._out_of_reach(error)
 
-    def seen(self, told: LeaseRecordRead, now: Mono) -> WriteOutcome | None:
-        """Note that a look has come back; return the outcome of `put` where the look tells it."""
+    def seen(self, told: LeaseRecordRead, now: Mono) -> bool | None:
+        """Note that a look has come back; return whether `put` was won, where the look tells it."""
         if not isinstance(self._under_way, ReadLeaseRecord):
             return None  # an answer that nobody waits for any more
         self._under_way = None
@@ -145,13 +137,13 @@ class LeaseRecordClient:
             self._out_of_reach(gone_back)
             return None
         self.error, self.fresh = "", True
-        outcome = self._outcome(told.record)
+        won = self._was_won(told.record)
         self._learn(told.record, now)
         self.asked_at = told.asked_at
-        return outcome
+        return won
 
-    def was_put(self, told: LeaseRecordWritten, now: Mono) -> WriteOutcome | None:
-        """Note that a put has come back; return its outcome, or None where nobody waits for it."""
+    def was_put(self, told: LeaseRecordWritten, now: Mono) -> bool | None:
+        """Note that a put has come back; return whether it was won, or None where nobody waits for it."""
         if self.put is None or told.record.mark != self.put.mark:
             return None
         if isinstance(self._under_way, WriteLeaseRecord):
@@ -160,12 +152,12 @@ class LeaseRecordClient:
         if told.won:
             self.error, self.fresh = "", True
             self._learn(put, now)
-            return WriteOutcome.WON
+            return True
         self._floor = max(self._floor, put.version)
         self.fresh, self._looked_at = False, _LONG_AGO
-        return WriteOutcome.LOST
+        return False
 
-    def _outcome(self, seen: LeaseRecord | None) -> WriteOutcome | None:
+    def _was_won(self, seen: LeaseRecord | None) -> bool | None:
         put = self.put
         if put is None:
             return None
@@ -173,7 +165,7 @@ class LeaseRecordClient:
             self._in_doubt = False  # not done yet: once more
             return None
         self.put, self._in_doubt, self._unwritten = None, False, ""
-        return WriteOutcome.WON if seen.mark == put.mark else WriteOutcome.LOST
+        return seen.mark == put.mark
 
     def _learn(self, record: LeaseRecord | None, now: Mono) -> None:
         if record is not None and (self.newest is None or record.version > self.newest.version):

@@ -10,21 +10,19 @@ Rules: M1  an active holds a lease record of its own that it won, and only until
 from enum import Enum, auto
 from typing import Final, NamedTuple, assert_never
 
-from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover import inputs
 from stoker.brain.failover.effects import Effect, Follow, InSyncChanged, Lead, Ping, Promise, StepDown
 from stoker.brain.failover.inputs import ControlRole, Input, LogState, PeerState
-from stoker.brain.failover.lease_record_client import NEVER, LeaseRecordClient, WriteOutcome
+from stoker.brain.failover.lease_record_client import NEVER, LeaseRecordClient
 from stoker.brain.failover.membership import InSync, Membership, Peers
 from stoker.brain.failover.takeover_eligibility import (
     FORCED_EPOCHS,
-    Reached,
     forced_takeover_blocker,
     may_lack,
     newest_epoch,
-    reached_by,
     still_lossy,
     takeover_blocker,
 )
@@ -293,10 +291,10 @@ class Machine:
 
     # --- what became of a put -----------------------------------------------------------------------------------
 
-    def _resolved(self, outcome: WriteOutcome | None, now: Mono) -> None:
-        if outcome is WriteOutcome.WON:
+    def _resolved(self, won: bool | None, now: Mono) -> None:
+        if won:
             self._won(now)
-        elif outcome is WriteOutcome.LOST:
+        elif won is not None:
             self._lost()
 
     def _won(self, now: Mono) -> None:
@@ -359,28 +357,32 @@ class Machine:
 
     def _write(self, holder: Member | None, in_sync: tuple[Member, ...], now: Mono) -> None:
         self._marks += 1
-        reached = self._reached()
+        position, sync, lossy = self._reached()
         record = LeaseRecord(
             version=self.client.next_version,
             epoch=self._promised,
             holder=holder,
             in_sync=in_sync,
-            position=reached.position,
+            position=position,
             http=self._http if holder else "",
-            sync=reached.sync,
-            lossy=reached.lossy,
+            sync=sync,
+            lossy=lossy,
             lease_s=self.timing.lease_s if holder else 0.0,
             mark=f"{self._tenure_id}.{self._marks}",
         )
         self._effects.append(self.client.write(record, now))
 
-    def _reached(self) -> Reached:
-        """A tenure that ends without having led gives back what it found."""
+    def _reached(self) -> tuple[Position, bool, bool]:
+        """Return the end of the log, whether it was acknowledged in sync, and whether it may lack records.
+
+        A tenure that ends without having led gives back what it found.
+        """
         assert self._log is not None
         if self._phase is Phase.GIVING_BACK and self.role is not ControlRole.ACTIVE:
-            return reached_by(self._before)
+            before = self._before
+            return (before.position, before.sync, before.lossy) if before else (Position(0), True, False)
         lossy = self._lossy if self._phase is Phase.CLAIMING else still_lossy(self.lease_record, self._log)
-        return Reached(self._log.position, self.membership.sync, lossy)
+        return self._log.position, self.membership.sync, lossy
 
     def _caught_up(self, member: Member) -> None:
         if self._phase is Phase.LEADING and not self.membership.shared_log:

@@ -5,6 +5,7 @@ Rules: S1  acknowledgements wait for all members that any lease record of ours m
        S2  a member that is asked in and falls behind before anything was put needn't be waited for any more
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.inputs import ControlRole, PeerState
-from stoker.brain.failover.timing import Timing
+from stoker.brain.failover.timing import DEFAULT, FAST, Timing
 
 MEMBERS_MAX: Final = 32
 """Of more, the lease record names none: nobody asks in so many."""
@@ -32,6 +33,36 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     """All of them reach one log; else each has one of its own."""
     sync: bool = True
     """Is acknowledged only what everybody in sync has on disk?"""
+
+
+def config_drift(us: Membership, timing: Timing, record: LeaseRecord | None) -> str:
+    """Return each setting that must be the same on all control planes and isn't, with both values, in words for people.
+
+    The lease record says what the active one has, whichever store the log is in; empty = no difference is known. Each
+    is safe: acknowledgements are the active one's mode, and a standby reckons with the longer lease of both. What a
+    take-over costs depends on it.
+    """
+    holder = record.holder if record is not None else None
+    if record is None or holder is None or holder == us.me:
+        return ""
+    named = f"on {holder.name}, which is active"
+    return "; ".join(f"{key} is {ours} here and {theirs} {named}" for key, ours, theirs in _drift(us, timing, record))
+
+
+def _drift(us: Membership, timing: Timing, record: LeaseRecord) -> Iterator[tuple[str, str, str]]:
+    if record.sync != us.sync and not us.shared_log:
+        yield "failover.mode", _mode(us.sync), _mode(record.sync)
+    if record.lease_s and record.lease_s != timing.lease_s:
+        yield "failover.profile", _profile(timing.lease_s), _profile(record.lease_s)
+
+
+def _mode(sync: bool) -> str:
+    return "sync" if sync else "async"
+
+
+def _profile(lease_s: float) -> str:
+    known = {DEFAULT.lease_s: "default", FAST.lease_s: "fast"}
+    return known.get(lease_s, f"one with a lease of {lease_s:g} s")
 
 
 class Peers:

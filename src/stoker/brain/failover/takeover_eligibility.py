@@ -16,9 +16,9 @@ Rules: O1  nobody takes over while the lease record is out of reach, or the log 
        S3  one that took over with a loss and ended before its epoch began leaves it to the next one, itself too
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
-from stoker.brain.domain.ids import Epoch, Position
+from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
 from stoker.brain.failover.inputs import LogState, PeerState
@@ -119,19 +119,6 @@ def _without_record(us: Membership, log: LogState, peers: Peers, now: Mono) -> s
 def _goes_first(said: PeerState, me: Member, log: LogState) -> bool:
     theirs, ours = (said.epoch, said.position), (log.epoch, log.position)
     return theirs > ours or (theirs == ours and said.member < me)
-
-
-class Reached(NamedTuple):
-    """End of the log behind a version of the lease record, and whether that log may lack records."""
-
-    position: Position
-    sync: bool
-    lossy: bool
-
-
-def reached_by(before: LeaseRecord | None) -> Reached:
-    """Return it as that version has it."""
-    return Reached(before.position, before.sync, before.lossy) if before else Reached(Position(0), True, False)
 
 
 def may_lack(me: Member, before: LeaseRecord | None, log: LogState) -> bool:

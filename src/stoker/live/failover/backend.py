@@ -13,7 +13,7 @@ from typing import Final
 
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.lease_record import Member
-from stoker.brain.failover.inputs import CaughtUp, FellBehind, Input
+from stoker.brain.failover.inputs import Input
 from stoker.brain.failover.timing import Timing
 from stoker.control.backup import Backups, receive_backup
 from stoker.control.control_plane import ControlPlane
@@ -131,8 +131,7 @@ class ReplicatedBackend(Backend):
     def begin(self, control: ControlPlane, tell: Callable[[Input], None]) -> None:
         super().begin(control, tell)
         self._tell = tell
-        self._replication.on_caught_up = lambda member: tell(CaughtUp(member))
-        self._replication.on_fell_behind = lambda member: tell(FellBehind(member))
+        self._replication.tell = tell
 
     async def follow(self, link: PeerLink | None) -> None:
         if link is not None:

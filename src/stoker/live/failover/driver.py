@@ -29,10 +29,10 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL, Epoch, Principal
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.failover import effects, inputs
-from stoker.brain.failover.config_drift import config_drift
 from stoker.brain.failover.effects import Effect
 from stoker.brain.failover.inputs import ControlRole, Input, PeerState
 from stoker.brain.failover.machine import Machine
+from stoker.brain.failover.membership import config_drift
 from stoker.brain.failover.takeover_eligibility import name_taken
 from stoker.control.control_plane import ControlPlane, active, following
 from stoker.control.control_ports import ControlPorts, NotActive, Replicas

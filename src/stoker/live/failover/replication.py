@@ -5,9 +5,9 @@
 Rules: C1  an acknowledgement waits for every member of the in-sync set as the lease record has it, and for each that it
            may have in it: from before it is asked to take one in until it says that the one is out
        C2  a follower is tried once it is near: acknowledgements wait for it too, and when it has all that was
-           acknowledged before, the lease record is asked to take it in (`on_caught_up`). So it can get in under load
+           acknowledged before, the lease record is asked to take it in (`CaughtUp`). So it can get in under load
        C3  a member that hasn't confirmed something for `standby_timeout_s` after it was shipped, or is away or silent
-           for so long, is told of (`on_fell_behind`), again and again until the lease record says that it is out. Until
+           for so long, is told of (`FellBehind`), again and again until the lease record says that it is out. Until
            then acknowledgements wait. A stream that breaks and comes back in time is no matter
        C4  one question about a member is open at a time: one that was asked in is told of only once it is in. However
            late an answer comes, it can't be mistaken for that to another question
@@ -32,10 +32,12 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.lease_record import Member
 from stoker.brain.domain.units import Mono
+from stoker.brain.failover.inputs import CaughtUp, FellBehind
 from stoker.brain.failover.timing import Timing
+from stoker.control.backup import Backups
 from stoker.control.control_ports import ControlPorts, NotActive
 from stoker.live.failover.links import FORMAT, Offer
-from stoker.live.failover.sender import BackupSource, Ring, Sender
+from stoker.live.failover.sender import Ring, Sender
 from stoker.ports import ReplicaLog
 
 FOLLOWERS_MAX: Final = 16
@@ -153,8 +155,7 @@ class Replication:
         self, log: ReplicaLog, ports: ControlPorts, *, timing: Timing, sync: bool, holds: Callable[[], bool]
     ) -> None:
         """`holds`: whether our lease holds now."""
-        self.on_caught_up: Callable[[Member], None] = lambda member: None
-        self.on_fell_behind: Callable[[Member], None] = lambda member: None
+        self.tell: Callable[[CaughtUp | FellBehind], None] = lambda told: None
         self.log = log
         self.clock = ports.clock
         self.look_s = timing.look_s
@@ -167,7 +168,7 @@ class Replication:
         self._timing = timing
         self._sync = sync
         self._holds = holds
-        self._backups: BackupSource | None = None
+        self._backups: Backups | None = None
         self._cluster_id: Callable[[], str] = str
         self._standbys: dict[Member, Standby] = {}
         self._waiting: tuple[Position, asyncio.Future[None]] | None = None
@@ -177,7 +178,7 @@ class Replication:
     # --- what the driver says -----------------------------------------------------------------------------------
 
     def lead(
-        self, me: Member, epoch: Epoch, position: Position, backups: BackupSource, *, cluster_id: Callable[[], str]
+        self, me: Member, epoch: Epoch, position: Position, backups: Backups, *, cluster_id: Callable[[], str]
     ) -> None:
         """Be active from here on, with the set of us alone; `run` must run.
 
@@ -260,7 +261,7 @@ class Replication:
     # --- streams ------------------------------------------------------------------------------------------------
 
     @property
-    def backups(self) -> BackupSource:
+    def backups(self) -> Backups:
         assert self._backups is not None, "a standby sends nothing"
         return self._backups
 
@@ -382,9 +383,9 @@ class Replication:
         """Ask the lease record to take a follower in or leave it out, again until it has done so (C3, C4)."""
         standby.asked_at = self.clock.mono()
         if standby.stage is Stage.JOINING:
-            self.on_caught_up(standby.member)
+            self.tell(CaughtUp(standby.member))
         elif standby.stage is Stage.LEAVING:
-            self.on_fell_behind(standby.member)
+            self.tell(FellBehind(standby.member))
 
     def _settle(self) -> None:
         """Let the batch that waits go on if it may (C1)."""

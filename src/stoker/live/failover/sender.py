@@ -18,11 +18,12 @@ Limits: the ring holds RECORDS_MAX records and BYTES_MAX, or the newest batch. A
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.domain.units import Mono
+from stoker.control.backup import Backup
 from stoker.live.failover.links import BackupPiece, Frame, Offer, Records, Welcome
 from stoker.ports import HistoryFailed, LogDamaged, LogFailed, LogTrimmed, Stored
 
@@ -40,19 +41,6 @@ PAGE_BYTES: Final = 4 << 20
 PAGE_ROWS_MIN: Final = 16
 PIECE_BYTES: Final = 256 << 10
 """Short pieces of a backup are put together to this, long ones are cut."""
-
-
-class BackupTaken(Protocol):
-    """A backup to be sent (`control.backup.Backup`)."""
-
-    def pieces(self) -> AsyncIterator[bytes]: ...
-    async def close(self) -> None: ...
-
-
-class BackupSource(Protocol):
-    """Maker of backups (`control.backup.Backups`)."""
-
-    async def take(self) -> BackupTaken: ...
 
 
 class Ring:
@@ -242,7 +230,7 @@ class Sender:
         finally:
             await self._give_back(taking)
 
-    async def _take(self) -> BackupTaken:
+    async def _take(self) -> Backup:
         """Take a backup in turn, after those of other streams and of people. Its taker gives the turn back."""
         leader = self._leader
         await leader.backup_turn.acquire()
@@ -258,7 +246,7 @@ class Sender:
             leader.backup_turn.release()
             raise
 
-    async def _give_back(self, taking: "asyncio.Future[BackupTaken]") -> None:
+    async def _give_back(self, taking: "asyncio.Future[Backup]") -> None:
         """Close the backup however the stream ended, perhaps while it was being made."""
         if not taking.done():
             taking.cancel()

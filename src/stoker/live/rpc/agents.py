@@ -107,8 +107,8 @@ class AgentService(SchedulerServiceServicer):
     async def _read_chunks(self, chunks: AsyncIterator[pb.LogChunk], stream: AgentStream) -> None:
         try:
             async for wire in chunks:
-                self._sessions.log_chunk(stream.session, codec.decode_log_chunk(wire), stream.token)
-        except (StokerError, codec.Malformed):
+                stream.log.answer(codec.decode_log_chunk(wire))
+        except codec.Malformed:
             return  # whoever waits for the chunk is answered by its own limit
 
     @contextmanager

@@ -55,14 +55,10 @@ class GrpcPeerLink:
     def __init__(self, address: str, secret: Callable[[], str], *, within_s: float) -> None:
         """`address` is HOST:PORT. `secret` is asked for with each call; empty = it isn't known now. `within_s`: how
         long a ping is waited for."""
-        self._address = address
+        self.address = address
         self._secret = secret
         self._within_s = within_s
         self._channel: aio.Channel | None = None
-
-    @property
-    def address(self) -> str:
-        return self._address
 
     async def ping(self, me: PeerState) -> PeerState:
         metadata = self._metadata()
@@ -75,13 +71,13 @@ class GrpcPeerLink:
         except aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 await self.close()  # K1
-            raise _fault(self._address, error) from error
+            raise _fault(self.address, error) from error
         except Malformed as fault:
-            raise PeerRefused(f"{self._address} answered what can't be understood: {fault}") from fault
+            raise PeerRefused(f"{self.address} answered what can't be understood: {fault}") from fault
         if said.member.name == me.member.name:  # K5
             itself = "this control plane itself" if said.member == me.member else f"called {me.member.name} as well"
             hint = "let failover.peers name the others, and give each a failover.name of its own"
-            raise PeerRefused(f"{self._address} is {itself}; {hint}")
+            raise PeerRefused(f"{self.address} is {itself}; {hint}")
         return said
 
     @asynccontextmanager
@@ -89,7 +85,7 @@ class GrpcPeerLink:
         metadata = self._metadata()
         channel = self._dial()
         call = replication_pb2_grpc.ReplicationServiceStub(channel).Follow(metadata=metadata)
-        following = _GrpcFollowing(self._address, call)
+        following = _GrpcFollowing(self.address, call)
         try:
             await following.send(codec.encode_offer(offer))
             yield following
@@ -104,7 +100,7 @@ class GrpcPeerLink:
             await channel.close()
 
     def _dial(self) -> aio.Channel:
-        return aio.insecure_channel(self._address, options=_OPTIONS)
+        return aio.insecure_channel(self.address, options=_OPTIONS)
 
     def _metadata(self) -> aio.Metadata:
         secret = self._secret()

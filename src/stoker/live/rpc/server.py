@@ -88,13 +88,9 @@ class RpcServer:
 
 
 def _add_health(server: aio.Server, *, for_peers: bool) -> health_aio.HealthServicer:
-    names = (
-        *((replication_pb2.DESCRIPTOR.services_by_name["ReplicationService"].full_name,) if for_peers else ()),
-        agent_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name,
-        job_pb2.DESCRIPTOR.services_by_name["JobService"].full_name,
-        health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-        reflection.SERVICE_NAME,
-    )
+    ours = (agent_pb2, job_pb2, health_pb2, *((replication_pb2,) if for_peers else ()))
+    services = (service for module in ours for service in module.DESCRIPTOR.services_by_name.values())
+    names = (reflection.SERVICE_NAME, *(service.full_name for service in services))
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection(names, server)
