@@ -1,4 +1,4 @@
-"""Start, serving and stop of a control plane that is one of several, and how it leaves the others to go on alone.
+"""Start, serving and stop of one of several control planes, and the start of one that goes on alone from then on.
 
 The second composition root of this runtime: it picks the adapters of `failover.tenure`. The sockets for
 people are taken once; the one for agents and peers is taken anew in each tenure.
