@@ -98,7 +98,7 @@ async def until(true: Callable[[], object]) -> None:
 async def a_session_tells_the_epoch_and_the_heartbeat_of_its_control_plane(bench: Bench) -> None:
     session = await bench.link.connect(registration())
     assert session.epoch == bench.control.committer.state.epoch > 0
-    assert session.heartbeat_s == bench.control.daemon_settings.agents.heartbeat_s
+    assert session.heartbeat_s == bench.control.nodes.settings.agents.heartbeat_s
     await session.close()
 
 
