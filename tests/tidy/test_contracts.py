@@ -25,12 +25,12 @@ OFFENCES = {
     "Inside the runner": ("agent/runner/termination.py", "import stoker.agent.runner.supervisor"),
     "The runner imports nothing": ("agent/runner/process/tree.py", "import stoker.brain.domain.ids"),
     "Inside the core": ("control/committer.py", "import stoker.control.loop"),
-    "Inside the interfaces": ("api/http/why.py", "import stoker.api.rpc.status"),
+    "Inside the interfaces": ("api/http/jobs.py", "import stoker.api.rpc.status"),
     "Inside the runtime of a cluster": ("live/sessions.py", "import stoker.live.rpc.server"),
     "Inside the command line": ("cli/display/table.py", "import stoker.cli.server"),
     "A command of the command line": ("cli/commands/wait.py", "import stoker.cli.commands.why"),
     "Inside the adapters": ("adapters/atomic_file.py", "from stoker.adapters.data_folder import ownership"),
-    "The core and the interfaces": ("api/http/gpus.py", "from stoker.adapters.entropy import SystemEntropy"),
+    "The core and the interfaces": ("api/http/nodes.py", "from stoker.adapters.entropy import SystemEntropy"),
 }
 
 

@@ -31,10 +31,9 @@ from stoker.adapters.lease_folder.lease import FileLease
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.incoming_folder import IncomingFolder
-from stoker.api.http.app import create_app
+from stoker.api.http.app import UnavailableApp, create_app
 from stoker.api.http.responses import problem_response
 from stoker.api.http.server import serve_http
-from stoker.api.http.unavailable_app import UnavailableApp
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position
 from stoker.control.control_ports import ControlPorts

@@ -1,7 +1,8 @@
 """Table of every REST endpoint: method, path, query, body and answer, each stated once.
 
 A route of `stoker.api.http` takes from its row the method, the path, the HTTP status and the shapes, and adds a handler
-and the codes of its refusals. A method of the Python client has its row's name in lower case: it fills in the path, the
+and the codes of its refusals. The route of an operation on jobs follows from its row alone: it gives the command whose
+action has the row's name. A method of the Python client has its row's name in lower case: it fills in the path, the
 query and the body, and decodes the answer as the row says. A test compares the rows with the routes of the running
 application, and another one with the methods of the client, each both ways.
 
@@ -64,6 +65,10 @@ class Endpoint(NamedTuple, Generic[Answer]):
     """Whether a client may send the request again when its answer was lost: twice has the effect of once."""
     done_code: str = ""
     """Code with which a repeat is refused where the first request was carried out. Empty = a repeat is not refused."""
+    job_operation: str = ""
+    """What an operation on jobs does, as a sentence of the OpenAPI document. Empty = it is another endpoint."""
+    refusals: tuple[str, ...] = ()
+    """Codes that an operation on jobs may refuse with, beside those of every one."""
 
     @property
     def answers(self) -> tuple[type[object], ...]:
@@ -80,8 +85,25 @@ def _no_query() -> type[Struct]:
     return rest.decode.NoQuery
 
 
-def _jobs_told() -> tuple[type[Struct], ...]:
-    return (rest.job.JobsToldView,)
+def _job_operation(
+    method: Literal["POST", "DELETE"],
+    path: str,
+    does: str,
+    *refusals: str,
+    body: Callable[[], type[Struct]] | None = None,
+    repeatable: bool = True,
+    done_code: str = "",
+) -> Endpoint[rest.job.JobView]:
+    """Return the row of an operation on a job, a member or a whole array, or on several members."""
+    return Endpoint(
+        *(method, path, lambda: rest.job.JobView),
+        body=body,
+        other_answers=lambda: (rest.job.JobsToldView,),
+        repeatable=repeatable,
+        done_code=done_code,
+        job_operation=does,
+        refusals=refusals,
+    )
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -100,23 +122,42 @@ JOBS: Final = Endpoint("GET", "/api/v1/jobs", lambda: rest.job.JobListView, quer
 JOB: Final = Endpoint(
     "GET", "/api/v1/jobs/{job_id}", lambda: rest.job.JobView, other_answers=lambda: (rest.job.JobsView,)
 )
-CANCEL: Final = Endpoint(
-    "DELETE", "/api/v1/jobs/{job_id}", lambda: rest.job.JobView, other_answers=_jobs_told, done_code="job_ended"
+CANCEL: Final = _job_operation(
+    "DELETE",
+    "/api/v1/jobs/{job_id}",
+    "Cancel a job, an array or members of one. A job is final once its processes are proved gone.",
+    "job_ended",
+    done_code="job_ended",
 )
-HOLD: Final = Endpoint("POST", "/api/v1/jobs/{job_id}/hold", lambda: rest.job.JobView, other_answers=_jobs_told)
-RELEASE: Final = Endpoint(
-    "POST", "/api/v1/jobs/{job_id}/release", lambda: rest.job.JobView, other_answers=_jobs_told, done_code="not_held"
+HOLD: Final = _job_operation(
+    "POST",
+    "/api/v1/jobs/{job_id}/hold",
+    "Keep what waits from starting, until it is released.",
+    *("job_ended", "job_live", "too_many_jobs"),
 )
-REQUEUE: Final = Endpoint(
-    "POST", "/api/v1/jobs/{job_id}/requeue", lambda: rest.job.JobView, other_answers=_jobs_told, repeatable=False
+RELEASE: Final = _job_operation(
+    "POST",
+    "/api/v1/jobs/{job_id}/release",
+    "Let what is held wait for its turn again.",
+    *("not_held", "too_many_jobs"),
+    done_code="not_held",
+)
+REQUEUE: Final = _job_operation(
+    "POST",
+    "/api/v1/jobs/{job_id}/requeue",
+    "Run it once more: what is live is stopped first. Of a whole array the members that failed.",
+    *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
+    *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full"),
+    *("over_tenant_limit", "demand_unstated", "priority_above_tier", "time_limit_too_long"),
+    repeatable=False,
 )
 """A repeat would stop what the first one started."""
-SIGNAL: Final = Endpoint(
+SIGNAL: Final = _job_operation(
     "POST",
     "/api/v1/jobs/{job_id}/signal",
-    lambda: rest.job.JobView,
+    "Send a signal to the processes of what runs, once.",
+    *("bad_signal", "not_running", "node_unreachable"),
     body=lambda: rest.job.SignalBody,
-    other_answers=_jobs_told,
     repeatable=False,
 )
 """A repeat would send the signal a second time."""
@@ -230,9 +271,9 @@ PROMOTE: Final = Endpoint("POST", "/api/v1/control/promote", lambda: rest.cluste
 EVENTS: Final = Endpoint(
     "GET", "/api/v1/events", lambda: bytes, query=lambda: rest.event.EventQuery, media_type="text/event-stream"
 )
-HEALTH: Final = Endpoint("GET", "/api/v1/health", lambda: rest.cluster.HealthView)
-ROOT_HEALTH: Final = HEALTH._replace(path="/health")
-"""The same for probes that know no prefix."""
+ROOT_HEALTH: Final = Endpoint("GET", "/health", lambda: rest.cluster.HealthView)
+"""For probes that know no prefix."""
+HEALTH: Final = ROOT_HEALTH._replace(path="/api/v1/health")
 READY: Final = Endpoint("GET", "/ready", lambda: rest.cluster.ReadyView)
 METRICS: Final = Endpoint("GET", "/metrics", lambda: bytes, media_type="text/plain")
 ERRORS: Final = Endpoint("GET", "/api/v1/errors", lambda: bytes, media_type="text/html")

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
+from stoker.brain.state.commands import JobOperation
 from stoker.wire.endpoints import ENDPOINTS, JSON, KEY_HEADER, Endpoint
 from tests.api.http.plane import Plane
 
@@ -32,6 +33,13 @@ def names_of(shapes: tuple[type, ...]) -> list[str]:
 async def test_every_route_has_a_row_and_every_row_a_route(plane: Plane) -> None:
     assert set(await operations(plane)) == {(row.method, row.path) for row in ENDPOINTS.values()}
     assert len(ENDPOINTS) == len({(row.method, row.path) for row in ENDPOINTS.values()})
+
+
+def test_every_operation_on_jobs_has_a_row_with_the_name_of_its_action_and_every_such_row_a_command() -> None:
+    """The route follows from the two."""
+    assert {name for name, row in ENDPOINTS.items() if row.job_operation} == {
+        kind.row.action for kind in get_args(JobOperation)
+    }
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ENDPOINTS.items()])

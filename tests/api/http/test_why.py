@@ -1,6 +1,6 @@
 """What `why` answers over REST: the place in the queue, and who holds the GPUs of a guarantee."""
 
-from stoker.api.http.why import NAMED_MAX, lent_view
+from stoker.api.http.jobs import HOLDERS_NAMED_MAX, lent_view
 from stoker.brain.state.quota_report import Holder, LentGuarantee
 from tests.api.http.plane import Plane
 
@@ -24,6 +24,6 @@ def test_the_sentence_about_lent_gpus_names_the_guarantees_and_a_few_of_the_hold
     assert len(shown.holders) == 21
     assert "online jobs (0 of 7 GPU(s) used) and tenant vision (1 of 4 GPU(s) used)" in shown.message
     assert "batch jobs hold 6 beyond theirs, tenant t0 holds 9 beyond its own" in shown.message
-    assert f"{21 - NAMED_MAX} other tenant(s) the rest" in shown.message
+    assert f"{21 - HOLDERS_NAMED_MAX} other tenant(s) the rest" in shown.message
     assert "as those jobs end" in shown.message
     assert lent_view([]) is None

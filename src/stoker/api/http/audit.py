@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
 
-from stoker.api.http.responses import caller_of, json_response, query_of
+from stoker.api.http.responses import caller_of, query_of
 from stoker.api.http.routing import Routes
 from stoker.api.requests import READ
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
@@ -23,7 +22,7 @@ from stoker.control.queries.job_listing import check_tenant
 from stoker.control.queries.job_lookup import record_of
 from stoker.ports import HistoryFailed
 from stoker.wire import endpoints
-from stoker.wire.rest.audit import AUDIT_MAX, AuditListQuery, audit_view
+from stoker.wire.rest.audit import AUDIT_MAX, AuditListQuery, AuditListView, audit_view
 from stoker.wire.status import STATUSES
 from stoker.wire.text import parse_timestamp
 
@@ -36,10 +35,10 @@ _ACTIONS: Final = (*ACTIONS.values(), READ, ASK, DROPPED, BACKUP, RESTORE)
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("audit")
+    router = Routes()
 
     @router.serve(endpoints.AUDIT, *_REFUSALS)
-    async def audit(request: Request) -> Response:
+    async def audit(request: Request) -> AuditListView:
         """List what people told the cluster, newest first, and what came of it."""
         require_admin(caller_of(request))
         asked = query_of(request, AuditListQuery)
@@ -49,7 +48,7 @@ def routes(control: ControlPlane) -> Routes:
         if asked.tenant and not rows and not asked.after:
             check_tenant(control.committer.state, asked.tenant)
         following = str(rows[limit - 1].key) if len(rows) > limit else None
-        return json_response(audit_view(rows[:limit], limit, following))
+        return audit_view(rows[:limit], limit, following)
 
     return router
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from stoker.api.http.connections import break_off
 from stoker.api.http.guard import is_head
-from stoker.api.http.responses import caller_of, query_of
+from stoker.api.http.responses import caller_of
 from stoker.api.http.routing import Content, Routes
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.ids import Position
@@ -23,7 +23,6 @@ from stoker.control.control_plane import ControlPlane
 from stoker.ports import HistoryFailed
 from stoker.wire import endpoints
 from stoker.wire.backup import MEDIA_TYPE
-from stoker.wire.rest.decode import NoQuery
 
 _TAR: Final[Content] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 _REFUSALS: Final = ("backup_running", "history_unavailable", "log_failed")
@@ -31,14 +30,13 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosni
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("backup")
+    router = Routes()
     backups = Backups(control)
 
     @router.serve(endpoints.BACKUP, *_REFUSALS, content=_TAR)
     async def backup(request: Request) -> Response:
         """Send all that the cluster is as a tar file: its state, the digests of its tokens, its history. One at a
         time."""
-        query_of(request, NoQuery)
         caller = caller_of(request)
         if is_head(request):
             return Response(media_type=MEDIA_TYPE, headers=_HEADERS)

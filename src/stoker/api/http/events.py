@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("events")
+    router = Routes()
     readers = StreamLimit(STREAMS_MAX, "follow the events", "close some, or read the lists instead")
 
     @router.serve(endpoints.EVENTS, "too_many_streams")

@@ -1,57 +1,81 @@
-"""REST routes for jobs: submit, list, show. Operations on them are in `job_operations`."""
+"""REST routes for jobs: submit, list, show, operations on them, why each waits, and what happened to it.
 
-from typing import Final
+An operation on one job, one member or a whole array is answered with it; one on several members with those.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, get_args
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.api.http.audit import newest_rows
 from stoker.api.http.responses import (
     body_of,
     caller_of,
     json_response,
     key_of,
     lookup_job_at,
+    lookup_own_job_at,
     query_of,
     raw_json,
     repeat_headers,
 )
-from stoker.api.http.routing import (
-    BODY,
-    CHANGE,
-    KEYED,
-    LIST,
-    LOOKUP,
-    SUBMIT,
-    Routes,
-)
-from stoker.api.http.row_cache import RowCache, drawn
+from stoker.api.http.routing import BODY, CHANGE, JOB, KEYED, LIST, LOOKUP, SUBMIT, Routes
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.array import count_of, parse_job_ref
+from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
+from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.engine.queue_order import queue_position
+from stoker.brain.state.commands import JobOperation
+from stoker.brain.state.quota_report import LentGuarantee, lent_guarantees
+from stoker.brain.state.state_view import StateView
 from stoker.control.access import JobVisibility, may_read
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_details import job_details, job_details_for, listed_jobs, members_named
+from stoker.control.job_operations import carry_out_operation
+from stoker.control.queries.job_details import ListedJobs, job_details, job_details_for, listed_jobs, members_named
+from stoker.control.queries.job_history import story_of
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import names_several
 from stoker.control.submission import Submitted, of_index, spec_for, submitted
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import decode_body, decode_list, decode_members, unknown_name
+from stoker.wire.rest.audit import AUDIT_MAX, JobEventsQuery, JobEventsView
+from stoker.wire.rest.decode import NoBody, decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
     ForgottenJobView,
+    HolderView,
+    JobDetails,
     JobListQuery,
+    JobView,
+    LentView,
+    QueuePlace,
+    WhyView,
     job_view,
     reduced,
+    why_view,
 )
 from stoker.wire.rest.submit import JobBody, JobsBody
 
 BODIES_PER_TURN: Final = 256
 """Jobs read before others get a turn: about a millisecond."""
+ROWS_MAX: Final = 4_096
+"""Rows of lists kept: about 4 MiB, and four of the longest pages. Beyond it the one that was made first goes."""
+ROWS_PER_TURN: Final = 256
+"""Rows made before others get a turn: below two milliseconds."""
+HOLDERS_NAMED_MAX: Final = 5
+"""Holders of a lent guarantee in the sentence; the answer has them all."""
+OPERATIONS_MAX: Final = 2_000
+"""Of more operations on one job the newest are shown: an array may have as many as it has members. About 25 ms."""
+
+_COMMANDS: Final = {kind.row.action: kind for kind in get_args(JobOperation)}
+_encode = msgspec.json.Encoder().encode
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("jobs")
+    router = Routes()
     rows = RowCache(control)
 
     @router.serve(endpoints.SUBMIT, *BODY, *SUBMIT, *KEYED, *CHANGE)
@@ -73,15 +97,35 @@ def routes(control: ControlPlane) -> Routes:
         return await _page(control, rows, caller_of(request), query_of(request, JobListQuery))
 
     @router.serve(endpoints.JOB, *LOOKUP)
-    async def show(request: Request) -> Response:
+    async def show(request: Request) -> JobView | Response:
         """Show one job, or several members of an array."""
         ref = parse_job_ref(request.path_params["job_id"])
         if not names_several(ref):
-            job = await lookup_job_at(request, control)
-            return json_response(job_view(job_details_for(control, caller_of(request), job)))
+            return job_view(job_details_for(control, caller_of(request), await lookup_job_at(request, control)))
         members = listed_jobs(control, members_named(control.committer.state, ref))
         content = b",".join(await drawn(control, members, JobVisibility(control.committer.state, caller_of(request))))
         return raw_json(b'{"jobs":[%b],"total":%d}' % (content, count_of(ref.members or ())))
+
+    for name, row in endpoints.ENDPOINTS.items():
+        if row.job_operation:
+            body_codes = BODY if row.method == "POST" else ()
+            router.serve(row, *JOB, *body_codes, *row.refusals, *CHANGE)(_operation(control, name, row))
+
+    @router.serve(endpoints.WHY, *LOOKUP)
+    async def why(request: Request) -> WhyView:
+        """Say why a job waits, and where in the queue, or why it ended."""
+        state = control.committer.state
+        job = await lookup_own_job_at(request, control)
+        now = job_details(control, job)
+        position = queue_position(StateView(state), state.policy, job, control.committer.now())
+        place = QueuePlace(**position._asdict()) if position else None
+        return why_view(now, place, lent_view(lent_guarantees(state, job, now.reason)))
+
+    @router.serve(endpoints.JOB_EVENTS, *LOOKUP, "not_allowed")
+    async def job_events(request: Request) -> JobEventsView:
+        """Tell what happened to a job, newest last, and who told it what."""
+        asked = query_of(request, JobEventsQuery)
+        return await _story(control, await lookup_own_job_at(request, control), asked)
 
     return router
 
@@ -106,7 +150,7 @@ async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Res
     return raw_json(b'{"jobs":[%b],"total":%d%b}' % (content, total, gone), 201, repeat_headers(answer))
 
 
-async def _page(control: ControlPlane, rows: RowCache, caller: Caller, query: JobListQuery) -> Response:
+async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: JobListQuery) -> Response:
     sees = JobVisibility(control.committer.state, caller)
     wanted = filter_of(query, control.committer.now(), sees)
     page = await page_of(control, query.limit, query.offset, query.after)
@@ -132,3 +176,145 @@ async def _specs(control: ControlPlane, caller: Caller, members: dict[str, msgsp
         if len(specs) % BODIES_PER_TURN == 0:
             await control.clock.sleep(0)
     return specs
+
+
+# -- rows of lists -----------------------------------------------------------------------------------------------------
+
+
+class RowCache:
+    """Encoded list rows of one application, so that a job is encoded once for many lists.
+
+    A list is asked for again and again while few of its jobs change. Records are frozen and replaced whole, so a row is
+    good as long as the very same record is shown with the same reason and, of an array, the same counts; making one
+    anew costs 6 us, keeping it 0.5.
+    """
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self._kept: dict[tuple[JobId, bool], tuple[JobDetails, bytes]] = {}
+
+    async def of(self, seen: ListedJobs, sees: JobVisibility) -> list[bytes]:
+        """Each job as JSON, reduced where it isn't seen in full."""
+        return await _each(self._control, seen, lambda now: self._row(now, whole=sees(now.job.spec.tenant)))
+
+    def _row(self, now: JobDetails, *, whole: bool) -> bytes:
+        key = now.job.id, whole
+        kept = self._kept.get(key)
+        if kept is not None and kept[0].job is now.job and kept[0][1:] == now[1:]:
+            return kept[1]
+        content = _encode(job_view(now if whole else reduced(now)))
+        self._kept[key] = now, content
+        if len(self._kept) > ROWS_MAX:
+            del self._kept[next(iter(self._kept))]
+        return content
+
+
+async def drawn(
+    control: ControlPlane, seen: ListedJobs, sees: JobVisibility, *, submitted: bool = False
+) -> list[bytes]:
+    """The same of jobs that nobody is about to ask for again; with what the answer to a submit adds, if it is one."""
+
+    def draw(now: JobDetails) -> bytes:
+        return _encode(job_view(now if sees(now.job.spec.tenant) else reduced(now), submitted=submitted))
+
+    return await _each(control, seen, draw)
+
+
+async def _each(control: ControlPlane, seen: ListedJobs, draw: Callable[[JobDetails], bytes]) -> list[bytes]:
+    rows: list[bytes] = []
+    for job in seen.jobs:
+        rows.append(draw(seen.arrays.get(job.id) or job_details(control, job)))
+        if len(rows) % ROWS_PER_TURN == 0:
+            await control.clock.sleep(0)
+    return rows
+
+
+# -- operations on jobs ------------------------------------------------------------------------------------------------
+
+
+def _operation(
+    control: ControlPlane, name: str, row: endpoints.Endpoint[Any]
+) -> Callable[[Request], Awaitable[JobView | Response]]:
+    """Return the handler of an operation on jobs: it gives the command whose action has this name.
+
+    The fields of the body are those of the command, unless the body says otherwise (`command_fields`).
+    """
+    command = _COMMANDS[name]
+
+    async def operate(request: Request) -> JobView | Response:
+        given = await _fields_given(request, row) if row.method == "POST" else {}
+        caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
+        told = await carry_out_operation(control, caller, command(by=caller.principal, target=target, **given))
+        if isinstance(told, JobDetails):
+            return job_view(told)
+        content = b",".join(await drawn(control, told.seen, JobVisibility(control.committer.state, caller)))
+        return raw_json(b'{"jobs":[%b],"total":%d,"changed":%d}' % (content, told.total, told.changed))
+
+    operate.__name__, operate.__doc__ = name, row.job_operation
+    return operate
+
+
+async def _fields_given(request: Request, row: endpoints.Endpoint[Any]) -> dict[str, Any]:
+    data = await body_of(request)
+    if row.body is None:
+        # A body that says nothing is taken, one that says something is not: it would be meant.
+        if data:
+            decode_body(NoBody, data)
+        return {}
+    body = decode_body(row.body(), data)
+    return body.command_fields() if hasattr(body, "command_fields") else msgspec.structs.asdict(body)
+
+
+# -- why it waits, and what happened to it -----------------------------------------------------------------------------
+
+
+def lent_view(lent: Sequence[LentGuarantee]) -> LentView | None:
+    """Say which guarantees cover the job and who holds their GPUs; None where none is lent."""
+    if not lent:
+        return None
+    holders = [HolderView(**holder._asdict()) for each in lent for holder in each.holders]
+    within = " and ".join(
+        f"{f'{each.name} jobs' if each.kind == 'class' else f'tenant {each.name}'} "
+        f"({each.used} of {each.guaranteed} GPU(s) used)"
+        for each in lent
+    )
+    return LentView(
+        message=f"it is within the guarantee of {within}, and GPUs of it are lent: {_named(holders)}. This version "
+        "takes none back by force: they come as those jobs end, and to it before whoever would borrow, whatever the "
+        "place in the queue",
+        guarantees=[f"{each.kind} {each.name}" for each in lent],
+        holders=holders,
+    )
+
+
+def _named(holders: Sequence[HolderView]) -> str:
+    words = [
+        f"{holder.name} jobs hold {holder.gpus} beyond theirs"
+        if holder.kind == "class"
+        else f"tenant {holder.name} holds {holder.gpus} beyond its own"
+        for holder in holders[:HOLDERS_NAMED_MAX]
+    ]
+    more = len(holders) - HOLDERS_NAMED_MAX
+    return ", ".join(words) + (f", {more} other tenant(s) the rest" if more > 0 else "")
+
+
+async def _story(control: ControlPlane, job: Job, asked: JobEventsQuery) -> JobEventsView:
+    rows = await newest_rows(control, AuditQuery(job=_ref(job)), 0, OPERATIONS_MAX + 1)
+    story = story_of(job, rows[:OPERATIONS_MAX][::-1])
+    limit = min(asked.limit, AUDIT_MAX)
+    events = story[asked.after : asked.after + limit]
+    more = asked.after + limit < len(story)
+    return JobEventsView(
+        id=job.label,
+        events=events,
+        total=len(story),
+        limit=limit,
+        next=str(asked.after + limit) if more else None,
+        partial=len(rows) > OPERATIONS_MAX,
+    )
+
+
+def _ref(job: Job) -> JobRef:
+    if not job.array_of:
+        return JobRef(job.id)
+    return JobRef(job.array_of, ((job.array_index, job.array_index, 1),))

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("jobs")
+    router = Routes()
     unsent_bytes, streams = UnsentBytes(), LogStreams(control)
     waiters = StreamLimit(FOLLOWERS_MAX, "wait for output", "close some, or try again in a second")
 

@@ -1,93 +1,133 @@
-"""REST routes for nodes: list, show, drain, resume, forget."""
+"""REST routes for nodes and their GPUs: list, show, drain, resume, forget, set labels and taints."""
+
+from collections.abc import Callable
+from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
 
-from stoker.api.http.gpus import gpus_of, is_seen
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, node_at, query_of
+from stoker.api.http.responses import body_of, caller_of, carry_out, query_of, read_body
 from stoker.api.http.routing import BODY, CHANGE, NODE, Routes
-from stoker.brain.domain.access import Caller
-from stoker.brain.domain.label import label_sources, labels_of, taint_sources, taint_text, taints_of
-from stoker.brain.domain.node import Node
+from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.ids import JobId, NodeName, Principal
+from stoker.brain.domain.label import label_sources, labels_of, parse_taint, taint_sources, taint_text, taints_of
+from stoker.brain.domain.node import Node, OrphanTask
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import DrainNode, ForgetNode, ResumeNode
+from stoker.brain.state.cluster_counts import count_gpus, gpu_holders, gpu_statuses, known_nodes, quarantined_gpus
+from stoker.brain.state.commands import Command, DrainNode, ForgetNode, LabelNode, ResumeNode, TaintNode
+from stoker.brain.state.validation.lookups import find_node
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import NoQuery, decode_body
+from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.node import (
     DrainBody,
     ForgetQuery,
     FreeView,
+    GpuListView,
+    GpuView,
+    LabelsBody,
     NodeListView,
     NodeView,
     OrphanTaskView,
+    TaintsBody,
+    gpu_id,
 )
 from stoker.wire.rest.view import iso, iso_or_none
 
+_LABELLED: Final = (*NODE, *BODY, "node_forgotten", "too_many_labels", *CHANGE)
+"""What a label or taint may be refused with beside its own text."""
+
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("nodes")
-
-    def answer(request: Request, node: Node) -> Response:
-        return json_response(node_shown(control, request, node))
+    router = Routes()
 
     @router.serve(endpoints.NODES)
-    async def list_nodes(request: Request) -> Response:
+    async def list_nodes(request: Request) -> NodeListView:
         """List every node ever registered, by name."""
-        query_of(request, NoQuery)
-        return json_response(_all(control, caller_of(request)))
+        state, sees, now = _seen(control, request)
+        nodes = [_node_view(state, state.nodes[name], sees, now) for name in sorted(state.nodes)]
+        return NodeListView(nodes=nodes, total=len(nodes))
 
     @router.serve(endpoints.NODE, *NODE)
-    async def show_node(request: Request) -> Response:
+    async def show_node(request: Request) -> NodeView:
         """Show one node."""
-        return answer(request, node_at(request, control.committer.state))
+        return _shown(control, request, _node_at(request, control.committer.state))
 
     @router.serve(endpoints.DRAIN, *NODE, *BODY, "node_forgotten", *CHANGE)
-    async def drain(request: Request) -> Response:
+    async def drain(request: Request) -> NodeView:
         """Give a node no new work. What runs there goes on."""
         data = await body_of(request)
         body = decode_body(DrainBody, data) if data else DrainBody()
-        node = node_at(request, control.committer.state)
-        await carry_out(
-            control, request, DrainNode(by=caller_of(request).principal, node=node.name, reason=body.reason)
-        )
-        return answer(request, node)
+        return await _told(control, request, lambda by, node: DrainNode(by=by, node=node, reason=body.reason))
 
     @router.serve(endpoints.RESUME, *NODE, "node_forgotten", *CHANGE)
-    async def resume(request: Request) -> Response:
+    async def resume(request: Request) -> NodeView:
         """End a drain."""
-        node = node_at(request, control.committer.state)
-        await carry_out(control, request, ResumeNode(by=caller_of(request).principal, node=node.name))
-        return answer(request, node)
+        return await _told(control, request, lambda by, node: ResumeNode(by=by, node=node))
 
     @router.serve(endpoints.FORGET, *NODE, "node_in_use", *CHANGE)
-    async def forget(request: Request) -> Response:
+    async def forget(request: Request) -> NodeView:
         """Forget a node that won't come back; with `force`, settle what it held without proof that it is gone."""
         force = query_of(request, ForgetQuery).force
-        node = node_at(request, control.committer.state)
-        await carry_out(control, request, ForgetNode(by=caller_of(request).principal, node=node.name, force=force))
-        return answer(request, node)
+        return await _told(control, request, lambda by, node: ForgetNode(by=by, node=node, force=force))
+
+    @router.serve(endpoints.LABEL, *_LABELLED, "bad_label")
+    async def label(request: Request) -> NodeView:
+        """Set labels on a node, or take some off: for good, whatever its agent names."""
+        body = await read_body(request, LabelsBody)
+        labels, off = body.labels, tuple(body.remove)
+        return await _told(control, request, lambda by, node: LabelNode(by=by, node=node, labels=labels, remove=off))
+
+    @router.serve(endpoints.TAINT, *_LABELLED, "bad_taint")
+    async def taint(request: Request) -> NodeView:
+        """Put taints on a node, or take some off. What runs there goes on."""
+        body = await read_body(request, TaintsBody)
+        off = tuple(body.remove)
+        return await _told(
+            control,
+            request,
+            lambda by, node: TaintNode(by=by, node=node, taints=tuple(map(parse_taint, body.taints)), remove=off),
+        )
+
+    @router.serve(endpoints.GPUS)
+    async def list_gpus(request: Request) -> GpuListView:
+        """List the GPUs of every node that wasn't forgotten."""
+        state, sees, now = _seen(control, request)
+        gpus = [gpu for node in known_nodes(state) for gpu in _gpus_of(state, node, sees, now)]
+        return GpuListView(**count_gpus(state)._asdict(), gpus=gpus)
 
     return router
 
 
-def _all(control: ControlPlane, caller: Caller) -> NodeListView:
-    state, now = control.committer.state, control.clock.now()
-    sees = JobVisibility(state, caller)
-    nodes = [_node_view(state, state.nodes[name], now, sees) for name in sorted(state.nodes)]
-    return NodeListView(nodes=nodes, total=len(nodes))
-
-
-def node_shown(control: ControlPlane, request: Request, node: Node) -> NodeView:
-    """The node as it is now, or as it was where it has gone."""
+def _seen(control: ControlPlane, request: Request) -> tuple[ClusterState, JobVisibility, Instant]:
+    """The state of now, as the caller of a request sees it."""
     state = control.committer.state
-    sees = JobVisibility(state, caller_of(request))
-    return _node_view(state, state.nodes.get(node.name, node), control.clock.now(), sees)
+    return state, JobVisibility(state, caller_of(request)), control.clock.now()
 
 
-def _node_view(state: ClusterState, node: Node, now: Instant, sees: JobVisibility) -> NodeView:
+async def _told(control: ControlPlane, request: Request, command: Callable[[Principal, NodeName], Command]) -> NodeView:
+    """Give a command about the node that the path names, and show that."""
+    node = _node_at(request, control.committer.state)
+    await carry_out(control, request, command(caller_of(request).principal, node.name))
+    return _shown(control, request, node)
+
+
+def _shown(control: ControlPlane, request: Request, node: Node) -> NodeView:
+    """The node as it is now, or as it was where it has gone."""
+    state, sees, now = _seen(control, request)
+    return _node_view(state, state.nodes.get(node.name, node), sees, now)
+
+
+def _node_at(request: Request, state: ClusterState) -> Node:
+    """The node that the path names. Raises: StokerError `node_unknown`."""
+    found = find_node(state, NodeName(request.path_params["name"]))
+    if isinstance(found, Refusal):
+        raise StokerError(found)
+    return found
+
+
+def _node_view(state: ClusterState, node: Node, sees: JobVisibility, now: Instant) -> NodeView:
     inventory, free = node.inventory, state.indexes.free.get(node.name)
     return NodeView(
         name=node.name,
@@ -101,8 +141,8 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: JobVisibilit
         cpus=inventory.cpus,
         memory_mb=inventory.memory_mb,
         free=FreeView(gpus=len(free.gpus), cpus=free.cpus, memory_mb=free.memory_mb) if free else _NOTHING,
-        gpus=gpus_of(state, node, now, sees),
-        jobs=[str(job) for job in state.indexes.on_node.get(node.name, ()) if is_seen(state, job, sees)],
+        gpus=_gpus_of(state, node, sees, now),
+        jobs=[str(job) for job in state.indexes.on_node.get(node.name, ()) if _is_seen(state, job, sees)],
         strays=[
             OrphanTaskView(
                 job=str(stray.job),
@@ -112,7 +152,7 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: JobVisibilit
                 quarantined_since=iso_or_none(stray.settled_at),
             )
             for stray in node.strays
-            if is_seen(state, stray.job, sees)
+            if _is_seen(state, stray.job, sees)
         ],
         labels=labels_of(node),
         labels_by=label_sources(node),
@@ -131,3 +171,45 @@ def _node_view(state: ClusterState, node: Node, now: Instant, sees: JobVisibilit
 
 
 _NOTHING = FreeView(gpus=0, cpus=0, memory_mb=0)
+
+
+def _gpus_of(state: ClusterState, node: Node, sees: JobVisibility, now: Instant) -> list[GpuView]:
+    """Return the jobs of each GPU; a caller is shown those of jobs that it may read in full."""
+    named = {uuid: str(job) for uuid, job in gpu_holders(state, node).items() if _is_seen(state, job, sees)}
+    notes = {uuid: _quarantine_note(state, node, stray, sees) for uuid, stray in quarantined_gpus(node).items()}
+    status_of = gpu_statuses(state, node)
+    return [
+        GpuView(
+            id=gpu_id(node.name, gpu.index),
+            uuid=gpu.uuid,
+            node_id=node.name,
+            node=node.name,
+            device_index=gpu.index,
+            model=gpu.model,
+            memory=gpu.memory_mb,
+            memory_mb=gpu.memory_mb,
+            status=status_of[gpu.uuid],
+            current_task=named.get(gpu.uuid),
+            simulated=gpu.simulated,
+            updated_at=iso(now),
+            note=notes.get(gpu.uuid, ""),
+        )
+        for gpu in node.inventory.gpus
+    ]
+
+
+def _is_seen(state: ClusterState, job: JobId, sees: JobVisibility) -> bool:
+    """Return whether the caller may read this job in full; one that nobody remembers only if it may read all."""
+    if sees.is_whole:
+        return True
+    record = state.jobs.get(job)
+    return record is not None and sees(record.spec.tenant)
+
+
+def _quarantine_note(state: ClusterState, node: Node, stray: OrphanTask, sees: JobVisibility) -> str:
+    job = state.jobs.get(stray.job)
+    named = f"job {job.label if job else stray.job}" if _is_seen(state, stray.job, sees) else "a job"
+    return (
+        f"{named} was on it until {iso(stray.settled_at)}, when node {node.name} had been silent for too long; it is "
+        "offered again once the agent there is back and says that it is clean"
+    )

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import Response
 
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
+from stoker.api.http.responses import caller_of, carry_out, read_body
 from stoker.api.http.routing import BODY, CHANGE, PARTITION, Routes
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import PartitionName
@@ -21,14 +20,7 @@ from stoker.brain.state.indexes import waiting_count
 from stoker.brain.state.validation.lookups import find_partition
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import NoQuery, decode_body
-from stoker.wire.rest.partition import (
-    NewPartitionBody,
-    PartitionBody,
-    PartitionListView,
-    PartitionView,
-    partition_of,
-)
+from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionListView, PartitionView, partition_of
 
 SLICE: Final = 1_000
 """Jobs, or nodes held against partitions, looked at before others get a turn: about a millisecond."""
@@ -39,53 +31,48 @@ _SAID: Final = (
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("partitions")
+    router = Routes()
 
-    async def answer(partition: Partition, status: int = 200) -> Response:
-        return json_response((await _views(control, [partition]))[0], status)
+    async def shown(partition: Partition) -> PartitionView:
+        return (await _views(control, [partition]))[0]
+
+    async def put(request: Request, partition: Partition, *, create: bool) -> PartitionView:
+        command = PutPartition(by=caller_of(request).principal, partition=partition, create=create)
+        await carry_out(control, request, command)
+        return await shown(partition)
 
     @router.serve(endpoints.PARTITIONS)
-    async def list_partitions(request: Request) -> Response:
+    async def list_partitions(request: Request) -> PartitionListView:
         """List every partition, by name."""
-        query_of(request, NoQuery)
         found = control.committer.state.partitions
         views = await _views(control, [found[name] for name in sorted(found)])
-        return json_response(PartitionListView(partitions=views, total=len(views)))
+        return PartitionListView(partitions=views, total=len(views))
 
     @router.serve(endpoints.CREATE_PARTITION, "partition_exists", *_SAID)
-    async def create_partition(request: Request) -> Response:
+    async def create_partition(request: Request) -> PartitionView:
         """Make a partition."""
-        body = decode_body(NewPartitionBody, await body_of(request))
-        partition = partition_of(body.name, body)
-        await _put(control, request, partition, create=True)
-        return await answer(partition, 201)
+        body = await read_body(request, NewPartitionBody)
+        return await put(request, partition_of(body.name, body), create=True)
 
     @router.serve(endpoints.PARTITION, *PARTITION)
-    async def show_partition(request: Request) -> Response:
+    async def show_partition(request: Request) -> PartitionView:
         """Show one partition."""
-        return await answer(_partition_at(request, control.committer.state))
+        return await shown(_partition_at(request, control.committer.state))
 
     @router.serve(endpoints.PUT_PARTITION, *_SAID)
-    async def put_partition(request: Request) -> Response:
+    async def put_partition(request: Request) -> PartitionView:
         """Replace a partition whole, or make it. Jobs that are in already keep their time limits."""
-        body = decode_body(PartitionBody, await body_of(request))
-        partition = partition_of(request.path_params["name"], body)
-        await _put(control, request, partition, create=False)
-        return await answer(partition)
+        body = await read_body(request, PartitionBody)
+        return await put(request, partition_of(request.path_params["name"], body), create=False)
 
     @router.serve(endpoints.DELETE_PARTITION, *PARTITION, "partition_in_use", *CHANGE)
-    async def delete_partition(request: Request) -> Response:
+    async def delete_partition(request: Request) -> PartitionView:
         """Delete a partition that no job names which hasn't ended. The answer shows what it was."""
         partition = _partition_at(request, control.committer.state)
         await carry_out(control, request, DeletePartition(by=caller_of(request).principal, name=partition.name))
-        return await answer(partition)
+        return await shown(partition)
 
     return router
-
-
-async def _put(control: ControlPlane, request: Request, partition: Partition, *, create: bool) -> None:
-    command = PutPartition(by=caller_of(request).principal, partition=partition, create=create)
-    await carry_out(control, request, command)
 
 
 def _partition_at(request: Request, state: ClusterState) -> Partition:

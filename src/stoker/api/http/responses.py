@@ -13,20 +13,17 @@ from starlette.responses import Response
 
 from stoker.api.requests import BODY_BYTES_MAX, too_large
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.errors import Refusal, refusal_error
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.node import Node
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.union import Event
-from stoker.brain.state.validation.lookups import find_node
 from stoker.control.access import check_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import job_named, lookup_job
 from stoker.control.submission import Key, Submitted, keyed
 from stoker.wire.endpoints import KEY_HEADER, REPLAYED_HEADER
-from stoker.wire.rest.decode import decode_query
+from stoker.wire.rest.decode import decode_body, decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 
 BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -39,7 +36,7 @@ CALLER: Final = "stoker.caller"
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 """RFC 9110, section 15.5.2: a 401 says how to prove who asks."""
 
-Query = TypeVar("Query", bound=msgspec.Struct)
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -77,11 +74,16 @@ async def carry_out(control: ControlPlane, request: Request, command: Command) -
     return await control.committer.ask(command)
 
 
-def query_of(request: Request, shape: type[Query]) -> Query:
+def query_of(request: Request, shape: type[Shape]) -> Shape:
     """Raises: StokerError `bad_parameter` or `unknown_parameter`."""
     if not request.scope["query_string"]:
         return shape()
     return decode_query(shape, request.query_params.multi_items())
+
+
+async def read_body(request: Request, shape: type[Shape]) -> Shape:
+    """Return the body in this shape. Raises: StokerError as `body_of` and `decode_body`."""
+    return decode_body(shape, await body_of(request))
 
 
 class BodyBudget:
@@ -153,14 +155,6 @@ def own_job_at(request: Request, control: ControlPlane) -> Job:
     job = job_at(request, state)
     check_read(state, caller_of(request), job)
     return job
-
-
-def node_at(request: Request, state: ClusterState) -> Node:
-    """The node that the path names. Raises: StokerError `node_unknown`."""
-    found = find_node(state, NodeName(request.path_params["name"]))
-    if isinstance(found, Refusal):
-        raise StokerError(found)
-    return found
 
 
 def key_of(request: Request, data: bytes, dialect: str) -> Key:

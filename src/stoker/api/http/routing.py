@@ -7,16 +7,18 @@ roles from `api.requests`.
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import wraps
 from http import HTTPStatus
 from inspect import getdoc
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.api.http.responses import json_response, query_of
 from stoker.api.requests import OPEN, role_for
-from stoker.wire.endpoints import ENDPOINTS, JSON, KEY_HEADER, KEY_MAX, PRODUCT, REPLAYED_HEADER, Endpoint
+from stoker.wire.endpoints import API_PREFIX, ENDPOINTS, JSON, KEY_HEADER, KEY_MAX, PRODUCT, REPLAYED_HEADER, Endpoint
 from stoker.wire.rest.decode import NoQuery
 from stoker.wire.rest.event import EventQuery, EventView
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
@@ -61,39 +63,43 @@ _TOKEN_ABOUT: Final = (
     "A token of `stoker token create`. Its role is viewer, user or admin; its tenant says whose jobs are seen in full. "
     "The jobs of other tenants are shown reduced, and can't be told anything."
 )
+Answer = TypeVar("Answer")
 Content = dict[str, Any]
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Answer]]
 
 
 class Operation(NamedTuple):
-    """One method of HTTP at one path: its handler, and its parameters, body and responses in OpenAPI's words."""
+    """An endpoint with its handler, and its parameters, body and responses in OpenAPI's words."""
 
-    method: str
-    path: str
-    tag: str
-    handler: Handler
+    endpoint: Endpoint[Any]
+    handler: Handler[Response]
     contract: Content
 
 
 class Routes(list[Operation]):
-    """Operations of one module, under one tag."""
-
-    def __init__(self, tag: str) -> None:
-        super().__init__()
-        self._tag = tag
+    """Operations of one module."""
 
     def serve(
-        self, endpoint: Endpoint[Any], *refusals: str, content: Content | None = None
-    ) -> Callable[[Handler], Handler]:
+        self, endpoint: Endpoint[Answer], *refusals: str, content: Content | None = None
+    ) -> Callable[[Handler[Answer | Response]], Handler[Answer | Response]]:
         """Return a decorator that adds the handler of an endpoint.
 
-        `refusals`: codes that it may refuse with, beside those of every route. `content`: that of its answer in
-        OpenAPI's words, where that isn't JSON of the endpoint's shapes.
+        The handler returns the endpoint's shape, or a whole response where that says more. A query is refused here
+        where the endpoint takes none. `refusals`: codes that it may refuse with, beside those of every route.
+        `content`: that of its answer in OpenAPI's words, where that isn't JSON of the endpoint's shapes.
         """
         contract = _contract(endpoint, refusals, content)
+        takes_no_query = endpoint.query is not None and endpoint.query() is NoQuery
 
-        def add(handler: Handler) -> Handler:
-            self.append(Operation(endpoint.method, endpoint.path, self._tag, handler, contract))
+        def add(handler: Handler[Answer | Response]) -> Handler[Answer | Response]:
+            @wraps(handler)
+            async def answered(request: Request) -> Response:
+                if takes_no_query:
+                    query_of(request, NoQuery)
+                answer = await handler(request)
+                return answer if isinstance(answer, Response) else json_response(answer, endpoint.status)
+
+            self.append(Operation(endpoint, answered, contract))
             return handler
 
         return add
@@ -168,8 +174,10 @@ def _query_parameters(shape: type[msgspec.Struct] | None) -> list[dict[str, Any]
 def document_of(operations: Iterable[Operation], *, open_to_owner: bool) -> Content:
     """Return the OpenAPI document of these operations. `open_to_owner`: a request without a token is the owner's."""
     paths: dict[str, Content] = {}
-    for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, open_to_owner)
+    order = list(ENDPOINTS.values())
+    for operation in sorted(operations, key=lambda each: order.index(each.endpoint)):
+        row = operation.endpoint
+        paths.setdefault(row.path, {})[row.method.lower()] = _described(operation, open_to_owner)
     _, schemas = msgspec.json.schema_components(_shapes(), ref_template=REF)
     token = {"type": "http", "scheme": "bearer", "description": _TOKEN_ABOUT}
     return {
@@ -188,13 +196,19 @@ def _shapes() -> list[type[object]]:
     return [shape for shape in dict.fromkeys(named) if shape not in (bytes, NoQuery, EventQuery)]
 
 
+def _tag(path: str) -> str:
+    """Return the noun of a path, under which the document groups operations."""
+    noun = path.removeprefix(API_PREFIX).split("/")[1]
+    return "health" if noun in ("ready", "metrics", "errors") else noun
+
+
 def _described(operation: Operation, open_to_owner: bool) -> Content:
-    method, path, name = operation.method, operation.path, operation.handler.__name__
+    method, path, name = operation.endpoint.method, operation.endpoint.path, operation.handler.__name__
     is_open = path in OPEN
     wanted: list[Content] = [{_SCHEME: []}, *([{}] if open_to_owner else [])]
     sentence = getdoc(operation.handler) or ""
     return {
-        "tags": [operation.tag],
+        "tags": [_tag(path)],
         "summary": name.replace("_", " ").title(),
         "description": sentence if is_open else f"{sentence}\n\nLeast role: {role_for(method, path)}.",
         "operationId": re.sub(r"\W", "_", f"{name}{path}_{method.lower()}"),

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from stoker.api.http.quota import pools_view
+from stoker.api.http.tenants import pools_view
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.cluster_counts import GpuCounts, count_gpus, count_jobs, count_nodes, count_running
 from stoker.brain.state.quota_report import TenantUsage, tenant_usage

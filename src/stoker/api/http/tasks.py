@@ -38,44 +38,39 @@ from stoker.wire.rest.task import (
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("tasks")
+    router = Routes()
 
     @router.serve(endpoints.SUBMIT_TASK, *BODY, *SUBMIT, *KEYED, *CHANGE)
     async def submit_task(request: Request) -> Response:
         """Submit a job in the dgpu dialect."""
-        data = await body_of(request)
+        caller, data = caller_of(request), await body_of(request)
         body = decode_body(TaskBody, data)
-        caller = caller_of(request)
         spec = owned(control.committer.state, caller, task_spec(body, home=caller.home))
         answer = await submitted(control, caller, (spec,), key_of(request, data, "tasks"))
         if answer.forgotten:
-            return json_response(
-                task_forgotten_view(answer.forgotten[0], answer.at or NEVER), 201, repeat_headers(answer)
-            )
-        return json_response(
-            task_submitted_view(job_details(control, answer.seen.jobs[0])), 201, repeat_headers(answer)
-        )
+            view = task_forgotten_view(answer.forgotten[0], answer.at or NEVER)
+        else:
+            view = task_submitted_view(job_details(control, answer.seen.jobs[0]))
+        return json_response(view, 201, repeat_headers(answer))
 
     @router.serve(endpoints.TASKS, *LISTED)
-    async def list_tasks(request: Request) -> Response:
+    async def list_tasks(request: Request) -> TaskListView:
         """List tasks, newest first."""
         caller, query = caller_of(request), query_of(request, TaskListQuery)
         found = await select(control, _wanted(query), await page_of(control, query.limit))
-        return json_response(
-            TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total)
-        )
+        return TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total)
 
     @router.serve(endpoints.TASK, *LOOKUP)
-    async def show_task(request: Request) -> Response:
+    async def show_task(request: Request) -> TaskView:
         """Show one task."""
-        return json_response(_shown(control, caller_of(request), await lookup_job_at(request, control)))
+        return _shown(control, caller_of(request), await lookup_job_at(request, control))
 
     @router.serve(endpoints.CANCEL_TASK, *JOB, "job_ended", *CHANGE)
-    async def cancel_task(request: Request) -> Response:
+    async def cancel_task(request: Request) -> MessageView:
         """Cancel a task, waiting or running."""
         caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
         told = await carry_out_operation(control, caller, Cancel(by=caller.principal, target=target))
-        return json_response(MessageView(_said(told, target)))
+        return MessageView(_said(told, target))
 
     return router
 

@@ -1,21 +1,21 @@
-"""REST routes for tenants: list, show, make, change, delete."""
+"""REST routes for tenants and the class pools: who may use how much, and how online and batch jobs share the GPUs."""
 
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
 
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
+from stoker.api.http.responses import caller_of, carry_out, read_body
 from stoker.api.http.routing import BODY, CHANGE, TENANT, Routes
 from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import DeleteTenant, PutTenant
+from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
+from stoker.brain.state.quota_report import pool_demands
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import NoQuery, decode_body
+from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of, quota_view
 from stoker.wire.rest.tenant import (
     NewTenantBody,
     TenantBody,
@@ -39,60 +39,67 @@ _CHANGED: Final = (*TENANT, "unknown_tenant", "tenant_place")
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("tenants")
+    router = Routes()
+
+    async def put(request: Request, tenant: Tenant, *, create: bool) -> TenantView:
+        command = PutTenant(by=caller_of(request).principal, tenant=tenant, create=create)
+        await carry_out(control, request, command)
+        return _shown(control, tenant)
 
     @router.serve(endpoints.TENANTS)
-    async def list_tenants(request: Request) -> Response:
+    async def list_tenants(request: Request) -> TenantListView:
         """List every tenant, each followed by those beneath it."""
-        query_of(request, NoQuery)
-        return json_response(await _all(control))
+        views: list[TenantView] = []
+        for tenant in in_tree_order(control.committer.state.tenants):
+            views.append(_shown(control, tenant))
+            if len(views) % SLICE == 0:
+                await control.clock.sleep(0)
+        return TenantListView(tenants=views, total=len(views))
 
     @router.serve(endpoints.CREATE_TENANT, *_MADE, *_SAID)
-    async def create_tenant(request: Request) -> Response:
+    async def create_tenant(request: Request) -> TenantView:
         """Make a tenant. A limit that is left out is none."""
-        body = decode_body(NewTenantBody, await body_of(request))
-        tenant = tenant_of(body)
-        await _put(control, request, tenant, create=True)
-        return json_response(_view(control.committer.state, tenant), 201)
+        return await put(request, tenant_of(await read_body(request, NewTenantBody)), create=True)
 
     @router.serve(endpoints.TENANT, *TENANT)
-    async def show_tenant(request: Request) -> Response:
+    async def show_tenant(request: Request) -> TenantView:
         """Show one tenant."""
-        state = control.committer.state
-        return json_response(_view(state, _tenant_at(request, state)))
+        return _shown(control, _tenant_at(request, control.committer.state))
 
     @router.serve(endpoints.CHANGE_TENANT, *_CHANGED, *_SAID)
-    async def change_tenant(request: Request) -> Response:
+    async def change_tenant(request: Request) -> TenantView:
         """Change what is given, and leave the rest; null takes a limit off. What runs goes on."""
-        body = decode_body(TenantBody, await body_of(request))
-        tenant = changed(_tenant_at(request, control.committer.state), body)
-        await _put(control, request, tenant, create=False)
-        return json_response(_view(control.committer.state, tenant))
+        body = await read_body(request, TenantBody)
+        return await put(request, changed(_tenant_at(request, control.committer.state), body), create=False)
 
     @router.serve(endpoints.DELETE_TENANT, *TENANT, "unknown_tenant", "tenant_in_use", *CHANGE)
-    async def delete_tenant(request: Request) -> Response:
+    async def delete_tenant(request: Request) -> TenantView:
         """Delete a tenant that no job which hasn't ended, no token and no other tenant names. The answer shows what
         it was."""
-        state = control.committer.state
-        was = _view(state, _tenant_at(request, state))
+        was = _shown(control, _tenant_at(request, control.committer.state))
         await carry_out(control, request, DeleteTenant(by=caller_of(request).principal, name=TenantName(was.name)))
-        return json_response(was)
+        return was
+
+    @router.serve(endpoints.QUOTA)
+    async def show_quota(request: Request) -> QuotaView:
+        """Show how online and batch jobs share the GPUs."""
+        return pools_view(control.committer.state)
+
+    @router.serve(endpoints.SET_QUOTA, "bad_share", "share_below_use", *BODY, *CHANGE)
+    async def set_quota(request: Request) -> QuotaView:
+        """Share the GPUs anew, at once. What runs goes on."""
+        body = await read_body(request, QuotaBody)
+        pools = pools_of(body, control.committer.state.pools)
+        await carry_out(control, request, SetPools(by=caller_of(request).principal, pools=pools, force=body.force))
+        return pools_view(control.committer.state)
 
     return router
 
 
-async def _all(control: ControlPlane) -> TenantListView:
-    views: list[TenantView] = []
-    for tenant in in_tree_order(control.committer.state.tenants):
-        views.append(_view(control.committer.state, tenant))
-        if len(views) % SLICE == 0:
-            await control.clock.sleep(0)
-    return TenantListView(tenants=views, total=len(views))
-
-
-async def _put(control: ControlPlane, request: Request, tenant: Tenant, *, create: bool) -> None:
-    command = PutTenant(by=caller_of(request).principal, tenant=tenant, create=create)
-    await carry_out(control, request, command)
+def _shown(control: ControlPlane, tenant: Tenant) -> TenantView:
+    state = control.committer.state
+    used = state.indexes.usage_ledger
+    return tenant_view(state.tenants, tenant, used.used_by(tenant.name), used.pending_of(tenant.name))
 
 
 def _tenant_at(request: Request, state: ClusterState) -> Tenant:
@@ -105,6 +112,6 @@ def _tenant_at(request: Request, state: ClusterState) -> Tenant:
     return tenant
 
 
-def _view(state: ClusterState, tenant: Tenant) -> TenantView:
-    usage_ledger = state.indexes.usage_ledger
-    return tenant_view(state.tenants, tenant, usage_ledger.used_by(tenant.name), usage_ledger.pending_of(tenant.name))
+def pools_view(state: ClusterState) -> QuotaView:
+    """Return the class pools as they are now."""
+    return quota_view(state.pools, state.indexes.free_gpus, pool_demands(state))

@@ -8,20 +8,13 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.responses import body_of, caller_of, carry_out, json_response, query_of
+from stoker.api.http.responses import caller_of, carry_out, json_response, read_body
 from stoker.api.http.routing import BODY, CHANGE, Routes
 from stoker.brain.domain.access import TokenId
 from stoker.brain.state.commands import CreateToken, RevokeToken
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.decode import NoQuery, decode_body
-from stoker.wire.rest.token import (
-    NewTokenBody,
-    listed,
-    new_token_view,
-    token_of,
-    token_view,
-)
+from stoker.wire.rest.token import NewTokenBody, TokenListView, TokenView, listed, new_token_view, token_of, token_view
 from stoker.wire.token import fresh_token
 
 _MADE: Final = ("bad_token", "bad_user", "unknown_tenant", "text_too_long", "too_many_tokens", *BODY, *CHANGE)
@@ -29,31 +22,30 @@ _UNKEPT: Final = {"Cache-Control": "no-store"}
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("tokens")
+    router = Routes()
     tokens = control.committer.state.tokens
 
     @router.serve(endpoints.TOKENS)
-    async def list_tokens(request: Request) -> Response:
+    async def list_tokens(request: Request) -> TokenListView:
         """List every token that holds, the oldest first, without their texts."""
-        query_of(request, NoQuery)
-        return json_response(listed(tokens, control.committer.now()))
+        return listed(tokens, control.committer.now())
 
     @router.serve(endpoints.CREATE_TOKEN, *_MADE)
     async def create_token(request: Request) -> Response:
         """Make a token. The answer has its text, which isn't shown again."""
-        body = decode_body(NewTokenBody, await body_of(request))
+        body = await read_body(request, NewTokenBody)
         text = fresh_token(control.entropy, tokens)
         token = token_of(body, text, control.committer.now())
         await carry_out(control, request, CreateToken(by=caller_of(request).principal, token=token))
         return json_response(new_token_view(tokens[token.id], text), 201, _UNKEPT)
 
     @router.serve(endpoints.REVOKE_TOKEN, "token_not_found", *CHANGE)
-    async def revoke_token(request: Request) -> Response:
+    async def revoke_token(request: Request) -> TokenView:
         """Revoke a token. Whoever uses it is refused from now on, also on streams that are open."""
         name = TokenId(request.path_params["id"])
         known = tokens.get(name)
         await carry_out(control, request, RevokeToken(by=caller_of(request).principal, id=name))
         assert known is not None, "the writer would have refused"
-        return json_response(token_view(known))
+        return token_view(known)
 
     return router

@@ -3,9 +3,8 @@
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
 
-from stoker.api.http.responses import caller_of, json_response, query_of
+from stoker.api.http.responses import caller_of, query_of
 from stoker.api.http.routing import Routes
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.errors import refusal_error
@@ -17,18 +16,11 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.control.access import JobVisibility, may_read, not_allowed
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_listing import check_tenant
-from stoker.control.queries.usage import LINES_MAX, UsageReport, usage_report
+from stoker.control.queries.usage import LINES_MAX, usage_report
 from stoker.ports import HistoryFailed
 from stoker.wire import endpoints
 from stoker.wire.rest.decode import bad_value
-from stoker.wire.rest.usage import (
-    UsageLineView,
-    UsageReportQuery,
-    UsageView,
-    cluster_usage_view,
-    line_view,
-    tree_line_view,
-)
+from stoker.wire.rest.usage import UsageReportQuery, UsageView, cluster_usage_view, line_view, tree_line_view
 from stoker.wire.rest.view import iso
 from stoker.wire.text import parse_timestamp
 
@@ -38,13 +30,13 @@ TREE_LINES_MAX: Final = 10_000
 
 
 def routes(control: ControlPlane) -> Routes:
-    router = Routes("usage")
+    router = Routes()
 
     @router.serve(endpoints.USAGE, *_REFUSALS)
-    async def usage(request: Request) -> Response:
+    async def usage(request: Request) -> UsageView:
         """Sum up what was used, by tenant, user, job or node. A token that is bound to a tenant sees that tenant's use
         and that of those beneath it."""
-        return json_response(await _report(control, caller_of(request), query_of(request, UsageReportQuery)))
+        return await _report(control, caller_of(request), query_of(request, UsageReportQuery))
 
     return router
 
@@ -66,15 +58,13 @@ async def _report(control: ControlPlane, caller: Caller, asked: UsageReportQuery
         tenant=asked.tenant,
         user=asked.user,
         tree=asked.tree,
-        lines=_lines(report, state, _top(caller, asked)) if asked.tree else [line_view(line) for line in report.lines],
+        lines=[tree_line_view(line) for line in as_tree(report.lines, state.tenants, _top(caller, asked))]
+        if asked.tree
+        else [line_view(line) for line in report.lines],
         more=report.more,
         total=line_view(report.total),
         cluster=cluster_usage_view(report.capacity_gpu_ms, report.allocated_gpu_ms),
     )
-
-
-def _lines(report: UsageReport, state: ClusterState, top: TenantName) -> list[UsageLineView]:
-    return [tree_line_view(line) for line in as_tree(report.lines, state.tenants, top)]
 
 
 def _top(caller: Caller, asked: UsageReportQuery) -> TenantName:

@@ -212,6 +212,12 @@ class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     signal: int | str
     """A name as `kill -l` shows it, with or without SIG, or a number."""
 
+    def command_fields(self) -> dict[str, object]:
+        """Return the fields of the command. Raises: StokerError `bad_signal`."""
+        from stoker.wire.text import parse_signal  # only a control plane has to read it
+
+        return {"signal": parse_signal(self.signal)}
+
 
 class JobListQuery(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"job_class": "class"}
