@@ -5,13 +5,13 @@ status of its own in `EXIT_OF_STATE`. Polling stops without harm: the job goes o
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.job import JobView, TaskRunView
+    from stoker.wire.rest.job import JobView
 
 EXIT_OF_STATE: Final = {
     "succeeded": 0,
@@ -35,24 +35,25 @@ def exit_of(job: "JobView") -> int:
     if job.state in _OWN:
         if job.exit_code:
             return job.exit_code
-        signal = next((task.signal for task in _last_tasks(job) if task.signal), 0)
+        tasks = job.attempts[-1].tasks if job.attempts else ()
+        signal = next((task.signal for task in tasks if task.signal), 0)
         if signal:
             return 128 + signal
     return EXIT_OF_STATE[job.state]
 
 
-def _last_tasks(job: "JobView") -> "Iterator[TaskRunView]":
-    return iter(job.attempts[-1].tasks if job.attempts else ())
-
-
 @contextmanager
-def perhaps_submitted() -> Iterator[None]:
-    """Say around a submit, when it is interrupted, that it may have been carried out."""
+def _when_interrupted(told: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("\nno answer came: it may have been submitted; look with `stoker list`", err=True)
+        click.echo(told, err=True)
         raise
+
+
+def perhaps_submitted() -> AbstractContextManager[None]:
+    """Say around a submit, when it is interrupted, that it may have been carried out."""
+    return _when_interrupted("\nno answer came: it may have been submitted; look with `stoker list`")
 
 
 def wait_for(job_id: str) -> "JobView":
@@ -66,11 +67,6 @@ def wait_for(job_id: str) -> "JobView":
         return connect(FOLLOW_PATIENCE_S).wait(job_id)
 
 
-@contextmanager
-def goes_on(job_id: str) -> Iterator[None]:
+def goes_on(job_id: str) -> AbstractContextManager[None]:
     """Say around a wait, when it is interrupted, that nothing else stops. The job may have ended before."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo(f"\nonly the waiting has ended; `stoker cancel {job_id}` ends job {job_id}", err=True)
-        raise
+    return _when_interrupted(f"\nonly the waiting has ended; `stoker cancel {job_id}` ends job {job_id}")

@@ -115,7 +115,7 @@ def test_the_holder_of_a_folder_is_found_without_touching_its_lock(tmp_path: Pat
     [(63 << 20, Level.ERROR), (1_023 << 20, Level.WARNING), (2 << 30, Level.OK)],
 )
 def test_space_is_judged_by_what_is_left(free: int, level: Level) -> None:
-    assert folder.space(free, 1 << 40).level is level
+    assert folder.by_room(free, "room", "free some").level is level
 
 
 @pytest.mark.parametrize(("median_s", "level"), [(0.6, Level.ERROR), (0.02, Level.WARNING), (0.002, Level.OK)])

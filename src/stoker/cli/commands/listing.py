@@ -1,26 +1,42 @@
-"""Command `stoker list`: the jobs, as they are now or as they change."""
+"""Command `stoker list`: the jobs, as they are now or as they change, until Ctrl-C.
 
-from typing import TYPE_CHECKING, Any, Final
+Rules: W1  on a terminal that can move its cursor the picture is redrawn in place; elsewhere each look is printed, with
+           a blank line between two
+       W2  a control plane that goes away is waited for: on a terminal below the last picture, elsewhere with one line
+           on stderr; but the first look must succeed, for a wrong address never heals
+       W3  a refusal that time doesn't lift ends it
+       W4  a picture that comes from a standby is shown, and said to be one, in the same place
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from stoker.cli.clock import clock_text, sleep_blocking
 from stoker.cli.completion import tenants
+from stoker.cli.display.canvas import open_canvas
 from stoker.cli.display.job_columns import job_columns
-from stoker.cli.display.messages import NoticeBuffer
+from stoker.cli.display.messages import NoticeBuffer, refused
 from stoker.cli.display.output import Form, for_people, show_rows, value_text
+from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import table_lines
-from stoker.cli.display.terminal import is_terminal, paints, size
+from stoker.cli.display.terminal import is_dumb, is_terminal, paints, size
 from stoker.cli.server import LOOK_PATIENCE_S, answer_options, connect
-from stoker.cli.watch import WATCH_MAX_S, WATCH_MIN_S, WATCH_S, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from stoker.brain.domain.errors import StokerError
     from stoker.wire.client import Client
     from stoker.wire.rest.job import JobListView, JobView
 
 LIMIT: Final = 50
 LIMIT_MAX: Final = 1_000_000
+WATCH_S: Final = 2.0
+WATCH_MIN_S: Final = 0.1
+WATCH_MAX_S: Final = 86_400.0
+Refresh = Callable[[], tuple[Sequence[str], str]]
+"""What there is to see now, as lines without line ends, and what to say of it; mostly nothing. Raises: StokerError."""
 
 
 @click.command("list")
@@ -94,7 +110,7 @@ def _wanted(given: dict[str, Any]) -> dict[str, Any]:
     return wanted
 
 
-def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str) -> "Sequence[str]":
+def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str) -> Sequence[str]:
     page = gather(client, wanted, most)
     if not for_people(form):
         return value_text(form, page).splitlines()
@@ -138,3 +154,64 @@ def _now_ms(form: str) -> int:
     from stoker.cli.clock import now_ms
 
     return now_ms()
+
+
+def watch(look: Refresh, every_s: float, title: str) -> NoReturn:
+    """Look every `every_s` seconds. `title` says at what, on a terminal."""
+    first = look()
+    if is_terminal() and not is_dumb():
+        _redraw(look, every_s, title, first)
+    _print_on(look, every_s, first)
+
+
+def _redraw(look: Refresh, every_s: float, title: str, first: tuple[Sequence[str], str]) -> NoReturn:
+    seen, trouble = first
+    with open_canvas() as canvas:
+        while True:
+            head = _dim(f"{clock_text()}  {visible(title)}, every {every_s:g}s; Ctrl-C ends it")
+            canvas.draw([head, *_trouble_line(trouble), *seen])
+            sleep_blocking(every_s)
+            try:
+                seen, trouble = look()
+            except refused() as fault:
+                trouble = _waits(fault)
+
+
+def _print_on(look: Refresh, every_s: float, first: tuple[Sequence[str], str]) -> NoReturn:
+    seen: Sequence[str] | None
+    (seen, told), said = first, ""
+    while True:
+        if told and _kind(told) != _kind(said):
+            click.echo(visible(told), err=True)
+        said = told
+        if seen is not None:
+            click.echo("\n".join([*seen, ""]))
+            sys.stdout.flush()
+        sleep_blocking(every_s)
+        try:
+            seen, told = look()
+        except refused() as fault:
+            seen, told = None, _waits(fault)
+
+
+def _kind(told: str) -> str:
+    """What is said once, whatever numbers are in it."""
+    return told.partition(" ")[0]
+
+
+def _waits(fault: "StokerError") -> str:
+    """Why to wait. Raises: the fault again where waiting is of no use (W3)."""
+    from stoker.wire.status import status_of
+
+    if status_of(fault.refusal.code).http not in (503, 504):
+        raise fault
+    return f"waiting: {visible(fault.refusal.message)} [{fault.refusal.code}]"
+
+
+def _trouble_line(trouble: str) -> list[str]:
+    trouble = visible(trouble)
+    return [click.style(trouble, fg="red") if paints() else trouble] if trouble else []
+
+
+def _dim(text: str) -> str:
+    return click.style(text, dim=True) if paints() else text

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.display.output import for_people, show_pairs, show_rows, show_value
+from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
 from stoker.cli.server import answer_options, connect
 
@@ -76,13 +76,8 @@ def change(
 
 
 def _show(form: str, found: "QuotaView") -> None:
-    if not for_people(form):
-        show_value(form, found)
-        return
     rows: list[_Row] = [("online", found.online_percent, found.online), ("batch", found.batch_percent, found.batch)]
-    show_rows(form, _columns(), rows, found)
-    click.echo()
-    show_pairs(form, _summary(found), found)
+    show_rows(form, _columns(), rows, found, _summary(found))
 
 
 def _columns() -> list[Column[_Row]]:

@@ -152,16 +152,8 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
     from stoker.wire.client import JobBody
     from stoker.wire.text import parse_memory_mb
 
-    body: dict[str, Any] = {
-        name: given[name]
-        for name in (
-            *("name", "gpu_count", "tasks", "gpu_model", "cpus", "tenant", "job_class", "priority", "time_limit"),
-            *("retries", "image", "visible", "array", "hold", "comment", "output", "error", "where", "partition"),
-            *("tasks_per_node", "lost_after"),
-        )
-        if given.get(name) not in (None, False)
-    }
-    body |= {name: list(given[name]) for name in ("after", "exclude", "tolerate") if given.get(name)}
+    said = {name: given[name] for name in JobBody.__struct_fields__ if given.get(name) not in (None, False, ())}
+    body: dict[str, Any] = {name: list(each) if isinstance(each, tuple) else each for name, each in said.items()}
     if given.get("begin") is not None:
         body["begin"] = _begin(given["begin"])
     for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker.cli.completion import tenants
-from stoker.cli.display.output import for_people, show_pairs, show_rows, show_value
+from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
 from stoker.cli.server import answer_options, connect
 
@@ -59,12 +59,7 @@ def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each 
         tree=given["tree"],
     )
     report = connect().usage(asked)
-    if not for_people(form):
-        show_value(form, report)
-        return
-    show_rows(form, _columns(report), report.lines, report)
-    click.echo()
-    show_pairs(form, _summary(report), report)
+    show_rows(form, _columns(report), report.lines, report, _summary(report))
 
 
 def _columns(report: "UsageView") -> "list[Column[UsageLineView]]":

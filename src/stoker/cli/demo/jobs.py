@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,9 @@ HOTFIX: Final = "hotfix"
 SWEEP: Final = "night-sweep"
 
 
+_job: Final = partial(JobBody, time_limit="1m", gpu_count=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The end that a job of the demo must come to."""
@@ -39,34 +43,22 @@ def first_wave() -> tuple[JobBody, ...]:
     """Seven GPUs' worth of jobs, then a gang that needs all eight and must wait."""
     rank = shlex.join((sys.executable, "-S", "-E", str(RANK_PROGRAM), str(GPUS_PER_NODE)))
     return (
-        JobBody(
-            name="train-small", command="echo one GPU: $CUDA_VISIBLE_DEVICES; sleep 2.5", time_limit="1m", gpu_count=1
-        ),
-        JobBody(
-            name="train-pair", command="echo two GPUs: $CUDA_VISIBLE_DEVICES; sleep 3", time_limit="1m", gpu_count=2
-        ),
-        JobBody(
-            name="breaks", command="sleep 1; echo no such file: data.bin >&2; exit 3", time_limit="1m", gpu_count=1
-        ),
-        JobBody(
-            name="flaky",
-            command="sleep 0.7; [ $STOKER_ATTEMPT -ge 2 ]",
-            time_limit="1m",
-            gpu_count=1,
-            retries=2,
-        ),
-        JobBody(name=TOO_LONG, command="echo $$; exec sleep 600", time_limit="2s", gpu_count=1),
-        JobBody(name=MISTAKE, command="echo $$; exec sleep 600", time_limit="1m", gpu_count=1),
-        JobBody(name=GANG, command=f"{rank} && sleep 2", time_limit="1m", gpu_count=GPUS_PER_NODE, tasks=NODES),
+        _job(name="train-small", command="echo one GPU: $CUDA_VISIBLE_DEVICES; sleep 2.5"),
+        _job(name="train-pair", command="echo two GPUs: $CUDA_VISIBLE_DEVICES; sleep 3", gpu_count=2),
+        _job(name="breaks", command="sleep 1; echo no such file: data.bin >&2; exit 3"),
+        _job(name="flaky", command="sleep 0.7; [ $STOKER_ATTEMPT -ge 2 ]", retries=2),
+        _job(name=TOO_LONG, command="echo $$; exec sleep 600", time_limit="2s"),
+        _job(name=MISTAKE, command="echo $$; exec sleep 600"),
+        _job(name=GANG, command=f"{rank} && sleep 2", gpu_count=GPUS_PER_NODE, tasks=NODES),
     )
 
 
 def second_wave() -> tuple[JobBody, ...]:
     """Submitted while the gang holds every GPU: the urgent one comes later and must go first."""
     return (
-        JobBody(name=SWEEP, command="sleep 1.2", time_limit="1m", gpu_count=3, tasks=2, priority="low"),
-        JobBody(name="evaluate", command="sleep 1.5", time_limit="1m", gpu_count=1),
-        JobBody(name=HOTFIX, command="sleep 1.2", time_limit="1m", gpu_count=2, tasks=2, priority="urgent"),
+        _job(name=SWEEP, command="sleep 1.2", gpu_count=3, tasks=2, priority="low"),
+        _job(name="evaluate", command="sleep 1.5"),
+        _job(name=HOTFIX, command="sleep 1.2", gpu_count=2, tasks=2, priority="urgent"),
     )
 
 

@@ -34,8 +34,7 @@ from stoker.cli.demo.jobs import (
     first_wave,
     second_wave,
 )
-from stoker.cli.demo.report import print_report, write_picture
-from stoker.cli.demo.screen import Screen, open_screen
+from stoker.cli.demo.screen import Screen, open_screen, print_report, write_picture
 from stoker.cli.display.formatting import instant_ms
 from stoker.cli.display.timeline import gpu_timeline
 from stoker.wire.client import Client, JobBody, LogQuery

@@ -1,20 +1,29 @@
-"""Progress of the demo as a person watches it: a live picture on a terminal, plain lines elsewhere."""
+"""Progress of the demo, as a live picture on a terminal and plain lines elsewhere, and its report at the end."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import click
 
 from stoker.cli.clock import mono_s
+from stoker.cli.demo.jobs import GPUS_PER_NODE, NODES, DemoCheck, Evidence
 from stoker.cli.display.canvas import Canvas, open_canvas
+from stoker.cli.display.job_columns import job_columns
 from stoker.cli.display.safe_text import visible
-from stoker.cli.display.table import Column, table_lines
+from stoker.cli.display.table import Column, show_table, table_lines
 from stoker.cli.display.terminal import is_dumb, is_terminal, paints, size
+from stoker.cli.display.timeline import Timeline, job_order, plain, text_lines
+from stoker.cli.display.timeline_svg import svg
 from stoker.wire.rest.job import JobView
 from stoker.wire.rest.node import GpuListView
 
 NOTES_MAX: Final = 6
+PICTURE: Final = "stoker-demo.svg"
+WIDTH_MAX: Final = 120
+WIDTH_PLAIN: Final = 80
+_COLOURS: Final = ("blue", "yellow", "green", "magenta", "cyan", "bright_yellow", "bright_blue", "bright_magenta")
 
 
 @contextmanager
@@ -90,3 +99,36 @@ def _place(job: JobView) -> str:
     nodes = ", ".join(dict.fromkeys(task.node for task in job.attempts[-1].tasks))
     gang = f"{job.tasks} x " if job.tasks > 1 else ""
     return f"{nodes} ({gang}{job.gpu_count} GPU{'s' * (job.gpu_count != 1)})"
+
+
+def write_picture(out: Path, timeline: Timeline) -> Path:
+    """Write the timeline as an SVG file into `out`, and return its path."""
+    path = out / PICTURE
+    path.write_text(svg(timeline, f"Stoker demo: {NODES} nodes of {GPUS_PER_NODE} simulated GPUs"), encoding="utf-8")
+    return path
+
+
+def print_report(jobs: Sequence[JobView], seen: Evidence, found: Sequence[DemoCheck], picture: Path) -> None:
+    """Print the timeline, the jobs, the checks, and where the picture is."""
+    click.echo("\nWho held which GPU when (a number is a job, ✗ an attempt without success):\n")
+    _show_timeline(seen.timeline)
+    click.echo()
+    titles = ("ID", "NAME", "STATE", "GPUS", "WAITED", "RAN", "EXIT", "REASON")
+    show_table(job_columns(0, titles), jobs, wide=False)  # every job has ended, so nothing is measured to now
+    if seen.why is not None:
+        click.echo(f"\nWhile job {seen.why.id} waited, `stoker why {seen.why.id}` said: {seen.why.message}")
+    click.echo()
+    for held, says in found:
+        click.echo(f"{'ok  ' if held else 'FAILED'} {says}")
+    good = sum(held for held, _ in found)
+    click.echo(f"\n{good} of {len(found)} checks held. The same timeline as a picture: {picture}")
+
+
+def _show_timeline(timeline: Timeline) -> None:
+    lines = text_lines(timeline, min(WIDTH_MAX, size().columns) if is_terminal() else WIDTH_PLAIN)
+    if not paints():
+        click.echo(plain(lines))
+        return
+    colours = {job: _COLOURS[place % len(_COLOURS)] for place, job in enumerate(job_order(timeline))}
+    for line in lines:
+        click.echo("".join(click.style(piece.text, fg=colours.get(piece.job)) for piece in line))

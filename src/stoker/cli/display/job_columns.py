@@ -3,6 +3,7 @@
 The same for `stoker list`, its `--watch`, and the queue of `stoker top`.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from stoker.cli.display.formatting import note_line, ran, user_of, waited
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 NAME_CELLS_MAX: Final = 40
 
 
-def job_columns(now_ms: int) -> "list[Column[JobView]]":
-    """`now_ms` is where a span that hasn't ended is measured to."""
-    return [
+def job_columns(now_ms: int, titles: Sequence[str] = ()) -> "list[Column[JobView]]":
+    """Return the columns with these titles, or all. `now_ms` is where a span that hasn't ended is measured to."""
+    columns: list[Column[JobView]] = [
         Column("ID", lambda job: job.id, right=True),
         Column("NAME", lambda job: short_name(job.name), elastic=True),
         Column("STATE", lambda job: job.state.value, coloured=True),
@@ -43,6 +44,8 @@ def job_columns(now_ms: int) -> "list[Column[JobView]]":
         Column("NODES", nodes_of, wide=True),
         Column("GPU UUIDS", gpus_of, wide=True),
     ]
+    by_title = {column.title: column for column in columns}
+    return [by_title[title] for title in titles or by_title]
 
 
 def short_name(name: str) -> str:

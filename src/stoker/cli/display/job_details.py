@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 Pairs = Iterator[tuple[str, object]]
 _SHOWN: Final = frozenset(
     {
-        *(
-            "partition",
-            "where",
-            "begin",
-            "output",
-            "error",
-            "comment",
-        ),  # below, with labels of their own
+        *("partition", "where", "begin", "output", "error", "comment"),  # below, with labels of their own
         *("array", "array_of"),  # in the head
         *("status", "message"),  # only in the answer to a submit
     }

@@ -49,12 +49,17 @@ def for_people(form: str) -> bool:
     return form in (Form.TABLE, Form.WIDE)
 
 
-def show_rows(form: str, columns: Sequence[Column[Row]], rows: Sequence[Row], value: object) -> None:
-    """Print `rows` as a table, or `value` (whatever msgspec encodes) as JSON or YAML."""
-    if for_people(form):
-        show_table(columns, rows, wide=form == Form.WIDE)
-    else:
+def show_rows(
+    form: str, columns: Sequence[Column[Row]], rows: Sequence[Row], value: object, below: Pairs | None = None
+) -> None:
+    """Print `rows` as a table with the pairs `below` it, or `value` (whatever msgspec encodes) as JSON or YAML."""
+    if not for_people(form):
         show_value(form, value)
+        return
+    show_table(columns, rows, wide=form == Form.WIDE)
+    if below is not None:
+        click.echo()
+        show_pairs(form, below, value)
 
 
 def show_pairs(form: str, pairs: Pairs, value: object) -> None:

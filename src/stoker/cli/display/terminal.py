@@ -9,14 +9,9 @@ command.
 
 import os
 import sys
-from typing import Final, NamedTuple
+from typing import Final
 
 _DUMB: Final = frozenset({"dumb", "unknown"})
-
-
-class Size(NamedTuple):
-    columns: int
-    lines: int
 
 
 def is_terminal() -> bool:
@@ -33,13 +28,13 @@ def is_dumb() -> bool:
     return os.environ.get("TERM", "") in _DUMB
 
 
-def size() -> Size:
+def size() -> os.terminal_size:
     """Of the window; 80 x 24 where nobody tells."""
     try:
         seen = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
     except (OSError, ValueError):
         seen = os.terminal_size((0, 0))
-    return Size(_said("COLUMNS") or seen.columns or 80, _said("LINES") or seen.lines or 24)
+    return os.terminal_size((_said("COLUMNS") or seen.columns or 80, _said("LINES") or seen.lines or 24))
 
 
 def _said(name: str) -> int:

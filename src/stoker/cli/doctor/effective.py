@@ -17,7 +17,7 @@ from stoker.adapters.settings.loader import Loaded, examine, later_keys
 from stoker.adapters.settings.yaml_lines import Entries, YamlFault, read_yaml
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.cli.doctor.finding import Check, CheckResult, fine, wrong
+from stoker.cli.doctor.finding import CheckResult, fine, wrong
 from stoker.live.settings.control import ControlSettings
 
 Seen = Loaded[msgspec.Struct | None]
@@ -68,11 +68,6 @@ def read(kind: str, path: Path | None, environ: Mapping[str, str], flags: Mappin
     """Return the settings as that daemon would read them, or every fault."""
     others = [cls for other, cls in KINDS.items() if other != kind]
     return examine(KINDS[kind], path, environ, flags, others=others)
-
-
-def check(seen: Seen, path: Path | None) -> Check:
-    """Return the check of settings for `stoker doctor`."""
-    return Check("settings", lambda: judged(seen, path))
 
 
 def judged(seen: Seen, path: Path | None) -> Iterator[CheckResult]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stoker.agent.machine import local_address
 from stoker.agent.settings import AgentSettings
-from stoker.cli.doctor import effective, folder, machine, network, node, pair, serving, store, users
+from stoker.cli.doctor import effective, folder, machine, network, node, serving, store
 from stoker.cli.doctor.finding import Check, Finding, Level
 from stoker.live.settings.control import ControlSettings
 
@@ -17,7 +17,7 @@ def of_file(
 ) -> Iterator[Finding]:
     """The settings of a daemon, and this machine as the place where it will run."""
     seen = effective.read(kind, path, environ, flags)
-    yield from run(effective.check(seen, path))
+    yield from run(Check("settings", lambda: effective.judged(seen, path)))
     settings = seen.value
     yield from _each(run, machine.checks(kind))
     if isinstance(settings, ControlSettings):
@@ -34,7 +34,7 @@ def of_server(run: Run, server: serving.Server) -> Iterator[Finding]:
         if any(finding.level is Level.ERROR for finding in found):
             return
         yield from _each(run, checks(server))
-    yield from _each(run, pair.checks(server))
+    yield from _each(run, serving.pair_checks(server))
 
 
 def _each(run: Run, checks: Iterable[Check]) -> Iterator[Finding]:
@@ -59,7 +59,6 @@ def _agent(settings: AgentSettings) -> list[Check]:
     return [
         *folder.checks("agent", settings.data_dir),
         *node.checks(settings),
-        *users.checks(settings),
         network.control_check(addresses),
         network.address_check(settings.node.address, lambda: local_address(addresses[0])),
     ]

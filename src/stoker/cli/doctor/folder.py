@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from stoker.adapters.data_folder.folder_swap import LOCK_NAME
 from stoker.cli.clock import mono_s
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
-from stoker.cli.doctor.processes import account, words_of
+from stoker.cli.doctor.machine import account, words_of
 
 FREE_MIN_BYTES: Final = 64 << 20
 """Less, and the next snapshot may not fit."""
@@ -164,16 +164,16 @@ def file_system(kind: str, mount: Mount | None) -> Iterator[CheckResult]:
 
 def free_space(path: Path) -> Iterator[CheckResult]:
     seen = os.statvfs(_existing(path))
-    yield space(seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize)
+    free = seen.f_bavail * seen.f_frsize
+    words = f"{free >> 20} MiB of {seen.f_blocks * seen.f_frsize >> 20} MiB are free where data_dir lies"
+    yield by_room(free, words, "free some, or name a data_dir on a larger file system: a full disk stops the daemon")
     if seen.f_files and seen.f_favail < FREE_FILES_MIN:
         fix = "remove what has many small files on that file system"
         yield wrong(f"only {seen.f_favail} more files can be made on that file system", fix)
 
 
-def space(free: int, total: int) -> CheckResult:
-    """Bytes that are left, of all."""
-    words = f"{free >> 20} MiB of {total >> 20} MiB are free where data_dir lies"
-    fix = "free some, or name a data_dir on a larger file system: a full disk stops the daemon"
+def by_room(free: float, words: str, fix: str) -> CheckResult:
+    """Return `words` as a result of the level that so many free bytes deserve."""
     if free < FREE_MIN_BYTES:
         return wrong(words, fix)
     return doubtful(words, fix) if free < FREE_WANTED_BYTES else fine(words)

@@ -1,12 +1,16 @@
-"""Checks of this machine and its Python: memory, clock, kernel, assertions.
+"""Checks of this machine and its Python: clock, open files, assertions; names of its processes and accounts.
 
 Source: adjtimex(2) for the clock's state; getrlimit(2).
 """
 
 import ctypes
+import os
+import pwd
 import resource
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from stoker.cli.clock import now_ms
@@ -18,6 +22,8 @@ WRITTEN_MS: Final = 1_750_000_000_000
 FILES_WANTED: Final = {"control": 4_096, "agent": 1_024}
 """Open files: each agent, client and follower of a control plane is one; an agent has a few for each of its tasks."""
 FILES_MIN: Final = 256
+WORDS_MAX: Final = 80
+"""Characters of a command that a finding shows."""
 _TIME_ERROR: Final = 5
 _MS_PER_DAY: Final = 86_400_000
 
@@ -83,3 +89,34 @@ def open_files(kind: str, limits: tuple[int, int]) -> Iterator[CheckResult]:
     else:
         most = "" if hard in (soft, resource.RLIM_INFINITY) else f" ({hard} can be asked for)"
         yield doubtful(f"{soft} open files are allowed{most}; {wanted} are wanted here", fix)
+
+
+def account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def words_of(pid: int, proc: Path = Path("/proc")) -> str:
+    """Return a process's command without the values of its options, where a secret may be."""
+    try:
+        words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return "of another account"
+    shown = " ".join(word for word in words[:4] if word and "=" not in word)
+    return shown[:WORDS_MAX] or "a kernel thread"
+
+
+def holder_of(inode: str, proc: Path = Path("/proc")) -> int:
+    """The process that has the socket with that inode open; 0 = none that we may look into."""
+    wanted = f"socket:[{inode}]"
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError):
+            for fd in (entry / "fd").iterdir():
+                with suppress(OSError):
+                    if os.readlink(fd) == wanted:
+                        return int(entry.name)
+    return 0

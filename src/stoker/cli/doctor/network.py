@@ -13,7 +13,7 @@ from typing import Final
 
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.folder import held_by
-from stoker.cli.doctor.processes import holder_of, words_of
+from stoker.cli.doctor.machine import holder_of, words_of
 
 CONNECT_S: Final = 2.0
 _LISTEN: Final = "0A"

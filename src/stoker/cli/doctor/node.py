@@ -1,7 +1,11 @@
-"""Checks of this machine as a node: its GPUs, its cgroups, its name and labels, its attempt leases."""
+"""Checks of this machine as a node: its GPUs, its cgroups, its name and labels, its attempt leases, its accounts.
+
+Source: capabilities(7) for the numbers of the bits.
+"""
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,14 +24,25 @@ from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.label import check_label, parse_taint
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, unless_refused, wrong
+from stoker.cli.doctor.machine import account
 from stoker.ports import ProbeResult
 
 PROBE_S: Final = 25.0
 """nvidia-smi is asked twice, ten seconds at most each time."""
 _DEVICES: Final = Path("/dev")
+_WANTED: Final = {
+    "CAP_CHOWN": 0,
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_KILL": 5,
+    "CAP_SETGID": 6,
+    "CAP_SETUID": 7,
+    "CAP_SYS_PTRACE": 19,
+}
+"""To become another user, give it its folders, end its processes, and tell by their environment whose they are."""
 
 
 def checks(settings: AgentSettings) -> list[Check]:
+    allow_root = settings.executor.allow_root
     return [
         Check("name", lambda: name(settings)),
         Check("token_file", lambda: token_file(settings.control.token_file)),
@@ -36,6 +51,7 @@ def checks(settings: AgentSettings) -> list[Check]:
         Check("cgroups", lambda: cgroups(cgroup_state())),
         Check("leases", lambda: leases(settings.data_dir)),
         Check("checkpoint_dir", lambda: checkpoint_dir(settings.executor.checkpoint_dir)),
+        Check("users", lambda: users(_self(), allow_root=allow_root, data_dir=settings.data_dir)),
     ]
 
 
@@ -220,3 +236,47 @@ def can_watch() -> bool:
     except OSError as fault:
         return fault.errno not in (errno.ENOSYS, errno.EPERM)
     return True
+
+
+class Self(NamedTuple):
+    """The account and rights of the process that checks."""
+
+    uid: int
+    capabilities: int
+    """Bits."""
+
+
+def users(me: Self, *, allow_root: bool, data_dir: Path) -> Iterator[CheckResult]:
+    if me.uid != 0:
+        yield fine(f"an agent of this account runs every job as {account(me.uid)}, whatever user the job names")
+        return
+    missing = [name for name, bit in _WANTED.items() if not me.capabilities >> bit & 1]
+    closed = _closed_above(data_dir)
+    if missing:
+        words = f"root lacks {', '.join(missing)} here, and can't run jobs as their users and look after them"
+        yield wrong(words, "give the agent's unit or container these capabilities, or run it as another account")
+    if closed:
+        words = f"{closed} lets no other account through, so jobs can't reach their own folders in {data_dir}"
+        yield wrong(words, f"chmod o+x {closed}, or name another data_dir")
+    if allow_root:
+        words = "executor.allow_root is true: whoever may submit a job without a user may do anything on this machine"
+        yield doubtful(words, "set it to false, and give people tokens with --user")
+    elif not missing and not closed:
+        yield fine("an agent of root runs each job as its own user, and none as root")
+
+
+def _self() -> Self:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    bits = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
+    return Self(os.geteuid(), int(bits, 16))
+
+
+def _closed_above(path: Path) -> str:
+    """A folder on the way to `path` that lets nobody through. Empty = there is none."""
+    for folder in reversed(path.absolute().parents):
+        try:
+            if not folder.stat().st_mode & stat.S_IXOTH:
+                return str(folder)
+        except OSError:  # it isn't there yet; the agent makes it
+            return ""
+    return ""

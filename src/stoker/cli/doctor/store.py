@@ -16,7 +16,7 @@ from stoker.adapters.sqlite.history import HISTORY_NAME, cluster_in
 from stoker.adapters.sqlite.schema import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, wrong
-from stoker.cli.doctor.processes import account
+from stoker.cli.doctor.machine import account
 
 if TYPE_CHECKING:
     from stoker.adapters.postgres.inspection import DatabaseInspection

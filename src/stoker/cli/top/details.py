@@ -90,27 +90,36 @@ class Page(Screen[None]):
             self.dismiss()
 
 
-class TextPane(ModalScreen[None]):
+class _Box(ModalScreen[bool]):
+    """A box in the middle of the screen, which is closed by an answer."""
+
+    def __init__(self, content: Text, *, title: str = "", keys: str, classes: str = "box") -> None:
+        super().__init__()
+        self._box = Static(content, classes=classes)
+        self._box.border_subtitle = Text(keys)
+        if title:
+            self._box.border_title = Text(title)
+
+    def compose(self) -> ComposeResult:
+        yield self._box
+
+    def action_answer(self, is_yes: bool) -> None:
+        if self.is_current:
+            self.dismiss(is_yes)
+
+
+class TextPane(_Box):
     """A few words in the middle of the screen; any key closes them."""
 
     def __init__(self, title: str, text: str) -> None:
-        super().__init__()
-        self._title = title
-        self._words = text
-
-    def compose(self) -> ComposeResult:
-        box = Static(Text.from_ansi(self._words), classes="box")
-        box.border_title = Text(self._title)
-        box.border_subtitle = Text("any key closes this")
-        yield box
+        super().__init__(Text.from_ansi(text), title=title, keys="any key closes this")
 
     def on_key(self, event: Key) -> None:
         event.stop()  # `q` closes this, and not what lies below
-        if self.is_current:
-            self.dismiss()
+        self.action_answer(True)
 
 
-class Question(ModalScreen[bool]):
+class Question(_Box):
     """Yes or no; only `y` is yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -119,14 +128,4 @@ class Question(ModalScreen[bool]):
     ]
 
     def __init__(self, question: str) -> None:
-        super().__init__()
-        self._question = question
-
-    def compose(self) -> ComposeResult:
-        box = Static(Text(self._question), classes="box question")
-        box.border_subtitle = Text("y yes  n no")
-        yield box
-
-    def action_answer(self, is_yes: bool) -> None:
-        if self.is_current:
-            self.dismiss(is_yes)
+        super().__init__(Text(question), keys="y yes  n no", classes="box question")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import click
 
 from stoker.cli.display.formatting import note_line, ran, user_of, waited
-from stoker.cli.display.job_columns import nodes_of, short_name
+from stoker.cli.display.job_columns import job_columns, nodes_of, short_name
 from stoker.cli.display.job_details import job_pairs, why_lines
 from stoker.cli.display.node_details import models_of, node_pairs, note_of
 from stoker.cli.display.output import pair_lines
@@ -105,19 +105,9 @@ def _memory(node: NodeView) -> str:
 
 
 def job_sheet(jobs: Sequence[JobView], room: int, now_ms: int) -> Sheet:
-    columns: list[Column[JobView]] = [
-        Column("ID", lambda job: job.id, right=True),
-        Column("NAME", lambda job: short_name(job.name), elastic=True),
-        Column("STATE", lambda job: job.state.value, coloured=True),
-        Column("GPUS", lambda job: job.total_gpus, right=True),
-        Column("PRIO", lambda job: job.priority, right=True),
-        *([Column("USER", user_of)] if room >= USER_FROM else []),
-        *([Column[JobView]("TENANT", lambda job: job.tenant)] if room >= TENANT_FROM else []),
-        Column("WAITED", lambda job: waited(job, now_ms), right=True),
-        Column("RAN", lambda job: ran(job, now_ms), right=True),
-        Column("WHERE OR WHY", _where_or_why, elastic=True),
-    ]
-    return _sheet(columns, jobs, room, wide=True)
+    whose = [title for title, least in (("USER", USER_FROM), ("TENANT", TENANT_FROM)) if room >= least]
+    columns = job_columns(now_ms, ("ID", "NAME", "STATE", "GPUS", "PRIO", *whose, "WAITED", "RAN"))
+    return _sheet([*columns, Column("WHERE OR WHY", _where_or_why, elastic=True)], jobs, room, wide=True)
 
 
 def _where_or_why(job: JobView) -> str | None:
