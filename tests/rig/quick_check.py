@@ -17,7 +17,7 @@ from stoker.brain.domain.lifecycle import FINAL, JobState
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import end_of, rebuild
-from stoker.brain.state.invariants import INDEXES, each_job_consistent, no_gpu_twice, no_node_overdrawn
+from stoker.brain.state.invariants import drifted, each_job_consistent, no_gpu_twice, no_node_overdrawn
 
 T = TypeVar("T", JobId, tuple[Instant, JobId])
 
@@ -92,8 +92,7 @@ class QuickCheck:
         fresh.ended.entries = self._ended
         for word, ids in self._final.items():
             fresh.by_state[word].entries = ids
-        drifted = [name for name in INDEXES if getattr(state.indexes, name) != getattr(fresh, name)]
-        return [f"index {name} has drifted from the records" for name in drifted]
+        return list(drifted(state.indexes, fresh))
 
 
 def _with_jobs(state: ClusterState, jobs: dict[JobId, Job]) -> ClusterState:

@@ -44,6 +44,12 @@ _STOPS: Mapping[StopCause, Outcome | None] = {
     StopCause.REQUEUED: Outcome.REQUEUED,
     StopCause.MEMBER_ENDED: None,  # the member that ended says what the outcome is
 }
+_FINAL_STATES: Mapping[Outcome, JobState] = {
+    Outcome.START_FAILED: JobState.FAILED,
+    Outcome.PORT_TAKEN: JobState.FAILED,
+    Outcome.LOST: JobState.NODE_FAILED,
+}
+"""States in which these outcomes leave a job that ends; each other outcome is the state of the same name."""
 
 
 def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Policy) -> tuple[JobEvent, ...]:
@@ -79,21 +85,22 @@ def _in_its_time(task: Task, end: TaskEnd, attempt: Attempt, now: Instant) -> Ta
 
 def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> JobEvent:
     decisive = _decisive(attempt)
-    assert decisive.end is not None, "an attempt is settled when all its tasks have ended"
-    outcome = _outcome(attempt, decisive)
+    end = decisive.end
+    assert end is not None, "an attempt is settled when all its tasks have ended"
+    outcome = _outcome(attempt, end)
     again = _next_try(job, outcome, now, policy)
     if again is not None:
         facts: Facts = {"attempt": attempt.number, "outcome": outcome.value, "until_ms": again.not_before}
         reason = Reason(ReasonCode.RETRY_BACKOFF, facts)
         if outcome is Outcome.REQUEUED and attempt.stop:
             reason = Reason(ReasonCode.REQUEUED, {"by": attempt.stop.by})
-        return replace(again, exit_code=decisive.end.exit_code, reason=reason)
+        return replace(again, exit_code=end.exit_code, reason=reason)
     return JobFinished(
         job=job.id,
-        state=_final_state(outcome),
+        state=_FINAL_STATES.get(outcome) or JobState(outcome.value),
         outcome=outcome,
         reason=_reason(job, attempt, outcome, decisive, policy),
-        exit_code=decisive.end.exit_code,
+        exit_code=end.exit_code,
     )
 
 
@@ -109,12 +116,10 @@ def _when_ended(task: Task) -> tuple[Instant, int]:
     return task.end.at, task.placement.rank
 
 
-def _outcome(attempt: Attempt, decisive: Task) -> Outcome:
+def _outcome(attempt: Attempt, end: TaskEnd) -> Outcome:
     ordered = _STOPS[attempt.stop.cause] if attempt.stop else None
     if ordered:
         return ordered
-    end = decisive.end
-    assert end is not None, "an attempt is settled when all its tasks have ended"
     if end.clean:
         return Outcome.SUCCEEDED
     if end.oom:
@@ -151,24 +156,6 @@ def _next_try(job: Job, outcome: Outcome, now: Instant, policy: Policy) -> JobRe
 def backoff_ms(tries: int, policy: Policy) -> int:
     """The pause before the next try after `tries` earlier ones: doubles from the first to the longest."""
     return min(policy.backoff_first_ms << min(tries, 32), policy.backoff_max_ms)
-
-
-def _final_state(outcome: Outcome) -> JobState:
-    match outcome:
-        case Outcome.SUCCEEDED:
-            return JobState.SUCCEEDED
-        case Outcome.CANCELLED:
-            return JobState.CANCELLED
-        case Outcome.TIMEOUT:
-            return JobState.TIMEOUT
-        case Outcome.OUT_OF_MEMORY:
-            return JobState.OUT_OF_MEMORY
-        case Outcome.NODE_FAILED | Outcome.LOST:
-            return JobState.NODE_FAILED
-        case Outcome.FAILED | Outcome.START_FAILED | Outcome.PORT_TAKEN:
-            return JobState.FAILED
-        case Outcome.REQUEUED:
-            raise AssertionError("a job that was told to try again doesn't end")
 
 
 def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Policy) -> Reason:

@@ -25,34 +25,12 @@ from stoker.brain.state.quota_limits import QuotaLimits
 class ClusterState:
     """All that the log adds up to, at `position`."""
 
-    __slots__ = (
-        "_standings",
-        "cluster_id",
-        "demand_faults",
-        "epoch",
-        "indexes",
-        "jobs",
-        "last_at",
-        "next_job_id",
-        "nodes",
-        "partitions",
-        "policy",
-        "pools",
-        "pools_configured",
-        "position",
-        "submit_keys",
-        "tenants",
-        "token_of_digest",
-        "tokens",
-    )
-
     def __init__(self) -> None:
         self.cluster_id = ""
         self.epoch = Epoch(0)
         self.position = Position(0)
         self.last_at: Instant = NEVER
         """Time of the newest event; the next one is never earlier."""
-        self.policy = Policy()
         self.next_job_id = JobId(1)
         self.jobs: dict[JobId, Job] = {}
         self.nodes: dict[NodeName, Node] = {}
@@ -61,15 +39,16 @@ class ClusterState:
         """Idempotency keys of submits, oldest first, by principal and key."""
         self.tenants: dict[TenantName, Tenant] = {THE_DEFAULT.name: THE_DEFAULT}
         self._standings: dict[TenantName, InheritedLimits] = {}
+        """As far as anybody asked since a tenant last changed."""
         self.demand_faults: dict[tuple[TenantName, Demand], Refusal | None] = {}
         """Which demands a tenant's limits let in, remembered by `admit` until a tenant changes."""
-        """As far as anybody asked since a tenant last changed."""
         self.pools = Pools()
         self.pools_configured: Pools | None = None
         """What the settings file said when it was last heeded."""
         self.tokens: dict[TokenId, Token] = {}
         self.token_of_digest: dict[str, TokenId] = {}
         self.indexes = Indexes(self.nodes, self.jobs, self.tenants)
+        self.put_policy(Policy())
 
     def put_job(self, job: Job) -> None:
         old = self.jobs.get(job.id)

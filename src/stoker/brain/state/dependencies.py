@@ -8,6 +8,7 @@ Rules: D1  a job whose record is gone has ended: `any` and `after` are met, how 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from stoker.brain.domain.dependency import Dependency, DependencyKind, Verdict
@@ -64,26 +65,19 @@ def never_because(job: Job, jobs: Jobs) -> tuple[Dependency, str]:
     return lost, f"it ended {target.state}"
 
 
+@dataclass(slots=True)
 class Dependents:
-    """An index: who waits for whom, and for whom it is decided.
+    """Index of the jobs that wait for other jobs, and of those for which it is decided.
 
     Each change of a job costs as many verdicts as jobs wait for that very job or member, and only changes that may
     turn a verdict cost any: ten thousand jobs may each wait for another member of one array.
     """
 
-    __slots__ = ("_jobs", "decided", "waiting")
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-        self.waiting: dict[JobId, dict[int | None, dict[JobId, None]]] = {}
-        """Blocked jobs, by the job or array that they wait for, and the index of the member. None = all of it."""
-        self.decided: dict[JobId, Verdict] = {}
-        """Blocked jobs that needn't wait any longer."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dependents) and self.waiting == other.waiting and self.decided == other.decided
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
+    _jobs: Jobs = field(compare=False)
+    waiting: dict[JobId, dict[int | None, dict[JobId, None]]] = field(default_factory=dict, init=False)
+    """Blocked jobs, by the job or array that they wait for, and the index of the member. None = all of it."""
+    decided: dict[JobId, Verdict] = field(default_factory=dict, init=False)
+    """Blocked jobs that needn't wait any longer."""
 
     def job_changed(self, old: Job | None, new: Job | None) -> None:
         was, is_now = _blocked(old), _blocked(new)

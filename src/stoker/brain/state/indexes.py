@@ -7,6 +7,7 @@ and a test holds the two against each other after every event.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from stoker.brain.domain.allocation import TaskPlacement
@@ -41,21 +42,14 @@ _LIMITED = frozenset({JobState.STARTING, JobState.RUNNING})
 _Entry = TypeVar("_Entry", JobId, tuple[Instant, JobId])
 
 
+@dataclass(slots=True)
 class Ascending(Generic[_Entry]):
     """Entries in ascending order. Most arrive at the end and leave at the front, which a plain list does well."""
 
-    __slots__ = ("entries",)
-
-    def __init__(self) -> None:
-        self.entries: list[_Entry] = []
+    entries: list[_Entry] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.entries)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ascending) and self.entries == other.entries
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
 
     def add(self, entry: _Entry) -> None:
         if not self.entries or entry > self.entries[-1]:

@@ -5,7 +5,6 @@ what is wrong; none is ever wrong unless Stoker has a bug.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from stoker.brain.domain.array import count_of
 from stoker.brain.domain.ids import GpuUuid
@@ -13,29 +12,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE, JobState, Outcome
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
-
-INDEXES: Final = (
-    "by_state",
-    "waiting",
-    "waiting_arrays",
-    "arrays",
-    "dependents",
-    "over",
-    "pending_count",
-    "delayed",
-    "limits",
-    "ended",
-    "on_node",
-    "held",
-    "ports",
-    "gpu_owner",
-    "free",
-    "returning",
-    "by_free",
-    "free_gpus",
-    "node_classes",
-    "usage_ledger",
-)
+from stoker.brain.state.indexes import Indexes
 
 
 def violations(state: ClusterState) -> list[str]:
@@ -158,7 +135,11 @@ def _array_faults(state: ClusterState, array: Job) -> Iterator[str]:
 
 def indexes_derived(state: ClusterState) -> Iterator[str]:
     """Every index equals what `rebuild` makes from nothing."""
-    fresh = state.rebuilt_indexes()
-    for name in INDEXES:
-        if getattr(state.indexes, name) != getattr(fresh, name):
+    return drifted(state.indexes, state.rebuilt_indexes())
+
+
+def drifted(kept: Indexes, fresh: Indexes) -> Iterator[str]:
+    """Yield each index that differs from the one that was made from nothing."""
+    for name, index in vars(fresh).items():
+        if not name.startswith("_") and getattr(kept, name) != index:
             yield f"index {name} has drifted from the records"

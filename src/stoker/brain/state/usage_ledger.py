@@ -5,50 +5,35 @@ They follow the records of jobs: what an attempt held is given back once, by whi
 """
 
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import NOTHING, Amount, limits_of
 from stoker.brain.domain.tenant import Tenant, path_of
 
-_NONE_WAIT: Final = 0
 _Key = TypeVar("_Key", JobClass, TenantName)
 
 
+@dataclass(slots=True)
 class UsageLedger:
-    """No entry says nothing: equal books are equal dictionaries."""
+    """Usage by class pool and tenant. An amount of nothing has no entry, so equal ledgers have equal dictionaries."""
 
-    __slots__ = ("_paths", "_tenants", "by_class", "by_tenant", "limited", "pending", "promised", "unlending")
-
-    def __init__(self, tenants: Mapping[TenantName, Tenant]) -> None:
-        self._tenants = tenants
-        self._paths: dict[TenantName, tuple[TenantName, ...]] = {}
-        """Of those that were asked for since a tenant last changed."""
-        self.by_class: dict[JobClass, Amount] = {}
-        self.by_tenant: dict[TenantName, Amount] = {}
-        """Each with all tenants beneath it."""
-        self.pending: dict[TenantName, int] = {}
-        """Jobs and members that wait, each tenant with all beneath it."""
-        self.promised: dict[TenantName, None] = {}
-        """Tenants that have a guarantee."""
-        self.unlending: dict[TenantName, None] = {}
-        """Those of them that don't lend."""
-        self.limited: dict[TenantName, None] = {}
-        """Tenants that have a limit on what they hold."""
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, UsageLedger)
-            and self.by_class == other.by_class
-            and self.by_tenant == other.by_tenant
-            and self.pending == other.pending
-            and self.promised == other.promised
-            and self.unlending == other.unlending
-            and self.limited == other.limited
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, so it has no hash
+    _tenants: Mapping[TenantName, Tenant] = field(compare=False)
+    _paths: dict[TenantName, tuple[TenantName, ...]] = field(default_factory=dict, init=False, compare=False)
+    """Of those that were asked for since a tenant last changed."""
+    by_class: dict[JobClass, Amount] = field(default_factory=dict, init=False)
+    by_tenant: dict[TenantName, Amount] = field(default_factory=dict, init=False)
+    """Each with all tenants beneath it."""
+    pending: dict[TenantName, int] = field(default_factory=dict, init=False)
+    """Jobs and members that wait, each tenant with all beneath it."""
+    promised: dict[TenantName, None] = field(default_factory=dict, init=False)
+    """Tenants that have a guarantee."""
+    unlending: dict[TenantName, None] = field(default_factory=dict, init=False)
+    """Those of them that don't lend."""
+    limited: dict[TenantName, None] = field(default_factory=dict, init=False)
+    """Tenants that have a limit on what they hold."""
 
     def used_by_class(self, job_class: JobClass) -> Amount:
         return self.by_class.get(job_class, NOTHING)
@@ -57,7 +42,7 @@ class UsageLedger:
         return self.by_tenant.get(tenant, NOTHING)
 
     def pending_of(self, tenant: TenantName) -> int:
-        return self.pending.get(tenant, _NONE_WAIT)
+        return self.pending.get(tenant, 0)
 
     def amounts(self) -> tuple[dict[JobClass, Amount], dict[TenantName, Amount]]:
         """Return the amounts that are held, without the jobs that wait."""

@@ -6,7 +6,6 @@ Every command enters here. The state is read and never changed.
 from collections.abc import Callable
 from typing import assert_never
 
-from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.units import Instant
 from stoker.brain.state import commands
 from stoker.brain.state.admit import (
@@ -22,11 +21,7 @@ from stoker.brain.state.admit import (
     tenant,
 )
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Command, JobOperation, Sharing
-from stoker.brain.state.events.union import Event
-
-Answer = tuple[Event, ...] | Refusal
-"""An empty tuple: accepted, and nothing new happened."""
+from stoker.brain.state.commands import Answer, Command, JobOperation, Sharing
 
 
 def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[], str]) -> Answer:  # a flat table

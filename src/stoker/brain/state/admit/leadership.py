@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
+from stoker.brain.domain.array import too_many_ids
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.ids import JOB_ID_MAX, Epoch, JobId
+from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, BeginEpoch
@@ -55,7 +56,5 @@ def restore(state: ClusterState, now: Instant) -> Answer:
 
 
 def _skip_ids(state: ClusterState, number: int = IDS_SKIPPED) -> ClusterRestored | Refusal:
-    following = state.next_job_id + number
-    if following > JOB_ID_MAX:
-        return refuse("ids_spent", f"job ids end at {JOB_ID_MAX}", "start a new cluster with an empty data folder")
-    return ClusterRestored(backup=state.position, next_job_id=JobId(following))
+    spent = too_many_ids(state.next_job_id, number)
+    return spent or ClusterRestored(backup=state.position, next_job_id=JobId(state.next_job_id + number))

@@ -6,7 +6,7 @@ from typing import Final
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, Job, Task, TaskEnd
+from stoker.brain.domain.job import EndCause, Job, TaskEnd, tasks_on
 from stoker.brain.domain.label import check_label, parse_taint
 from stoker.brain.domain.node import Inventory, Node, OrphanTask
 from stoker.brain.domain.report import TaskPhase, TaskStatus
@@ -162,7 +162,7 @@ def _compare_job(
     state: ClusterState, job: Job, node: NodeName, there: dict[TaskKey, TaskStatus], now: Instant
 ) -> Iterable[Event]:
     ends: dict[int, TaskEnd] = {}
-    for task in _held_there(job, node):
+    for task in tasks_on(job, node):
         key = TaskKey(job.id, job.attempts[-1].number, task.placement.rank)
         status = there.get(key)
         if status is None and task.started_at != NEVER:
@@ -171,10 +171,6 @@ def _compare_job(
             yield TaskStarted(job=key.job, attempt=key.attempt, rank=key.rank)
     if ends:
         yield from end_tasks(job, ends, now, state.policy)
-
-
-def _held_there(job: Job, node: NodeName) -> tuple[Task, ...]:
-    return tuple(task for task in job.attempts[-1].open_tasks if task.placement.node == node)
 
 
 def _orphans(state: ClusterState, node: NodeName, statuses: Iterable[TaskStatus]) -> Iterable[OrphanTask]:
@@ -218,7 +214,7 @@ def forget(state: ClusterState, command: ForgetNode, now: Instant) -> Answer:
     for job_id in jobs:
         job = state.jobs[job_id]
         end = TaskEnd(cause=EndCause.FORGOTTEN, at=now, error=f"{command.by} said that the node is gone")
-        ends = {task.placement.rank: end for task in _held_there(job, node.name)}
+        ends = {task.placement.rank: end for task in tasks_on(job, node.name)}
         events.extend(end_tasks(job, ends, now, state.policy))
     return (*events, NodeForgotten(node=node.name))
 
