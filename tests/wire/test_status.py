@@ -9,7 +9,7 @@ from stoker.wire.status import STATUSES, SUBMIT_CODES, status_of
 
 SOURCE = Path(__file__).parents[2] / "src" / "stoker"
 _DYNAMIC = {"bad_field", "bad_parameter", "unknown_field", "unknown_parameter"}
-_REFUSED = r"\b(?:refuse|refuse_unknown|name_fault)\(\s*\"([a-z_]+)\""
+_REFUSED = r"\b(?:refuse|refusal_error|refuse_unknown|name_fault)\(\s*\"([a-z_]+)\""
 
 
 def codes_in_source() -> set[str]:

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 
 FORMAT: Final = 1
 HEAD: Final = "backup.json"
@@ -278,13 +278,13 @@ def _pass_on(reading: _BackupReader, part: Part, sink: Sink) -> _ByteRequests[No
 
 def damaged(why: str) -> StokerError:
     hint = "take another backup, or copy this one again from where it was kept"
-    return StokerError(refuse("backup_damaged", f"the backup can't be trusted: {why}", hint))
+    return refusal_error("backup_damaged", f"the backup can't be trusted: {why}", hint)
 
 
 def foreign(why: str, hint: str = "name a file that `stoker backup` wrote") -> StokerError:
-    return StokerError(refuse("backup_foreign", f"this is no backup of Stoker: {why}", hint))
+    return refusal_error("backup_foreign", f"this is no backup of Stoker: {why}", hint)
 
 
 def too_new(why: str) -> StokerError:
     hint = "use the version of Stoker that wrote it, or a newer one"
-    return StokerError(refuse("backup_too_new", f"the backup {why}", hint))
+    return refusal_error("backup_too_new", f"the backup {why}", hint)

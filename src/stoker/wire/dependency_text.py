@@ -14,7 +14,7 @@ from typing import Final
 
 from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.dependency import Dependency, DependencyKind
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import JOB_ID_MAX
 
 _KINDS: Final = {
@@ -87,4 +87,4 @@ _BARE_HINT: Final = "say the kind each time: `any:1,any:2` or `any:1:2`, and `an
 
 def _bad(text: str, why: str, *, hint: str = _HINT) -> StokerError:
     shown = text[:_SHOWN_MAX]
-    return StokerError(refuse("bad_dependency", f"{shown!r} can't be waited for: {why}", hint, got=shown))
+    return refusal_error("bad_dependency", f"{shown!r} can't be waited for: {why}", hint, got=shown)

@@ -15,10 +15,10 @@ import msgspec
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from stoker.brain.domain.errors import FactValue, StokerError, refuse
+from stoker.brain.domain.errors import FactValue, refusal_error
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.rest.decode import decode_body, decode_query
-from stoker.wire.rest.job import AttemptView, JobListQuery, JobView, MembersView, ReasonView, TaskRunView
+from stoker.wire.rest.job import AttemptView, JobListQuery, JobView, ReasonView
 from stoker.wire.rest.submit import JobBody
 
 ANSWER_BYTES_MAX: Final = 3 << 20
@@ -38,15 +38,9 @@ def check_known(message: Message) -> None:
         unknown = UnknownFieldSet(each)
         if len(unknown):
             kind, number = each.DESCRIPTOR.name, unknown[0].field_number
-            raise StokerError(
-                refuse(
-                    "unknown_field",
-                    f"field number {number} of {kind} is not known here",
-                    "is the program newer than the control plane? leave the field out, or ask a newer one",
-                    path=kind,
-                    number=number,
-                )
-            )
+            why = f"field number {number} of {kind} is not known here"
+            hint = "is the program newer than the control plane? leave the field out, or ask a newer one"
+            raise refusal_error("unknown_field", why, hint, path=kind, number=number)
 
 
 def _messages(message: Message) -> Iterator[Message]:
@@ -63,15 +57,10 @@ def job_body(job: pb.NewJob, at: str = "") -> JobBody:
     Raises: StokerError as for a body of REST, or `conflicting_fields`.
     """
     if job.argv and job.HasField("shell"):
-        raise StokerError(
-            refuse(
-                "conflicting_fields",
-                "`shell` and `argv` both say what to run",
-                "send a line for the shell, or a program with its arguments",
-                path=f"{at}.shell" if at else "shell",
-                other="argv",
-            )
-        )
+        message = "`shell` and `argv` both say what to run"
+        hint = "send a line for the shell, or a program with its arguments"
+        path = f"{at}.shell" if at else "shell"
+        raise refusal_error("conflicting_fields", message, hint, path=path, other="argv")
     return decode_body(JobBody, _encode(dict(_given(job))), at)
 
 
@@ -105,7 +94,7 @@ def encode_job(view: JobView) -> pb.Job:
         **{name: getattr(view, name) for name in _SAME_FIELDS},
         reason=_encode_reason(view.reason) if view.reason else None,
         attempts=[_encode_attempt(attempt) for attempt in view.attempts],
-        members=_encode_members(view.members) if view.members else None,
+        members=pb.ArrayMembers(**_fields(view.members)) if view.members else None,
     )
     if isinstance(view.command, str):
         job.shell = view.command
@@ -131,18 +120,10 @@ def _encode_fact(fact: FactValue) -> pb.Fact:
     return pb.Fact(number=fact) if isinstance(fact, int) else pb.Fact(text=fact)
 
 
-def _encode_members(view: MembersView) -> pb.ArrayMembers:
-    return pb.ArrayMembers(**_fields(view))
-
-
 def _encode_attempt(view: AttemptView) -> pb.JobAttempt:
     fields = _fields(view)
-    fields["tasks"] = [_encode_task(task) for task in view.tasks]
+    fields["tasks"] = [pb.AttemptTask(**_fields(task)) for task in view.tasks]
     return pb.JobAttempt(**fields)
-
-
-def _encode_task(view: TaskRunView) -> pb.AttemptTask:
-    return pb.AttemptTask(**_fields(view))
 
 
 def _fields(view: msgspec.Struct) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import re
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final
 
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.instruction import SIGNAL_MAX
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
@@ -75,7 +75,7 @@ def parse_duration(text: str) -> int:
     """
     ms = _duration_ms(text.strip())
     if ms is None or not 0 < ms <= DURATION_MAX_MS:
-        raise StokerError(_bad_time(text))
+        raise _bad_time(text)
     return ms
 
 
@@ -102,8 +102,8 @@ def _sum(days: int, hours: int, minutes: int, seconds: int, *, leading: str) -> 
     return days * DAY_MS + hours * HOUR_MS + minutes * MINUTE_MS + seconds * SECOND_MS
 
 
-def _bad_time(text: str) -> Refusal:
-    return refuse(
+def _bad_time(text: str) -> StokerError:
+    return refusal_error(
         "bad_time",
         f"{text[:80]!r} is not a duration",
         "write minutes (`30`), `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`, or units such as `90s`, `2h`, "
@@ -120,14 +120,8 @@ def parse_lost_after(text: str) -> int:
     word = text.strip().lower()
     ms = 0 if word == "never" else _duration_ms(word)
     if ms is None or ms > DURATION_MAX_MS:
-        raise StokerError(
-            refuse(
-                "bad_time",
-                f"{text[:80]!r} is not a duration of silence",
-                "write minutes (`10`), units such as `90s`, `10m`, `1h30m`, or `never`: then it waits for its node",
-                got=text[:80],
-            )
-        )
+        hint = "write minutes (`10`), units such as `90s`, `10m`, `1h30m`, or `never`: then it waits for its node"
+        raise refusal_error("bad_time", f"{text[:80]!r} is not a duration of silence", hint, got=text[:80])
     return ms
 
 
@@ -138,25 +132,21 @@ def parse_memory_mb(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise StokerError(_bad_size(text))
+        raise _bad_size(text)
     whole, fraction, letter, suffix = match[1], match[2] or "", match[3].lower(), (match[4] or "").lower()
     if suffix and not letter:
-        raise StokerError(_bad_size(text))
+        raise _bad_size(text)
     base = 1000 if suffix == "b" else 1024
     unit: int = base ** ("kmgtp".index(letter) + 1) if letter else _BYTES_PER_MIB
     size_mb: int = -(-int(whole + fraction) * unit // (10 ** len(fraction) * _BYTES_PER_MIB))
     if size_mb > SIZE_MAX_MB:
-        raise StokerError(_bad_size(text))
+        raise _bad_size(text)
     return size_mb
 
 
-def _bad_size(text: str) -> Refusal:
-    return refuse(
-        "bad_size",
-        f"{text[:80]!r} is not a size of memory",
-        "write MiB (`16000`) or a unit: `16GiB`, `16G` (the same), `16GB` (decimal), `512M`, `1.5T`",
-        got=text[:80],
-    )
+def _bad_size(text: str) -> StokerError:
+    hint = "write MiB (`16000`) or a unit: `16GiB`, `16G` (the same), `16GB` (decimal), `512M`, `1.5T`"
+    return refusal_error("bad_size", f"{text[:80]!r} is not a size of memory", hint, got=text[:80])
 
 
 def parse_priority(value: str | int) -> int:
@@ -166,7 +156,7 @@ def parse_priority(value: str | int) -> int:
     """
     number = value if isinstance(value, int) else _priority_number(value.strip().lower())
     if number is None or abs(number) > PRIORITY_MAX:
-        raise StokerError(_bad_priority(value))
+        raise _bad_priority(value)
     return number
 
 
@@ -176,10 +166,10 @@ def _priority_number(word: str) -> int | None:
     return PRIORITY_WORDS.get(word)
 
 
-def _bad_priority(value: str | int) -> Refusal:
-    words = ", ".join(f"`{word}` ({number})" for word, number in PRIORITY_WORDS.items())
-    got = str(value)[:80]
-    return refuse("bad_priority", f"{got!r} is not a priority", f"write a whole number, or one of {words}", got=got)
+def _bad_priority(value: str | int) -> StokerError:
+    got, words = str(value)[:80], ", ".join(f"`{word}` ({number})" for word, number in PRIORITY_WORDS.items())
+    hint = f"write a whole number, or one of {words}"
+    return refusal_error("bad_priority", f"{got!r} is not a priority", hint, got=got)
 
 
 def begin_text(text: str, now: datetime, zone: tzinfo) -> str:
@@ -194,9 +184,9 @@ def begin_text(text: str, now: datetime, zone: tzinfo) -> str:
         return word
     at = _wall_time(word, now.astimezone(zone).replace(tzinfo=None), zone)
     if at is None:
-        raise StokerError(_bad_begin(text, "is not a time to begin at"))
+        raise _bad_begin(text, "is not a time to begin at")
     if at < now:
-        raise StokerError(_bad_begin(text, f"is over: here it is {now.astimezone(zone):%Y-%m-%d %H:%M}"))
+        raise _bad_begin(text, f"is over: here it is {now.astimezone(zone):%Y-%m-%d %H:%M}")
     return at.isoformat()
 
 
@@ -211,7 +201,7 @@ def parse_begin(text: str, now_ms: int) -> int:
         return now_ms + after_s * SECOND_MS
     at = _stamp(word)
     if at is None:
-        raise StokerError(_bad_begin(text, "is not a time to begin at", _SENT))
+        raise _bad_begin(text, "is not a time to begin at", _SENT)
     return _ms_since_1970(at)
 
 
@@ -275,8 +265,8 @@ _TYPED: Final = "`16:00`, `noon`, `midnight`, `tomorrow`, `tomorrow 10:00`, "
 _SENT: Final = ""
 
 
-def _bad_begin(text: str, why: str, words: str = _TYPED) -> Refusal:
-    return refuse(
+def _bad_begin(text: str, why: str, words: str = _TYPED) -> StokerError:
+    return refusal_error(
         "bad_begin",
         f"{text[:80]!r} {why}",
         f"write {words}`2026-12-01`, `2026-12-01T10:00`, `2026-12-01T10:00+01:00`, or count from now: `now+2h`, "
@@ -322,14 +312,8 @@ def _past(text: str) -> datetime:
 
 
 def _bad_timestamp(text: str) -> StokerError:
-    return StokerError(
-        refuse(
-            "bad_moment",
-            f"{text[:80]!r} is not a moment",
-            "write `now`, how long ago (`7d`, `36h`), a date (`2026-12-01`) or a time (`2026-12-01T10:00`)",
-            got=text[:80],
-        )
-    )
+    hint = "write `now`, how long ago (`7d`, `36h`), a date (`2026-12-01`) or a time (`2026-12-01T10:00`)"
+    return refusal_error("bad_moment", f"{text[:80]!r} is not a moment", hint, got=text[:80])
 
 
 def parse_signal(value: str | int) -> int:
@@ -341,7 +325,7 @@ def parse_signal(value: str | int) -> int:
     if number is None or not 1 <= number <= SIGNAL_MAX:
         shown = str(value)[:40]
         hint = f"write a name such as USR1, SIGTERM or RTMIN+3, or a number from 1 to {SIGNAL_MAX}"
-        raise StokerError(refuse("bad_signal", f"{shown!r} is not a signal", hint, got=shown))
+        raise refusal_error("bad_signal", f"{shown!r} is not a signal", hint, got=shown)
     return number
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from stoker.brain.domain.array import parse_job_ref
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.wire import endpoints
 from stoker.wire.client.backoff import fresh_key
 from stoker.wire.client.http_message import Reply, Request, bad_answer
@@ -95,7 +95,7 @@ def _word(text: str) -> str:
     """One part of a path, whatever is in it. The path without it is another endpoint's."""
     if not text:
         hint = "give the one that is meant; a variable that was to hold it may be empty"
-        raise StokerError(refuse("missing_field", "an empty text is no id and no name", hint))
+        raise refusal_error("missing_field", "an empty text is no id and no name", hint)
     return quote(text, safe="")
 
 
@@ -142,28 +142,28 @@ def _keyed(body: msgspec.Struct, key: str) -> Request:
     """Raises: StokerError `bad_idempotency_key`: a header has no other letters, and no line break above all."""
     if not (key.isascii() and (key.isprintable() or not key)):
         why = f"the key {key[:80]!r} has letters that no header can carry"
-        raise StokerError(refuse("bad_idempotency_key", why, "use a fresh UUID for each submit"))
+        raise refusal_error("bad_idempotency_key", why, "use a fresh UUID for each submit")
     return request_to(endpoints.SUBMIT, body=body)._replace(headers={KEY_HEADER: key or fresh_key()})
 
 
 def _forgotten(ids: Sequence[str], message: str) -> StokerError:
     hint = "they were submitted, once; use a fresh key for a submit that is another one"
-    return StokerError(refuse("job_forgotten", message, hint, job_id=ids[0]))
+    return refusal_error("job_forgotten", message, hint, job_id=ids[0])
 
 
 def show_job(job_id: str) -> Steps[JobView]:
     """Show one job. Raises: StokerError `several_jobs` where the id names several members of an array."""
     reply = yield from send(request_to(endpoints.JOB, job_id))
     if reply.body.startswith(_LIST):
-        raise StokerError(_several(job_id))
+        raise _several(job_id)
     return decode(reply, JobView)
 
 
-def _several(job_id: str) -> Refusal:
+def _several(job_id: str) -> StokerError:
     ref = parse_job_ref(job_id)
     first = ref.members[0][0] if ref.members else 0
     hint = f"name one of them, such as `{ref.job}_{first}`, or all: `{ref.job}`"
-    return refuse("several_jobs", f"{job_id[:80]} names several members, and one is wanted", hint)
+    return refusal_error("several_jobs", f"{job_id[:80]} names several members, and one is wanted", hint)
 
 
 def show_members(jobs: str) -> Steps[JobsView]:

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.wire.client.staleness import ACTIVE, FRESH_ONLY, ROLE_HEADER, STALE_HEADER
 from stoker.wire.endpoints import HEALTH, JSON, USER_AGENT
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
@@ -108,7 +108,7 @@ def checked_token(text: str) -> str:
     if not token or is_token(token):
         return token
     hint = "give the whole line that `stoker token create` printed, or the empty text to send none"
-    raise StokerError(refuse("bad_token", f"what is to be sent as token is none: it has {len(token)} characters", hint))
+    raise refusal_error("bad_token", f"what is to be sent as token is none: it has {len(token)} characters", hint)
 
 
 def headers_of(request: Request, token: str = "") -> dict[str, str]:
@@ -238,14 +238,9 @@ def refusal_in(reply: Reply) -> Refusal | None:
 def bad_answer(reply: Reply) -> StokerError:
     """An answer that should have been one of ours and isn't."""
     seen = reply.body[:80].decode(errors="replace")
-    return StokerError(
-        refuse(
-            "bad_answer",
-            f"what answers there is not a Stoker control plane of this version: status {reply.status}, {seen!r}",
-            "check --server, and that client and server are of neighbouring versions",
-            status=reply.status,
-        )
-    )
+    why = f"what answers there is not a Stoker control plane of this version: status {reply.status}, {seen!r}"
+    hint = "check --server, and that client and server are of neighbouring versions"
+    return refusal_error("bad_answer", why, hint, status=reply.status)
 
 
 def answer_too_long(status: int) -> StokerError:

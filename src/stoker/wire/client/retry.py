@@ -403,21 +403,14 @@ def _text(said: Refusal | str) -> str:
 
 
 def _no_answer(server: SplitResult, request: http.Request, fault: Exception) -> Refusal:
-    return refuse(
-        "no_answer",
-        f"{server_label(server)} took the request {request.method} {request.target} and gave no answer: {fault}",
-        "it may have been carried out: look with `stoker list` before you repeat it",
-        server=server_label(server),
-    )
+    asked, hint = server_label(server), "it may have been carried out: look with `stoker list` before you repeat it"
+    message = f"{asked} took the request {request.method} {request.target} and gave no answer: {fault}"
+    return refuse("no_answer", message, hint, server=asked)
 
 
 def _no_server(told: str, tried: int) -> Refusal:
-    return refuse(
-        "no_server",
-        f"no control plane answers ({told})",
-        "start one with `stoker up`, or name another with --server or STOKER_SERVER",
-        tried=tried,
-    )
+    hint = "start one with `stoker up`, or name another with --server or STOKER_SERVER"
+    return refuse("no_server", f"no control plane answers ({told})", hint, tried=tried)
 
 
 def _none_active(told: str, refusals: list[Refusal], servers: Servers) -> Refusal:

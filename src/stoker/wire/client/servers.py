@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 SERVERS_MAX: Final = 8
@@ -82,7 +82,7 @@ def _typed(servers: str) -> dict[SplitResult, str]:
     texts = [text.strip() for text in servers.split(",")]
     if len(texts) > SERVERS_MAX:
         message = f"{len(texts)} servers are named, and at most {SERVERS_MAX} are asked"
-        raise StokerError(refuse("bad_server", message, "name the active one and its standbys", servers=len(texts)))
+        raise refusal_error("bad_server", message, "name the active one and its standbys", servers=len(texts))
     typed: dict[SplitResult, str] = {}
     for text in texts:
         typed.setdefault(_parsed(text), text)
@@ -109,7 +109,7 @@ def _parsed(text: str) -> SplitResult:
     except ValueError as fault:
         typed = text[:80]
         hint = f"write a scheme, a host and a port, such as {DEFAULT_SERVER}"
-        raise StokerError(refuse("bad_server", f"{typed!r} is not a server's address", hint, server=typed)) from fault
+        raise refusal_error("bad_server", f"{typed!r} is not a server's address", hint, server=typed) from fault
     return SplitResult(parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", "", "", "")
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.wire.client import http_message as http
 from stoker.wire.client.backoff import sleep_blocking
 from stoker.wire.client.retry import RequestSender, SendTo, Wait
@@ -222,7 +222,7 @@ class LongAnswer:
         except (OSError, http.AnswerLost) as fault:
             why = str(fault) or type(fault).__name__
             broken = f"{self._connection.server.geturl()} broke off its answer: {why}"
-            raise StokerError(refuse("no_answer", broken, "ask again")) from fault
+            raise refusal_error("no_answer", broken, "ask again") from fault
 
 
 class SocketTransport(Transport):

@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeVar, get_args
 
 import msgspec
 
-from stoker.brain.domain.errors import FactValue, StokerError, refuse
+from stoker.brain.domain.errors import FactValue, StokerError, refusal_error
 
 Value = TypeVar("Value")
 Shape = TypeVar("Shape", bound=msgspec.Struct)
@@ -81,7 +81,7 @@ def decode_query(shape: type[Shape], pairs: Iterable[tuple[str, str]]) -> Shape:
     for name, value in pairs:
         if name in values:
             message = f"parameter `{name[:_SHOWN_MAX]}` is given twice"
-            raise StokerError(refuse("bad_parameter", message, "give it once", path=name[:_SHOWN_MAX]))
+            raise refusal_error("bad_parameter", message, "give it once", path=name[:_SHOWN_MAX])
         values[name] = value
     values = {name: value for name, value in values.items() if value}
     try:
@@ -104,13 +104,8 @@ def _decoder(shape: type[Shape]) -> msgspec.json.Decoder[Shape]:
 
 def _bad_json(fault: Exception) -> StokerError:
     said = "it is nested too deeply" if isinstance(fault, RecursionError) else str(fault)[:200]
-    return StokerError(
-        refuse(
-            "bad_json",
-            f"the body can't be read as JSON: {said}",
-            "send one JSON object in UTF-8, without a lone \\uD8xx",
-        )
-    )
+    hint = "send one JSON object in UTF-8, without a lone \\uD8xx"
+    return refusal_error("bad_json", f"the body can't be read as JSON: {said}", hint)
 
 
 def _invalid(said: str, shape: type[msgspec.Struct], at: str, kind: str) -> StokerError:
@@ -118,7 +113,7 @@ def _invalid(said: str, shape: type[msgspec.Struct], at: str, kind: str) -> Stok
         return unknown_name(match[1], shape, _path(at, match[2]), kind)
     if match := _MISSING.fullmatch(said):
         path = _join(_path(at, match[2]), match[1])
-        return StokerError(refuse("missing_field", f"`{path}` is missing", f"give `{path}`", path=path))
+        return refusal_error("missing_field", f"`{path}` is missing", f"give `{path}`", path=path)
     if match := _EXPECTED.fullmatch(said):
         wanted = " ".join(part for part in (match[1], match[2]) if part)
         return bad_value(_path(at, match[4]), wanted=wanted, got=match[3] or "a value out of range", kind=kind)
@@ -131,7 +126,7 @@ def _invalid(said: str, shape: type[msgspec.Struct], at: str, kind: str) -> Stok
     assert match is not None, "the pattern matches every text"
     path = _path(at, match[2])
     message = f"`{path}`: {match[1][:200]}"
-    return StokerError(refuse(f"bad_{kind}", message, f"correct `{path}` and send it again", path=path))
+    return refusal_error(f"bad_{kind}", message, f"correct `{path}` and send it again", path=path)
 
 
 def _words_of(shape: type[msgspec.Struct], name: str) -> list[str]:
@@ -156,7 +151,7 @@ def unknown_name(name: str, shape: type[msgspec.Struct], at: str, kind: str) -> 
         facts["nearest"] = near[0]
     if at:
         facts["path"] = at
-    return StokerError(refuse(f"unknown_{kind}", f"`{shown}` is not a {kind} that is known here{where}", hint, **facts))
+    return refusal_error(f"unknown_{kind}", f"`{shown}` is not a {kind} that is known here{where}", hint, **facts)
 
 
 def bad_value(path: str, *, wanted: str, got: str, kind: str = "field") -> StokerError:
@@ -164,7 +159,7 @@ def bad_value(path: str, *, wanted: str, got: str, kind: str = "field") -> Stoke
     shown = path or "the body"
     message = f"`{shown}` must be {wanted}, but is {got}"
     hint = f"send `{shown}` as {wanted}"
-    return StokerError(refuse(f"bad_{kind}", message, hint, path=path, wanted=wanted, got=got))
+    return refusal_error(f"bad_{kind}", message, hint, path=path, wanted=wanted, got=got)
 
 
 def _path(at: str, found: str | None) -> str:

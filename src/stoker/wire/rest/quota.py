@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from stoker.brain.domain.demand import JobClass
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.quota import WHOLE, PoolDemand, Pools, PoolShare
 
 Share = Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
@@ -71,7 +71,7 @@ def pools_of(body: QuotaBody, now: Pools) -> Pools:
     if body.online_percent is None and body.batch_percent is None and body.strict is None:
         message = "nothing to change was given: `online_percent` is missing"
         hint = "give `online_percent`, such as 0.6, or `batch_percent` or `strict`"
-        raise StokerError(refuse("missing_field", message, hint, path="online_percent"))
+        raise refusal_error("missing_field", message, hint, path="online_percent")
     online = now.online if body.online_percent is None else share_of("online_percent", body.online_percent)
     batch = now.batch if body.online_percent is None else WHOLE - online
     if body.batch_percent is not None:
@@ -95,7 +95,7 @@ def share_of(field: str, share: float, text: str = "") -> int:
         return round(Decimal(repr(share)) * WHOLE)
     said = text[:40] or f"{share:.15g}"
     hint = "write 0.7 for seventy per cent"
-    raise StokerError(refuse("bad_share", f"{field} is {said}; it must be a number from 0 to 1", hint, field=field))
+    raise refusal_error("bad_share", f"{field} is {said}; it must be a number from 0 to 1", hint, field=field)
 
 
 def quota_view(pools: Pools, free: int, demands: Mapping[JobClass, PoolDemand]) -> QuotaView:

@@ -16,7 +16,7 @@ import msgspec
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.dependency import Dependency
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
 from stoker.brain.domain.job import CommandLine, JobSpec, Visible
 from stoker.brain.domain.tenant import UNSTATED
@@ -207,16 +207,9 @@ def _in(path: str | Callable[[str], str]) -> Iterator[None]:
 
 def _one(name: str, value: Value | None, alias: str, other: Value | None, at: str) -> Value | None:
     if value is not None and other is not None:
-        path = f"{at}.{name}" if at else name
-        raise StokerError(
-            refuse(
-                "conflicting_fields",
-                f"`{name}` and `{alias}` say the same thing, and both are given",
-                f"send only one of them; `{name}` is our word",
-                path=path,
-                other=alias,
-            )
-        )
+        message = f"`{name}` and `{alias}` say the same thing, and both are given"
+        hint = f"send only one of them; `{name}` is our word"
+        raise refusal_error("conflicting_fields", message, hint, path=_join(at, name), other=alias)
     return other if value is None else value
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import Amount, Limits
 from stoker.brain.domain.tenant import NO_TENANT, Tenant, Tier, path_of, priority_cap, priority_default
@@ -159,7 +159,7 @@ def _limits(body: TenantBody) -> Iterator[tuple[str, int | None]]:
             yield limit, given
     if body.max_runtime_minutes is not UNSET and body.max_time is not UNSET:
         message = "`max_runtime_minutes` and `max_time` both say how long a job may run"
-        raise StokerError(refuse("conflicting_fields", message, "send one of the two", path="max_time"))
+        raise refusal_error("conflicting_fields", message, "send one of the two", path="max_time")
     if body.max_runtime_minutes is not UNSET:
         yield "time_ms", _minutes_ms(body.max_runtime_minutes)
     if body.max_time is not UNSET:

@@ -6,7 +6,7 @@ The text of a token is in one answer only, that to whoever made it; its digest i
 import msgspec
 
 from stoker.brain.domain.access import Role, Token, TokenId
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.wire.rest.view import iso, iso_or_none, view_of
@@ -79,10 +79,9 @@ def _lasts_ms(text: str) -> int:
     try:
         return parse_duration(text)
     except StokerError as fault:
+        why = f"{text[:80]!r} is not a time after which a token could expire"
         hint = "write how long it is to last: `30d`, `12h`, `90m`; left out, it never expires"
-        raise StokerError(
-            refuse("bad_token", f"{text[:80]!r} is not a time after which a token could expire", hint, got=text[:80])
-        ) from fault
+        raise refusal_error("bad_token", why, hint, got=text[:80]) from fault
 
 
 def token_view(token: Token) -> TokenView:
