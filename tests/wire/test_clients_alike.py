@@ -66,7 +66,7 @@ def test_every_endpoint_has_a_method_of_its_name_or_is_known_to_have_none() -> N
 def test_a_client_loads_no_library_but_msgspec_and_the_blocking_one_no_event_loop(
     client: str, loaded: set[str]
 ) -> None:
-    program = f"import sys; from stoker.wire.client import {client}; print(*sys.modules)"
+    program = f"import sys; from stoker.wire.client import {client}; {client}(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
     assert modules & {"asyncio", "http.client", "email"} == loaded

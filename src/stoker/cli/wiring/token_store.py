@@ -35,7 +35,7 @@ from stoker.control.control_ports import ControlPorts
 from stoker.control.offline_writer import writing
 from stoker.live.main import as_refusals
 from stoker.ports import EventLog
-from stoker.wire.client.sync_client import SocketClient
+from stoker.wire.client.clients import SocketClient
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 from stoker.wire.rest.token import (
     NewTokenBody,

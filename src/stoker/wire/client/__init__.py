@@ -8,36 +8,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stoker.brain.domain.errors import StokerError
-    from stoker.wire.client.async_client import AsyncClient
-    from stoker.wire.client.calls import LogPart
-    from stoker.wire.client.servers import DEFAULT_SERVER
-    from stoker.wire.client.staleness import Notice, Stale, Waiting
-    from stoker.wire.client.sync_client import Client
-    from stoker.wire.rest.job import JobListQuery
-    from stoker.wire.rest.log import LogQuery
-    from stoker.wire.rest.submit import JobBody
-    from stoker.wire.rest.task import TaskListQuery
-
-__all__ = [
-    "DEFAULT_SERVER",
-    "AsyncClient",
-    "Client",
-    "JobBody",
-    "JobListQuery",
-    "LogPart",
-    "LogQuery",
-    "Notice",
-    "Stale",
-    "StokerError",
-    "TaskListQuery",
-    "Waiting",
-]
+    from stoker.brain.domain.errors import StokerError as StokerError
+    from stoker.wire.client.calls import LogPart as LogPart
+    from stoker.wire.client.clients import AsyncClient as AsyncClient
+    from stoker.wire.client.clients import Client as Client
+    from stoker.wire.client.servers import DEFAULT_SERVER as DEFAULT_SERVER
+    from stoker.wire.client.staleness import Notice as Notice
+    from stoker.wire.client.staleness import Stale as Stale
+    from stoker.wire.client.staleness import Waiting as Waiting
+    from stoker.wire.rest.job import JobListQuery as JobListQuery
+    from stoker.wire.rest.log import LogQuery as LogQuery
+    from stoker.wire.rest.submit import JobBody as JobBody
+    from stoker.wire.rest.task import TaskListQuery as TaskListQuery
 
 _MODULE_OF = {
     "DEFAULT_SERVER": "stoker.wire.client.servers",
-    "AsyncClient": "stoker.wire.client.async_client",
-    "Client": "stoker.wire.client.sync_client",
+    "AsyncClient": "stoker.wire.client.clients",
+    "Client": "stoker.wire.client.clients",
     "JobBody": "stoker.wire.rest.submit",
     "JobListQuery": "stoker.wire.rest.job",
     "LogPart": "stoker.wire.client.calls",
@@ -48,6 +35,8 @@ _MODULE_OF = {
     "TaskListQuery": "stoker.wire.rest.task",
     "Waiting": "stoker.wire.client.staleness",
 }
+
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:

@@ -17,7 +17,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.wire.client import http_message as http
 from stoker.wire.client.backoff import sleep_async
 from stoker.wire.client.retry import RequestSender, SendTo, Wait
-from stoker.wire.client.servers import DEFAULT_SERVER, parsed_servers
+from stoker.wire.client.servers import DEFAULT_SERVER
 from stoker.wire.client.staleness import Notice, ignore_notice
 
 CONNECTIONS_MAX: Final = 32
@@ -112,8 +112,7 @@ class AsyncTransport(RequestSender):
         notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
-        super().__init__(parsed_servers(servers), token, answer_s, patience_s, notify)
-        self._pause = pause
+        super().__init__(servers, token=token, answer_s=answer_s, patience_s=patience_s, pause=pause, notify=notify)
         self._idle: list[AsyncConnection] = []
         self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
         self._waiting = asyncio.Semaphore(WAITING_MAX)
@@ -130,8 +129,11 @@ class AsyncTransport(RequestSender):
         """
         return await drive(self._sending(request), self._carry_out)
 
-    async def perform(self, action: http.Request | Wait) -> http.Reply | None:
-        """Send a request, or pause. Raises: StokerError as `send`."""
+    async def run(self, call: Generator[http.Request | Wait, http.Reply | None, Result]) -> Result:
+        """Send the requests of a call and make its pauses, to its end. Raises: StokerError as `send`."""
+        return await drive(call, self._perform)
+
+    async def _perform(self, action: http.Request | Wait) -> http.Reply | None:
         return await (self._carry_out(action) if isinstance(action, Wait) else self.send(action))
 
     async def _carry_out(self, action: SendTo | Wait) -> http.Reply | None:

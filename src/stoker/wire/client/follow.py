@@ -76,8 +76,9 @@ def each_job(query: JobListQuery | None) -> Stream[JobView]:
         asked = msgspec.structs.replace(asked, after=page.next)
 
 
-def follow(job_id: str, first: LogQuery) -> Stream[LogPart]:
-    """Give the parts of one rank's output. `first` says which rank, attempt and tail."""
+def follow(job_id: str, query: LogQuery | None) -> Stream[LogPart]:
+    """Give the parts of one rank's output. `query` says which rank, attempt and tail."""
+    first = query or LogQuery()
     job = yield from _attempted(job_id, max(1, first.attempt))
     numbers = [each.number for each in job.attempts]
     if not numbers:

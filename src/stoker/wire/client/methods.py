@@ -18,9 +18,8 @@ from stoker.wire.client import calls, follow
 from stoker.wire.client.calls import LogPart, Steps, ask
 
 if TYPE_CHECKING:
-    from stoker.wire.client.async_client import AsyncClient
     from stoker.wire.client.async_transport import AsyncTransport
-    from stoker.wire.client.sync_client import Client
+    from stoker.wire.client.clients import AsyncClient, Client
     from stoker.wire.client.transport import Transport
     from stoker.wire.rest.audit import AuditListQuery, AuditListView, JobEventsQuery, JobEventsView
     from stoker.wire.rest.cluster import ClusterView, HealthView

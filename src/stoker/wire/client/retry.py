@@ -26,16 +26,16 @@ come twice: cancel, hold, release, drain, resume, label, taint, put_partition. N
 it started, and `signal`, which would be felt twice.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator
+from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
 
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.wire.client import http_message as http
-from stoker.wire.client.backoff import jittered, mono_s
-from stoker.wire.client.servers import Servers, server_label
+from stoker.wire.client.backoff import jittered, mono_s, sleep_blocking
+from stoker.wire.client.servers import DEFAULT_SERVER, Servers, parsed_servers, server_label
 from stoker.wire.client.staleness import (
     FRESH_ONLY,
     NOT_ACTIVE,
@@ -324,14 +324,20 @@ class RequestSender:
 
     def __init__(
         self,
-        servers: Sequence[SplitResult],
-        token: str,
-        answer_s: float,
-        patience_s: float,
-        notify: Callable[[Notice], object],
+        servers: str = DEFAULT_SERVER,
+        *,
+        token: str = "",
+        answer_s: float = http.ANSWER_S,
+        patience_s: float = 0.0,
+        pause: Callable[[float], Any] = sleep_blocking,
+        notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
-        """`answer_s`: seconds that an answer may take. Raises: StokerError `bad_token`."""
-        self._servers = Servers(servers)
+        """`servers` has commas between several. `answer_s`: seconds that an answer may take.
+
+        Raises: StokerError `bad_server` or `bad_token`.
+        """
+        self._servers = Servers(parsed_servers(servers))
+        self._pause = pause
         self._token = http.checked_token(token)
         self._answer_s = answer_s
         self.patience_s = patience_s

@@ -15,10 +15,8 @@ from urllib.parse import SplitResult
 
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.wire.client import http_message as http
-from stoker.wire.client.backoff import sleep_blocking
 from stoker.wire.client.retry import RequestSender, SendTo, Wait
-from stoker.wire.client.servers import DEFAULT_SERVER, Servers, local_server, parsed_servers
-from stoker.wire.client.staleness import Notice, ignore_notice
+from stoker.wire.client.servers import Servers, local_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,20 +86,7 @@ class Connection:
 class Transport(RequestSender):
     """A keep-alive connection to one of several servers. Not for use by several threads at once."""
 
-    def __init__(
-        self,
-        servers: str = DEFAULT_SERVER,
-        *,
-        token: str = "",
-        answer_s: float = http.ANSWER_S,
-        patience_s: float = 0.0,
-        pause: Callable[[float], object] = sleep_blocking,
-        notify: Callable[[Notice], object] = ignore_notice,
-    ) -> None:
-        """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
-        super().__init__(parsed_servers(servers), token, answer_s, patience_s, notify)
-        self._pause = pause
-        self._connection: Connection | None = None
+    _connection: Connection | None = None
 
     def close(self) -> None:
         """Hang up."""
@@ -120,8 +105,11 @@ class Transport(RequestSender):
         """
         return drive(self._sending(request), self._carry_out)
 
-    def perform(self, action: http.Request | Wait) -> http.Reply | None:
-        """Send a request, or pause. Raises: StokerError as `send`."""
+    def run(self, call: Generator[http.Request | Wait, http.Reply | None, Result]) -> Result:
+        """Send the requests of a call and make its pauses, to its end. Raises: StokerError as `send`."""
+        return drive(call, self._perform)
+
+    def _perform(self, action: http.Request | Wait) -> http.Reply | None:
         return self._carry_out(action) if isinstance(action, Wait) else self.send(action)
 
     @contextmanager

@@ -1,18 +1,20 @@
-"""Client of the REST interface for Python programs that may block, such as the command line.
+"""Clients of the REST interface for Python programs: one that blocks, such as the command line, one for event loops.
 
     with Client("http://127.0.0.1:8080") as client:
         job = client.submit(JobBody(command=["python", "train.py"], gpu_count=4))
         job = client.wait(job.id)
 
-Its methods are declared in `methods`; `async_client` has the same ones for programs with an event loop. Every method
-raises StokerError: with the server's code, message and hint, or `no_server` where none answers, `not_active` where only
-standbys do, or `no_answer` where the answer got lost and the request may have been carried out. What is safe to repeat
-is repeated: see `retry`.
+    async with AsyncClient("http://127.0.0.1:8080") as client:
+        job = await client.submit(JobBody(command=["python", "train.py"], gpu_count=4))
+
+Both have the same methods, declared in `methods`. Every method raises StokerError: with the server's code, message and
+hint, or `no_server` where none answers, `not_active` where only standbys do, or `no_answer` where the answer got lost
+and the request may have been carried out. What is safe to repeat is repeated: see `retry`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -23,13 +25,14 @@ from stoker.wire.client.methods import ClientMethods
 from stoker.wire.client.retry import PATIENCE_S
 from stoker.wire.client.servers import DEFAULT_SERVER
 from stoker.wire.client.staleness import Notice, ignore_notice
-from stoker.wire.client.transport import SocketTransport, Transport, drive
-from stoker.wire.rest.log import LogQuery
+from stoker.wire.client.transport import SocketTransport, Transport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stoker.wire.client.async_transport import AsyncTransport
     from stoker.wire.rest.job import JobListQuery, JobView
+    from stoker.wire.rest.log import LogQuery
 
 Answer = TypeVar("Answer")
 
@@ -80,10 +83,10 @@ class Client(ClientMethods):
 
         Raises: StokerError as `logs`, but what time may lift is waited out.
         """
-        return self._each(follow.follow(job_id, query or LogQuery()))
+        return self._each(follow.follow(job_id, query))
 
     def _run(self, steps: Steps[Answer]) -> Answer:
-        return drive(steps, self._transport.perform)
+        return self._transport.run(steps)
 
     def _each(self, stream: Stream[Answer]) -> Iterator[Answer]:
         while (found := self._run(until_yield(stream))) is not None:
@@ -96,3 +99,49 @@ class SocketClient(Client):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._transport = SocketTransport(path)
+
+
+class AsyncClient(ClientMethods):
+    """As `Client`, for any number of tasks of one event loop at once."""
+
+    _transport: AsyncTransport
+
+    def __init__(
+        self,
+        servers: str = DEFAULT_SERVER,
+        *,
+        token: str = "",
+        patience_s: float = PATIENCE_S,
+        notify: Callable[[Notice], object] = ignore_notice,
+    ) -> None:
+        """As `Client`. Raises: StokerError `bad_server` or `bad_token`."""
+        from stoker.wire.client.async_transport import AsyncTransport  # commands that block need no event loop
+
+        self._transport = AsyncTransport(servers, token=token, patience_s=patience_s, notify=notify)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up. Jobs aren't touched."""
+        await self._transport.close()
+
+    def each_job(self, query: JobListQuery | None = None) -> AsyncIterator[JobView]:
+        """List every job that matches, newest first, as `Client.each_job`."""
+        return self._each(follow.each_job(query))
+
+    def follow_logs(self, job_id: str, query: LogQuery | None = None) -> AsyncIterator[LogPart]:
+        """Follow a rank's output as it is written, as `Client.follow_logs`."""
+        return self._each(follow.follow(job_id, query))
+
+    async def _run(self, steps: Steps[Answer]) -> Answer:
+        return await self._transport.run(steps)
+
+    async def _each(self, stream: Stream[Answer]) -> AsyncIterator[Answer]:
+        while (found := await self._run(until_yield(stream))) is not None:
+            yield found.value
