@@ -13,7 +13,7 @@ from stoker.adapters.sqlite import history as history_sql
 from stoker.adapters.sqlite import history_audit
 from stoker.adapters.sqlite import history_statements as sql
 from stoker.adapters.sqlite.history import HISTORY_NAME, SqliteHistory
-from stoker.adapters.sqlite.schema import HISTORY_STEPS
+from stoker.adapters.sqlite.store import HISTORY_STEPS
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.ids import JobId, Position

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.record_check import checksum
+from stoker.adapters.log_policy import checksum
 from stoker.adapters.sqlite import journal
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.truncated_records import truncated_files

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.adapters.record_check import checksum
+from stoker.adapters.log_policy import checksum
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.state.snapshot_format import framed, unframed
 from stoker.cli.wiring.restore import restore_backup

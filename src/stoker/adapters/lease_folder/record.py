@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from stoker.adapters.log_policy import too_new
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.lease_record import LeaseRecord
 
@@ -44,7 +45,7 @@ def unsealed(kept: bytes, version: int) -> LeaseRecord:
         raise LeaseRecordDamaged(f"it has more than {BYTES_MAX} bytes")
     try:
         if (format_ := msgspec.json.decode(kept, type=_RecordVersion).v) > FORMAT:
-            raise _too_new(version, format_)
+            raise StokerError(too_new(f"version {version} of the marker", format_, FORMAT, "format"))
         outer = msgspec.json.decode(kept, type=_Sealed)
         if hashlib.sha256(outer.marker).hexdigest() != outer.sha256:
             raise LeaseRecordDamaged("its checksum doesn't agree with its content")
@@ -59,11 +60,3 @@ def unsealed(kept: bytes, version: int) -> LeaseRecord:
 def damaged(where: str, fault: LeaseRecordDamaged, hint: str) -> StokerError:
     """Return the refusal of a lease record that can't be read."""
     return refusal_error("marker_damaged", f"{where} can't be trusted: {fault}", hint)
-
-
-def _too_new(version: int, format_: int) -> StokerError:
-    return refusal_error(
-        "store_too_new",
-        f"version {version} of the marker has format {format_}; this Stoker knows formats up to {FORMAT}",
-        "start the version of Stoker that wrote it, or a newer one",
-    )

@@ -344,6 +344,11 @@ async def one(db: PostgresConnection, query: str, *values: object) -> tuple[obje
     return row
 
 
+async def number(db: PostgresConnection, query: str, *values: object) -> int:
+    """The only value of the only row."""
+    return whole((await one(db, query, *values))[0])
+
+
 def whole(value: object) -> int:
     """Return a number as the bigint that PostgreSQL gave it."""
     assert isinstance(value, int), f"a number was expected: {value!r}"

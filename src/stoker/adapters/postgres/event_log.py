@@ -17,7 +17,7 @@ Rules: L1 to L5 of the port, L9 and L10 where it is shared, and
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,11 +26,10 @@ import psycopg
 
 from stoker.adapters.data_folder.marks import mark_elsewhere, must_be_elsewhere, must_not_be_lost
 from stoker.adapters.data_folder.ownership import HeldFolder, hold_folder, unusable
+from stoker.adapters.log_policy import KEPT, LOOK_BACK_MAX, RecordDamaged
 from stoker.adapters.postgres import log_statements
-from stoker.adapters.postgres import snapshots as snapshots
 from stoker.adapters.postgres.connection import LOST, RECONNECT_S, SETTLE, PostgresLink, one, whole
 from stoker.adapters.postgres.schema import migrate
-from stoker.adapters.record_check import RecordDamaged
 from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import Clock, Entropy, LogConflict, LogDamaged, LogFailed, LogTrimmed, Snapshot, Stored, Telemetry
@@ -44,8 +43,7 @@ _GIVEN_UP: Final = "an append was given up before it was known to be done; open 
 class PostgresLogLimits(NamedTuple):
     """Bounds of the log: how much is kept, and how long it waits."""
 
-    look_back_max: int = 50_000
-    """Records behind the older snapshot."""
+    look_back_max: int = LOOK_BACK_MAX
     reconnect_s: float = RECONNECT_S
 
 
@@ -80,21 +78,16 @@ class PostgresLog:
     async def open(self) -> Position:
         """Raises: StokerError (`store_unreachable`, `store_held`, `store_too_new`), LogDamaged."""
         try:
-            await self._link.open()
-            await migrate(self._link.writer)
-            self._end, self._floor = await self._link.aside(log_statements.proved)
-        except psycopg.Error as fault:
-            await self.close()
+            async with AsyncExitStack() as undo:
+                undo.push_async_callback(self.close)
+                await self._link.open()
+                await migrate(self._link.writer)
+                self._end, self._floor = await self._link.aside(log_statements.proved_end)
+                undo.pop_all()
+        except (psycopg.Error, LogFailed) as fault:
             raise self._link.unreachable(fault) from fault
         except RecordDamaged as fault:
-            await self.close()
             raise _damaged(fault) from fault
-        except LogFailed as fault:
-            await self.close()
-            raise self._link.unreachable(fault) from fault
-        except BaseException:
-            await self.close()
-            raise
         return self._end
 
     @property
@@ -184,29 +177,29 @@ class PostgresLog:
 
     async def snapshot(self) -> Snapshot | None:
         """Return the newest whole snapshot (P5)."""
-        found = await self._link.aside(snapshots.newest)
-        for position in found.damaged:
-            used = found.snapshot.position if found.snapshot else 0
+        found, damaged, can_be_had = await self._link.aside(log_statements.newest_snapshot)
+        for position in damaged:
+            used = found.position if found else 0
             self._telemetry.warn("snapshot_damaged", error=f"{position} isn't what was written", used=used)
-        if found.snapshot is None and found.kept and found.first != 1:
+        if not can_be_had:
             raise LogDamaged(
                 "no snapshot is whole to which the log reaches back; recover the database from a backup of it"
             )
-        return found.snapshot
+        return found
 
     async def save_snapshot(self, position: Position, chunks: Sequence[bytes]) -> None:
         """Raises: StokerError `store_unreachable` when it can't be written. What was acknowledged is not harmed."""
         assert position <= self._end, f"a snapshot at {position} of a log that ends at {self._end}"
         try:
-            await self._link.aside(partial(snapshots.save, position=position, chunks=chunks))
+            await self._link.aside(partial(log_statements.save_snapshot, position=position, chunks=chunks))
             await self._trim()
         except LogFailed as fault:
             raise refusal_error("store_unreachable", str(fault), "it is tried again") from fault
 
     async def _trim(self) -> None:
         """Behind the older kept snapshot, less the look back; never the last row."""
-        kept = await self._link.aside(snapshots.positions)
-        if len(kept) == snapshots.KEPT:
+        kept = await self._link.aside(log_statements.snapshots)
+        if len(kept) == KEPT:
             through = Position(min(kept[-1] - self._look_back_max, self._end - 1))
             while await self._link.aside(partial(log_statements.trim, through=through, most=TRIM_ROWS)) == TRIM_ROWS:
                 pass

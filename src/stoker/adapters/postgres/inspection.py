@@ -11,7 +11,7 @@ import msgspec
 import psycopg
 from psycopg import AsyncConnection
 
-from stoker.adapters.postgres.connection import OPTIONS, PostgresConnection, one, whole, words_of
+from stoker.adapters.postgres.connection import OPTIONS, PostgresConnection, number, one, words_of
 from stoker.adapters.postgres.schema import NEWEST, lacking
 from stoker.brain.domain.errors import StokerError, refusal_error
 
@@ -95,12 +95,12 @@ async def _seen(db: PostgresConnection) -> DatabaseInspection:
     )
     if not ours or any(right.startswith("SELECT") for right in lacks):
         return seen
-    (schema,) = await one(db, "SELECT coalesce(max(version), 0) FROM stoker_schema")
-    seen = seen._replace(schema=whole(schema))
+    seen = seen._replace(schema=await number(db, "SELECT coalesce(max(version), 0) FROM stoker_schema"))
     if not 0 < seen.schema <= NEWEST:
         return seen
-    (end,), (beginning,) = await one(db, "SELECT position FROM stoker_end"), await one(db, _BEGINNING)
-    return seen._replace(end=whole(end), cluster_id=_cluster_of(beginning))
+    (beginning,) = await one(db, _BEGINNING)
+    end = await number(db, "SELECT position FROM stoker_end")
+    return seen._replace(end=end, cluster_id=_cluster_of(beginning))
 
 
 def _cluster_of(beginning: object) -> str:

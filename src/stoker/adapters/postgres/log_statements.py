@@ -1,16 +1,19 @@
-"""SQL statements for the records of the log in PostgreSQL."""
+"""SQL statements for the records and the snapshots of the log in PostgreSQL.
 
+Rules: N1  a snapshot is written in one transaction: it is there whole or not at all
+"""
+
+import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from stoker.adapters.postgres.connection import CHANNEL, PostgresConnection, one, whole
-from stoker.adapters.record_check import RecordDamaged, checksum
+from stoker.adapters.log_policy import KEPT, READ_BYTES, READ_ROWS, RecordDamaged, checksum, proved
+from stoker.adapters.postgres.connection import CHANNEL, PostgresConnection, number, one, whole
 from stoker.brain.domain.ids import Epoch, Position
-from stoker.ports import Stored
+from stoker.ports import Snapshot, Stored
 
-READ_ROWS: Final = 1_000
-READ_BYTES: Final = 4 * 1024 * 1024
-"""Of one page of records: it ends with the one that reaches this."""
+CHUNKS_PER_STATEMENT: Final = 8
+"""Of a snapshot: some megabytes."""
 APPEND: Final = f"""
 WITH moved AS (
     UPDATE stoker_end SET epoch = %(epoch)s, position = %(end)s, append = %(append)s
@@ -52,7 +55,7 @@ def append_values(
 
 
 async def end(db: PostgresConnection) -> Position:
-    return Position(whole((await one(db, "SELECT position FROM stoker_end"))[0]))
+    return Position(await number(db, "SELECT position FROM stoker_end"))
 
 
 async def reaches_beyond(db: PostgresConnection, position: Position) -> bool:
@@ -61,27 +64,19 @@ async def reaches_beyond(db: PostgresConnection, position: Position) -> bool:
 
 async def first(db: PostgresConnection) -> int:
     """The oldest position; 0 = there is none."""
-    return whole((await one(db, "SELECT coalesce(min(position), 0) FROM stoker_event"))[0])
+    return await number(db, "SELECT coalesce(min(position), 0) FROM stoker_event")
 
 
 async def after(db: PostgresConnection, position: Position, through: Position, most: int = READ_ROWS) -> list[Stored]:
     """The next rows, each proved to be the one that was written; at least one. Raises: RecordDamaged."""
-    found: list[Stored] = []
-    due = int(position)
     cursor = await db.execute(_NEXT, (position, through, most, READ_BYTES), binary=True)
-    for at, epoch, crc, record in await cursor.fetchall():
-        due += 1
-        if at != due:
-            raise RecordDamaged(due, f"it isn't there; the next one is {at}")
-        if not isinstance(record, bytes) or checksum(due, whole(epoch), record) != crc:
-            raise RecordDamaged(due, "its checksum doesn't agree with its content")
-        found.append(Stored(Position(due), Epoch(whole(epoch)), record))
+    found = [proved(row, due) for due, row in enumerate(await cursor.fetchall(), position + 1)]
     if not found:
-        raise RecordDamaged(due + 1, "it isn't there")
+        raise RecordDamaged(position + 1, "it isn't there")
     return found
 
 
-async def proved(db: PostgresConnection) -> tuple[Position, Epoch]:
+async def proved_end(db: PostgresConnection) -> tuple[Position, Epoch]:
     """Return the end of the log and its epoch, after reading every row as of one moment.
 
     A damaged row is refused at start, not found when it is needed. Raises: RecordDamaged.
@@ -90,7 +85,7 @@ async def proved(db: PostgresConnection) -> tuple[Position, Epoch]:
         await db.execute(_ONE_MOMENT)
         row = await one(db, "SELECT position, epoch FROM stoker_end")
         last, floor, oldest, epoch = Position(whole(row[0])), Epoch(whole(row[1])), await first(db), 0
-        if not oldest and last and not await _has_snapshot(db):
+        if not oldest and last and not await snapshots(db):
             raise RecordDamaged(last, "it isn't there")
         at = Position(oldest - 1)
         while oldest and at < last:
@@ -101,10 +96,6 @@ async def proved(db: PostgresConnection) -> tuple[Position, Epoch]:
     return last, floor
 
 
-async def _has_snapshot(db: PostgresConnection) -> bool:
-    return bool((await one(db, "SELECT EXISTS (SELECT FROM stoker_snapshot)"))[0])
-
-
 async def trim(db: PostgresConnection, through: Position, most: int) -> int:
     """Delete the oldest rows and return how many went."""
     cursor = await db.execute(
@@ -112,3 +103,63 @@ async def trim(db: PostgresConnection, through: Position, most: int) -> int:
         (through, most),
     )
     return cursor.rowcount
+
+
+async def save_snapshot(db: PostgresConnection, position: Position, chunks: Sequence[bytes]) -> None:
+    async with db.transaction():
+        await db.execute("DELETE FROM stoker_snapshot WHERE position = %s", (position,))
+        await db.execute("INSERT INTO stoker_snapshot VALUES (%s, %s, %s)", (position, len(chunks), _crc(chunks)))
+        for at in range(0, len(chunks), CHUNKS_PER_STATEMENT):
+            some = list(chunks[at : at + CHUNKS_PER_STATEMENT])
+            await db.execute(
+                "INSERT INTO stoker_snapshot_chunk "
+                "SELECT %s, number, chunk FROM unnest(%s::integer[], %s::bytea[]) AS row (number, chunk)",
+                (position, list(range(at, at + len(some))), some),
+            )
+        await db.execute(
+            "DELETE FROM stoker_snapshot WHERE position NOT IN "
+            "(SELECT position FROM stoker_snapshot ORDER BY position DESC LIMIT %s)",
+            (KEPT,),
+        )
+
+
+async def snapshots(db: PostgresConnection) -> list[Position]:
+    """The positions of those that are kept, the newest first."""
+    cursor = await db.execute("SELECT position FROM stoker_snapshot ORDER BY position DESC")
+    return [Position(whole(position)) for (position,) in await cursor.fetchall()]
+
+
+async def newest_snapshot(db: PostgresConnection) -> tuple[Snapshot | None, list[Position], bool]:
+    """Return the newest one that is whole and that the log continues, all of it as of one moment.
+
+    Also the damaged ones that are newer, and whether the state can be had: by that one, or from the first record on.
+    """
+    async with db.transaction():
+        await db.execute(_ONE_MOMENT)
+        through, oldest, kept = await end(db), await first(db), await snapshots(db)
+        damaged: list[Position] = []
+        for position in kept:
+            found = await _snapshot(db, position)
+            if found is None:
+                damaged.append(position)
+            elif position == through or 0 < oldest <= position + 1:
+                return found, damaged, True
+        return None, damaged, not kept or oldest == 1
+
+
+async def _snapshot(db: PostgresConnection, position: Position) -> Snapshot | None:
+    """None when it isn't what was written."""
+    cursor = await db.execute("SELECT chunks, crc FROM stoker_snapshot WHERE position = %s", (position,))
+    head = await cursor.fetchone()
+    cursor = await db.execute(
+        "SELECT chunk FROM stoker_snapshot_chunk WHERE position = %s ORDER BY number", (position,), binary=True
+    )
+    chunks = [chunk for (chunk,) in await cursor.fetchall() if isinstance(chunk, bytes)]
+    return Snapshot(position, tuple(chunks)) if head == (len(chunks), _crc(chunks)) else None
+
+
+def _crc(chunks: Sequence[bytes]) -> int:
+    total = 0
+    for chunk in chunks:
+        total = zlib.crc32(chunk, zlib.crc32(len(chunk).to_bytes(8), total))
+    return total

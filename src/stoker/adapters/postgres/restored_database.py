@@ -13,7 +13,6 @@ from typing import Final
 import psycopg
 
 from stoker.adapters.postgres import log_statements
-from stoker.adapters.postgres import snapshots as snapshots
 from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, PostgresConnection, PostgresLink
 from stoker.adapters.postgres.schema import migrate
 from stoker.brain.domain.errors import refusal_error
@@ -61,6 +60,6 @@ async def _begin(db: PostgresConnection, beginning: LogBeginning) -> None:
             "the database of store.url holds something already, and nothing there is ever replaced",
             "make another database, and let store.url name that one",
         )
-    await snapshots.save(db, base, beginning.chunks)
+    await log_statements.save_snapshot(db, base, beginning.chunks)
     behind = log_statements.append_values(beginning.epoch, base, beginning.records, mark=_RESTORED, tell=False)
     await db.execute(log_statements.APPEND, behind)

@@ -9,18 +9,14 @@ Rules: S1  steps are numbered files of SQL in one folder; all that are missing a
 from pathlib import Path
 from typing import Final
 
-from psycopg import AsyncConnection
+from stoker.adapters.log_policy import steps_in, too_new
+from stoker.adapters.postgres.connection import PostgresConnection, number
+from stoker.brain.domain.errors import StokerError, refusal_error
 
-from stoker.brain.domain.errors import refusal_error
-
-_STEPS: Final = {
-    int(step.name[:4]): step
-    for step in sorted((Path(__file__).parent / "migrations").glob("[0-9][0-9][0-9][0-9]_*.sql"))
-}
+_STEPS: Final = steps_in(Path(__file__).parent / "migrations")
 NEWEST: Final = max(_STEPS)
 _LOCK: Final = 0x53544B53
 """Of the advisory lock under which steps are run: 'STKS'. The writer's own may be held by another control plane."""
-
 
 _RIGHTS: Final = {
     "stoker_schema": "SELECT",
@@ -32,23 +28,18 @@ _RIGHTS: Final = {
 }
 
 
-async def migrate(db: AsyncConnection[tuple[object, ...]]) -> None:
+async def migrate(db: PostgresConnection) -> None:
     """Run the steps that are missing. Raises: StokerError `store_too_new`, `store_unreachable` (S4); psycopg.Error."""
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         await db.execute("CREATE TABLE IF NOT EXISTS stoker_schema (version integer NOT NULL)")
-        row = await (await db.execute("SELECT coalesce(max(version), 0) FROM stoker_schema")).fetchone()
-        have = int(str(row[0])) if row else 0
+        have = await number(db, "SELECT coalesce(max(version), 0) FROM stoker_schema")
         if have > NEWEST:
-            raise refusal_error(
-                "store_too_new",
-                f"the database of store.url has schema {have}; this Stoker knows schemas up to {NEWEST}",
-                "start the version of Stoker that wrote it, or a newer one",
-            )
-        for number, step in _STEPS.items():
-            if number > have:
+            raise StokerError(too_new("the database of store.url", have, NEWEST))
+        for version, step in _STEPS.items():
+            if version > have:
                 await db.execute(step.read_bytes())
-                await db.execute("INSERT INTO stoker_schema VALUES (%s)", (number,))
+                await db.execute("INSERT INTO stoker_schema VALUES (%s)", (version,))
     if lacks := await lacking(db):
         raise refusal_error(
             "store_unreachable",
@@ -57,7 +48,7 @@ async def migrate(db: AsyncConnection[tuple[object, ...]]) -> None:
         )
 
 
-async def lacking(db: AsyncConnection[tuple[object, ...]]) -> list[str]:
+async def lacking(db: PostgresConnection) -> list[str]:
     """S4: such as `UPDATE on stoker_end`. Raises: psycopg.Error."""
     wanted = [(table, right) for table, rights in _RIGHTS.items() for right in rights.split(", ")]
     cursor = await db.execute(

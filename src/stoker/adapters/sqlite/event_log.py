@@ -21,7 +21,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -29,12 +29,11 @@ from stoker.adapters.data_folder.folder_swap import INCOMING_NAME, begin_log_swa
 from stoker.adapters.data_folder.marks import must_be_here, replica_id
 from stoker.adapters.data_folder.ownership import HeldFolder, check_free_space, hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.record_check import RecordDamaged
+from stoker.adapters.log_policy import KEPT, LOOK_BACK_MAX, READ_ROWS, RecordDamaged
 from stoker.adapters.sqlite.history import SqliteHistory
-from stoker.adapters.sqlite.journal import SqliteJournal
-from stoker.adapters.sqlite.reader import READ_ROWS, SqliteJournalReader, move_wal
+from stoker.adapters.sqlite.journal import SqliteJournal, SqliteJournalReader
 from stoker.adapters.sqlite.recovery_hints import RecoveryHints
-from stoker.adapters.sqlite.snapshot_files import KEPT, SnapshotFiles
+from stoker.adapters.sqlite.snapshot_files import SnapshotFiles
 from stoker.adapters.sqlite.store import as_os_error, words
 from stoker.adapters.sqlite.truncated_records import keep_truncated, sweep_truncated
 from stoker.brain.domain.ids import Epoch, Position
@@ -52,7 +51,6 @@ from stoker.ports import (
     Telemetry,
 )
 
-LOOK_BACK_MAX: Final = 50_000
 TRIM_ROWS: Final = 256
 """Small enough that an append behind one trim waits about as long as behind one append."""
 TRIM_WAL_BYTES: Final = 256 * 1024
@@ -323,8 +321,8 @@ class SqliteLog:
 
     def _move_wal(self) -> None:
         # What can't be moved now stays in the WAL, which is as durable, and is moved by the writer at its own bound.
-        with suppress(sqlite3.Error):
-            move_wal(self._opened().store)
+        with suppress(sqlite3.Error), closing(self._opened().store.mover()) as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     async def _trim(self) -> None:
         kept = await self._in(self._side, self._snapshots.positions)

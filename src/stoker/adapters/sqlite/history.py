@@ -26,8 +26,15 @@ from stoker.adapters.atomic_file import make_private
 from stoker.adapters.sqlite import history_audit
 from stoker.adapters.sqlite import history_statements as sql
 from stoker.adapters.sqlite.history_copy import FileCopy, remove_leftovers
-from stoker.adapters.sqlite.schema import HISTORY_STEPS, ForeignStore, migrate
-from stoker.adapters.sqlite.store import SqliteStore, is_damage, words
+from stoker.adapters.sqlite.store import (
+    HISTORY_STEPS,
+    ForeignStore,
+    SqliteStore,
+    is_damage,
+    migrate,
+    transaction,
+    words,
+)
 from stoker.brain.domain.audit import NUMBERS, AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, NodeName, Position
@@ -230,7 +237,7 @@ class SqliteHistory:
 
     def _record(self, batch: HistoryBatch) -> None:
         puts = list(sql.upserts(batch.jobs, batch.attempts, batch.holdings, batch.offers))
-        with _Transaction(self._opened(self._writer)) as db:
+        with transaction(self._opened(self._writer)) as db:
             for put in puts:
                 if put.rows:
                     db.executemany(put.sql, put.rows)
@@ -239,7 +246,7 @@ class SqliteHistory:
             db.execute(sql.MARK, (batch.mark.cluster_id, batch.mark.position))
 
     def _rewind(self, mark: HistoryMark) -> HistoryMark:
-        with _Transaction(self._opened(self._writer)) as db:
+        with transaction(self._opened(self._writer)) as db:
             jobs = db.execute(sql.REWIND_JOBS, (mark.position,)).rowcount
             for statement in sql.REWIND:
                 db.execute(statement, (mark.position,))
@@ -251,7 +258,7 @@ class SqliteHistory:
 
     def _trim_jobs(self, before: Instant, surplus: int) -> int:
         """One slice; the number of jobs in it."""
-        with _Transaction(self._opened(self._writer)) as db:
+        with transaction(self._opened(self._writer)) as db:
             old = [job for (job,) in db.execute(sql.OLD_JOBS, (before, TRIM_ROWS))]
             if not old and surplus > 0:
                 old = [job for (job,) in db.execute(sql.OLDEST_JOBS, (min(surplus, TRIM_ROWS),))]
@@ -262,7 +269,7 @@ class SqliteHistory:
 
     def _trim_others(self, before: Instant, surplus: int) -> int:
         """One slice of each other table; the number of rows in it that age sent away."""
-        with _Transaction(self._opened(self._writer)) as db:
+        with transaction(self._opened(self._writer)) as db:
             gone = db.execute(sql.DROP_ATTEMPTS, (before, TRIM_ROWS)).rowcount
             gone += db.execute(sql.DROP_HOLDINGS, (before, TRIM_ROWS)).rowcount
             gone += db.execute(sql.DROP_OFFERS, (before, before, TRIM_ROWS)).rowcount
@@ -273,7 +280,7 @@ class SqliteHistory:
 
     def _changed(self, statement: str, values: Sequence[sql.Value]) -> int:
         """One slice; the number of rows in it."""
-        with _Transaction(self._opened(self._writer)) as db:
+        with transaction(self._opened(self._writer)) as db:
             return db.execute(statement, values).rowcount
 
     def _selected(self, statement: str, values: Sequence[sql.Value]) -> list[tuple]:  # type: ignore[type-arg]  # rows of whatever was asked for
@@ -312,32 +319,6 @@ class SqliteHistory:
             with suppress(sqlite3.Error):
                 self._reader.close()
             self._reader = None
-
-
-class _Transaction:
-    """All or nothing."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> sqlite3.Connection:
-        self._db.execute("BEGIN IMMEDIATE")
-        return self._db
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            try:
-                self._db.execute("COMMIT")
-                return
-            except sqlite3.Error:
-                self._roll_back()
-                raise
-        self._roll_back()
-
-    def _roll_back(self) -> None:
-        if self._db.in_transaction:
-            with suppress(sqlite3.Error):  # the first fault is the one to tell
-                self._db.execute("ROLLBACK")
 
 
 def _slices(items: Iterable[Item]) -> Iterable[list[Item]]:

@@ -1,26 +1,32 @@
-"""Event log in SQLite for the one thread that owns the connection.
+"""Event log in SQLite: the side of the one thread that writes, and that of a reader beside it.
 
 Rules: J1  WAL with synchronous=FULL: a commit returns after the log's own fsync; and what opening finds is made durable
            before it is told to anybody, whatever became of the fsync of the process before
        J2  positions are the primary key, so a second writer's row makes our insert fail instead of hiding
        J3  every row read is checked: its place, its epoch's order, its checksum
-       J4  schema changes are the numbered files in `migrations/`, each one transaction together with its number
+       J4  schema changes are the numbered files in `migrations/`
        J5  what stands before the oldest row is kept beside it: trimming, cutting and beginning behind a snapshot move
            both in one transaction
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from stoker.adapters.atomic_file import make_private, sync_file, sync_folder
 from stoker.adapters.data_folder.marks import STORE_NAME
-from stoker.adapters.record_check import RecordDamaged, checksum
-from stoker.adapters.sqlite.reader import checked
-from stoker.adapters.sqlite.schema import LOG_STEPS, ForeignStore, migrate
-from stoker.adapters.sqlite.store import SqliteStore, is_damage, words
+from stoker.adapters.log_policy import READ_BYTES, READ_ROWS, RecordDamaged, checksum, proved
+from stoker.adapters.sqlite.store import (
+    LOG_STEPS,
+    ForeignStore,
+    SqliteStore,
+    is_damage,
+    migrate,
+    transaction,
+    words,
+)
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import EPOCHS_MAX, LogConflict, LogFailed, Stored
 
@@ -105,7 +111,7 @@ class SqliteJournal:
 
     def tail(self, position: Position) -> Iterator[Stored]:
         """The records after `position`. Raises: RecordDamaged, sqlite3.Error."""
-        return checked(self._db, position)
+        return _checked(self._db, position)
 
     def cut(self, position: Position) -> None:
         """Forget what came after `position`, at which it `can_end`; and note that the history has to. Raises:
@@ -144,20 +150,12 @@ class SqliteJournal:
     def _transaction(self, what: str) -> Iterator[None]:
         """All of it or nothing. Raises: LogFailed, sqlite3.IntegrityError."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._db.execute("COMMIT")
+            with transaction(self._db):
+                yield
         except sqlite3.IntegrityError:
-            self._roll_back()
             raise
         except sqlite3.Error as fault:
-            self._roll_back()
             raise LogFailed(f"can't {what}: {words(fault)}") from fault
-
-    def _roll_back(self) -> None:
-        if self._db.in_transaction:
-            with suppress(sqlite3.Error):  # the first fault is the one to tell
-                self._db.execute("ROLLBACK")
 
     def _epoch_at(self, position: int) -> Epoch:
         row = self._db.execute("SELECT epoch FROM event WHERE position = ?", (position,)).fetchone()
@@ -176,7 +174,7 @@ class SqliteJournal:
         epoch, base = self._base
         ends = {epoch: base} if epoch else {}
         first = last = 0
-        for position, row_epoch, _ in checked(self._db, 0):
+        for position, row_epoch, _ in _checked(self._db):
             if not first and position != base + 1:
                 # Trimmed by a version that didn't keep what stands before, or by hand.
                 self._base, ends, epoch = (Epoch(0), Position(0)), {}, Epoch(0)
@@ -196,6 +194,39 @@ class SqliteJournal:
             with suppress(FileNotFoundError):
                 sync_file(path)
         sync_folder(self.path.parent)
+
+
+class SqliteJournalReader:
+    """A read-only look at a store, which neither waits for the writer nor holds it up."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        """Raises: sqlite3.Error."""
+        self._db = store.reader()
+
+    def bounds(self) -> tuple[int, int]:
+        """The first and the last position there is a row for, damaged or not; 0 and 0 of an empty log."""
+        first, last = self._db.execute("SELECT min(position), max(position) FROM event").fetchone()
+        return first or 0, last or 0
+
+    def after(self, position: Position, through: Position, most: int = READ_ROWS) -> list[Stored]:
+        """Return the next rows after `position`, at most `most` and about READ_BYTES, none beyond `through`.
+
+        Raises: RecordDamaged, sqlite3.Error.
+        """
+        found: list[Stored] = []
+        size = 0
+        with closing(_checked(self._db, position, min(through, position + most), due=position + 1)) as rows:
+            for row in rows:
+                found.append(row)
+                size += len(row.record)
+                if size >= READ_BYTES:
+                    break
+        if not found and position < through:
+            raise RecordDamaged(position + 1, "it isn't there")
+        return found
+
+    def close(self) -> None:
+        self._db.close()
 
 
 def begin_behind(folder: Path, base: tuple[Epoch, Position], epoch: Epoch, records: Sequence[bytes]) -> None:
@@ -238,3 +269,21 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         migrate(db, path, LOG_STEPS, _APPLICATION_ID)
     except ForeignStore as fault:
         raise RecordDamaged(0, str(fault)) from fault
+
+
+def _checked(
+    db: sqlite3.Connection, after: int = 0, through: int = 2**62, *, due: int = 0
+) -> Generator[Stored, None, None]:
+    """Yield rows in order (J3). `due`: the position of the first; 0 = any. Raises: RecordDamaged, sqlite3.Error."""
+    last = after
+    try:
+        select = "SELECT position, epoch, crc, record FROM event WHERE position > ? AND position <= ? ORDER BY position"
+        # No name for the cursor: the traceback of a fault would keep it open, and with it what it reads.
+        for row in db.execute(select, (after, through)):
+            found = proved(row, due)
+            last, due = found.position, found.position + 1
+            yield found
+    except sqlite3.Error as fault:
+        if is_damage(fault):
+            raise RecordDamaged(last + 1, str(fault), unreadable=True) from fault
+        raise

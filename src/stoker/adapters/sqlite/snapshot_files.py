@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from stoker.adapters.atomic_file import replaced, sync_folder
+from stoker.adapters.log_policy import KEPT
 from stoker.brain.domain.ids import Position
 from stoker.brain.state.snapshot_format import SnapshotDamaged, framed, unframed
 from stoker.ports import Snapshot
 
-KEPT: Final = 2
 SYNC_EVERY_BYTES: Final = 256 * 1024
 """One big sync at the end would make every fsync of the log wait for it; small ones let the log pass between: 16 ms
 with 2 MiB at a time, 2 ms with this."""

@@ -1,16 +1,25 @@
-"""Opening of SQLite stores, and the meaning of their faults.
+"""Opening of SQLite stores, their schemas and transactions, and the meaning of their faults.
 
 Rules: O1  WAL with synchronous=FULL: a commit returns after the store's own fsync
        O2  on a full disk it opens all the same, so that what is in it can be read: SQLite then keeps in memory what it
            usually shares with other processes through a file, and those are kept out
+       O3  each step of a schema is one transaction together with its number; a store of another program is left as it
+           is, as that of a newer Stoker
 """
 
 import errno
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from stoker.adapters.log_policy import steps_in, too_new
+from stoker.brain.domain.errors import Refusal, StokerError
+
+LOG_STEPS: Final = Path(__file__).parent / "migrations"
+HISTORY_STEPS: Final = LOG_STEPS / "history"
 _SHARED: Final = "unix"
 _ALONE: Final = "unix-excl"
 """O2. SQLite's own: locks held for as long as it is open, and the index of the WAL in memory."""
@@ -23,6 +32,13 @@ _SQLITE_ERRNO: Final = {
     "SQLITE_PERM": errno.EACCES,
     "SQLITE_CANTOPEN": errno.EACCES,
 }
+_MAGIC: Final = b"SQLite format 3\x00"
+_VERSION_AT: Final = slice(60, 64)
+"""Of `user_version` in the header of the file (sqlite.org/fileformat.html, 1.3)."""
+
+
+class ForeignStore(Exception):
+    """An SQLite database, but not the one that belongs here."""
 
 
 class SqliteStore:
@@ -65,6 +81,45 @@ class SqliteStore:
     def _connected(self, mode: str, timeout_s: float, *, any_thread: bool = False) -> sqlite3.Connection:
         uri = f"{self.path.as_uri()}?vfs={self._how}{mode}"
         return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout_s, check_same_thread=not any_thread)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Make all of the block or nothing of it durable. Raises: sqlite3.Error."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield db
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            with suppress(sqlite3.Error):  # the first fault is the one to tell
+                db.execute("ROLLBACK")
+        raise
+
+
+def migrate(db: sqlite3.Connection, path: Path, steps_folder: Path, application_id: int) -> None:
+    """Run the steps that are missing (O3). Raises: StokerError `store_too_new`, ForeignStore, sqlite3.Error."""
+    steps = steps_in(steps_folder)
+    have = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if have > max(steps):
+        raise StokerError(too_new(str(path), have, max(steps)))
+    if have and db.execute("PRAGMA application_id").fetchone()[0] != application_id:
+        raise ForeignStore("it is an SQLite database, but not one of Stoker's")
+    for number, step in steps.items():
+        if number > have:
+            db.executescript(f"BEGIN IMMEDIATE;\n{step.read_text('utf-8')}\nPRAGMA user_version = {number};\nCOMMIT;")
+
+
+def newer_schema(path: Path, steps_folder: Path) -> Refusal | None:
+    """Return whether `migrate` would refuse this file as too new, judged by its header.
+
+    To open it may be to change it; what a killed process left beside the file isn't seen. Raises: OSError.
+    """
+    with path.open("rb") as file:
+        header = file.read(_VERSION_AT.stop)
+    newest = max(steps_in(steps_folder))
+    have = int.from_bytes(header[_VERSION_AT], "big", signed=True) if header.startswith(_MAGIC) else 0
+    return too_new(str(path), have, newest) if have > newest else None
 
 
 def words(fault: sqlite3.Error) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, was_begun_elsewhere
 from stoker.adapters.sqlite.history import HISTORY_NAME, cluster_in
-from stoker.adapters.sqlite.schema import HISTORY_STEPS, LOG_STEPS, newer_schema
+from stoker.adapters.sqlite.store import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, wrong
 from stoker.cli.doctor.machine import account
