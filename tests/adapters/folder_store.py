@@ -5,9 +5,9 @@ import sqlite3
 from pathlib import Path
 
 from stoker.adapters.sqlite.event_log import SqliteLog
+from stoker.adapters.sqlite.files import truncated_files
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.incoming_folder import IncomingFolder
-from stoker.adapters.sqlite.truncated_records import truncated_files
 from stoker.brain.domain.ids import Position
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.sqlite import history as history_sql
-from stoker.adapters.sqlite import history_audit
 from stoker.adapters.sqlite import history_statements as sql
 from stoker.adapters.sqlite.history import HISTORY_NAME, SqliteHistory
 from stoker.adapters.sqlite.store import HISTORY_STEPS
@@ -208,7 +207,7 @@ async def test_no_question_about_the_audit_trail_by_job_person_or_time_reads_all
         await history.record(told(1, row(1)))
         with closing(sqlite3.connect(store.path)) as db:
             for each in asked:
-                statement, values = history_audit.rows_of(each, 0, 9)
+                statement, values = sql.audit_rows_of(each, 0, 9)
                 plan = [str(step[3]) for step in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
                 assert not [step for step in plan if step.startswith("SCAN")], (statement, plan)
 
@@ -241,7 +240,7 @@ async def test_a_copy_that_finds_no_room_is_refused_and_leaves_nothing(
         def full(fd: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr("stoker.adapters.sqlite.history_copy.os.fdatasync", full)
+        monkeypatch.setattr("stoker.adapters.sqlite.history.os.fdatasync", full)
         with pytest.raises(HistoryFailed, match="can't be copied: No space left on device"):
             await history.copy()
         assert not (store.folder / f"{HISTORY_NAME}.copy").exists()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker.adapters.sqlite import files
 from stoker.adapters.sqlite import journal as sqlite_journal
-from stoker.adapters.sqlite import snapshot_files
 from stoker.adapters.sqlite.event_log import SqliteLog
-from stoker.adapters.sqlite.snapshot_files import SnapshotFiles
+from stoker.adapters.sqlite.files import SnapshotFiles
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import LogConflict, LogDamaged, LogFailed
@@ -341,7 +341,7 @@ async def test_n1_a_death_while_an_old_snapshot_goes_leaves_no_snapshot_that_is_
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(store, 5, 1, 2)
-    monkeypatch.setattr(snapshot_files, "FREE_EVERY_BYTES", 20)
+    monkeypatch.setattr(files, "FREE_EVERY_BYTES", 20)
     real = os.fsync
 
     def dies(fd: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from stoker.adapters.log_policy import checksum
 from stoker.adapters.sqlite import journal
 from stoker.adapters.sqlite.event_log import SqliteLog
-from stoker.adapters.sqlite.truncated_records import truncated_files
+from stoker.adapters.sqlite.files import truncated_files
 from stoker.brain.domain.ids import Position
 from stoker.ports import LogConflict, LogTrimmed
 from tests.adapters.folder_store import FolderStore

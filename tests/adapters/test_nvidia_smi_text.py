@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.adapters.gpu_probe.nvidia_smi_text import ListedGpu, parse_listing, parse_query, parse_visible
+from stoker.adapters.gpu_probe.nvidia_smi_text import count_migs, parse_query, parse_visible
 
 A = "0, GPU-aaaaaaaa-0000-0000-0000-000000000000, Tesla V100-SXM2-32GB, 32768, 10, 3, 35, 52.41, 00000000:06:00.0"
 B = "1, GPU-bbbbbbbb-0000-0000-0000-000000000000, Tesla V100-SXM2-32GB, 32768, 20, 4, 36, 53.99, 00000000:0A:00.0"
@@ -176,7 +176,7 @@ def test_no_text_at_all_makes_the_reading_fail_or_hides_a_gpu_beside_it(text: st
     alone = parse_query(f"{A}\n{text}\n{B}")
     assert {0, 1} <= {gpu.index for gpu in alone.gpus}
     assert len({gpu.uuid for gpu in alone.gpus}) == len(alone.gpus)
-    parse_listing(text)
+    count_migs(text)
     parse_visible(text)
 
 
@@ -190,21 +190,12 @@ LISTING = "\n".join(
 
 def test_a_listing_of_four_gpus_with_two_mig_instances_each_is_read() -> None:
     """Row 56: the indented lines made the reader fail."""
-    listed = parse_listing(LISTING)
-    assert [(gpu.index, gpu.model, len(gpu.migs)) for gpu in listed] == [
-        (n, "NVIDIA A100-SXM4-40GB", 2) for n in range(4)
-    ]
-    assert [(mig.profile, mig.index) for mig in listed[3].migs] == [("3g.20gb", 0), ("1c.3g.20gb", 1)]
-    assert listed[2].migs[0].uuid == "MIG-2aaaaaaa-1111-5222-8333-444444444444"
-    assert len({mig.uuid for gpu in listed for mig in gpu.migs}) == 8
+    assert count_migs(LISTING) == {f"GPU-{n}0000000-1111-2222-3333-444444444444": 2 for n in range(4)}
 
 
 def test_a_listing_with_noise_and_odd_names_is_read() -> None:
     text = "WARNING: odd\r\nGPU 0: Name (rev. 2), odd (UUID: GPU-1-2)\r\n\r\n  MIG so\r\nGPU 1: B (UUID: GPU-3)"
-    assert parse_listing(text) == (
-        ListedGpu(0, "Name (rev. 2), odd", "GPU-1-2", ()),  # type: ignore[arg-type]  # an id in a test
-        ListedGpu(1, "B", "GPU-3", ()),  # type: ignore[arg-type]  # an id in a test
-    )
+    assert count_migs(text) == {"GPU-1-2": 0, "GPU-3": 0}
 
 
 @pytest.mark.parametrize(

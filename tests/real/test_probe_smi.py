@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.gpu_probe.auto import AutoProbe
-from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
+from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiProbe
 from stoker.ports import ProbeResult
 
 V100 = (

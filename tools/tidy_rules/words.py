@@ -13,7 +13,7 @@ WORDS: Final[dict[str, str]] = {
     "beside": "capacity",
     "books": "usage_ledger",
     "census": "satisfiability",
-    "cut_tail": "truncated_records",
+    "cut_tail": "keep_truncated",
     "fleet": "satisfiability",
     "fleets": "satisfiability",
     "hearing": "event_visibility",

@@ -6,8 +6,9 @@ Rules: A1  a file is written under another name, synced, renamed, and its folder
 """
 
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +37,24 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Replace the content of a file. Raises: OSError."""
     with replaced(path) as file:
         file.write(content)
+
+
+@contextmanager
+def written_apart(folder: Path, purpose: str, content: bytes) -> Iterator[str]:
+    """Yield the path of a new synced file of a name that nobody else uses, which is removed when the block ends.
+
+    Raises: OSError.
+    """
+    fd, path = tempfile.mkstemp(prefix=f"writing-{purpose}", suffix=".tmp", dir=folder)  # with the mode of A2
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        yield path
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def half_written(path: Path) -> Path:

@@ -1,5 +1,7 @@
 """Run a program within a time and an output size, although it may hang, flood or refuse to die.
 
+A child that is forked without a program is read and ended by the same means.
+
 A stuck driver leaves `nvidia-smi` in a sleep that not even a kill ends, so waiting for its end (as `subprocess.run`
 does after a time-out) would hang whoever asked. Here the program is killed and then left alone.
 """
@@ -10,8 +12,7 @@ import selectors
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.adapters.clock import SystemClock
 
@@ -20,8 +21,7 @@ _READ_BYTES: Final = 64 * 1024
 _LAST_WAIT_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramOutput:
+class ProgramOutput(NamedTuple):
     """Output of a program, undecodable bytes replaced, and its exit status (negative: the signal that ended it)."""
 
     out: str
@@ -48,19 +48,26 @@ def run_bounded(argv: Sequence[str], timeout_s: float) -> ProgramOutput:
         clock = SystemClock()
         deadline = clock.mono() + timeout_s
         try:
-            texts = _read_both(clock, deadline, out.fileno(), err.fileno())
+            texts = read_to_end(timeout_s, out.fileno(), err.fileno())
             process.wait(max(0.0, deadline - clock.mono()))
         except subprocess.TimeoutExpired:
             texts = None
         finally:
-            _end(process)
+            end_session(process.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LAST_WAIT_S)
     if texts is None:
         raise OSError(f"{argv[0]} didn't answer within {timeout_s:g} s")
     return ProgramOutput(texts[0].decode(errors="replace"), texts[1].decode(errors="replace"), process.returncode)
 
 
-def _read_both(clock: SystemClock, deadline: float, *fds: int) -> list[bytearray] | None:
-    """What comes from each until all are closed; None when time ran out first."""
+def read_to_end(timeout_s: float, *fds: int) -> list[bytearray] | None:
+    """Return what comes from each until all are closed; None when time ran out first.
+
+    Raises: OSError when it is more than OUTPUT_MAX.
+    """
+    clock = SystemClock()
+    deadline = clock.mono() + timeout_s
     texts = {fd: bytearray() for fd in fds}
     with selectors.DefaultSelector() as selector:
         for fd in fds:
@@ -79,9 +86,7 @@ def _read_both(clock: SystemClock, deadline: float, *fds: int) -> list[bytearray
     return list(texts.values())
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill whatever of it is left: the whole session, since a wrapper script's child may hold the pipe."""
+def end_session(pid: int) -> None:
+    """Kill a session by its first process: all of it, since a wrapper script's child may hold the pipe."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_LAST_WAIT_S)
+        os.killpg(pid, signal.SIGKILL)

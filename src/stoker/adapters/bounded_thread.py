@@ -14,7 +14,6 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
@@ -24,29 +23,6 @@ class TookTooLong(Exception):
     """It may have been done, may yet be, or never."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    work: Callable[[], object]
-    loop: asyncio.AbstractEventLoop
-    done: "asyncio.Future[Any]"
-    faults: tuple[type[Exception], ...]
-
-    def carry_out(self) -> None:
-        try:
-            answer = self.work()
-        except self.faults as fault:
-            self._tell(self.done.set_exception, fault)
-        except BaseException as fault:
-            self._tell(self.done.set_exception, fault)
-            raise
-        else:
-            self._tell(self.done.set_result, answer)
-
-    def _tell(self, settle: Callable[[Any], None], outcome: object) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            self.loop.call_soon_threadsafe(settle, outcome)
-
-
 class BoundedThread:
     """One thread, made when it is first needed."""
 
@@ -54,7 +30,7 @@ class BoundedThread:
         """`faults`: what the world may cause. Anything else is a defect: it is told too, and ends the thread."""
         self._name = name
         self._faults = faults
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._turn = asyncio.Lock()
         self._running: asyncio.Future[Any] | None = None
@@ -84,13 +60,29 @@ class BoundedThread:
 
     def _begin(self, work: Callable[[], object]) -> "asyncio.Future[Any]":
         loop = asyncio.get_running_loop()
-        self._running = loop.create_future()
-        self._running.add_done_callback(self._ended)
+        done = self._running = loop.create_future()
+        done.add_done_callback(self._ended)
+
+        def tell(settle: Callable[[Any], None], outcome: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(settle, outcome)
+
+        def carry_out() -> None:
+            try:
+                answer = work()
+            except self._faults as fault:
+                tell(done.set_exception, fault)
+            except BaseException as fault:
+                tell(done.set_exception, fault)
+                raise
+            else:
+                tell(done.set_result, answer)
+
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True)
             self._thread.start()
-        self._calls.put(_Call(work, loop, self._running, self._faults))
-        return self._running
+        self._calls.put(carry_out)
+        return done
 
     def _ended(self, done: "asyncio.Future[Any]") -> None:
         self._running, self._outlived = None, False
@@ -98,6 +90,6 @@ class BoundedThread:
             done.exception()  # nobody may be left to look at it
 
 
-def _serve(calls: "queue.SimpleQueue[_Call | None]") -> None:
+def _serve(calls: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
     while (call := calls.get()) is not None:
-        call.carry_out()
+        call()

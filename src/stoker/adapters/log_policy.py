@@ -1,4 +1,4 @@
-"""What both stores of the event log do alike: how a record is proved, how much is kept, how a schema grows.
+"""Policy of both stores of the event log: how a record is proved, how much is kept, how a schema grows.
 
 Rules: R1  beside each record stands a checksum over its place, its epoch and its bytes; every row that is read is
            proved by it, and to follow the one before

@@ -8,7 +8,7 @@ Rules: M1  every name gets the prefix `stoker_`; a duration also gets the suffix
 """
 
 from collections.abc import Mapping
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -124,31 +124,26 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._series_max = series_max
-        self._counters: dict[str, _Family[Counter]] = {}
-        self._gauges: dict[str, _Family[Gauge]] = {}
-        self._histograms: dict[str, _Family[Histogram]] = {}
+        self._families: dict[tuple[type, str], _Family[Any]] = {}
 
     def count(self, name: str, by: int, labels: Mapping[str, str]) -> None:
-        family = self._counters.get(name)
-        if family is None:
-            metric = Counter(_full(name), _words(name), tuple(labels), registry=self._registry)
-            family = self._counters[name] = _Family(metric, tuple(labels), self._series_max)
-        family.series(labels).inc(by)
+        self._series(Counter, name, labels).inc(by)
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        family = self._gauges.get(name)
-        if family is None:
-            metric = Gauge(_full(name), _words(name), tuple(labels), registry=self._registry)
-            family = self._gauges[name] = _Family(metric, tuple(labels), self._series_max)
-        family.series(labels).set(value)
+        self._series(Gauge, name, labels).set(value)
 
     def observe(self, name: str, seconds: float, labels: Mapping[str, str]) -> None:
-        family = self._histograms.get(name)
+        self._series(Histogram, name, labels).observe(seconds)
+
+    def _series(self, kind: type[Kind], name: str, labels: Mapping[str, str]) -> Kind:
+        family: _Family[Kind] | None = self._families.get((kind, name))
         if family is None:
-            full = f"{_full(name).removesuffix('_seconds')}_seconds"
-            metric = Histogram(full, _words(name), tuple(labels), registry=self._registry, buckets=BUCKETS_S)
-            family = self._histograms[name] = _Family(metric, tuple(labels), self._series_max)
-        family.series(labels).observe(seconds)
+            full, options = _full(name), dict[str, Any]()
+            if kind is Histogram:
+                full, options = f"{full.removesuffix('_seconds')}_seconds", {"buckets": BUCKETS_S}
+            metric = kind(full, _words(name), tuple(labels), registry=self._registry, **options)
+            family = self._families[kind, name] = _Family(metric, tuple(labels), self._series_max)
+        return family.series(labels)
 
     def render(self) -> bytes:
         """The text exposition format, for `/metrics`."""

@@ -14,8 +14,7 @@ from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.gpu_probe.auto import AutoProbe
-from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
+from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon

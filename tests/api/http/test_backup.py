@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.sqlite.history_copy import FileCopy
+from stoker.adapters.sqlite.history import FileCopy
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.errors import StokerError

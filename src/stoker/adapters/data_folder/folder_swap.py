@@ -15,7 +15,6 @@ Shape: a note holds the path of that folder, relative to the data folder; empty 
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -104,7 +103,10 @@ def _begin(folder: Path, aside: Path | None) -> str:
 
 
 def _move_out(folder: Path, aside: str) -> None:
-    for entry in _leaving(folder, everything=aside.startswith("..")):
+    """Move out, or remove, what is replaced; a store comes before what stands beside it."""
+    for entry in sorted(folder.iterdir()):
+        if entry.name in _STAYS if aside.startswith("..") else not _LOG_FILE.fullmatch(entry.name):
+            continue
         if aside:
             entry.rename(folder / aside / entry.name)
         else:
@@ -112,13 +114,6 @@ def _move_out(folder: Path, aside: str) -> None:
     if aside:
         sync_folder(folder / aside)
     sync_folder(folder)
-
-
-def _leaving(folder: Path, *, everything: bool) -> Iterator[Path]:
-    """What is replaced; a store comes before what stands beside it."""
-    for entry in sorted(folder.iterdir()):
-        if entry.name not in _STAYS if everything else _LOG_FILE.fullmatch(entry.name):
-            yield entry
 
 
 def _move_in(folder: Path, incoming: Path) -> None:

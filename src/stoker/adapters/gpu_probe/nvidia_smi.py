@@ -9,7 +9,7 @@ import shutil
 from typing import Final
 
 from stoker.adapters.bounded_run import ProgramOutput, run_bounded
-from stoker.adapters.gpu_probe.nvidia_smi_text import FIELDS, parse_listing, parse_query
+from stoker.adapters.gpu_probe.nvidia_smi_text import FIELDS, count_migs, parse_query
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
 TIMEOUT_S: Final = 10.0
@@ -42,21 +42,20 @@ class SmiProbe:
         if not gpus:
             return (), ()
         try:
-            listed = parse_listing(self._ask("-L").out)
+            migs = count_migs(self._ask("-L").out)
         except OSError:
             # The values are there; a listing that fails after them isn't worth losing every GPU.
             return gpus, ()
-        instances = {gpu.uuid: len(gpu.migs) for gpu in listed if gpu.migs}
         faults = tuple(
             GpuFault(
                 where=gpu.uuid,
-                error=f"cut into {instances[gpu.uuid]} MIG instances, which this version can't offer; "
+                error=f"cut into {migs[gpu.uuid]} MIG instances, which this version can't offer; "
                 "switch MIG off to use it as a whole GPU",
             )
             for gpu in gpus
-            if gpu.uuid in instances
+            if migs.get(gpu.uuid)
         )
-        return tuple(gpu for gpu in gpus if gpu.uuid not in instances), faults
+        return tuple(gpu for gpu in gpus if not migs.get(gpu.uuid)), faults
 
     def _ask(self, *arguments: str) -> ProgramOutput:
         path = shutil.which(self._binary)
@@ -66,3 +65,22 @@ class SmiProbe:
             return run_bounded([path, *arguments], self._timeout_s)
         except OSError as fault:
             raise OSError(f"can't ask {self._binary}: {fault.strerror or fault}") from fault
+
+
+class AutoProbe:
+    """The `GpuProbe` port for `detection: auto` without a script: what nvidia-smi finds, else none.
+
+    Simulated GPUs are never invented: a node whose driver is down would otherwise take jobs that need a real one.
+    """
+
+    def __init__(self, smi: SmiProbe | None = None) -> None:
+        self._smi = smi or SmiProbe()
+
+    def probe(self) -> ProbeResult:
+        """Never raises: a machine without nvidia-smi has no GPUs; one whose nvidia-smi fails has a fault to show."""
+        try:
+            return self._smi.probe()
+        except SmiMissing:
+            return ProbeResult(gpus=())
+        except OSError as fault:
+            return ProbeResult(gpus=(), faults=(GpuFault(where="nvidia-smi", error=str(fault)),))

@@ -12,8 +12,7 @@ Source: rows 47, 51, 54, 55, 56, 59 and 63 of the fault list, and threads that q
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import GpuFault, ProbedGpu
@@ -37,36 +36,16 @@ _BROKEN: Final = re.compile(r"requires reset|is lost|fallen off the bus", re.IGN
 _NO_HANDLE: Final = re.compile(r"unable to (determine|detect) the device handle", re.IGNORECASE)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-_LISTED: Final = re.compile(r"GPU (\d{1,4}): (.*?) \(UUID: ([^)\s]*)\)?")
-_LISTED_MIG: Final = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d{1,4}): \(UUID: ([^)\s]*)\)?")
+_LISTED: Final = re.compile(r"GPU \d{1,4}: .*? \(UUID: ([^)\s]*)\)?")
+_LISTED_MIG: Final = re.compile(r"\s+MIG \S+\s+Device\s+\d{1,4}: \(UUID: [^)\s]*\)?")
 
 
-@dataclass(frozen=True, slots=True)
-class SmiReading:
+class SmiReading(NamedTuple):
     """GPUs and faults that one query of `nvidia-smi` reported."""
 
     gpus: tuple[ProbedGpu, ...]
     faults: tuple[GpuFault, ...]
     messages: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ListedMig:
-    """One MIG instance in a listing; `index` counts within its GPU."""
-
-    profile: str
-    index: int
-    uuid: GpuUuid
-
-
-@dataclass(frozen=True, slots=True)
-class ListedGpu:
-    """One GPU in a listing, with the MIG instances it is cut into."""
-
-    index: int
-    model: str
-    uuid: GpuUuid
-    migs: tuple[ListedMig, ...]
 
 
 def parse_query(text: str) -> SmiReading:
@@ -90,21 +69,20 @@ def parse_query(text: str) -> SmiReading:
     return SmiReading(gpus, tuple(faults[:FAULTS_MAX]), tuple(messages[:MESSAGES_MAX]))
 
 
-def parse_listing(text: str) -> tuple[ListedGpu, ...]:
-    """Read the output of `nvidia-smi -L`, in which MIG instances are indented below their GPU.
+def count_migs(text: str) -> dict[str, int]:
+    """Count the MIG instances of each GPU, by its UUID, in the output of `nvidia-smi -L`.
 
-    Lines of other kinds are passed over.
+    They are indented below their GPU; lines of other kinds are passed over.
     """
-    found: list[ListedGpu] = []
+    counts: dict[str, int] = {}
+    uuid = ""
     for line in text.splitlines():
-        if mig := _LISTED_MIG.match(line):
-            if found:
-                last = found.pop()
-                instance = ListedMig(mig[1], int(mig[2]), GpuUuid(mig[3]))
-                found.append(ListedGpu(last.index, last.model, last.uuid, (*last.migs, instance)))
-        elif gpu := _LISTED.match(line):
-            found.append(ListedGpu(int(gpu[1]), _clean(gpu[2]), GpuUuid(gpu[3]), ()))
-    return tuple(found[:GPUS_MAX])
+        if found := _LISTED.match(line):
+            uuid = found[1]
+            counts[uuid] = 0
+        elif uuid and _LISTED_MIG.match(line):
+            counts[uuid] += 1
+    return counts
 
 
 def parse_visible(text: str | None) -> tuple[int | str, ...] | None:

@@ -27,7 +27,7 @@ MEMORY_MB_PER_GPU: Final = 32 * 1024
 
 _GPU_KEYS: Final = {"count": int, "model": str, "memory_mb": int, "uuid": str}
 _LINK_KEYS: Final = {"a": int, "b": int, "kind": str, "gbps": float}
-_TOP_KEYS: Final = {"cpus": int, "memory_mb": int}
+_TOP_KEYS: Final = {"gpus": Parts, "links": Parts, "cpus": int, "memory_mb": int}
 
 
 class ScriptedProbe:
@@ -70,12 +70,11 @@ class _Script:
         if not isinstance(root, Entries):
             self._fault(root.line if root is not None else 1, "a script is a group of keys, `gpus` first")
             return ProbeResult(gpus=())
-        lists = self._take_lists(root)
-        top = self._values(root, _TOP_KEYS, passed=("gpus", "links"))
-        for part in lists.get("gpus", ()):
+        top = self._values(root, _TOP_KEYS) or {}
+        for part in top.get("gpus") or ():
             self._add_gpus(part)
         self._check_uuids()
-        for part in lists.get("links", ()):
+        for part in top.get("links") or ():
             self._check_link(part)
         count = len(self._gpus)
         return ProbeResult(
@@ -84,17 +83,6 @@ class _Script:
             cpus=self._amount(root.line, top, "cpus", CPUS_PER_GPU * count, 4_096),
             memory_mb=self._amount(root.line, top, "memory_mb", MEMORY_MB_PER_GPU * count, MEMORY_MB_MAX),
         )
-
-    def _take_lists(self, root: Entries) -> dict[str, tuple[YamlNode, ...]]:
-        lists: dict[str, tuple[YamlNode, ...]] = {}
-        for key, node in root.entries:
-            if key.text not in ("gpus", "links"):
-                continue
-            if isinstance(node, Parts):
-                lists[key.text] = node.parts
-            elif not (isinstance(node, Text) and node.null):
-                self._fault(node.line, f"{key.text} is a list")
-        return lists
 
     def _add_gpus(self, part: YamlNode) -> None:
         line, values = part.line, self._values(part, _GPU_KEYS)
@@ -134,35 +122,39 @@ class _Script:
         if "a" in values and values.get("a") == values.get("b"):
             self._fault(part.line, "a link joins two different GPUs")
 
-    def _values(
-        self, node: YamlNode, keys: Mapping[str, Any], passed: tuple[str, ...] = ()
-    ) -> dict[str, object] | None:
+    def _values(self, node: YamlNode, keys: Mapping[str, Any]) -> dict[str, Any] | None:
         """The entry's values by key; what can't be read or isn't known is a fault and left out."""
         if not isinstance(node, Entries):
             self._fault(node.line, f"this is a group of the keys {', '.join(keys)}")
             return None
-        values: dict[str, object] = {}
+        values: dict[str, Any] = {}
         seen: set[str] = set()
         for key, value in node.entries:
             if key.text in seen:
                 self._fault(key.line, f"{key.text} was already given")
             elif key.text in keys:
-                self._read_value(key, value, keys[key.text], values)
-            elif key.text not in passed:
-                near = get_close_matches(key.text, [*keys, *passed], n=1)
+                values[key.text] = self._value(key, value, keys[key.text])
+            else:
+                near = get_close_matches(key.text, keys, n=1)
                 self._fault(key.line, f"{key.text} isn't a key here" + (f" (nearest: {near[0]})" if near else ""))
             seen.add(key.text)
         return values
 
-    def _read_value(self, key: Text, value: YamlNode, wanted: object, values: dict[str, object]) -> None:
-        try:
-            values[key.text] = from_node(wanted, value)
-        except Unreadable as fault:
-            self._fault(key.line, f"{key.text}: {fault}")
-            values[key.text] = None
+    def _value(self, key: Text, value: YamlNode, wanted: object) -> object:
+        """None when it can't be read, or is a list that is empty."""
+        if wanted is not Parts:
+            try:
+                return from_node(wanted, value)
+            except Unreadable as fault:
+                self._fault(key.line, f"{key.text}: {fault}")
+        elif isinstance(value, Parts):
+            return value.parts
+        elif not (isinstance(value, Text) and value.null):
+            self._fault(value.line, f"{key.text} is a list")
+        return None
 
-    def _amount(self, line: int, values: Mapping[str, object] | None, key: str, default: int, most: int) -> int:
-        value = (values or {}).get(key)
+    def _amount(self, line: int, values: Mapping[str, object], key: str, default: int, most: int) -> int:
+        value = values.get(key)
         if not isinstance(value, int):
             return default  # not given, or unreadable and noted as that
         if not 1 <= value <= most:

@@ -7,14 +7,12 @@ can't be tried follows from the kind of file system: whether another machine see
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
-from stoker.adapters.atomic_file import sync_folder
+from stoker.adapters.atomic_file import sync_folder, written_apart
 from stoker.brain.domain.errors import StokerError, refusal_error
 
 Reach = Literal["shared", "machine", "unknown"]
@@ -44,8 +42,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 """How blanks are told there."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseFolderCheck:
+class LeaseFolderCheck(NamedTuple):
     """Findings about a folder that can hold the lease record."""
 
     kind: str
@@ -63,12 +60,12 @@ def check_folder(folder: Path, mounts: Path = _MOUNTS) -> LeaseFolderCheck:
     """
     mode = folder.stat().st_mode
     if not stat.S_ISDIR(mode):
-        raise _unusable(f"the marker folder {folder} isn't a folder")
+        raise _unusable(folder, "isn't a folder")
     kind, options = _mount_of(folder.resolve(strict=True), os.fsdecode(mounts.read_bytes()))
     if why := _WRONG.get(kind):
-        raise _unusable(f"the marker folder {folder} is on {kind}: {why}")
+        raise _unusable(folder, f"is on {kind}: {why}")
     if "nocto" in options:
-        raise _unusable(f"the marker folder {folder} is on {kind} mounted with nocto, which shows old pictures of it")
+        raise _unusable(folder, f"is on {kind} mounted with nocto, which shows old pictures of it")
     if mode & stat.S_IWOTH:
         raise refusal_error(
             "marker_unusable",
@@ -92,41 +89,28 @@ def _mount_of(folder: Path, mounts: str) -> tuple[str, frozenset[str]]:
 
 
 def _try_links(folder: Path, kind: str) -> None:
-    fd, first = tempfile.mkstemp(prefix="writing-check-", suffix=".tmp", dir=folder)
-    second = f"{first}.link"
-    try:
-        with open(fd, "wb", buffering=0) as file:
-            file.write(b"stoker")
-            os.fsync(fd)
+    with written_apart(folder, "check-", b"stoker") as first:
+        second = f"{first}.link"
         try:
-            os.link(first, second)
-        except OSError as fault:
-            known = fault.strerror or str(fault)
-            raise _unusable(f"the marker folder {folder} is on {kind}, which makes no hard links: {known}") from fault
-        one, other = os.lstat(first), os.lstat(second)
-        if (one.st_ino, one.st_nlink) != (other.st_ino, 2):
-            raise _unusable(f"the marker folder {folder} is on {kind}, where what link(2) makes isn't the same file")
-        if _links_again(first, second):
-            raise _unusable(f"the marker folder {folder} is on {kind}, where link(2) replaces a file that is there")
-        try:
-            sync_folder(folder)
-        except OSError as fault:
-            raise _unusable(
-                f"the marker folder {folder} is on {kind}, where the names in a folder can't be made durable: "
-                f"{fault.strerror}"
-            ) from fault
-    finally:
-        for path in (first, second):
+            try:
+                os.link(first, second)
+            except OSError as fault:
+                known = fault.strerror or str(fault)
+                raise _unusable(folder, f"is on {kind}, which makes no hard links: {known}") from fault
+            one, other = os.lstat(first), os.lstat(second)
+            if (one.st_ino, one.st_nlink) != (other.st_ino, 2):
+                raise _unusable(folder, f"is on {kind}, where what link(2) makes isn't the same file")
+            with suppress(FileExistsError):
+                os.link(first, second)
+                raise _unusable(folder, f"is on {kind}, where link(2) replaces a file that is there")
+            try:
+                sync_folder(folder)
+            except OSError as fault:
+                known = f"is on {kind}, where the names in a folder can't be made durable: {fault.strerror}"
+                raise _unusable(folder, known) from fault
+        finally:
             with suppress(OSError):
-                os.unlink(path)
-
-
-def _links_again(first: str, second: str) -> bool:
-    try:
-        os.link(first, second)
-    except FileExistsError:
-        return False
-    return True
+                os.unlink(second)
 
 
 def _reach(kind: str) -> Reach:
@@ -159,5 +143,5 @@ def _nfs_advice(options: frozenset[str]) -> str:
     )
 
 
-def _unusable(message: str) -> StokerError:
-    return refusal_error("marker_unusable", message, _ELSEWHERE)
+def _unusable(folder: Path, known: str) -> StokerError:
+    return refusal_error("marker_unusable", f"the marker folder {folder} {known}", _ELSEWHERE)

@@ -13,22 +13,21 @@ Rules: E1  of several that make it at once all end up with the same one: link(2)
 """
 
 import errno
+import hashlib
 import os
 import re
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.atomic_file import sync_folder
+from stoker.adapters.atomic_file import sync_folder, written_apart
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.ports import Entropy
 
 NAME: Final = "secret"
-_BITS: Final = 256
-_SEED_BITS: Final = 63
-_DRAWS: Final = -(-_BITS // _SEED_BITS)
+_DRAWS: Final = 5
+"""Of seeds of 63 bits: more than the 256 bits of a secret."""
 _TEXT: Final = re.compile(rb"([0-9a-f]{64})\n")
 _BYTES_MAX: Final = 1_024
 _GOES_ON: Final = "this control plane goes on with what it read at its start"
@@ -41,7 +40,8 @@ def peer_secret(folder: Path, entropy: Entropy) -> str:
     """
     path = folder / NAME
     if not os.path.lexists(path):
-        _make(path, f"{_drawn(entropy):064x}")
+        drawn = b"".join(entropy.seed().to_bytes(8) for _ in range(_DRAWS))
+        _make(path, hashlib.sha256(drawn).hexdigest())
     return _read(path)
 
 
@@ -93,26 +93,10 @@ class PeerSecret:
 
 def _make(path: Path, secret: str) -> None:
     """Make the secret; of several that do it at once, the first one's stands (E1, E2)."""
-    folder = path.parent
-    fd, temporary = tempfile.mkstemp(prefix="writing-secret-", suffix=".tmp", dir=folder)
-    try:
-        with open(fd, "wb") as file:  # readable for its owner only: that is how mkstemp makes files
-            file.write(f"{secret}\n".encode())
-            file.flush()
-            os.fsync(fd)
+    with written_apart(path.parent, "secret-", f"{secret}\n".encode()) as temporary:
         with suppress(FileExistsError):
             os.link(temporary, path)
-        sync_folder(folder)
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
-
-
-def _drawn(entropy: Entropy) -> int:
-    bits = 0
-    for _ in range(_DRAWS):
-        bits = bits << _SEED_BITS | entropy.seed()
-    return bits & ((1 << _BITS) - 1)
+        sync_folder(path.parent)
 
 
 def _read(path: Path) -> str:

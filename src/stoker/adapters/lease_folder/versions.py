@@ -28,15 +28,13 @@ import errno
 import os
 import re
 import stat
-import tempfile
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stoker.adapters.atomic_file import sync_folder
+from stoker.adapters.atomic_file import sync_folder, written_apart
 from stoker.adapters.lease_folder.record import BYTES_MAX, LeaseRecordDamaged, damaged, sealed, unsealed
 from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono
@@ -107,7 +105,8 @@ class LeaseRecordFolder:
             return False
         if highest < marker.version - 1:
             raise LeaseUnreachable(f"{self.path} has version {highest}; version {marker.version} isn't the next one")
-        with self._written(marker) as temporary:
+        # Should it stay, it is swept.
+        with written_apart(self.path, "", sealed(marker)) as temporary:
             self._in_time(began, "nothing was linked")
             if not self._link(temporary, marker):
                 return False
@@ -120,20 +119,6 @@ class LeaseRecordFolder:
         self._in_time(began, f"version {marker.version} is there, and may have been replaced since")
         self._prune(found)
         return True
-
-    @contextmanager
-    def _written(self, marker: LeaseRecord) -> Iterator[str]:
-        """The whole content under a name of its own, on disk."""
-        fd, temporary = tempfile.mkstemp(prefix=_PREFIX, suffix=".tmp", dir=self.path)
-        try:
-            with open(fd, "wb") as file:
-                file.write(sealed(marker))
-                file.flush()
-                os.fsync(fd)
-            yield temporary
-        finally:
-            with suppress(OSError):  # if it stays it is swept
-                os.unlink(temporary)
 
     def _link(self, temporary: str, marker: LeaseRecord) -> bool:
         """V4: is this write's content under its number now? Raises: LeaseUnreachable, OSError."""

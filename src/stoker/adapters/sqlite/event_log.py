@@ -30,12 +30,11 @@ from stoker.adapters.data_folder.marks import must_be_here, replica_id
 from stoker.adapters.data_folder.ownership import HeldFolder, check_free_space, hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_policy import KEPT, LOOK_BACK_MAX, READ_ROWS, RecordDamaged
+from stoker.adapters.sqlite.files import SnapshotFiles, keep_truncated
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.journal import SqliteJournal, SqliteJournalReader
 from stoker.adapters.sqlite.recovery_hints import RecoveryHints
-from stoker.adapters.sqlite.snapshot_files import SnapshotFiles
 from stoker.adapters.sqlite.store import as_os_error, words
-from stoker.adapters.sqlite.truncated_records import keep_truncated, sweep_truncated
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.brain.state.snapshot_format import SnapshotDamaged
 from stoker.ports import (
@@ -116,7 +115,8 @@ class SqliteLog:
         await self._in(self._writer, self._append, epoch, position, tuple(records))
 
     async def promise(self, epoch: Epoch) -> None:
-        await self._in(self._writer, self._promise, epoch)
+        """Unlike an append that failed it leaves nothing unknown that matters, so the log goes on."""
+        await self._in(self._writer, lambda: self._usable().promise(epoch))
 
     async def check_room(self, size_bytes: int) -> None:
         await self._in(self._writer, self._check_room, size_bytes)
@@ -207,7 +207,6 @@ class SqliteLog:
             must_be_here(self._path)
             try:
                 self._snapshots.sweep()
-                sweep_truncated(self._path)
                 uid = replica_id(self._path, self._entropy)
                 journal = SqliteJournal(self._path)
             except RecordDamaged as fault:
@@ -252,10 +251,6 @@ class SqliteLog:
             self._refusal = fault
             raise
         self._wal_grew(sum(len(record) for record in records) + _PAGE_BYTES)
-
-    def _promise(self, epoch: Epoch) -> None:
-        """Unlike an append that failed it leaves nothing unknown that matters, so the log goes on."""
-        self._usable().promise(epoch)
 
     def _check_room(self, size_bytes: int) -> None:
         self._usable()
@@ -371,17 +366,15 @@ class SqliteLog:
     def _newest_whole(self) -> tuple[Snapshot | None, list[str]]:
         """The newest snapshot that is whole and that the log continues, and what is wrong with newer ones."""
         journal = self._opened()
-        notes: list[str] = []
         found: Snapshot | None = None
-        damaged: list[Position] = []
+        damaged: dict[Position, str] = {}
         for position in self._snapshots.positions():
             try:
                 found = self._snapshots.load(position)
                 break
             except SnapshotDamaged as fault:
-                notes.append(f"{self._snapshots.path(position)}: {fault}")
-                damaged.append(position)
-        reached = found.position if found is not None else 0
+                damaged[position] = f"{self._snapshots.path(position)}: {fault}"
+        reached, notes = found.position if found is not None else 0, list(damaged.values())
         if journal.first > reached + 1:
             raise self._way_out.out_of_reach(journal.first, reached, notes)
         for position in damaged:

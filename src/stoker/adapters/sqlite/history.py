@@ -10,22 +10,26 @@ Rules: H1 to H4 of the port, and
            but of a newer one only what it is: it holds what would be lost
        K4  rows of the audit trail are read and looked into by the reading thread
        K5  on a full disk it opens and can be read
+       K6  a copy is of one moment: one read transaction holds it fast, which in WAL mode nobody waits for. It is
+           private, and without a name as soon as it is whole, so that it goes with whoever reads it; what a crash left
+           before that is removed when the history is opened. It is written in slices that are synced, as snapshots
+           are: one large sync would hold up those of the event log
 Limits: of holdings at most HOLDINGS_PER_JOB times as many rows as of jobs, the oldest go first; offers go with age.
 """
 
 import asyncio
+import hashlib
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 from stoker.adapters.atomic_file import make_private
-from stoker.adapters.sqlite import history_audit
 from stoker.adapters.sqlite import history_statements as sql
-from stoker.adapters.sqlite.history_copy import FileCopy, remove_leftovers
 from stoker.adapters.sqlite.store import (
     HISTORY_STEPS,
     ForeignStore,
@@ -52,6 +56,10 @@ TRIM_ROWS: Final = 500
 HOLDINGS_PER_JOB: Final = 4
 LOOKED_AT_MAX: Final = 50_000
 """Rows about members of one array among which those about one member are looked for, the newest first."""
+PIECE_BYTES: Final = 256 * 1024
+"""Of a copy that is read."""
+COPY_PAGES: Final = 64
+"""In one slice of a copy: PIECE_BYTES of pages of the usual size."""
 FACTLESS_SHARE: Final = 4
 """One row in so many may be of a command that left no fact."""
 
@@ -59,6 +67,7 @@ _WAY_OUT: Final = (
     ". To recover: move it away, or restore it from a backup; without one a new history begins with what is still known"
 )
 _APPLICATION_ID: Final = 0x53544B48
+_COPY_SUFFIX: Final = ".copy"
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
@@ -154,13 +163,11 @@ class SqliteHistory:
                 return dropped
 
     async def trim_audit(self, before: Instant, rows_max: int) -> int:
-        (rows,), (factless,) = [
-            (await self._ask(each, ()))[0] for each in (history_audit.COUNT, history_audit.COUNT_FACTLESS)
-        ]
-        dropped = await self._trim_rows(history_audit.DROP_OLDEST_FACTLESS, factless - rows_max // FACTLESS_SHARE)
-        for statement in (history_audit.DROP_OLDEST_OF_JOBS, history_audit.DROP_OLDEST):
+        (rows,), (factless,) = [(await self._ask(each, ()))[0] for each in (sql.COUNT_AUDIT, sql.COUNT_FACTLESS)]
+        dropped = await self._trim_rows(sql.DROP_OLDEST_FACTLESS, factless - rows_max // FACTLESS_SHARE)
+        for statement in (sql.DROP_OLDEST_OF_JOBS, sql.DROP_OLDEST_AUDIT):
             dropped += await self._trim_rows(statement, rows - dropped - rows_max)
-        while gone := await self._in(self._writing, self._changed, history_audit.DROP_OLD, (before, TRIM_ROWS)):
+        while gone := await self._in(self._writing, self._changed, sql.DROP_OLD_AUDIT, (before, TRIM_ROWS)):
             dropped += gone
         return dropped
 
@@ -193,7 +200,8 @@ class SqliteHistory:
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, work, *args)
         except sqlite3.Error as fault:
-            raise self._failed(fault) from fault
+            way_out = _WAY_OUT if is_damage(fault) else ""
+            raise HistoryFailed(f"{self._path} can't be used: {words(fault)}{way_out}") from fault
         except StokerError as fault:
             raise HistoryTooNew(fault.refusal.message) from fault
         except ForeignStore as fault:
@@ -202,15 +210,11 @@ class SqliteHistory:
     async def _ask(self, statement: str, values: Sequence[sql.Value]) -> list[tuple]:  # type: ignore[type-arg]  # rows of whatever was asked for
         return await self._in(self._reading, self._selected, statement, tuple(values))
 
-    def _failed(self, fault: sqlite3.Error) -> HistoryFailed:
-        way_out = _WAY_OUT if is_damage(fault) else ""
-        return HistoryFailed(f"{self._path} can't be used: {words(fault)}{way_out}")
-
     def _open_writer(self) -> HistoryMark:
         self._close_writer()
         with suppress(OSError):  # what can't be made SQLite can't open, and it says why
             make_private(self._path)
-            remove_leftovers(self._path)
+            _remove_leftovers(self._path)
         self._store = SqliteStore(self._path, BUSY_TIMEOUT_S)
         db = self._store.writer()
         try:
@@ -226,7 +230,7 @@ class SqliteHistory:
         self._close_reader()
         self._reader = self._store.reader()
 
-    def _taken(self) -> FileCopy:
+    def _taken(self) -> HistoryCopy:
         self._opened(self._writer)
         return FileCopy(self._path, self._copying)
 
@@ -242,7 +246,7 @@ class SqliteHistory:
                 if put.rows:
                     db.executemany(put.sql, put.rows)
             if batch.audit:
-                db.executemany(history_audit.PUT, map(history_audit.values_of, batch.audit))
+                db.executemany(sql.PUT_AUDIT, map(sql.audit_values, batch.audit))
             db.execute(sql.MARK, (batch.mark.cluster_id, batch.mark.position))
 
     def _rewind(self, mark: HistoryMark) -> HistoryMark:
@@ -251,7 +255,7 @@ class SqliteHistory:
             for statement in sql.REWIND:
                 db.execute(statement, (mark.position,))
             db.execute(sql.REWIND_RECORDS)
-            db.execute(history_audit.REWIND, ((mark.position + 1) * NUMBERS,))
+            db.execute(sql.REWIND_AUDIT, ((mark.position + 1) * NUMBERS,))
             stands = HistoryMark(cluster_id=mark.cluster_id) if jobs else mark
             db.execute(sql.MARK, (stands.cluster_id, stands.position))
         return stands
@@ -290,7 +294,7 @@ class SqliteHistory:
         found: list[AuditRow] = []
         looked_at = 0
         while True:
-            rows = [history_audit.row_of(row) for row in self._selected(*history_audit.rows_of(query, below, most))]
+            rows = [sql.audit_row(row) for row in self._selected(*sql.audit_rows_of(query, below, most))]
             # Which members a row names is a text, which no statement looks into.
             found += [row for row in rows if query.matches(row)]
             looked_at += len(rows)
@@ -325,3 +329,73 @@ def _slices(items: Iterable[Item]) -> Iterable[list[Item]]:
     rest = iter(items)
     while some := list(islice(rest, sql.VALUES_MAX)):
         yield some
+
+
+class FileCopy:
+    """The `HistoryCopy` port on a file."""
+
+    def __init__(self, path: Path, thread: ThreadPoolExecutor) -> None:
+        """Take it, in this thread, which is `thread`'s. Raises: sqlite3.Error, OSError."""
+        self._path = path
+        self._thread = thread
+        self._file = _taken(path)
+        try:
+            self.size, self.sha256 = self._measured()
+        except BaseException:
+            self._file.close()
+            raise
+
+    async def read(self) -> bytes:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._file.read, PIECE_BYTES)
+        except (OSError, ValueError) as fault:  # ValueError: closed meanwhile
+            raise HistoryFailed(f"the copy of {self._path} can't be read: {fault}") from fault
+
+    async def close(self) -> None:
+        self._file.close()
+
+    def _measured(self) -> tuple[int, str]:
+        sum_of = hashlib.sha256()
+        size = 0
+        while piece := self._file.read(PIECE_BYTES):
+            sum_of.update(piece)
+            size += len(piece)
+        self._file.seek(0)
+        return size, sum_of.hexdigest()
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove half copied files that a crash left beside the history. Raises: OSError."""
+    path.with_name(path.name + _COPY_SUFFIX).unlink(missing_ok=True)
+
+
+def _taken(path: Path) -> BinaryIO:
+    """The whole copy, which has no name any more (K6)."""
+    beside = path.with_name(path.name + _COPY_SUFFIX)
+    _remove_leftovers(path)
+    try:
+        make_private(beside)
+        file = beside.open("rb", buffering=0)
+        try:
+            _copy(path, beside, file.fileno())
+        except BaseException:
+            file.close()
+            raise
+        return file
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _copy(path: Path, beside: Path, fd: int) -> None:
+    with (
+        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as source,
+        closing(sqlite3.connect(beside, isolation_level=None, timeout=BUSY_TIMEOUT_S)) as target,
+    ):
+        # The copy needs neither a journal nor syncs of its own: a half one is thrown away. What its cache can't hold
+        # is written at once, so that there is something to sync.
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = {COPY_PAGES}"):
+            target.execute(f"PRAGMA {pragma}")
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # K6: from here on it is this moment
+        source.backup(target, pages=COPY_PAGES, progress=lambda *_: os.fdatasync(fd))
+        target.execute("PRAGMA journal_mode = DELETE")  # one file, that opens without those beside it

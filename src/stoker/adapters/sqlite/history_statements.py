@@ -1,15 +1,19 @@
-"""SQL statements for the history of jobs and usage.
+"""SQL statements for the history of jobs and usage, and for the audit trail.
 
 Only what SQLite and PostgreSQL both understand; of PostgreSQL's the mark for a parameter differs (`%s` for `?`). No
 statement is built from anything that came from outside: texts are parameters.
+
+Keys of the audit trail ascend with time, so a span of time is a span of keys, which its two ends are looked up for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from stoker.brain.domain.array import count_of
+from stoker.brain.domain.array import JobRef, count_of
+from stoker.brain.domain.audit import NUMBERS, OK, REFUSED, UNCHANGED, AuditQuery, AuditRow
 from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
@@ -18,6 +22,8 @@ from stoker.brain.domain.usage import CapacityChange, Holding, UsageBy, UsageQue
 
 Value = int | str | bytes | None
 Row = tuple[Value, ...]
+Test = tuple[str, Sequence[Value]]
+"""A condition, and its parameters."""
 
 VALUES_MAX: Final = 500
 """Values of one `IN (...)`; more are asked for in turns."""
@@ -65,6 +71,15 @@ DROP_CLOSED: Final = (
     "DELETE FROM capacity WHERE at_ms < ? AND gpus = 0 AND NOT EXISTS "
     "(SELECT 1 FROM capacity AS other WHERE other.node = capacity.node AND other.at_ms < capacity.at_ms)"
 )
+COUNT_AUDIT: Final = "SELECT count(*) FROM audit"
+COUNT_FACTLESS: Final = "SELECT count(*) FROM audit WHERE outcome <> 'ok'"
+REWIND_AUDIT: Final = "DELETE FROM audit WHERE id >= ?"
+DROP_OLD_AUDIT: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at_ms < ? ORDER BY at_ms LIMIT ?)"
+DROP_OLDEST_OF_JOBS: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE job > 0 ORDER BY id LIMIT ?)"
+DROP_OLDEST_AUDIT: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT ?)"
+DROP_OLDEST_FACTLESS: Final = (
+    "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE outcome <> 'ok' ORDER BY id LIMIT ?)"
+)
 
 _KEYS: Final = {
     None: "''",
@@ -77,6 +92,16 @@ _HELD_MS: Final = "(CASE WHEN to_ms < ? THEN to_ms ELSE ? END - CASE WHEN from_m
 HELD: Final = (
     f"SELECT sum(gpus * {_HELD_MS}) FROM allocation WHERE node = ? AND to_ms > ? AND from_ms < ? AND position <= ?"
 )
+_KEY_MAX: Final = 2**63 - 1
+_FIRST_AT: Final = f"coalesce((SELECT id FROM audit WHERE at_ms >= ? ORDER BY at_ms, id LIMIT 1), {_KEY_MAX})"
+_SUBMITTED_WITH: Final = (
+    "(id = (SELECT id FROM audit WHERE last_job > 0 AND job <= ? ORDER BY job DESC LIMIT 1) AND last_job >= ?)"
+)
+"""Of several jobs submitted together: their ranges don't meet, so only the last that begins before can have it."""
+_AUDIT_COLUMNS: Final = "id at_ms principal action outcome job last_job member members jobs tenant target details times"
+_AUDIT_RENAMED: Final = {"id": "key", "at_ms": "at", "principal": "by", "jobs": "count"}
+_AUDIT_FIELDS: Final = [_AUDIT_RENAMED.get(column, column) for column in _AUDIT_COLUMNS.split()]
+"""Of an `AuditRow`, what stands in these columns."""
 _record: Final = msgspec.json.Encoder()
 _job: Final = msgspec.json.Decoder(Job)
 
@@ -88,36 +113,33 @@ class Upsert(NamedTuple):
     rows: list[Row]
 
 
-def _upsert(table: str, key: Sequence[str], others: Sequence[str]) -> str:
-    columns = (*key, *others)
+def _upsert(table: str, key: str, others: str) -> str:
+    """Return the statement that puts a row, of which `key` names the columns of the key."""
+    columns = (*key.split(), *others.split())
     marks = ", ".join("?" * len(columns))
-    changes = ", ".join(f"{name} = excluded.{name}" for name in others)
+    changes = ", ".join(f"{name} = excluded.{name}" for name in others.split())
     return (
         f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) "
-        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
+        f"ON CONFLICT ({', '.join(key.split())}) DO UPDATE SET {changes}"
     )
 
 
 _PUT_JOB: Final = _upsert(
     "job",
-    ("id",),
-    (
-        *("array_id", "is_array", "unborn", "state", "tenant", "account", "job_class", "name"),
-        *("submitted_ms", "ended_ms", "position"),
-    ),
+    "id",
+    "array_id is_array unborn state tenant account job_class name submitted_ms ended_ms position",
 )
-_PUT_RECORD: Final = _upsert("job_record", ("id",), ("record",))
+_PUT_RECORD: Final = _upsert("job_record", "id", "record")
 _PUT_ATTEMPT: Final = _upsert(
-    "attempt",
-    ("job", "number"),
-    ("outcome", "exit_code", "placed_ms", "started_ms", "ended_ms", "tasks", "gpus", "position"),
+    "attempt", "job number", "outcome exit_code placed_ms started_ms ended_ms tasks gpus position"
 )
 _PUT_HOLDING: Final = _upsert(
     "allocation",
-    ("job", "attempt", "task_rank"),
-    ("array_id", "tenant", "account", "node", "gpu_uuids", "gpus", "cpus", "from_ms", "to_ms", "position"),
+    "job attempt task_rank",
+    "array_id tenant account node gpu_uuids gpus cpus from_ms to_ms position",
 )
-_PUT_OFFER: Final = _upsert("capacity", ("node", "at_ms"), ("gpus", "position"))
+_PUT_OFFER: Final = _upsert("capacity", "node at_ms", "gpus position")
+PUT_AUDIT: Final = _upsert("audit", "id", _AUDIT_COLUMNS.removeprefix("id "))
 
 
 def upserts(
@@ -178,14 +200,16 @@ def within(sql: str, count: int) -> str:
 
 def ids_of(wanted: JobFilter | None, below: JobId, most: int) -> tuple[str, list[Value]]:
     """The newest ids that match; the same as `JobFilter.matches` says."""
-    tests, values = ["id < ?"], list[Value]((below,))
-    for test, more in _tests(wanted):
-        tests.append(test)
-        values.extend(more)
-    return f"SELECT id FROM job WHERE {' AND '.join(tests)} ORDER BY id DESC LIMIT ?", [*values, most]
+    return _newest("id", "job", [("id < ?", (below,)), *_job_tests(wanted)], most)
 
 
-def _tests(wanted: JobFilter | None) -> Iterator[tuple[str, Sequence[Value]]]:
+def _newest(columns: str, table: str, tests: Sequence[Test], most: int) -> tuple[str, list[Value]]:
+    where = " AND ".join(test for test, _ in tests)
+    values = [value for _, some in tests for value in some]
+    return f"SELECT {columns} FROM {table} WHERE {where} ORDER BY id DESC LIMIT ?", [*values, most]
+
+
+def _job_tests(wanted: JobFilter | None) -> Iterator[Test]:
     if wanted is None:
         return
     yield ("is_array = 0" if wanted.members else "array_id = 0"), ()
@@ -254,3 +278,44 @@ def _charged(query: UsageQuery) -> tuple[str, list[Value]]:
         tests.append(within("tenant IN ({values})", len(query.among)) if query.among else "1 = 0")
         values.extend(sorted(query.among))
     return " AND ".join(tests), values
+
+
+audit_values: Final = attrgetter(*_AUDIT_FIELDS)
+
+
+def audit_row(values: Sequence[Any]) -> AuditRow:
+    """Return the row of the audit trail that was kept as these values."""
+    fields = dict(zip(_AUDIT_FIELDS, values, strict=True))
+    position, number = divmod(fields.pop("key"), NUMBERS)
+    del fields["member"]
+    return AuditRow(position=Position(position), number=number, **fields)
+
+
+def audit_rows_of(query: AuditQuery, below: int, most: int) -> tuple[str, list[Value]]:
+    """The newest rows that match as `AuditQuery.matches` says; of one member also rows about some other ones."""
+    tests = [("id < ?", (below or _KEY_MAX,)), *_audit_tests(query)]
+    return _newest(_AUDIT_COLUMNS.replace(" ", ", "), "audit", tests, most)
+
+
+def _audit_tests(query: AuditQuery) -> Iterator[Test]:
+    if query.since != NEVER:
+        yield f"id >= {_FIRST_AT}", (query.since,)
+    if query.until != NEVER:
+        yield f"id < {_FIRST_AT}", (query.until,)
+    for column, wanted in (("principal", query.by), ("action", query.action), ("tenant", query.tenant)):
+        if wanted:
+            yield f"{column} = ?", (wanted,)
+    if query.outcome == REFUSED:
+        yield "outcome NOT IN (?, ?)", (OK, UNCHANGED)
+    elif query.outcome:
+        yield "outcome = ?", (query.outcome,)
+    if query.job is not None:
+        yield _about(query.job)
+
+
+def _about(ref: JobRef) -> Test:
+    if ref.members is None:
+        return f"((job = ? AND job > 0 AND last_job = 0) OR {_SUBMITTED_WITH})", (ref.job, ref.job, ref.job)
+    index = ref.members[0][0]
+    alone = "(job = ? AND job > 0 AND member IN (?, -1) AND last_job = 0)"
+    return f"({alone} OR {_SUBMITTED_WITH})", (ref.job, index, ref.job, ref.job)

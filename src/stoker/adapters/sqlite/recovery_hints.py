@@ -8,8 +8,8 @@ from pathlib import Path
 
 from stoker.adapters.data_folder.marks import STORE_NAME
 from stoker.adapters.log_policy import RecordDamaged
+from stoker.adapters.sqlite.files import SnapshotFiles
 from stoker.adapters.sqlite.journal import BUSY_TIMEOUT_S, SqliteJournal, SqliteJournalReader
-from stoker.adapters.sqlite.snapshot_files import SnapshotFiles
 from stoker.adapters.sqlite.store import SqliteStore
 from stoker.brain.domain.ids import Position
 from stoker.brain.state.snapshot_format import SnapshotDamaged

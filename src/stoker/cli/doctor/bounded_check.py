@@ -9,7 +9,6 @@ Rules: H1  no check takes longer than its bound, whatever it does
 """
 
 import os
-import select
 import signal
 import sys
 from contextlib import suppress
@@ -17,10 +16,9 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from stoker.cli.clock import mono_s
+from stoker.adapters.bounded_run import end_session, read_to_end
 from stoker.cli.doctor.finding import Check, Finding, named, wrong
 
-_READ_BYTES: Final = 64 * 1024
 _BROKE: Final = 1
 
 
@@ -33,17 +31,22 @@ def run_check(check: Check) -> list[Finding]:
         _answer(check, outer)
     os.close(outer)
     try:
-        answer = _until_closed(inner, check.seconds)
+        answer = read_to_end(check.seconds, inner)
+    except OSError as fault:
+        answer = [bytearray(repr(fault).encode())]
     finally:
         os.close(inner)
-        _end(pid)
+        end_session(pid)
+        with suppress(ChildProcessError):
+            os.kill(pid, signal.SIGKILL)  # it may not have begun its session yet
+            os.waitpid(pid, os.WNOHANG)  # one that the kernel holds stays; its end is nobody's business any more
     if answer is None:
         fix = "see whether a file system, a driver or a server that it asks hangs; the other checks went on without it"
         return named(check.name, [wrong(f"no answer within {check.seconds:g} s", fix)])
     try:
-        return msgspec.json.decode(answer, type=list[Finding])
+        return msgspec.json.decode(answer[0], type=list[Finding])
     except msgspec.DecodeError:
-        words = answer.decode(errors="replace").strip() or "it was killed"
+        words = answer[0].decode(errors="replace").strip() or "it was killed"
         return named(check.name, [wrong(f"the check itself broke: {words}", "report this: it is a defect of Stoker")])
 
 
@@ -59,8 +62,8 @@ def _answer(check: Check, fd: int) -> NoReturn:
         broke = sys.exc_info()[1]
         if broke is not None:
             text = repr(broke).encode(errors="backslashreplace")
-        with suppress(OSError):
-            _write_all(fd, text)
+        with suppress(OSError), open(fd, "wb") as pipe:
+            pipe.write(text)
         os._exit(_BROKE if broke is not None else 0)
 
 
@@ -68,30 +71,3 @@ def _silence() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
-
-
-def _write_all(fd: int, text: bytes) -> None:
-    while text:
-        text = text[os.write(fd, text) :]
-
-
-def _until_closed(fd: int, seconds: float) -> bytes | None:
-    """All that comes; None when it isn't all there in time."""
-    deadline, parts = mono_s() + seconds, list[bytes]()
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    while poll.poll(max(0.0, deadline - mono_s()) * 1_000):
-        part = os.read(fd, _READ_BYTES)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-    return None
-
-
-def _end(pid: int) -> None:
-    """The child and what it started. One that the kernel holds stays; its end is nobody's business any more."""
-    for send in (os.killpg, os.kill):
-        with suppress(ProcessLookupError, PermissionError):
-            send(pid, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stoker.adapters.gpu_probe.auto import AutoProbe
-from stoker.adapters.gpu_probe.nvidia_smi import SmiMissing, SmiProbe
+from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiMissing, SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.agent.machine import node_name
 from stoker.agent.runner.guard import PROCESS_NAME

@@ -1,22 +1,28 @@
-"""Snapshot files, each there whole or not at all.
+"""Files beside the store of a log: snapshots, and the records that a cut removed from it.
 
-Shape: that of `brain.state.snapshot_format`.
+Shape: a snapshot has that of `brain.state.snapshot_format`. A cut makes a file of lines of JSON: `position`, `epoch`
+       and `record`, or `base64` where a record isn't JSON.
 Rules: N1  written beside, synced, renamed, folder synced: a crash leaves the old files and perhaps a `.tmp`
-       N2  the newest KEPT files stay; the older one is what recovery falls back to when the newest is damaged
-       N3  a file is answered only when head, lengths, tail and checksum agree
+       N2  the newest KEPT snapshots stay; the older one is what recovery falls back to when the newest is damaged
+       N3  a snapshot is answered only when head, lengths, tail and checksum agree
+       N4  a file of removed records is durable before the log forgets them; the newest TRUNCATED_MAX stay, and nobody
+           reads them but people
 """
 
+import base64
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
+
 from stoker.adapters.atomic_file import replaced, sync_folder
 from stoker.adapters.log_policy import KEPT
 from stoker.brain.domain.ids import Position
 from stoker.brain.state.snapshot_format import SnapshotDamaged, framed, unframed
-from stoker.ports import Snapshot
+from stoker.ports import Snapshot, Stored
 
 SYNC_EVERY_BYTES: Final = 256 * 1024
 """One big sync at the end would make every fsync of the log wait for it; small ones let the log pass between: 16 ms
@@ -24,9 +30,13 @@ with 2 MiB at a time, 2 ms with this."""
 FREE_EVERY_BYTES: Final = 8 * 1024 * 1024
 """The same of a file that goes: 100 MiB freed at once held up the log for 20 ms, freed bit by bit for 5."""
 
+TRUNCATED_MAX: Final = 20
+
 _NAME: Final = re.compile(r"snapshot-([0-9]{1,19})\.jsonl")
 _CUT: Final = ".cut"
 _DAMAGED_NAME: Final = "snapshot.damaged"
+_TRUNCATED_NAME: Final = re.compile(r"tail-[0-9]{1,19}-[0-9]{1,19}-[0-9]{1,19}\.jsonl")
+_TRUNCATED_HALF: Final = "tail.tmp"
 
 
 class SnapshotFiles:
@@ -47,6 +57,7 @@ class SnapshotFiles:
         """Remove what a crash left half written."""
         for leftover in self._folder.glob("snapshot-*.tmp"):
             leftover.unlink()
+        (self._folder / _TRUNCATED_HALF).unlink(missing_ok=True)
 
     def save(self, position: Position, chunks: Sequence[bytes]) -> None:
         """Write one and drop all but the newest KEPT. Raises OSError; then the older files are untouched."""
@@ -114,3 +125,38 @@ def _put(file: BinaryIO, data: bytes) -> None:
         file.write(data[at : at + SYNC_EVERY_BYTES])
         file.flush()
         os.fsync(file.fileno())
+
+
+def keep_truncated(folder: Path, rows: Iterator[Stored], last: Position) -> Path:
+    """Set aside the records up to `last`, of which there is at least one.
+
+    Raises: OSError; whatever reading them raises.
+    """
+    first = next(rows)
+    path = folder / f"tail-{first.epoch}-{first.position}-{last}.jsonl"
+    with replaced(path, folder / _TRUNCATED_HALF) as file:
+        file.write(_truncated_line(first))
+        file.writelines(map(_truncated_line, rows))
+    for old in truncated_files(folder)[:-TRUNCATED_MAX]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def truncated_files(folder: Path) -> list[Path]:
+    """Those that are kept, the oldest first."""
+    return sorted((entry for entry in folder.iterdir() if _TRUNCATED_NAME.fullmatch(entry.name)), key=_numbers)
+
+
+def _numbers(path: Path) -> tuple[int, ...]:
+    """By epoch, then by position."""
+    return tuple(map(int, re.findall("[0-9]+", path.name)))
+
+
+def _truncated_line(row: Stored) -> bytes:
+    try:
+        msgspec.json.decode(row.record)
+        is_line = b"\n" not in row.record
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        is_line = False
+    kept = {"record": msgspec.Raw(row.record)} if is_line else {"base64": base64.b64encode(row.record).decode()}
+    return msgspec.json.encode({"position": row.position, "epoch": row.epoch, **kept}) + b"\n"
