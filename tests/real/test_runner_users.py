@@ -16,7 +16,7 @@ import pytest
 
 from stoker.agent.ports import RunnerGone, StartTask
 from stoker.agent.runner.process import account
-from stoker.agent.runner.process.account import Actor, CannotBecome, actor, child_error_text
+from stoker.agent.runner.process.account import Actor, CannotStart, actor, child_error_text
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from tests.contracts.runner import Listener, agent_on, key
@@ -222,7 +222,7 @@ def test_an_account_whose_id_means_as_it_was_to_the_kernel_is_refused(
     def try_it(say: Callable[[bytes], object]) -> None:
         try:
             Actor("odd", "gpu-07", allow_root=False).take_on(say)
-        except CannotBecome as error:
+        except CannotStart as error:
             say(str(error).encode())
 
     words, _ = in_a_child(try_it)

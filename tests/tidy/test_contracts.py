@@ -22,7 +22,7 @@ OFFENCES = {
     "Ports speak in nouns": ("ports.py", "from stoker.brain.state.view import View"),
     "The wire knows nouns": ("wire/text.py", "from stoker.brain.state.admit.dispatch import admit"),
     "Inside the agent": ("agent/outgoing.py", "import stoker.agent.daemon"),
-    "Inside the runner": ("agent/runner/termination.py", "import stoker.agent.runner.supervisor"),
+    "Inside the runner": ("agent/runner/task.py", "import stoker.agent.runner.supervisor"),
     "The runner imports nothing": ("agent/runner/process/tree.py", "import stoker.brain.domain.ids"),
     "Inside the core": ("control/committer.py", "import stoker.control.loop"),
     "Inside the interfaces": ("api/http/jobs.py", "import stoker.api.rpc.status"),

@@ -67,10 +67,7 @@ class Channel:
         if peer_uid(agent) not in (0, os.geteuid()):
             agent.close()
             return False
-        if self._agent is not None:
-            self.say({"say": "bye", "error": "another agent has connected to this runner"})
-            self.flush()
-            self.hang_up()
+        self.dismiss("another agent has connected to this runner")
         agent.setblocking(False)
         self._agent, self.talking = agent, agent.fileno()
         self._epoll.register(self.talking, select.EPOLLIN)
@@ -92,9 +89,7 @@ class Channel:
         try:
             return list(self._decoder.feed(received))
         except BadFrame as error:
-            self.say({"say": "bye", "error": str(error)})
-            self.flush()
-            self.hang_up()
+            self.dismiss(str(error))
             return []
 
     def say(self, message: Mapping[str, object]) -> None:
@@ -124,6 +119,12 @@ class Channel:
     def waiting(self) -> bool:
         """Whether something is unsent."""
         return bool(self._out)
+
+    def dismiss(self, why: str) -> None:
+        """Tell the agent, if there is one, why it is left, and close the connection."""
+        self.say({"say": "bye", "error": why})
+        self.flush()
+        self.hang_up()
 
     def hang_up(self) -> None:
         """Close the connection to the agent, if there is one."""

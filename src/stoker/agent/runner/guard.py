@@ -57,8 +57,6 @@ _OOM_SCORE: Final = "-900"
 class Guard:
     """The guard as its runner sees it."""
 
-    __slots__ = ("_lock", "_shared", "_told_s", "descriptor")
-
     def __init__(self, shared: mmap.mmap, lock: int, descriptor: int) -> None:
         self._shared = shared
         self._lock = lock
@@ -69,7 +67,7 @@ class Guard:
     def succeed(self) -> None:
         """Wait until an earlier guard has left, within a bound (G5), and leave the lock to our guard alone."""
         until_s = clock.boot_s() + HANDOVER_S
-        while not _locked(self._lock) and clock.boot_s() < until_s:
+        while not locked(self._lock) and clock.boot_s() < until_s:
             clock.pause(_PAUSE_FIRST_S)
         os.close(self._lock)
 
@@ -129,8 +127,9 @@ def guarded(data_dir: str) -> Guard | None:
     return Guard(shared, lock, descriptor) if os.getppid() == guard else None
 
 
-def _locked(lock: int) -> bool:
-    """A lock of both, since they share what was opened: it lasts until neither has it open."""
+def locked(lock: int) -> bool:
+    """Lock an open file, unless somebody else holds it. Processes that share what was opened share the lock: it lasts
+    until none has it open."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

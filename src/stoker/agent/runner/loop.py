@@ -15,7 +15,6 @@ end jobs. After a SIGTERM it leaves as soon as it has none, unless another agent
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import select
@@ -24,6 +23,7 @@ from contextlib import suppress
 
 from stoker.agent.runner import clock
 from stoker.agent.runner.channel import Channel
+from stoker.agent.runner.guard import locked
 from stoker.agent.runner.journal import Journal, JournalDamaged
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.process import procfs
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.guard import Guard
-    from stoker.agent.runner.protocol import OverFields, TaskFields
     from stoker.agent.runner.settings import RunnerSettings
     from stoker.agent.runner.task import RunnerTask
 
@@ -87,9 +86,7 @@ def serve(settings: RunnerSettings, guard: Guard | None) -> int:
 def _lock() -> int:
     """Lock the data folder until this process ends, however it ends. -1 = another runner holds it."""
     lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not locked(lock):
         holder = os.read(lock, 32).decode("ascii", "replace").strip()
         complain(f"another runner, process {holder}, holds {os.getcwd()}")
         os.close(lock)
@@ -141,7 +138,7 @@ class RunnerLoop:
     def _turn(self) -> bool:
         """Do one turn, and return True when the runner may leave."""
         events = self._epoll.poll(self._patience_s(), _EVENTS_PER_TURN)
-        self._supervisor.look_again()
+        self._supervisor.trees.look_again()
         for descriptor, _ in events:
             self._hear(descriptor)
         self._end_leases()
@@ -190,7 +187,8 @@ class RunnerLoop:
             if self._channel.accept():
                 self._greet, self._term = True, False
         elif descriptor == self._woken:
-            self._clear_wakeups()
+            with suppress(BlockingIOError):
+                os.read(self._woken, 4096)
         elif self._guard is not None and descriptor == self._guard.descriptor:
             self._guard_is_gone(self._guard)
         else:
@@ -203,9 +201,7 @@ class RunnerLoop:
             try:
                 self._obey(message)
             except BadFrame as error:
-                self._channel.say({"say": "bye", "error": str(error)})
-                self._channel.flush()
-                self._channel.hang_up()
+                self._channel.dismiss(str(error))
                 return
 
     def _obey(self, message: Mapping[str, object]) -> None:
@@ -219,7 +215,7 @@ class RunnerLoop:
         elif deed == "signal":
             self._supervisor.signal(read_key(message), read_number(message, "number"))
         elif deed == "settle":
-            self._supervisor.settle(read_key(message))
+            self._journal.settle(read_key(message))
         elif deed == "recall":
             self._supervisor.recall(read_key(message))
         elif deed == "answered":
@@ -231,7 +227,8 @@ class RunnerLoop:
     def _close(self) -> None:
         """End every task, and leave after that."""
         self._closing = True
-        self._supervisor.stop_all()
+        for key in list(self._supervisor.tasks):
+            self._supervisor.stop(key, 0)
 
     # --- the disk -----------------------------------------------------------------------------------------------
 
@@ -297,21 +294,19 @@ class RunnerLoop:
         kept = self._journal.kept()
         parts = max(-(-max(len(ends), len(tasks)) // INVENTORY_PART_MAX), -(-len(kept) // KEPT_PART_MAX), 1)
         for part in range(parts):
-            cut = slice(part * KEPT_PART_MAX, (part + 1) * KEPT_PART_MAX)
-            self._channel.say(self._part(tasks, ends, part, parts) | {"kept": kept[cut]})
-
-    def _part(self, tasks: list[TaskFields], ends: list[OverFields], part: int, parts: int) -> dict[str, object]:
-        cut = slice(part * INVENTORY_PART_MAX, (part + 1) * INVENTORY_PART_MAX)
-        return {
-            "say": "inventory",
-            "pid": os.getpid(),
-            "boot_id": procfs.boot_id(),
-            "notes": self._supervisor.cgroups.notes,
-            "guarded": self._guard is not None,
-            "tasks": tasks[cut],
-            "ends": ends[cut],
-            "more": part + 1 < parts,
-        }
+            cut, kept_cut = (slice(part * size, (part + 1) * size) for size in (INVENTORY_PART_MAX, KEPT_PART_MAX))
+            message: dict[str, object] = {
+                "say": "inventory",
+                "pid": os.getpid(),
+                "boot_id": procfs.boot_id(),
+                "notes": self._supervisor.cgroups.notes,
+                "guarded": self._guard is not None,
+                "tasks": tasks[cut],
+                "ends": ends[cut],
+                "more": part + 1 < parts,
+                "kept": kept[kept_cut],
+            }
+            self._channel.say(message)
 
     def _say_farewell(self) -> None:
         until_s = clock.boot_s() + _FAREWELL_S
@@ -364,12 +359,6 @@ class RunnerLoop:
         signal.signal(signal.SIGTERM, self._terminated)
         self._epoll.register(read_end, select.EPOLLIN)
         return read_end
-
-    def _clear_wakeups(self) -> None:
-        try:
-            os.read(self._woken, 4096)
-        except BlockingIOError:
-            return
 
     def _guard_is_gone(self, guard: Guard) -> None:
         """Tell the agent that the guard died (G4 of `guard`). This runner ends once nothing runs: the next has one."""

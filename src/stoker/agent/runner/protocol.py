@@ -18,7 +18,9 @@ import json
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Final, Literal, TypedDict
+    from typing import Final, Literal, TypedDict, TypeVar
+
+    T = TypeVar("T")
 
     class StartInstruction(TypedDict):
         """Start one task. Exactly one of `shell` and `argv` isn't empty."""
@@ -108,7 +110,7 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
     start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
     start |= {name: _text(message, name) for name in ("shell", "workdir", "user", "output", "error", "folder")}
     start |= {name: read_number(message, name) for name in ("memory_mb", "probe_port", "lease_ms")}
-    start |= {name: _truth(message, name) for name in ("allow_root", "append")}
+    start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append")}
     return start  # type: ignore[return-value]  # every field was read just now
 
 
@@ -128,16 +130,13 @@ def read_number(message: Mapping[str, object], name: str) -> int:
 
 
 def _text(message: Mapping[str, object], name: str) -> str:
-    value = message.get(name)
-    if not isinstance(value, str):
-        raise BadFrame(f"{name} is {value!r}, not a text")
-    return value
+    return _field(message, name, str, "a text")
 
 
-def _truth(message: Mapping[str, object], name: str) -> bool:
+def _field(message: Mapping[str, object], name: str, kind: type[T], words: str) -> T:
     value = message.get(name)
-    if not isinstance(value, bool):
-        raise BadFrame(f"{name} is {value!r}, not true or false")
+    if not isinstance(value, kind):
+        raise BadFrame(f"{name} is {value!r}, not {words}")
     return value
 
 
@@ -151,8 +150,6 @@ def encode(message: Mapping[str, object]) -> bytes:
 
 class Decoder:
     """Decoder of a byte stream into messages, which holds at most one frame that isn't whole yet."""
-
-    __slots__ = ("_buffer",)
 
     def __init__(self) -> None:
         self._buffer = bytearray()

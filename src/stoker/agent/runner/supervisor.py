@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 from collections import deque
 
-from stoker.agent.runner import clock, termination
+from stoker.agent.runner import clock
 from stoker.agent.runner.leases import Leases
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import Pipes
 from stoker.agent.runner.output.retention import OutputRetention
 from stoker.agent.runner.output.spool import Spool
 from stoker.agent.runner.process import procfs
-from stoker.agent.runner.process.account import NOBODY, CannotBecome, actor, uid_said
+from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup
-from stoker.agent.runner.process.launch import CannotStart, Launch, answer_of, port_conflict
+from stoker.agent.runner.process.launch import Launch, answer_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, RunnerTask
 from stoker.agent.runner.task_output import TaskOutputs
@@ -51,7 +51,7 @@ class Supervisor:
         self._unwatch = unwatch
         self.cgroups = Cgroups(settings.data_dir, settings.tree)
         self.output_retention = OutputRetention(settings.data_dir, settings.spool_bytes_max)
-        self._trees = Trees()
+        self.trees = Trees()
         self._boot_id = procfs.boot_id()
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self.tasks: dict[str, RunnerTask] = {}
@@ -60,16 +60,12 @@ class Supervisor:
         """Starts whose record isn't durable yet."""
         self.ready: deque[RunnerTask] = deque()
         """Starts whose record is."""
-        self._outputs = TaskOutputs(self.output_retention, self._trees, watch, unwatch, self.ready.append)
+        self._outputs = TaskOutputs(self.output_retention, self.trees, watch, unwatch, self.ready.append)
         self._ending: dict[str, RunnerTask] = {}
         self.overs: list[OverFields] = []
         """Ends whose record isn't durable yet."""
         self.news: list[dict[str, object]] = []
         """For the agent, in order."""
-
-    def look_again(self) -> None:
-        """Forget what was seen of processes: a new turn begins."""
-        self._trees.look_again()
 
     # --- told by the agent --------------------------------------------------------------------------------------
 
@@ -80,12 +76,11 @@ class Supervisor:
             self._answer_known(key)
             return
         mark = f"{key}.{os.urandom(8).hex()}"
-        folders = self.cgroups.planned(key, instruction["memory_mb"])
-        group = TaskCgroup(folders, instruction["memory_mb"] if self.cgroups.memory else 0) if folders else None
+        group = self.cgroups.group(key, instruction["memory_mb"])
         task = self.tasks[key] = RunnerTask(key, mark, instruction["gpus"], group)
         task.start = instruction
         self.leases.add(key, instruction["lease_ms"])
-        self._journal.start(task.start_record(self._boot_id, folders))
+        self._journal.start(task.start_record(self._boot_id))
         bound = self._bound_reached()
         if bound:
             self._fail(task, "never_started", bound)
@@ -104,7 +99,7 @@ class Supervisor:
             self.hear_answer(task)
         # Still no answer: nothing of the job has run that could use a grace.
         grace_s = 0.0 if task.answer >= 0 else grace_ms / 1000
-        termination.stop(task, grace_s, self._trees, clock.boot_s())
+        task.stop(grace_s, self.trees, clock.boot_s())
         self._ending[key] = task
 
     def signal(self, key: str, number: int) -> None:
@@ -115,11 +110,7 @@ class Supervisor:
         if task.answer >= 0:
             self.hear_answer(task)
         if task.answer < 0:
-            self._trees.forward(task.tree, number)
-
-    def settle(self, key: str) -> None:
-        """Note that the control plane has the end of a task."""
-        self._journal.settle(key)
+            self.trees.forward(task.tree, number)
 
     def recall(self, key: str) -> None:
         """Report the end of a task again, if it has one, or that it is forgotten."""
@@ -173,13 +164,11 @@ class Supervisor:
                 self._launch(task, task.start)
             except CannotStart as error:
                 self._fail(task, error.cause, str(error))
-            except CannotBecome as error:
-                self._fail(task, "start_failed", str(error))
             except OSError as error:
                 self._fail(task, "never_started", f"this node can't start it: {error}")
 
     def _launch(self, task: RunnerTask, start: StartInstruction) -> None:
-        """Raises CannotStart, CannotBecome, OSError."""
+        """Raises CannotStart, OSError."""
         account = actor(start["user"], self._settings.node, allow_root=start["allow_root"])
         if start["workdir"] and not start["workdir"].startswith("/"):
             raise CannotStart(f"the working directory {start['workdir'][:200]!r} isn't an absolute path")
@@ -191,13 +180,11 @@ class Supervisor:
             account.owns(workdir)
         if not self._outputs.opened(task, start, workdir, account):
             return  # it comes again
-        launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account)
+        launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
         # A later runner takes a task without this file for never started: it is made before the process is.
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
         task.spool = Spool(self.output_retention.output(task.key), *limits)
-        if task.tree.group is not None:
-            task.tree.group.make()
-            launch.cgroup_entry = task.tree.group.cgroup_entry()
+        task.tree.group.make()
         self._fork(task, launch)
 
     def _fork(self, task: RunnerTask, launch: Launch) -> None:
@@ -212,8 +199,8 @@ class Supervisor:
             raise
         pipes.close_task_ends()
         task.start, task.output = None, pipes.take()
-        self._trees.add(task.tree)
-        self._trees.led(task.tree, pid)
+        self.trees.add(task.tree)
+        self.trees.led(task.tree, pid)
         self._journal.ran(task.key, pid, task.tree.birth)
         self._watch(task.output, task)
         self._watch(task.answer, task)
@@ -260,7 +247,7 @@ class Supervisor:
                 break
             any_reaped = True
             self._outputs.reaped(pid)
-            tree = self._trees.reaped(pid)
+            tree = self.trees.reaped(pid)
             if tree is not None:
                 self._leader_ended(self.tasks[tree.key], status, now_s)
         if any_reaped:
@@ -270,17 +257,17 @@ class Supervisor:
     def _leader_ended(self, task: RunnerTask, status: int, now_s: float) -> None:
         if task.answer >= 0:
             self.hear_answer(task)
-        termination.leader_ended(task, status, now_s)
+        task.leader_ended(status, now_s)
         self._ending[task.key] = task
 
     def advance(self) -> None:
         """Take the tasks that are ending, and due for a look, one step on."""
         now_s = clock.boot_s()
         for task in [task for task in self._ending.values() if task.check_s <= now_s]:
-            if task.tree.group is not None and not task.tree.leading:
+            if not task.tree.leading:
                 killed, peak_mb = task.tree.group.memory()
                 task.oom, task.peak_memory_mb = task.oom or killed, max(task.peak_memory_mb, peak_mb)
-            if termination.advance(task, self._trees, now_s) and self._outputs.finished(task, now_s):
+            if task.advance(self.trees, now_s) and self._outputs.finished(task, now_s):
                 self._over(task)
             elif not task.said_ending:
                 task.said_ending = True
@@ -294,9 +281,9 @@ class Supervisor:
             if task.start is not None:
                 self._fail(task, "lease_ended", words)
             else:
-                termination.lapse(task, words, now_s)
+                task.lapse(words, now_s)
                 self._ending[task.key] = task
-        self._trees.kill_together([task.tree for task, _ in over if task.key in self._ending])
+        self.trees.kill_together([task.tree for task, _ in over if task.key in self._ending])
 
     def next_check_s(self) -> float:
         """Return the boot time at which `advance` is due, in seconds; infinity = not before something happens."""
@@ -305,8 +292,7 @@ class Supervisor:
     def _fail(self, task: RunnerTask, cause: str, error: str) -> None:
         """End a task that never had a process."""
         task.start, task.cause, task.error = None, cause, error
-        if task.tree.group is not None:
-            task.tree.group.remove()
+        task.tree.group.remove()
         self._over(task)
 
     def _over(self, task: RunnerTask) -> None:
@@ -315,7 +301,7 @@ class Supervisor:
         if task.answer >= 0:
             self._unwatch(task.answer)
             os.close(task.answer)
-        self._trees.drop(task.tree)
+        self.trees.drop(task.tree)
         self._ending.pop(task.key, None)
         self.leases.drop(task.key)
         del self.tasks[task.key]
@@ -335,7 +321,7 @@ class Supervisor:
         records = list(self._journal.open.values())
         self.cgroups.sweep({folder for record in records for folder in record["groups"]})
         for record in records:
-            task = RunnerTask(record["key"], record["mark"], record["gpus"], None)
+            task = RunnerTask(record["key"], record["mark"], record["gpus"], TaskCgroup(record["groups"]))
             self.tasks[task.key] = task
             if record["boot"] != self._boot_id:
                 self._fail(task, "node_rebooted", "the node was rebooted while it ran")
@@ -349,17 +335,9 @@ class Supervisor:
         task.error = "the node's runner was killed while it ran; what was left of it was ended"
         task.started_at = record["at"]
         task.tree.pid, task.tree.birth, task.tree.inherited = record["pid"], record["birth"], True
-        task.tree.group = TaskCgroup(record["groups"]) if record["groups"] else None
-        self._trees.add(task.tree)
-        termination.inherit(task, self._trees, clock.boot_s())
+        self.trees.add(task.tree)
+        task.kill(self.trees, clock.boot_s())
         self._ending[task.key] = task
-
-    # --- all at once --------------------------------------------------------------------------------------------
-
-    def stop_all(self) -> None:
-        """Kill every task."""
-        for key in list(self.tasks):
-            self.stop(key, 0)
 
     def inventory(self) -> Iterator[TaskFields]:
         """Yield every open task; one whose end isn't durable yet counts as ending."""

@@ -1,8 +1,22 @@
-"""Task of the runner: all that is held in memory of one that isn't proved gone."""
+"""Task of the runner: all that is held in memory of one that isn't proved gone, and how it is brought to its end.
+
+A task ends by steps, from the end of its leader, or a stop, to a tree that is gone.
+
+Rules: E1  a task is over when its leader is reaped and its tree is gone, never before
+       E2  a stop terminates the whole tree at once, kills after the grace, and goes on until the tree is gone
+       E3  what a leader leaves behind gets `LINGER_S` to write its last words, then a terminate and `LEFTOVER_GRACE_S`,
+           then a kill: a job's children don't outlive it
+       E4  of several stops the earliest deadline holds; a leader that had ended by itself stays `exited`
+       E5  a lease that is over kills at once, also what was given a grace
+       E6  a process that can't be killed (a hung device) keeps its task in `ending` for as long as it takes
+
+Checks come at once when a child is reaped, and else on a timer that doubles.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 
 from stoker.agent.runner import clock
 from stoker.agent.runner.process.tree import Tree
@@ -15,6 +29,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.output.copier import Copier
     from stoker.agent.runner.output.spool import Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
+    from stoker.agent.runner.process.tree import Trees
     from stoker.agent.runner.protocol import EndFields, StartInstruction
 
 STARTING: Final = "starting"
@@ -27,35 +42,16 @@ LINGERING: Final = 0
 TERMINATED: Final = 1
 KILLED: Final = 2
 
+LINGER_S: Final = 0.2
+LEFTOVER_GRACE_S: Final = 2.0
+_RECHECK_FIRST_S: Final = 0.005
+_RECHECK_MAX_S: Final = 1.0
+
 
 class RunnerTask:
     """One task from its start record to its end record."""
 
-    __slots__ = (
-        "answer",
-        "cause",
-        "check_s",
-        "copier",
-        "error",
-        "gpus",
-        "key",
-        "oom",
-        "output",
-        "peak_memory_mb",
-        "phase",
-        "recheck_s",
-        "said",
-        "said_ending",
-        "spool",
-        "start",
-        "started_at",
-        "status",
-        "step",
-        "step_until_s",
-        "tree",
-    )
-
-    def __init__(self, key: str, mark: str, gpus: list[str], group: TaskCgroup | None) -> None:
+    def __init__(self, key: str, mark: str, gpus: list[str], group: TaskCgroup) -> None:
         self.key = key
         self.gpus = gpus
         self.tree = Tree(key, mark, group)
@@ -85,7 +81,7 @@ class RunnerTask:
         """When to look again whether the tree is gone."""
         self.recheck_s = 0.0
 
-    def start_record(self, boot_id: str, folders: list[str]) -> StartRecord:
+    def start_record(self, boot_id: str) -> StartRecord:
         """Return the record by which a later runner finds this task, and ends it, whatever its lease."""
         return {
             "key": self.key,
@@ -93,7 +89,7 @@ class RunnerTask:
             "boot": boot_id,
             "at": clock.wall_ms(),
             "gpus": self.gpus,
-            "groups": folders,
+            "groups": self.tree.group.folders,
             "pid": 0,
             "birth": 0,
         }
@@ -115,3 +111,68 @@ class RunnerTask:
             "peak_memory_mb": self.peak_memory_mb,
             "error": error,
         }
+
+    # --- ending -------------------------------------------------------------------------------------------------
+
+    def leader_ended(self, status: int, now_s: float) -> None:
+        """Note that the leader was reaped; what it left behind lingers (E3)."""
+        self.status = status
+        if self.phase != ENDING:
+            self._enter(LINGERING, now_s + LINGER_S, now_s)
+        else:
+            self.check_s = now_s
+
+    def stop(self, grace_s: float, trees: Trees, now_s: float) -> None:
+        """Terminate the whole tree, and kill it after the grace; the earliest of several deadlines holds (E2, E4)."""
+        until_s = now_s + grace_s
+        if self.phase != ENDING:
+            self.cause = "stopped"
+        elif self.step == KILLED or (self.step == TERMINATED and self.step_until_s <= until_s):
+            return
+        if grace_s <= 0:
+            self.kill(trees, now_s)
+        elif self.step == TERMINATED:
+            self.step_until_s = until_s
+            self.check_s = min(self.check_s, until_s)
+        else:
+            self._terminate(trees, grace_s, now_s)
+
+    def lapse(self, words: str, now_s: float) -> None:
+        """Note that the lease is over and the task will be killed together with more of them. E4 holds here too."""
+        if self.phase != ENDING:
+            self.cause, self.error = "lease_ended", words
+        self._enter(KILLED, now_s, now_s)
+
+    def kill(self, trees: Trees, now_s: float) -> None:
+        """Kill the whole tree: its grace is over, or its runner, and with that the leader's exit code, was lost."""
+        self._enter(KILLED, now_s, now_s)
+        trees.kill(self.tree)
+
+    def advance(self, trees: Trees, now_s: float) -> bool:
+        """Check a task in `ending`: True when it is over; else its `check_s` says when to look again."""
+        if trees.gone(self.tree):
+            return True
+        if self.step != KILLED and now_s >= self.step_until_s:
+            if self.step == LINGERING:
+                self._terminate(trees, LEFTOVER_GRACE_S, now_s)
+            else:
+                self.kill(trees, now_s)
+            return False
+        self.recheck_s = min(2 * self.recheck_s, _RECHECK_MAX_S)
+        self.check_s = now_s + self.recheck_s
+        if self.step == KILLED:
+            trees.kill(self.tree)
+        else:
+            self.check_s = min(self.check_s, self.step_until_s)
+        return False
+
+    def _terminate(self, trees: Trees, grace_s: float, now_s: float) -> None:
+        self._enter(TERMINATED, now_s + grace_s, now_s)
+        trees.signal(self.tree, signal.SIGTERM, signal.SIGCONT)  # one that is stopped must wake to hear the first
+
+    def _enter(self, step: int, until_s: float, now_s: float) -> None:
+        self.phase = ENDING
+        self.step = step
+        self.step_until_s = until_s
+        self.recheck_s = _RECHECK_FIRST_S
+        self.check_s = now_s + _RECHECK_FIRST_S if step else now_s

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import ERROR, OUTPUT, PATIENCE_S, Target, fork_copier
-from stoker.agent.runner.process.launch import CannotStart
+from stoker.agent.runner.process.account import CannotStart
 from stoker.agent.runner.protocol import parse_key
 
 TYPE_CHECKING = False
@@ -64,14 +64,10 @@ class TaskOutputs:
 
     # --- the pipe and the spool -----------------------------------------------------------------------------------
 
-    def take(self, task: RunnerTask) -> None:
-        """Take what the readable pipe of a task holds, at most one turn's share."""
-        self._take(task, _BYTES_PER_TURN)
-
     def end(self, task: RunnerTask) -> None:
         """Take what the pipe still holds and let the copier go, now that no process of the task is left."""
         if task.output >= 0:
-            self._take(task, _DRAIN_BYTES_MAX)
+            self.take(task, _DRAIN_BYTES_MAX)
         if task.output >= 0:
             self._close(task)
         copier = task.copier
@@ -92,7 +88,8 @@ class TaskOutputs:
             else:
                 spool.seal(self._retention.output(task.key))
 
-    def _take(self, task: RunnerTask, limit: int) -> None:
+    def take(self, task: RunnerTask, limit: int = _BYTES_PER_TURN) -> None:
+        """Take what the readable pipe of a task holds, at most one turn's share."""
         assert task.spool is not None, f"output without a spool: {task.key}"
         while limit > 0 and task.output >= 0:
             try:

@@ -27,7 +27,7 @@ import socket
 from contextlib import suppress
 
 from stoker.agent.runner.files import write_all
-from stoker.agent.runner.process.account import VOID, CannotBecome, plain
+from stoker.agent.runner.process.account import VOID, CannotStart, error_text, plain
 from stoker.agent.runner.process.kernel import ignore_signals, name_process
 
 TYPE_CHECKING = False
@@ -57,8 +57,6 @@ _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOC
 
 class Pipes:
     """Pipes between a task and the runner, by way of a copier or straight."""
-
-    __slots__ = ("error", "output", "received")
 
     def __init__(self) -> None:
         """Begin with the straight way. Raises OSError."""
@@ -96,8 +94,6 @@ class Pipes:
 class Target:
     """File that gets a copy."""
 
-    __slots__ = ("_file", "_lost", "_why", "fresh", "name", "path")
-
     def __init__(self, name: str, path: str, *, fresh: bool) -> None:
         """`path` is absolute. `fresh`: empty it first. `name`: OUTPUT or ERROR."""
         self.name = name
@@ -129,8 +125,6 @@ class Target:
 
 class Copier:
     """The copying process as the runner sees it."""
-
-    __slots__ = ("_paths", "_said", "late", "line", "names", "pid", "pipes", "until_s")
 
     def __init__(self, targets: list[Target], names: list[str], pipes: Pipes, line: socket.socket) -> None:
         """`names`: under which the runner keeps account of the files."""
@@ -238,7 +232,7 @@ def _be_copier(sources: dict[int, Target], line: socket.socket, onward: int, act
         name_process(_NAME)
         # Among them the lock of the data folder, which must be free once the runner is dead.
         _close_all_but((*sources, line.fileno(), onward))
-        said = _take_on(actor, line) or _open_all(sources.values(), actor)
+        said = _prepare(sources.values(), actor, line)
         if not said:
             line.send(_OPEN)
             _copy(sources, line.fileno(), onward)
@@ -249,17 +243,12 @@ def _be_copier(sources: dict[int, Target], line: socket.socket, onward: int, act
         os._exit(0)
 
 
-def _take_on(actor: Actor, line: socket.socket) -> bytes:
-    """Why not; empty = it is done."""
+def _prepare(targets: Iterable[Target], actor: Actor, line: socket.socket) -> bytes:
+    """Take the account on and open the files (F1). Answers why not; empty when all are open."""
     try:
         actor.take_on(line.send)
-    except CannotBecome as error:
+    except CannotStart as error:
         return str(error).encode("utf-8", "replace")
-    return b""
-
-
-def _open_all(targets: Iterable[Target], actor: Actor) -> bytes:
-    """F1. Why not; empty when all are open."""
     for target in targets:
         try:
             target.open()
@@ -326,4 +315,4 @@ def _close_all_but(kept: tuple[int, ...]) -> None:
 
 def _said(error: OSError) -> str:
     hint = "; the folder must exist before the job starts" if error.errno == errno.ENOENT else ""
-    return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)}){hint}"
+    return error_text(error) + hint

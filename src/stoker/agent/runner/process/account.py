@@ -15,6 +15,7 @@ Source: credentials(7), capabilities(7), session-keyring(7), PR_SET_NO_NEW_PRIVS
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import signal
@@ -37,14 +38,16 @@ NOBODY: Final = -1
 """Instead of a uid."""
 
 
-class CannotBecome(Exception):
-    """An account that can't be taken on. The message says which and why."""
+class CannotStart(Exception):
+    """A task that can't be started here. The message says why, with names; `cause` is that of its end."""
+
+    def __init__(self, message: str, cause: str = "start_failed") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class Actor:
     """Account that a child of the runner takes on, and what is made that account's on the way."""
-
-    __slots__ = ("_allow_root", "_folders", "_node", "_streams", "name")
 
     def __init__(self, name: str, node: str, *, allow_root: bool) -> None:
         """`name` empty = as the runner itself."""
@@ -73,7 +76,7 @@ class Actor:
     def take_on(self, say: Callable[[bytes], object]) -> dict[bytes, bytes]:
         """Become that account for ever, and return the environment variables that it sets.
 
-        `say` is told what to believe if this process is never heard of again. Raises CannotBecome.
+        `say` is told what to believe if this process is never heard of again. Raises CannotStart.
         """
         if not self.name:
             if os.geteuid() != 0:
@@ -85,7 +88,7 @@ class Actor:
         try:
             groups = os.getgrouplist(account.pw_name, account.pw_gid)
         except OSError as error:
-            raise CannotBecome(f"the groups of user {self.name!r} can't be read on {self._node}: {error}") from error
+            raise CannotStart(f"the groups of user {self.name!r} can't be read on {self._node}: {error}") from error
         signal.setitimer(signal.ITIMER_REAL, 0)
         say(b"%b%d%b" % (VOID, account.pw_uid, VOID))
         for folder in self._folders:
@@ -95,9 +98,9 @@ class Actor:
         try:
             _become(account, groups)
         except OSError as error:
-            raise CannotBecome(self._refused(f"uid {account.pw_uid}: {error.strerror}")) from error
+            raise CannotStart(self._refused(f"uid {account.pw_uid}: {error.strerror}")) from error
         if not _is(account, groups):
-            raise CannotBecome(self._refused(f"the kernel left it {os.getresuid()}, {os.getresgid()}"))
+            raise CannotStart(self._refused(f"the kernel left it {os.getresuid()}, {os.getresgid()}"))
         return _variables(account)
 
     def _looked_up(self) -> pwd.struct_passwd:
@@ -105,12 +108,12 @@ class Actor:
         try:
             account = pwd.getpwnam(self.name)
         except (KeyError, ValueError) as error:
-            raise CannotBecome(
+            raise CannotStart(
                 f"there is no user {self.name!r} on node {self._node}: `getent passwd {self.name}` finds none there; "
                 f"add the account, or keep the job away with --exclude {self._node}"
             ) from error
         if account.pw_uid == 0 and not self._allow_root:
-            raise CannotBecome(_no_root(f"user {self.name!r} is root (uid 0)", self._node))
+            raise CannotStart(_no_root(f"user {self.name!r} is root (uid 0)", self._node))
         return account
 
     def _lost_words(self) -> bytes:
@@ -127,11 +130,11 @@ class Actor:
 
 
 def actor(user: str, node: str, *, allow_root: bool) -> Actor:
-    """Return the account that runs a job of this user here. Raises CannotBecome."""
+    """Return the account that runs a job of this user here. Raises CannotStart."""
     if os.geteuid() != 0:
         return Actor("", node, allow_root=False)
     if not user and not allow_root:
-        raise CannotBecome(_no_root("the job names no user, and the agent is root", node))
+        raise CannotStart(_no_root("the job names no user, and the agent is root", node))
     return Actor(user, node, allow_root=allow_root)
 
 
@@ -151,6 +154,11 @@ def uid_said(said: bytes) -> int:
     return int(uid) if uid.isdigit() else NOBODY
 
 
+def error_text(error: OSError) -> str:
+    """Return the error as a child reports it, such as `Permission denied (EACCES)`."""
+    return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
+
+
 def is_of(folder: str, uid: int) -> bool:
     """Return True for a real folder of that account. Raises OSError."""
     seen = os.lstat(folder)
@@ -165,7 +173,7 @@ def _no_root(what: str, node: str) -> str:
 
 
 def _hand_over(folder: str, account: pwd.struct_passwd) -> None:
-    """Only what belongs to the runner is given away, and no link is followed. Raises CannotBecome."""
+    """Only what belongs to the runner is given away, and no link is followed. Raises CannotStart."""
     try:
         _make(folder)
         with opened(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as held:
@@ -173,11 +181,11 @@ def _hand_over(folder: str, account: pwd.struct_passwd) -> None:
             if owner == os.geteuid() != account.pw_uid:
                 os.fchown(held, account.pw_uid, account.pw_gid)
             elif owner != account.pw_uid:
-                raise CannotBecome(f"the folder {folder} belongs to another account (uid {owner})")
+                raise CannotStart(f"the folder {folder} belongs to another account (uid {owner})")
     except PermissionError:
         return  # on some network storage root is nobody: the account tries for itself
     except OSError as error:
-        raise CannotBecome(f"the folder {folder} can't be made: {error.strerror}") from error
+        raise CannotStart(f"the folder {folder} can't be made: {error.strerror}") from error
 
 
 def _hand_over_pipe(stream: int, account: pwd.struct_passwd) -> None:

@@ -34,8 +34,6 @@ _REMOVE_TRIES_MAX: Final = 50
 class Hierarchy:
     """Mounted cgroup hierarchy in which we may make folders."""
 
-    __slots__ = ("parent", "prefix", "version")
-
     def __init__(self, version: int, parent: str, prefix: str) -> None:
         self.version = version
         self.parent = parent
@@ -54,8 +52,6 @@ class Hierarchy:
 class Cgroups:
     """Hierarchies that this node offers for process trees and memory limits; None where it offers none."""
 
-    __slots__ = ("memory", "notes", "tree")
-
     def __init__(self, data_dir: str, mode: str) -> None:
         """`mode` as in `RunnerSettings.tree`. What can't be had is said in `notes`. The folder's own number names our
         cgroups, so that two runners on one machine never meet."""
@@ -69,11 +65,11 @@ class Cgroups:
         if self.memory is None:
             self.notes.append("no memory controller can be used here: memory limits aren't enforced")
 
-    def planned(self, name: str, memory_mb: int) -> list[str]:
-        """Return the paths of the folders that `TaskCgroup` will make for this task."""
+    def group(self, name: str, memory_mb: int) -> TaskCgroup:
+        """Return the group of a task, which isn't made yet."""
         wanted = (self.tree, self.memory if memory_mb else None)
         folders = [hierarchy.folder(name) for hierarchy in wanted if hierarchy is not None]
-        return list(dict.fromkeys(folders))
+        return TaskCgroup(list(dict.fromkeys(folders)), memory_mb if self.memory else 0)
 
     def leftovers(self) -> list[str]:
         """Return the paths of task folders that are there now."""
@@ -104,15 +100,32 @@ class Cgroups:
         return next((place for place in places if _usable(place, "memory.limit_in_bytes")), None)
 
 
-class CgroupEntry:
-    """Entry of a child into a group."""
+class TaskCgroup:
+    """Control group of one task: its folders in one or two hierarchies, or none where the node offers none."""
 
-    __slots__ = ("_files", "born_in")
+    __slots__ = ("_files", "_tries", "born_in", "folders", "memory_mb")
 
-    def __init__(self, born_in: str = "", files: list[str] | None = None) -> None:
-        self.born_in = born_in
-        """Version 2: the folder for `fork_into`. Empty = there is none."""
-        self._files = files or []
+    def __init__(self, folders: list[str], memory_mb: int = 0) -> None:
+        """`folders`: the one that holds the tree first, then the one with the memory limit, if that is another."""
+        self.folders = folders
+        self.memory_mb = memory_mb
+        self.born_in = ""
+        """Version 2: the folder for `fork_into`, once it is made. Empty = there is none."""
+        self._files: list[str] = []
+        """Version 1: the files through which a child enters."""
+        self._tries = 0
+
+    def make(self) -> None:
+        """Make the folders, and limit the memory. Raises OSError."""
+        for folder in self.folders:
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+            if os.path.exists(f"{folder}/tasks"):
+                self._files.append(f"{folder}/tasks")
+            else:
+                self.born_in = folder
+        if self.memory_mb:
+            self._limit_memory(self.folders[-1])
 
     def enter(self, born_inside: bool) -> None:
         """Enter the group, in the child. Raises OSError.
@@ -124,42 +137,17 @@ class CgroupEntry:
         if self.born_in and not born_inside:
             write_file(f"{self.born_in}/cgroup.procs", "0")
 
-
-class TaskCgroup:
-    """Control group of one task: its folders in one or two hierarchies."""
-
-    __slots__ = ("_folders", "_tries", "memory_mb")
-
-    def __init__(self, folders: list[str], memory_mb: int = 0) -> None:
-        """`folders`: the one that holds the tree first, then the one with the memory limit, if that is another."""
-        self._folders = folders
-        self._tries = 0
-        self.memory_mb = memory_mb
-
-    def make(self) -> None:
-        """Make the folders, and limit the memory. Raises OSError."""
-        for folder in self._folders:
-            with suppress(FileExistsError):
-                os.mkdir(folder)
-        if self.memory_mb:
-            self._limit_memory(self._folders[-1])
-
-    def cgroup_entry(self) -> CgroupEntry:
-        """Return the entry of a child into this group."""
-        newer = [folder for folder in self._folders if not os.path.exists(f"{folder}/tasks")]
-        return CgroupEntry(newer[0] if newer else "", [f"{f}/tasks" for f in self._folders if f not in newer])
-
     def pids(self) -> list[int]:
         """Return the pids of all processes in it, but for our own."""
         found: dict[int, None] = {}
-        for folder in self._folders:
+        for folder in self.folders:
             for inner in _nested(folder):
                 found.update(dict.fromkeys(_pids_in(inner)))
         return [pid for pid in found if pid != os.getpid()]
 
     def kill(self) -> None:
         """Kill all that is in it now. What forks meanwhile is met by version 2's kill or version 1's freezer."""
-        for folder in self._folders:
+        for folder in self.folders:
             if os.path.exists(f"{folder}/cgroup.kill") and os.getpid() not in _pids_in(folder):
                 _write(f"{folder}/cgroup.kill", "1")
                 continue
@@ -174,7 +162,7 @@ class TaskCgroup:
 
         A folder that is empty and still can't be removed is given up after some tries; the next runner tries again.
         """
-        if all(_remove(folder) for folder in self._folders):
+        if all(_remove(folder) for folder in self.folders):
             return True
         self._tries += 1
         return self._tries > _REMOVE_TRIES_MAX and not self.pids()
@@ -183,7 +171,7 @@ class TaskCgroup:
         """Return whether the limit killed anything, and the peak in MiB. To be read before `remove`."""
         if not self.memory_mb:
             return False, 0
-        folder = self._folders[-1]
+        folder = self.folders[-1]
         kills = _field(f"{folder}/memory.oom_control", b"oom_kill") or _field(f"{folder}/memory.events", b"oom_kill")
         peak = _number(f"{folder}/memory.max_usage_in_bytes") or _number(f"{folder}/memory.peak")
         return kills > 0, -(-peak // _MIB)
@@ -229,12 +217,11 @@ def _usable(place: Hierarchy, wanted: str) -> bool:
 
 
 def _child_enters(group: TaskCgroup) -> bool:
-    cgroup_entry = group.cgroup_entry()
-    pid, born_inside = fork_into(cgroup_entry.born_in)
+    pid, born_inside = fork_into(group.born_in)
     if pid == 0:
         status = 1
         try:
-            cgroup_entry.enter(born_inside)
+            group.enter(born_inside)
             status = 0
         finally:
             os._exit(status)

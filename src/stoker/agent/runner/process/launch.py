@@ -16,8 +16,7 @@ import resource
 import signal
 import socket
 
-from stoker.agent.runner.process.account import CannotBecome, child_error_text, is_of, plain
-from stoker.agent.runner.process.cgroup import CgroupEntry
+from stoker.agent.runner.process.account import CannotStart, child_error_text, error_text, is_of, plain
 from stoker.agent.runner.process.kernel import FILES_AT_START, default_signals, die_with, fork_into
 
 TYPE_CHECKING = False
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.process.account import Actor
+    from stoker.agent.runner.process.cgroup import TaskCgroup
     from stoker.agent.runner.protocol import StartInstruction
 
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -37,20 +37,12 @@ _SIGNALS_OF_OURS: Final = tuple(
 """The runner's handlers would swallow a signal between fork and exec; Python ignores the last two."""
 
 
-class CannotStart(Exception):
-    """A task that can't be started here. The message says why, with names; `cause` is that of its end."""
-
-    def __init__(self, message: str, cause: str = "start_failed") -> None:
-        super().__init__(message)
-        self.cause = cause
-
-
 class Launch:
     """All that the child needs, prepared before the fork so that the child only has to make system calls."""
 
-    __slots__ = ("actor", "argv", "cgroup_entry", "env", "folder", "paths", "workdir")
-
-    def __init__(self, start: StartInstruction, mark: tuple[str, str], workdir: str, actor: Actor) -> None:
+    def __init__(
+        self, start: StartInstruction, mark: tuple[str, str], workdir: str, actor: Actor, group: TaskCgroup
+    ) -> None:
         """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
         env = {mark[0]: mark[1], **start["env"]}
         env[mark[0]] = mark[1]
@@ -66,7 +58,7 @@ class Launch:
         if self.folder:
             actor.owns(self.folder)
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
-        self.cgroup_entry = CgroupEntry()
+        self.group = group
 
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
         """Fork the child and return its pid and the pipe of its answer. Raises OSError.
@@ -76,7 +68,7 @@ class Launch:
         answer, reply = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         runner = os.getpid()
         try:
-            pid, born_inside = fork_into(self.cgroup_entry.born_in)
+            pid, born_inside = fork_into(self.group.born_in)
         except OSError:
             os.close(answer)
             os.close(reply)
@@ -106,12 +98,12 @@ class Launch:
     def _enter(self, born_inside: bool, reply: int) -> str:
         """Into cgroup, account and folders. Answers why not."""
         try:
-            self.cgroup_entry.enter(born_inside)
+            self.group.enter(born_inside)
         except OSError as error:
-            return f"cannot enter its cgroup: {_said(error)}"
+            return f"cannot enter its cgroup: {error_text(error)}"
         try:
             self.env.update(self.actor.take_on(lambda words: os.write(reply, words)))
-        except CannotBecome as error:
+        except CannotStart as error:
             return str(error)
         return self._make_folder() or self._change_folder()
 
@@ -123,7 +115,7 @@ class Launch:
             if self.actor.name and not is_of(self.folder, os.getuid()):
                 return f"the folder for checkpoints, {self.folder}, isn't a folder of user {self.actor.name!r}"
         except OSError as error:
-            return f"no folder for checkpoints, {self.folder}{self.actor.words}: {_said(error)}"
+            return f"no folder for checkpoints, {self.folder}{self.actor.words}: {error_text(error)}"
         return ""
 
     def _change_folder(self) -> str:
@@ -131,7 +123,7 @@ class Launch:
             os.chdir(self.workdir)
         except OSError as error:
             closed = "; that user must be able to enter each folder on the way" if self._is_closed(error) else ""
-            return f"cannot use the working directory {self.workdir}{self.actor.words}: {_said(error)}{closed}"
+            return f"cannot use the working directory {self.workdir}{self.actor.words}: {error_text(error)}{closed}"
         return ""
 
     def _is_closed(self, error: OSError) -> bool:
@@ -148,9 +140,9 @@ class Launch:
                 os.execve(path, self.argv, self.env)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-                    return f"cannot run {path}{self.actor.words}: {_said(error)}"
+                    return f"cannot run {path}{self.actor.words}: {error_text(error)}"
                 if error.errno == errno.EACCES:
-                    denied = denied or f"cannot run {path}{self.actor.words}: {_said(error)}"
+                    denied = denied or f"cannot run {path}{self.actor.words}: {error_text(error)}"
         word = self.argv[0].decode("utf-8", "replace")
         if denied:
             return denied
@@ -175,7 +167,7 @@ def port_conflict(port: int) -> str:
         try:
             probe.bind(("0.0.0.0", port))
         except OSError as error:
-            return f"TCP port {port} can't be bound: {_said(error)}"
+            return f"TCP port {port} can't be bound: {error_text(error)}"
     return ""
 
 
@@ -200,7 +192,3 @@ def _bytes(text: str, what: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise CannotStart(f"{what[:80]} holds a character that can't be encoded: {error.reason}") from error
-
-
-def _said(error: OSError) -> str:
-    return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"

@@ -43,7 +43,7 @@ class Tree:
 
     __slots__ = ("birth", "born_s", "group", "inherited", "key", "leading", "mark", "pid", "pipe", "uid")
 
-    def __init__(self, key: str, mark: str, group: TaskCgroup | None) -> None:
+    def __init__(self, key: str, mark: str, group: TaskCgroup) -> None:
         self.key = key
         self.mark = mark
         self.group = group
@@ -114,20 +114,17 @@ class Trees:
 
     def gone(self, tree: Tree) -> bool:
         """Return True when no process of a tree is left; its cgroup is removed then."""
-        if tree.leading:
-            return False
-        if tree.group is not None and not tree.group.remove():
+        if tree.leading or not tree.group.remove():
             return False
         return not (self._searched(tree) if tree.inherited else self._orphans(tree))
 
     def members(self, tree: Tree) -> list[Proc]:
         """Return all living processes of a tree. Costs a scan of /proc unless its cgroup holds everything."""
         roots = {orphan.pid for orphan in self._orphans(tree)}
-        if tree.group is not None:
-            grouped = set(tree.group.pids())
-            if not tree.inherited and roots <= grouped and (grouped or not tree.leading):
-                return [proc for proc in map(procfs.read_proc, grouped) if proc is not None]
-            roots |= grouped
+        grouped = set(tree.group.pids())
+        if not tree.inherited and roots <= grouped and (grouped or not tree.leading):
+            return [proc for proc in map(procfs.read_proc, grouped) if proc is not None]
+        roots |= grouped
         procs = self._scan()
         if tree.leading:
             roots.add(tree.pid)
@@ -151,8 +148,7 @@ class Trees:
 
     def kill(self, tree: Tree) -> None:
         """Kill a tree until nothing new turns up; inherited trees, maybe thousands, share a turn's scan."""
-        if tree.group is not None:
-            tree.group.kill()
+        tree.group.kill()
         self._kill_found(lambda: self.members(tree), 1 if tree.inherited else _KILL_ROUNDS_MAX)
 
     def kill_together(self, trees: list[Tree]) -> None:
@@ -163,8 +159,7 @@ class Trees:
         if not trees:
             return
         for tree in trees:
-            if tree.group is not None:
-                tree.group.kill()
+            tree.group.kill()
         leading = {tree.pid: tree for tree in trees if tree.leading}
         keys = {tree.key for tree in trees}
 
@@ -214,7 +209,7 @@ class Trees:
         for tree in trees:
             if tree.pid == proc.session or procfs.writes_to_pipe(proc.pid, tree.pipe):
                 return tree.key
-        return next((tree.key for tree in trees if tree.group and proc.pid in tree.group.pids()), "")
+        return next((tree.key for tree in trees if proc.pid in tree.group.pids()), "")
 
     def _falls_to(self, tree: Tree, proc: Proc) -> bool:
         """Return the task to which an orphan that can't be attributed belongs (K2)."""
