@@ -14,7 +14,8 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
-from stoker.agent.daemon import AgentPorts, Daemon
+from stoker.agent.daemon import Daemon
+from stoker.agent.ports import AgentPorts
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Start, Stop
 from stoker.brain.domain.report import Beat, LogRequest, Report, Started

@@ -58,12 +58,7 @@ async def first_of(addresses: Addresses, enter: Callable[[str], Awaitable[S]]) -
     """
     tries = _Round(enter)
     try:
-        for address in addresses.in_order:
-            found = await tries.begin(address)
-            if found is not None:
-                break
-        else:
-            found = await tries.rest()
+        found = await tries.run(addresses.in_order)
     finally:
         await tries.give_up()
     addresses.let_in(found[0])
@@ -76,27 +71,17 @@ class _Round(Generic[S]):
         self._open: dict[asyncio.Task[S], str] = {}
         self._failures: dict[str, LinkDown | LinkRefused] = {}
 
-    async def begin(self, address: str) -> tuple[str, S] | None:
-        """Try one more address. None = the next one's turn has come."""
-        task = self._start(address)
-        until_s = _now_s() + STAGGER_S
-        while task in self._open:
-            left_s = until_s - _now_s()
-            found = await self._first(max(0.0, left_s))
-            if found is not None or left_s <= 0:
-                return found
-        return None
-
-    async def rest(self) -> tuple[str, S]:
-        """Wait for the addresses that are being tried, the last of all. Raises: LinkStandby, LinkDown, LinkRefused."""
-        again_s = _now_s() + AGAIN_S
-        while self._open:
-            found = await self._first(max(0.0, again_s - _now_s()))
+    async def run(self, addresses: Sequence[str]) -> tuple[str, S]:
+        """Try the addresses in turn, then wait for all of them. Raises: LinkStandby, LinkDown, LinkRefused."""
+        for address in addresses:
+            found = await self._first(STAGGER_S, self._start(address))
             if found is not None:
                 return found
-            if _now_s() >= again_s:
-                again_s += AGAIN_S
-                self._ask_again()
+        while self._open:
+            found = await self._first(AGAIN_S)
+            if found is not None:
+                return found
+            self._ask_again()
         words = "; ".join(map(str, self._failures.values()))
         for kind in (LinkRefused, LinkStandby):
             if any(isinstance(failure, kind) for failure in self._failures.values()):
@@ -115,15 +100,20 @@ class _Round(Generic[S]):
         self._open[task] = address
         return task
 
-    async def _first(self, within_s: float) -> tuple[str, S] | None:
-        """The success of one of the open tries, as soon as any of them ends."""
-        await asyncio.wait(self._open, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in [task for task in self._open if task.done()]:
-            address = self._open.pop(task)
-            try:
-                return address, task.result()
-            except (LinkDown, LinkRefused) as failure:
-                self._failures[address] = failure
+    async def _first(self, within_s: float, newest: "asyncio.Task[S] | None" = None) -> tuple[str, S] | None:
+        """The first success of the open tries. None = their time is up, or `newest` has failed, or all have."""
+        until_s = _now_s() + within_s
+        while self._open and (newest is None or newest in self._open):
+            left_s = until_s - _now_s()
+            await asyncio.wait(self._open, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in self._open if task.done()]:
+                address = self._open.pop(task)
+                try:
+                    return address, task.result()
+                except (LinkDown, LinkRefused) as failure:
+                    self._failures[address] = failure
+            if left_s <= 0:
+                break
         return None
 
     async def give_up(self) -> None:

@@ -52,8 +52,6 @@ from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import Mono
 
-__all__ = ["AgentPorts", "Daemon"]
-
 UNANSWERED_PART: Final = 0.9
 UNANSWERED_S_MIN: Final = 3.0
 """A15: of a heartbeat, and at least. A control plane that writes a snapshot or a large submission answers later than

@@ -29,19 +29,10 @@ from stoker.agent.ports import (
     TaskOver,
     TaskRunning,
 )
+from stoker.agent.runner import protocol
 from stoker.agent.runner.clock import boot_s
 from stoker.agent.runner.files import opened
 from stoker.agent.runner.output import spool
-from stoker.agent.runner.protocol import (
-    LOG_NAME,
-    SOCKET_NAME,
-    SPOOL_NAME,
-    BadFrame,
-    Decoder,
-    encode,
-    key_text,
-    parse_key,
-)
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import TaskPhase, TaskStatus
@@ -158,7 +149,7 @@ class RunnerSocket:
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         """Read a task's output from its spool. Raises FileNotFoundError when none is kept here."""
-        base = str(self._data_dir / SPOOL_NAME / _text(key))
+        base = str(self._data_dir / protocol.SPOOL_NAME / _text(key))
         try:
             begin, content, size, ended = spool.read(base, offset, limit)
         except FileNotFoundError as error:
@@ -223,7 +214,7 @@ class RunnerSocket:
         Raises FileNotFoundError, ConnectionError."""
         # By way of a descriptor, since a UNIX address holds only 107 bytes.
         with opened(self._data_dir, os.O_PATH | os.O_DIRECTORY) as folder:
-            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{protocol.SOCKET_NAME}")
         greeting = b""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
@@ -240,7 +231,7 @@ class RunnerSocket:
         """Start a runner in a session of its own, with its own log and no descriptor of ours."""
         options = [word for name, value in self._options.items() for word in (f"--{name}", str(value))]
         arguments = [sys.executable, "-m", "stoker.agent.runner", "--data_dir", str(self._data_dir.resolve()), *options]
-        log = str(self._data_dir / LOG_NAME)
+        log = str(self._data_dir / protocol.LOG_NAME)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         streams = [
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -259,7 +250,7 @@ class RunnerSocket:
 
     def _last_words(self) -> str:
         try:
-            content = (self._data_dir / LOG_NAME).read_bytes()[-_LOG_TAIL_BYTES:]
+            content = (self._data_dir / protocol.LOG_NAME).read_bytes()[-_LOG_TAIL_BYTES:]
         except OSError as error:
             return f"it left no log ({error.strerror})"
         return content.decode(errors="replace").strip().rpartition("\n")[2] or "its log is empty"
@@ -269,12 +260,12 @@ class RunnerSocket:
     async def _send(self, message: dict[str, object]) -> None:
         if self._writer is None or self._reading is None or self._reading.done():
             raise ConnectionError("the runner isn't connected")
-        self._writer.write(encode(message))
+        self._writer.write(protocol.encode(message))
         await self._writer.drain()
 
     async def _read(self, reader: asyncio.StreamReader, received: bytes) -> None:
         """Queue everything that the runner says, until it is gone."""
-        reports, decoder, error = self._reports, Decoder(), ""
+        reports, decoder, error = self._reports, protocol.Decoder(), ""
         parts: list[_Fields] = []
         try:
             while received:
@@ -285,7 +276,7 @@ class RunnerSocket:
                             self._asked.discard(report.key)
                         await reports.put(report)
                 received = await reader.read(_READ_BYTES)
-        except (OSError, BadFrame) as broken:
+        except (OSError, protocol.BadFrame) as broken:
             error = error or str(broken)
         assert self._writer is not None, "reading without a connection"
         self._writer.close()
@@ -340,11 +331,11 @@ def let_through(folder: Path) -> None:
 
 
 def _text(key: TaskKey) -> str:
-    return key_text(key.job, key.attempt, key.rank)
+    return protocol.key_text(key.job, key.attempt, key.rank)
 
 
 def _key(fields: Mapping[str, object]) -> TaskKey:
-    job, attempt, rank = parse_key(str(fields["key"]))
+    job, attempt, rank = protocol.parse_key(str(fields["key"]))
     return TaskKey(JobId(job), attempt, rank)
 
 

@@ -12,12 +12,7 @@ import sys
 
 from stoker.agent.runner.guard import guarded
 from stoker.agent.runner.log import complain
-from stoker.agent.runner.process.kernel import (
-    become_subreaper,
-    forbid_new_privileges,
-    forget_inherited_signals,
-    raise_file_limit,
-)
+from stoker.agent.runner.process import kernel
 from stoker.agent.runner.settings import parse_arguments
 
 
@@ -47,10 +42,10 @@ def _stand_alone() -> int:
     """
     os.closerange(3, 65_536)
     os.umask(0o022)
-    forbid_new_privileges()  # all that is ever started here inherits it
-    forget_inherited_signals()
-    become_subreaper()
-    return raise_file_limit()
+    kernel.forbid_new_privileges()  # all that is ever started here inherits it
+    kernel.forget_inherited_signals()
+    kernel.become_subreaper()
+    return kernel.raise_file_limit()
 
 
 if __name__ == "__main__":

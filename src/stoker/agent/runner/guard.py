@@ -128,8 +128,10 @@ def guarded(data_dir: str) -> Guard | None:
 
 
 def locked(lock: int) -> bool:
-    """Lock an open file, unless somebody else holds it. Processes that share what was opened share the lock: it lasts
-    until none has it open."""
+    """Lock an open file; False = somebody else holds it.
+
+    Processes that share what was opened share the lock, which lasts until none of them has it open.
+    """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -144,7 +146,8 @@ def _watch(runner: int, shared: mmap.mmap) -> int:
     """Until nothing that the runner started is left. Answers the runner's exit status."""
     ignore_signals((signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
     name_process(PROCESS_NAME)
-    _outlive_jobs()
+    with suppress(OSError):  # where we may
+        write_file("/proc/self/oom_score_adj", _OOM_SCORE)
     patience, ended = Patience(), select.poll()
     ended.register(os.pidfd_open(runner), select.POLLIN)
     while not ended.poll(LOOK_S * 1000):
@@ -178,9 +181,3 @@ def _is_childless() -> bool:
     except ChildProcessError:
         return True
     return False
-
-
-def _outlive_jobs() -> None:
-    """Where we may."""
-    with suppress(OSError):
-        write_file("/proc/self/oom_score_adj", _OOM_SCORE)

@@ -21,23 +21,13 @@ import select
 import signal
 from contextlib import suppress
 
-from stoker.agent.runner import clock
+from stoker.agent.runner import clock, protocol
 from stoker.agent.runner.channel import Channel
 from stoker.agent.runner.guard import locked
 from stoker.agent.runner.journal import Journal, JournalDamaged
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.kernel import give_back_memory
-from stoker.agent.runner.protocol import (
-    INVENTORY_PART_MAX,
-    KEPT_PART_MAX,
-    LOCK_NAME,
-    SOCKET_NAME,
-    BadFrame,
-    read_key,
-    read_number,
-    read_start,
-)
 from stoker.agent.runner.supervisor import Supervisor
 
 TYPE_CHECKING = False
@@ -85,7 +75,7 @@ def serve(settings: RunnerSettings, guard: Guard | None) -> int:
 
 def _lock() -> int:
     """Lock the data folder until this process ends, however it ends. -1 = another runner holds it."""
-    lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(protocol.LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not locked(lock):
         holder = os.read(lock, 32).decode("ascii", "replace").strip()
         complain(f"another runner, process {holder}, holds {os.getcwd()}")
@@ -111,7 +101,7 @@ class RunnerLoop:
         self._woken = self._listen_to_signals()
         if guard is not None:
             self._epoll.register(guard.descriptor, select.EPOLLIN)
-        self._channel = Channel(SOCKET_NAME, self._epoll)
+        self._channel = Channel(protocol.SOCKET_NAME, self._epoll)
         self._greet = False
         self._closing = False
         self._renounced = False
@@ -200,26 +190,26 @@ class RunnerLoop:
         for message in self._channel.receive():
             try:
                 self._obey(message)
-            except BadFrame as error:
+            except protocol.BadFrame as error:
                 self._channel.dismiss(str(error))
                 return
 
     def _obey(self, message: Mapping[str, object]) -> None:
-        """Raises BadFrame."""
+        """Raises protocol.BadFrame."""
         deed = message.get("do")
         if deed == "start":
             if not self._closing:
-                self._supervisor.start(read_start(message))
+                self._supervisor.start(protocol.read_start(message))
         elif deed == "stop":
-            self._supervisor.stop(read_key(message), read_number(message, "grace_ms"))
+            self._supervisor.stop(protocol.read_key(message), protocol.read_number(message, "grace_ms"))
         elif deed == "signal":
-            self._supervisor.signal(read_key(message), read_number(message, "number"))
+            self._supervisor.signal(protocol.read_key(message), protocol.read_number(message, "number"))
         elif deed == "settle":
-            self._journal.settle(read_key(message))
+            self._journal.settle(protocol.read_key(message))
         elif deed == "recall":
-            self._supervisor.recall(read_key(message))
+            self._supervisor.recall(protocol.read_key(message))
         elif deed == "answered":
-            self._supervisor.leases.answered(read_number(message, "at_ms") / 1000, clock.boot_s())
+            self._supervisor.leases.answered(protocol.read_number(message, "at_ms") / 1000, clock.boot_s())
         elif deed in ("shutdown", "renounce"):
             self._renounced = self._renounced or deed == "renounce"
             self._close()
@@ -292,9 +282,10 @@ class RunnerLoop:
         ends = [over for over in self._journal.offered_ends() if over["key"] not in waiting]
         tasks = list(self._supervisor.inventory())
         kept = self._journal.kept()
-        parts = max(-(-max(len(ends), len(tasks)) // INVENTORY_PART_MAX), -(-len(kept) // KEPT_PART_MAX), 1)
+        most, kept_most = protocol.INVENTORY_PART_MAX, protocol.KEPT_PART_MAX
+        parts = max(-(-max(len(ends), len(tasks)) // most), -(-len(kept) // kept_most), 1)
         for part in range(parts):
-            cut, kept_cut = (slice(part * size, (part + 1) * size) for size in (INVENTORY_PART_MAX, KEPT_PART_MAX))
+            cut, kept_cut = (slice(part * size, (part + 1) * size) for size in (most, kept_most))
             message: dict[str, object] = {
                 "say": "inventory",
                 "pid": os.getpid(),
@@ -314,7 +305,7 @@ class RunnerLoop:
             self._channel.flush()
             self._epoll.poll(0.05)
         with suppress(FileNotFoundError):
-            os.unlink(SOCKET_NAME)
+            os.unlink(protocol.SOCKET_NAME)
 
     # --- now and then -------------------------------------------------------------------------------------------
 
