@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stoker.agent.runner import guard
 from stoker.agent.runner.guard import STUCK_S, Patience
-from stoker.agent.runner.leases import NEVER, Leases
+from stoker.agent.runner.task import NEVER, Leases
 
 
 def over(leases: Leases, now_s: float) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.agent.runner.output.retention import OutputRetention, Trash, open_up
+from stoker.agent.runner.output.spool import OutputRetention, Trash, open_up
 from stoker.agent.runner.protocol import SPOOL_NAME
 
 DEEPER_THAN_PYTHON_RECURSES = 1_500

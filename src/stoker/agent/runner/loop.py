@@ -22,7 +22,6 @@ import signal
 from contextlib import suppress
 
 from stoker.agent.runner import clock, protocol
-from stoker.agent.runner.channel import Channel
 from stoker.agent.runner.guard import locked
 from stoker.agent.runner.journal import Journal, JournalDamaged
 from stoker.agent.runner.log import complain
@@ -101,7 +100,7 @@ class RunnerLoop:
         self._woken = self._listen_to_signals()
         if guard is not None:
             self._epoll.register(guard.descriptor, select.EPOLLIN)
-        self._channel = Channel(protocol.SOCKET_NAME, self._epoll)
+        self._channel = protocol.Channel(protocol.SOCKET_NAME, self._epoll)
         self._greet = False
         self._closing = False
         self._renounced = False
@@ -340,6 +339,7 @@ class RunnerLoop:
     def _unwatch(self, descriptor: int) -> None:
         del self._watched[descriptor]
         self._epoll.unregister(descriptor)
+        os.close(descriptor)
 
     def _listen_to_signals(self) -> int:
         """Handle signals, and return the descriptor that becomes readable when one came."""

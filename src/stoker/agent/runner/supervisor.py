@@ -11,17 +11,15 @@ import os
 from collections import deque
 
 from stoker.agent.runner import clock
-from stoker.agent.runner.leases import Leases
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import Pipes
-from stoker.agent.runner.output.retention import OutputRetention
-from stoker.agent.runner.output.spool import Spool
+from stoker.agent.runner.output.spool import OutputRetention, Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup
 from stoker.agent.runner.process.launch import Launch, answer_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
-from stoker.agent.runner.task import ENDING, RUNNING, STARTING, RunnerTask
+from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Leases, RunnerTask
 from stoker.agent.runner.task_output import TaskOutputs
 
 TYPE_CHECKING = False
@@ -44,7 +42,7 @@ class Supervisor:
     def __init__(
         self, settings: RunnerSettings, journal: Journal, watch: Watch, unwatch: Callable[[int], None]
     ) -> None:
-        """`watch` and `unwatch` tell the loop which descriptors to wait for. Raises OSError."""
+        """`watch` has the loop wait for a descriptor; `unwatch` no longer, and closes it. Raises OSError."""
         self._settings = settings
         self._journal = journal
         self._watch = watch
@@ -95,8 +93,7 @@ class Supervisor:
         if task.start is not None:
             self._fail(task, "stopped", "stopped before its process was started")
             return
-        if task.answer >= 0:
-            self.hear_answer(task)
+        self.hear_answer(task)
         # Still no answer: nothing of the job has run that could use a grace.
         grace_s = 0.0 if task.answer >= 0 else grace_ms / 1000
         task.stop(grace_s, self.trees, clock.boot_s())
@@ -107,8 +104,7 @@ class Supervisor:
         task = self.tasks.get(key)
         if task is None or task.start is not None or number not in _SIGNALS:
             return
-        if task.answer >= 0:
-            self.hear_answer(task)
+        self.hear_answer(task)
         if task.answer < 0:
             self.trees.forward(task.tree, number)
 
@@ -215,12 +211,11 @@ class Supervisor:
             self._outputs.hear(task)
 
     def hear_answer(self, task: RunnerTask) -> None:
-        """Read what the child of a task says about becoming its program."""
-        reason = answer_of(task.answer, task.said)
+        """Read what the child of a task says about becoming its program, unless it has said all."""
+        reason = answer_of(task.answer, task.said) if task.answer >= 0 else None
         if reason is None:
             return
         self._unwatch(task.answer)
-        os.close(task.answer)
         task.answer = -1
         if task.tree.uid is not None:
             task.tree.uid = uid_said(bytes(task.said))
@@ -255,8 +250,7 @@ class Supervisor:
                 task.check_s = now_s
 
     def _leader_ended(self, task: RunnerTask, status: int, now_s: float) -> None:
-        if task.answer >= 0:
-            self.hear_answer(task)
+        self.hear_answer(task)
         task.leader_ended(status, now_s)
         self._ending[task.key] = task
 
@@ -300,13 +294,11 @@ class Supervisor:
         self._outputs.end(task)
         if task.answer >= 0:
             self._unwatch(task.answer)
-            os.close(task.answer)
         self.trees.drop(task.tree)
         self._ending.pop(task.key, None)
         self.leases.drop(task.key)
         del self.tasks[task.key]
         end = task.end_fields(clock.wall_ms())
-        self._outputs.seal(task)
         over: OverFields = {"key": task.key, "gpus": task.gpus, "started_at": task.started_at, "end": end}
         self._journal.end(over)
         self.overs.append(over)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.output.copier import Copier
-    from stoker.agent.runner.output.retention import OutputRetention
+    from stoker.agent.runner.output.spool import OutputRetention
     from stoker.agent.runner.process.account import Actor
     from stoker.agent.runner.process.tree import Trees
     from stoker.agent.runner.protocol import StartInstruction
@@ -50,7 +50,7 @@ class TaskOutputs:
         unwatch: Callable[[int], None],
         launch: Callable[[RunnerTask], None],
     ) -> None:
-        """`watch` and `unwatch` tell the loop which descriptors to wait for; `launch` takes a task up again."""
+        """`watch` and `unwatch` as for the supervisor; `launch` takes a task up again."""
         self._retention = retention
         self._trees = trees
         self._watch = watch
@@ -65,11 +65,19 @@ class TaskOutputs:
     # --- the pipe and the spool -----------------------------------------------------------------------------------
 
     def end(self, task: RunnerTask) -> None:
-        """Take what the pipe still holds and let the copier go, now that no process of the task is left."""
+        """Take what the pipe still holds and let the copier go, now that no process of the task is left.
+
+        Readers of its spool are told that no more will come.
+        """
         if task.output >= 0:
             self.take(task, _DRAIN_BYTES_MAX)
         if task.output >= 0:
             self._close(task)
+        with suppress(OSError):  # a reader goes on waiting for more until it asks for the task's state
+            if task.spool is not None:
+                task.spool.close()
+            else:
+                spool.seal(self._retention.output(task.key))
         copier = task.copier
         if copier is None:
             return
@@ -77,16 +85,8 @@ class TaskOutputs:
         copier.pipes.close()
         if not copier.left:
             copier.late = True
-            self._leave(copier)
+            self._unwatch(copier.line.detach())
             copier.kill()
-
-    def seal(self, task: RunnerTask) -> None:
-        """Tell readers of the task's spool that no more will come."""
-        with suppress(OSError):  # a reader goes on waiting for more until it asks for the task's state
-            if task.spool is not None:
-                task.spool.close()
-            else:
-                spool.seal(self._retention.output(task.key))
 
     def take(self, task: RunnerTask, limit: int = _BYTES_PER_TURN) -> None:
         """Take what the readable pipe of a task holds, at most one turn's share."""
@@ -104,7 +104,6 @@ class TaskOutputs:
 
     def _close(self, task: RunnerTask) -> None:
         self._unwatch(task.output)
-        os.close(task.output)
         task.output = -1
 
     # --- files of users -------------------------------------------------------------------------------------------
@@ -150,7 +149,7 @@ class TaskOutputs:
         copier = task.copier
         assert copier is not None, f"nothing copies the output of {task.key}"
         if not copier.hear():
-            self._leave(copier)
+            self._unwatch(copier.line.detach())
             task.check_s = 0.0
         if task.start is not None and (copier.opened or copier.left):
             self._release(copier)
@@ -178,10 +177,6 @@ class TaskOutputs:
         for name in copier.names:
             for waiting in self._opening.pop(name, ()):
                 self._launch(waiting)
-
-    def _leave(self, copier: Copier) -> None:
-        self._unwatch(copier.line.fileno())
-        copier.line.close()
 
 
 def _files(start: StartInstruction, workdir: str) -> dict[str, str]:
