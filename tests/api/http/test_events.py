@@ -9,7 +9,7 @@ import pytest
 
 from stoker.api.http import events
 from stoker.api.http.events import STREAMS_MAX, messages
-from stoker.api.http.stream_limits import StreamLimit
+from stoker.api.http.responses import StreamLimit
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.ids import Position
 from stoker.control.feed import Entry, Feed

@@ -1,4 +1,4 @@
-"""Following output over HTTP: G1 to G3 of `api.http.logs`, W1 to W4 of `api.http.log_follow`."""
+"""Following output over HTTP: G1 to G3 of `api.http.logs`, and W1 to W4."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.api.http import log_follow, logs
+from stoker.api.http import logs
 from stoker.brain.domain.instruction import Start
 from stoker.brain.domain.job import EndCause
 from tests.api.http.following import LOGS, Node, Reader, asgi_stuck, node_of, stream
@@ -243,7 +243,7 @@ async def test_a_stream_that_cannot_go_on_is_broken_off_with_the_reason(plane: P
 
 
 async def test_streams_beyond_the_bound_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_follow, "STREAMS_MAX", 2)
+    monkeypatch.setattr(logs, "STREAMS_MAX", 2)
     async with plane_in(tmp_path) as plane, writing(plane) as (node, start):
         readers = [Reader(plane) for _ in range(2)]
         assert await waits(readers[1].reading)

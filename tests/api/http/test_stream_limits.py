@@ -1,4 +1,4 @@
-"""Who may keep a request open, and how many of them: V1 to V3 of `api.http.stream_limits`."""
+"""Who may keep a request open, and how many of them: V1 to V3 of `api.http.responses`."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 from starlette.types import Message
 
-from stoker.api.http.stream_limits import EndlessResponse, StreamLimit
+from stoker.api.http.responses import EndlessResponse, StreamLimit
 from stoker.brain.domain.access import OWNER, Caller, Role, TokenId
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Principal

@@ -19,9 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.guard import is_head
-from stoker.api.http.responses import caller_of, query_of
+from stoker.api.http.responses import EndlessResponse, StreamLimit, caller_of, query_of
 from stoker.api.http.routing import Routes
-from stoker.api.http.stream_limits import EndlessResponse, StreamLimit
 from stoker.brain.domain.errors import refuse
 from stoker.brain.domain.ids import Position
 from stoker.control.access import token_unknown

@@ -12,8 +12,16 @@ Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a
            request that wants no stale answer
        G5  what comes over the socket in the data folder is the owner's; over TCP, where no token is wanted, another
            account of this machine is refused
-
-Source: the W3C's Fetch Metadata Request Headers, which browsers send to the loopback without TLS too.
+       O1  only web pages of the origins in `http.cors_origins` may ask, letter by letter; each answer names the one
+           that asked, never `*`
+       O2  a preflight request is answered here: it carries no token and asks for nothing
+       O3  cookies are never asked for, so no page rides on what a browser remembers
+       S1  every answer of a standby bears `Stoker-Role: standby`, and in `Stoker-Lag-Ms` how old it may be; also a
+           refusal, for its copy may not hold a new token yet. Those of an active one bear `Stoker-Role: active`
+       S2  a standby shows what is in its copy of the log. What changes something, what only the active knows (why a job
+           waits, what the nodes say) and any request with `Stoker-Stale: no` is refused with the active's address
+Source: the W3C's Fetch Metadata Request Headers, which browsers send to the loopback without TLS too; the Fetch
+standard, section 3.2 (CORS protocol).
 """
 
 from ipaddress import ip_address
@@ -24,20 +32,30 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker.api.http.connections import came_by_socket, check_peer
-from stoker.api.http.cors import answer_preflight, is_preflight, naming
 from stoker.api.http.responses import CALLER, problem_response
-from stoker.api.http.standby import marked, must_be_active
 from stoker.api.requests import NOBODY, OPEN, audit_action_of, check_role
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.control.control_plane import ControlPlane
-from stoker.control.failover_control import not_active
+from stoker.control.failover_control import PairView, not_active
 from stoker.control.settings import is_loopback as is_loopback_address
+from stoker.wire.endpoints import API_PREFIX, KEY_HEADER, PROMOTE, REPLAYED_HEADER
+from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER
 
 _HEAD: Final = "stoker.head"
 _ELSEWHERE: Final = ("cross-site", "same-site")
 """What `Sec-Fetch-Site` may be beside `same-origin` and `none`, which is a person who typed the address."""
 _PORTS: Final = {"http": 80, "https": 443}
+_MAX_AGE_S: Final = 600
+"""How long a browser needn't ask again; Chromium forgets after two hours anyway."""
+_METHODS: Final = "GET, HEAD, POST, PUT, DELETE"
+_SENT: Final = ", ".join(("Authorization", "Content-Type", KEY_HEADER, "Last-Event-ID"))
+_SHOWN: Final = ", ".join((ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, REPLAYED_HEADER, "Retry-After"))
+_ASKS: Final = b"access-control-request-method"
+_STALE_HEADER: Final = b"stoker-stale"
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_ACTIVE_KNOWS: Final = ("/logs", "/why")
+"""How paths end under which the active tells what isn't in the log."""
 
 
 def is_head(request: Request) -> bool:
@@ -76,20 +94,20 @@ class AccessMiddleware:
             return
         said = _said(scope)
         if said.origin in self._origins:
-            if is_preflight(scope):
-                await answer_preflight(send, said.origin)
+            if _is_preflight(scope):
+                await _answer_preflight(send, said.origin)
                 return
-            send = naming(said.origin, send)
+            send = _naming(said.origin, send)
         standby = self._pair.view() if self._pair is not None and self._pair.follows else None
         if self._pair is not None:
-            send = marked(send, standby)
+            send = _marked(send, standby)
         try:
             scope[CALLER] = self._admitted(scope, said)
         except StokerError as fault:
             self._note(scope, said, fault.refusal)
             await problem_response(fault.refusal)(scope, receive, send)
             return
-        if standby is not None and must_be_active(scope):
+        if standby is not None and _must_be_active(scope):
             await problem_response(not_active(standby))(scope, receive, send)
             return
         if scope["method"] == "HEAD":
@@ -191,6 +209,65 @@ def _without_body(send: Send) -> Send:
     async def forward(message: Message) -> None:
         if message["type"] == "http.response.body":
             message = {**message, "body": b""}
+        await send(message)
+
+    return forward
+
+
+# -- pages of other origins, and answers of a standby -----------------------------------------------------------------
+
+
+def _is_preflight(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" and any(name == _ASKS for name, _ in scope["headers"])
+
+
+async def _answer_preflight(send: Send, origin: str) -> None:
+    """Answer a preflight request, which carries no token and asks for nothing (O2)."""
+    headers = {
+        **_named(origin),
+        "Access-Control-Allow-Methods": _METHODS,
+        "Access-Control-Allow-Headers": _SENT,
+        "Access-Control-Max-Age": str(_MAX_AGE_S),
+    }
+    await send({"type": "http.response.start", "status": 204, "headers": _encoded(headers)})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _naming(origin: str, send: Send) -> Send:
+    """Name the origin that asked, which is allowed, in the headers of the answer (O1)."""
+    return _with_headers(send, _encoded({**_named(origin), "Access-Control-Expose-Headers": _SHOWN}))
+
+
+def _named(origin: str) -> dict[str, str]:
+    return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+
+
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def _must_be_active(scope: Scope) -> bool:
+    """Return whether a request must be refused by a standby, since only the active one can answer it (S2)."""
+    path: str = scope["path"]
+    if scope["method"] not in _READS:
+        return path != PROMOTE.path
+    if path.endswith(_ACTIVE_KNOWS) and path.startswith(API_PREFIX):
+        return True
+    return any(name == _STALE_HEADER and value.strip().lower() == b"no" for name, value in scope["headers"])
+
+
+def _marked(send: Send, standby: PairView | None) -> Send:
+    """Say in the answer that it is a standby's, or with None the active one's (S1)."""
+    role = {"Stoker-Role": "active"}
+    if standby is not None:
+        role = {"Stoker-Role": "standby", "Stoker-Lag-Ms": str(standby.lag_ms)}
+    return _with_headers(send, _encoded(role))
+
+
+def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+    async def forward(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *headers]}
         await send(message)
 
     return forward

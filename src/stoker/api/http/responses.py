@@ -1,19 +1,29 @@
 """Reading of requests and writing of answers, shared by all routes.
 
 Bodies and answers pass as bytes: msgspec reads and writes them, Starlette only routes.
+
+Rules: V1  of readers that keep a request open for as long as they like there are at most so many of one kind; one more
+           is refused
+       V2  one principal has at most a quarter of them, so that nobody keeps all others out. The owner, where no token
+           is wanted, has no neighbours
+       V3  a reader counts from the instant at which he is let in: of many who come at once no more are let in
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from stoker.api.requests import BODY_BYTES_MAX, too_large
 from stoker.brain.domain.access import Caller
-from stoker.brain.domain.errors import Refusal, refusal_error
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
+from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.job import Job
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command
@@ -29,6 +39,8 @@ from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all bodies together that are still on their way; what goes beyond it is refused with `overloaded`."""
 _MIB: Final = 1024 * 1024
+SHARES: Final = 4
+"""One principal may have so large a part of the readers of one kind (V2)."""
 
 CALLER: Final = "stoker.caller"
 """Where in a request's scope the guard says who asks."""
@@ -172,3 +184,63 @@ def key_of(request: Request, data: bytes, dialect: str) -> Key:
 def repeat_headers(submitted: Submitted) -> dict[str, str]:
     """Return the headers that tell of a repeat under an idempotency key; none for a first submit."""
     return {} if submitted.at is None else {REPLAYED_HEADER: "true"}
+
+
+class StreamLimit:
+    """Count of the readers of one kind."""
+
+    def __init__(self, most: int, doing: str, hint: str) -> None:
+        """`doing`: what they do, after their number."""
+        self.most = most
+        self._doing = doing
+        self._hint = hint
+        self._by: Counter[Principal] = Counter()
+
+    @property
+    def count(self) -> int:
+        return self._by.total()
+
+    def check(self, caller: Caller) -> None:
+        """Raises: StokerError `too_many_streams`."""
+        if self.count >= self.most:
+            raise self._too_many(f"{self.most} readers {self._doing} already", self.most)
+        each = max(1, self.most // SHARES)
+        if caller.token and self._by[caller.principal] >= each:
+            raise self._too_many(f"{each} readers of {caller.principal} {self._doing} already, as many as may", each)
+
+    @contextmanager
+    def counted(self, caller: Caller) -> Iterator[None]:
+        """Raises: StokerError `too_many_streams`."""
+        self.check(caller)
+        self._by[caller.principal] += 1
+        try:
+            yield
+        finally:
+            self._by[caller.principal] -= 1
+            if not self._by[caller.principal]:
+                del self._by[caller.principal]
+
+    def _too_many(self, message: str, most: int) -> StokerError:
+        return refusal_error("too_many_streams", message, self._hint, streams=most)
+
+
+class EndlessResponse(StreamingResponse):
+    """Answer to a reader that keeps its request open."""
+
+    def __init__(
+        self,
+        readers: StreamLimit,
+        caller: Caller,
+        content: AsyncIterator[bytes],
+        headers: dict[str, str],
+        media_type: str,
+    ) -> None:
+        """Raises: StokerError `too_many_streams`."""
+        readers.check(caller)
+        super().__init__(content, headers=headers, media_type=media_type)
+        self._readers = readers
+        self._caller = caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._readers.counted(self._caller):
+            await super().__call__(scope, receive, send)
