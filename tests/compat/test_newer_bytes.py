@@ -14,6 +14,7 @@ import pytest
 
 from stoker.adapters.log_policy import checksum
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.state.codec import FORMAT
 from stoker.brain.state.snapshot_format import framed, unframed
 from stoker.cli.wiring.restore import restore_backup
 from stoker.control.settings import GrpcSettings, HttpSettings
@@ -24,6 +25,7 @@ from stoker.wire.endpoints import PRODUCT
 from tests.compat.make_backup import HERE
 
 NEWER = "999.0.0"
+NEWER_FORMAT = b'"v":%d' % (FORMAT + 1)
 BACKUP = gzip.decompress((HERE / f"backup-{PRODUCT}.tar.gz").read_bytes())
 
 
@@ -44,7 +46,7 @@ def rewritten(folder: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def a_record_of_a_newer_format(folder: Path) -> None:
-    rewritten(folder, lambda record: record.replace(b'"v":1', b'"v":2', 1))
+    rewritten(folder, lambda record: record.replace(b'"v":%d' % FORMAT, NEWER_FORMAT, 1))
 
 
 def a_kind_of_event_that_was_added(folder: Path) -> None:
@@ -56,7 +58,7 @@ def a_snapshot_of_a_newer_format(folder: Path) -> None:
     content = path.read_bytes()
     position = msgspec.json.decode(content.partition(b"\n")[0])["position"]
     first, *others = unframed(position, content)
-    path.write_bytes(b"".join(framed(position, [first.replace(b'"v":1', b'"v":2', 1), *others])))
+    path.write_bytes(b"".join(framed(position, [first.replace(b'"v":1', NEWER_FORMAT, 1), *others])))
 
 
 def a_newer_schema(folder: Path) -> None:

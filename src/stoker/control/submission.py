@@ -6,6 +6,8 @@ Rules: I1  a repeat under the key of an earlier submit, with the very same body,
        I2  the same key with another body, or in another dialect, is refused
        I3  a repeat waits until what it repeats is durable
        I4  a job that the state has forgotten is looked for in the history; if that lacks it too, its id is answered
+       I5  how a job ended on which a dependency waits and that the state has forgotten is asked of the history; while
+           that can't be read, such a submit is refused
 """
 
 from collections.abc import Sequence
@@ -15,16 +17,19 @@ from typing import Final, NamedTuple
 import msgspec
 
 from stoker.brain.domain.access import Caller
+from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Submit
 from stoker.brain.state.events.job import JobSubmitted
+from stoker.brain.state.validation.dependency import forgotten
 from stoker.control.access import owned
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import ListedJobs, listed_jobs
-from stoker.control.queries.job_lookup import record_of
+from stoker.control.queries.job_lookup import job_in_history, record_of
 from stoker.wire.rest.submit import JobBody, spec_of
 
 _DIGEST_BYTES: Final = 16
@@ -68,11 +73,14 @@ def of_index(fault: StokerError, index: int) -> StokerError:
 
 
 async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSpec], key: Key) -> Submitted:
-    """The jobs that these became. Raises: StokerError as the brain refuses."""
+    """The jobs that these became. Raises: StokerError as the brain refuses, or `history_unavailable` (I5)."""
     committer = control.committer
     control.access.check(caller)
+    ended = await _ended_before(control, specs) if any(spec.after for spec in specs) else {}
     committer.check_room()
-    events = committer.tell(Submit(by=caller.principal, specs=tuple(specs), key=key.key, digest=key.digest))
+    events = committer.tell(
+        Submit(by=caller.principal, specs=tuple(specs), key=key.key, digest=key.digest, ended=ended)
+    )
     if not events:
         return await _repeated(control, caller.principal, key)
     # Taken now: by the time they are durable a short job may have ended and, on a busy cluster, been forgotten.
@@ -80,6 +88,19 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
     answer = Submitted(listed_jobs(control, jobs))
     await committer.settled()
     return answer
+
+
+async def _ended_before(control: ControlPlane, specs: Sequence[JobSpec]) -> dict[JobRef, JobState]:
+    """How jobs ended that dependencies name and only the history knows (I5)."""
+    ended: dict[JobRef, JobState] = {}
+    looked_for: dict[JobRef, None] = {}
+    while gone := forgotten(control.committer.state, specs, looked_for):
+        looked_for.update(gone)
+        for ref in gone:
+            found = await job_in_history(control, ref)
+            if found is not None and found.is_final:
+                ended[ref] = found.state
+    return ended
 
 
 async def _repeated(control: ControlPlane, by: Principal, key: Key) -> Submitted:

@@ -162,7 +162,7 @@ STATUSES: Final[dict[str, Status]] = {
     "nothing_failed": _conflict("No member has failed"),
     "member_unknown": _missing("No such member of the array"),
     "dependency_cycle": _impossible("Jobs wait for each other"),
-    "bad_dependency": _malformed("A dependency that can't be read"),
+    "bad_dependency": _malformed("A dependency that can't be read, or on a job that never was"),
     "bad_array": _malformed("Members that can't be read"),
     "array_too_large": _malformed("An array is too large"),
     "too_many_dependencies": _malformed("Too many dependencies"),

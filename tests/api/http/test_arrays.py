@@ -1,10 +1,15 @@
 """REST for arrays: one row with exact counts, members under ids of their own, records or not."""
 
+from pathlib import Path
+
 import pytest
 
 from stoker.brain.domain.units import DAY_MS, later
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.policy import PolicySettings
+from stoker.ports import HistoryFailed
 from stoker.wire.rest.view import iso
-from tests.api.http.plane import Plane
+from tests.api.http.plane import Plane, plane_in
 
 JOBS = "/api/v1/jobs"
 
@@ -207,10 +212,35 @@ async def test_jobs_of_one_list_may_wait_for_each_other_but_not_in_a_circle(plan
     assert (await plane.get(JOBS)).json["total"] == 3
 
 
-async def test_a_job_that_waits_for_what_never_was_ends_at_once_and_says_why(plane: Plane) -> None:
-    job = (await plane.ask("POST", JOBS, {"command": "true", "after": "ok:77"})).json
-    assert (job["state"], job["reason"]["code"]) == ("failed", "dependency_never_satisfied")
-    assert "77" in job["reason"]["message"]
+async def test_a_dependency_on_a_forgotten_job_is_judged_by_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later `--after ok:A` failed while `status A` said how it ended."""
+    settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
+    async with plane_in(tmp_path, settings) as plane:
+        for _ in range(3):
+            job = (await plane.ask("POST", JOBS, {"command": "true"})).json["id"]
+            await plane.ask("DELETE", f"{JOBS}/{job}")
+        await plane.until(lambda: 1 not in plane.control.committer.state.jobs)
+        met = (await plane.ask("POST", JOBS, {"command": "true", "after": ["notok:1", "any:2"]})).json
+        await plane.until(lambda: not plane.control.committer.state.jobs[int(met["id"])].blocked)
+        never = (await plane.ask("POST", JOBS, {"command": "true", "after": "ok:1"})).json
+        assert (never["state"], never["reason"]["code"]) == ("failed", "dependency_never_satisfied")
+        assert "it ended cancelled" in never["reason"]["message"]
+
+        async def broken(*_: object) -> None:
+            raise HistoryFailed("disk full")
+
+        monkeypatch.setattr(type(plane.control.history), "recall", broken)
+        refused = await plane.ask("POST", JOBS, {"command": "true", "after": "ok:1"})
+        assert (refused.status, refused.json["code"]) == (503, "history_unavailable")
+
+
+async def test_a_job_that_waits_for_what_never_was_is_refused(plane: Plane) -> None:
+    reply = await plane.ask("POST", JOBS, {"command": "true", "after": "ok:77"})
+    assert (reply.status, reply.json["code"]) == (400, "bad_dependency")
+    assert "there is no job 77" in reply.json["message"]
+    assert (await plane.get(JOBS)).json["total"] == 0
 
 
 async def test_a_job_may_be_told_to_begin_later_and_says_when(plane: Plane) -> None:

@@ -67,8 +67,8 @@ def test_a_snapshot_that_is_not_whole_is_refused() -> None:
 def test_a_record_of_another_format_is_refused_not_guessed() -> None:
     """Fault 125: unreadable records dropped in silence after an upgrade."""
     record = busy().log[0]
-    with pytest.raises(ValueError, match="format 2"):
-        decode_fact(record.replace(b'"v":1', b'"v":2'))
+    with pytest.raises(ValueError, match=f"format {FORMAT + 1}"):
+        decode_fact(record.replace(b'"v":%d' % FORMAT, b'"v":%d' % (FORMAT + 1)))
     for damaged in (b"", b"{", record[:-1], record.replace(b"cluster_created", b"cluster_dreamt")):
         with pytest.raises(ValueError, match="not a fact"):
             decode_fact(damaged)

@@ -8,9 +8,9 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, Submit
-from stoker.brain.state.events.job import JobFinished
+from stoker.brain.state.events.job import JobFinished, JobSubmitted
 from tests.brain.state.story import ANNA, Story, spec
 
 OK, ANY, NOT_OK, AFTER = DependencyKind.OK, DependencyKind.ANY, DependencyKind.NOT_OK, DependencyKind.AFTER
@@ -29,6 +29,15 @@ def _run_to(story: Story, job: JobId, code: int) -> None:
     story.started(job)
     story.end(job, exit_code=code)
     story.all_due()
+
+
+def _of_an_older_version(story: Story, asked: JobSpec) -> JobId:
+    """One that waits for what never was: it was let in, and ended at once."""
+    job = story.state.next_job_id
+    story.apply(JobSubmitted(job=job, uid="uid", spec=asked), ANNA)
+    reason = Reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, {"dependency": str(asked.after[0]), "why": "there is none"})
+    story.apply(JobFinished(job=job, state=JobState.FAILED, reason=reason))
+    return job
 
 
 @pytest.mark.parametrize(
@@ -78,11 +87,12 @@ def test_after_is_met_once_the_other_has_started_or_ended_without_starting() -> 
 
 
 @pytest.mark.parametrize("kind", [OK, ANY, NOT_OK, AFTER])
-def test_a_dependency_on_what_never_was_ends_the_job_at_once(kind: DependencyKind) -> None:
+def test_a_dependency_on_what_never_was_is_refused(kind: DependencyKind) -> None:
     story = Story()
-    job = story.submit(spec(after=_after(kind, 4_711)))
-    assert story.job(job).state is JobState.FAILED
-    assert story.job(job).reason.facts["why"] == "there is no job 4711"  # type: ignore[union-attr]  # it has one
+    array = story.submit(spec(array=parse_array("0-3")))
+    for after, why in ((_after(kind, 4_711), "there is no job 4711"), (_after(kind, array, 9), "has no member 9")):
+        refusal = story.refused(Submit(by=ANNA, specs=(spec(after=after),)))
+        assert (refusal.code, why in refusal.message) == ("bad_dependency", True)
 
 
 def test_a_dependent_of_a_job_that_has_already_failed_ends_at_once() -> None:
@@ -197,6 +207,77 @@ def test_a_verdict_stays_when_the_other_job_is_requeued_later() -> None:
     _run_to(story, first, 0)
     story.tell(Requeue, str(first))
     assert str(second) in story.decide()
+
+
+@pytest.mark.parametrize("kind", [OK, ANY])
+def test_a_condition_that_was_met_stays_met_when_the_record_of_that_job_goes(kind: DependencyKind) -> None:
+    """C waited for two jobs; one succeeded and was pruned while the other ran, and C ended as never satisfied."""
+    story = Story(Policy(ended_jobs_max=0))
+    story.node("n1", 2)
+    first, other = story.submit(), story.submit()
+    both = story.submit(spec(0, after=_after(kind, first) + _after(OK, other)))
+    story.decide()
+    for each in (first, other):
+        assert story.job(both).blocked
+        story.started(each)
+        story.end(each)
+        story.all_due()
+        assert each not in story.state.jobs
+    assert story.decide() == [str(both)]
+
+
+def test_a_condition_that_was_met_stays_met_when_that_job_runs_once_more() -> None:
+    story = Story()
+    story.node("n1", 2)
+    first, other = story.submit(), story.submit()
+    both = story.submit(spec(0, after=_after(OK, first) + _after(OK, other)))
+    story.decide()
+    story.started(first)
+    story.end(first)
+    story.tell(Requeue, str(first))
+    story.started(other)
+    story.end(other)
+    story.all_due()
+    assert str(both) in story.decide()
+
+
+def test_a_condition_on_members_stays_met_when_they_are_forgotten() -> None:
+    story = Story(Policy(ended_jobs_max=0))
+    story.node("n1", 3)
+    array, other = story.submit(spec(array=parse_array("0-1"))), story.submit()
+    one = story.submit(spec(0, after=_after(OK, array, 1) + _after(OK, other)))
+    whole = story.submit(spec(0, after=_after(OK, array) + _after(OK, other)))
+    story.decide()
+    for member in (f"{array}_0", f"{array}_1"):
+        job = story.state.find(parse_job_ref(member))
+        assert job is not None
+        story.started(job.id)
+        story.end(job.id)
+        story.all_due()
+    assert array not in story.state.jobs
+    story.started(other)
+    story.end(other)
+    story.all_due()
+    assert story.decide() == [str(one), str(whole)]
+
+
+@pytest.mark.parametrize(("kind", "met"), [(OK, True), (ANY, True), (AFTER, True), (NOT_OK, False)])
+def test_a_forgotten_job_counts_as_the_history_says_that_it_ended(kind: DependencyKind, met: bool) -> None:
+    story = Story(Policy(ended_jobs_max=0))
+    story.node("n1", 1)
+    first = story.submit()
+    _run_to(story, first, 0)
+    assert first not in story.state.jobs
+    late = story.state.next_job_id
+    ended = {JobRef(first): JobState.SUCCEEDED}
+    story.do(Submit(by=ANNA, specs=(spec(0, after=_after(kind, first)),), ended=ended))
+    if met:
+        story.all_due()
+        assert story.decide() == [str(late)]
+    else:
+        reason = story.job(late).reason
+        assert reason is not None
+        assert reason.facts["why"] == "it ended succeeded"
 
 
 def test_all_conditions_must_be_met() -> None:
@@ -343,7 +424,7 @@ def test_a_requeue_of_what_waits_for_a_member_that_never_was_is_refused() -> Non
     """Its record isn't merely gone: to take it for ended would run the job."""
     story = Story()
     array = story.submit(spec(array=parse_array("0-3")))
-    job = story.submit(spec(after=_after(ANY, array, 9)))
+    job = _of_an_older_version(story, spec(after=_after(ANY, array, 9)))
     assert story.refused(Requeue(by=ANNA, target=JobRef(job))).code == "dependency_never_satisfied"
 
 
@@ -361,7 +442,7 @@ def test_what_fell_with_a_failed_job_runs_once_that_one_has_gone_well() -> None:
 
 def test_a_requeue_does_not_make_a_circle_with_a_job_that_was_not_there_before() -> None:
     story = Story()
-    first = story.submit(spec(after=_after(ANY, 2)))
+    first = _of_an_older_version(story, spec(after=_after(ANY, 2)))
     story.wait(1)
     second = story.submit(spec(after=_after(ANY, first)))
     assert second == 2
@@ -370,7 +451,7 @@ def test_a_requeue_does_not_make_a_circle_with_a_job_that_was_not_there_before()
 
 def test_a_requeue_does_not_let_an_array_wait_for_a_member_of_its_own() -> None:
     story = Story()
-    array = story.submit(spec(after=_after(ANY, 3), array=parse_array("0-3")))
+    array = _of_an_older_version(story, spec(after=_after(ANY, 3), array=parse_array("0-3")))
     for label in (f"{array}", f"{array}_2"):
         refused = story.refused(Requeue(by=ANNA, target=parse_job_ref(label)))
         assert refused.code in ("dependency_never_satisfied", "job_waits")

@@ -77,7 +77,7 @@ def missing(old: object, new: object, path: str = "") -> list[str]:
         return [fault for key in old for fault in missing(old[key], new.get(key), f"{path}.{key}")]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [fault for at, each in enumerate(old) for fault in missing(each, new[at], f"{path}[{at}]")]
-    return [] if old == new else [f"{path}: {old} became {new}"]
+    return [] if old == new or path == ".v" else [f"{path}: {old} became {new}"]
 
 
 @pytest.mark.parametrize("version", ["spine", "arrays"])

@@ -211,6 +211,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
     blocked: bool = False
     """Some dependency isn't met yet; a `DependenciesMet` event clears this."""
+    met: tuple[int, ...] = ()
+    """Places in `spec.after` of conditions that were met by a job whose record has gone since, or which runs again."""
     array_of: JobId = JobId(0)
     """The array of which it is a member. 0 = none."""
     array_index: int = 0

@@ -21,7 +21,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.union import Event
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of facts and snapshots. A newer number is refused; what an older one wrote is read, since events and fields are only
 ever added. Which events belong to it is in `tests/old/`, and peers compare it before one follows the other."""
 JOBS_PER_CHUNK: Final = 500

@@ -4,6 +4,7 @@ A closed union. Each command carries the principal that gave it; none carries a 
 The `row` of a command that people give says how the audit trail tells of it; that of the other commands is None.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -15,6 +16,7 @@ from stoker.brain.domain.ids import Epoch, NodeName, PartitionName, Principal, T
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import Taint
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
@@ -75,6 +77,8 @@ class Submit(_Command, frozen=True, kw_only=True):
     """Idempotency key. Empty = none; else the same key and digest are answered with the jobs of the first time."""
     digest: str = ""
     """Of the request's body."""
+    ended: Mapping[JobRef, JobState] = {}
+    """How jobs and members ended that the state has forgotten and dependencies name, as the history has it."""
 
 
 class Cancel(_JobCommand, frozen=True, kw_only=True):

@@ -3,13 +3,15 @@
 Rules: D1  a job whose record is gone has ended: `any` and `after` are met, how it ended is no longer known, so `ok` and
            `notok` never will be
        D2  all conditions of a job must be met; one that never can be settles it at once
-       D3  once decided by a `DependenciesMet` or `JobFinished` event a verdict stays, also when the other job is
-           requeued later
+       D3  a condition that was met stays met (`Job.met`), also when the record of the other job goes or it is requeued,
+           while other conditions are still open
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from stoker.brain.domain.dependency import Dependency, DependencyKind, Verdict
 from stoker.brain.domain.ids import JobId
@@ -33,24 +35,38 @@ def verdict(dependency: Dependency, jobs: Jobs) -> Verdict:
     kind = dependency.kind
     if target is None:  # D1
         return Verdict.MET if kind in (DependencyKind.ANY, DependencyKind.AFTER) else Verdict.NEVER
-    if kind is DependencyKind.AFTER:
-        return Verdict.MET if target.started_at != NEVER or target.is_final else Verdict.WAITS
-    if not target.is_final:
-        return Verdict.WAITS
+    if kind is DependencyKind.AFTER and target.started_at != NEVER:
+        return Verdict.MET
+    return verdict_on_end(kind, target.state) if target.is_final else Verdict.WAITS
+
+
+def verdict_on_end(kind: DependencyKind, state: JobState) -> Verdict:
+    """Return the verdict of a condition on a job that ended in `state`."""
     match kind:
-        case DependencyKind.ANY:
+        case DependencyKind.ANY | DependencyKind.AFTER:
             return Verdict.MET
         case DependencyKind.OK:
-            return Verdict.MET if target.state is JobState.SUCCEEDED else Verdict.NEVER
+            return Verdict.MET if state is JobState.SUCCEEDED else Verdict.NEVER
         case DependencyKind.NOT_OK:
-            return Verdict.NEVER if target.state is JobState.SUCCEEDED else Verdict.MET
+            return Verdict.NEVER if state is JobState.SUCCEEDED else Verdict.MET
         case _:
             assert_never(kind)
 
 
+def open_conditions(job: Job) -> Iterator[Dependency]:
+    """Yield the conditions that aren't met for good (D3)."""
+    return (each for place, each in enumerate(job.spec.after) if place not in job.met)
+
+
+def met_places(job: Job, jobs: Jobs) -> tuple[int, ...]:
+    """Return the places of the conditions that are met, now or for good."""
+    after = enumerate(job.spec.after)
+    return tuple(place for place, each in after if place in job.met or verdict(each, jobs) is Verdict.MET)
+
+
 def verdict_of(job: Job, jobs: Jobs) -> Verdict:
     """Return whether a condition is met, can never be met, or is open (D2)."""
-    verdicts = [verdict(each, jobs) for each in job.spec.after]
+    verdicts = [verdict(each, jobs) for each in open_conditions(job)]
     if Verdict.NEVER in verdicts:
         return Verdict.NEVER
     return Verdict.WAITS if Verdict.WAITS in verdicts else Verdict.MET
@@ -58,7 +74,7 @@ def verdict_of(job: Job, jobs: Jobs) -> Verdict:
 
 def never_because(job: Job, jobs: Jobs) -> tuple[Dependency, str]:
     """The first condition that can never be met, and why in words."""
-    lost = next(each for each in job.spec.after if verdict(each, jobs) is Verdict.NEVER)
+    lost = next(each for each in open_conditions(job) if verdict(each, jobs) is Verdict.NEVER)
     target = target_of(lost, jobs)
     if target is None:
         return lost, "its record is gone, and with it how it ended"
@@ -96,6 +112,15 @@ class Dependents:
                     self._judge_all(dependents)
             if changed.array_of:
                 self._judge_all(self.waiting.get(changed.array_of, {}).get(changed.array_index, {}))
+
+    def settled_by(self, job: Job) -> list[Job]:
+        """Return those who wait for that job, or for its array, with the conditions noted that are met now (D3)."""
+        of_array = self.waiting.get(job.array_of, {})
+        waiting: dict[JobId, None] = {**of_array.get(None, {}), **of_array.get(job.array_index, {})}
+        for dependents in self.waiting.get(job.id, {}).values():
+            waiting.update(dependents)
+        noted = (replace(each, met=met_places(each, self._jobs)) for each in map(self._jobs.__getitem__, waiting))
+        return [each for each in noted if each.met != self._jobs[each.id].met]
 
     def _judge_all(self, dependents: Iterable[JobId]) -> None:
         for dependent in dependents:

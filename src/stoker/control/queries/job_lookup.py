@@ -43,7 +43,7 @@ async def lookup_job(text: str, control: ControlPlane) -> Job:
     except StokerError as fault:
         if fault.refusal.code != "job_forgotten":
             raise
-        found = await _job_in_history(control, parse_job_ref(text))
+        found = await job_in_history(control, parse_job_ref(text))
         if found is None:
             raise
         return found
@@ -60,7 +60,8 @@ async def record_of(control: ControlPlane, job: JobId) -> Job | None:
         raise history_failed(fault) from fault
 
 
-async def _job_in_history(control: ControlPlane, ref: JobRef) -> Job | None:
+async def job_in_history(control: ControlPlane, ref: JobRef) -> Job | None:
+    """Return a forgotten job or member as the history has it. Raises: StokerError `history_unavailable`."""
     record = await record_of(control, ref.job)
     if ref.members is None or record is None:
         return record

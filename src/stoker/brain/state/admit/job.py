@@ -18,7 +18,7 @@ from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmi
 from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases, task_of
-from stoker.brain.state.validation.dependency import never_met, resolve
+from stoker.brain.state.validation.dependency import met_before, never_met_by_forgotten, resolve
 from stoker.brain.state.validation.quota import TenantRules
 from stoker.brain.state.validation.spec import in_list, list_fault, spec_fault
 from stoker.brain.state.validation.where import executor_fault, kept_off_strict_nodes, never_fits, where_fault
@@ -46,10 +46,13 @@ def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[],
     if isinstance(resolved, Refusal):
         return resolved
     submitted = tuple(zip(numbers, resolved, strict=True))
-    events: list[Event] = [JobSubmitted(job=job, uid=ids(), spec=spec) for job, spec in submitted]
-    siblings = dict.fromkeys(numbers)
-    for job, spec in submitted:
-        never = never_met(state, job, spec, siblings) if spec.after else None
+    ended = command.ended
+    events: list[Event] = [
+        JobSubmitted(job=job, uid=ids(), spec=spec, met=met_before(state, spec, ended) if ended else ())
+        for job, spec in submitted
+    ]
+    for job, spec in submitted if ended else ():
+        never = never_met_by_forgotten(state, spec, ended)
         if never is not None:
             events.append(JobFinished(job=job, state=JobState.FAILED, reason=never))
     if command.key:

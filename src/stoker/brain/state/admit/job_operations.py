@@ -38,7 +38,7 @@ from stoker.brain.state.events.job import (
     MemberMade,
     MembersCancelled,
 )
-from stoker.brain.state.validation.dependency import never_met
+from stoker.brain.state.validation.dependency import never_met_again
 from stoker.brain.state.validation.lookups import find_job, partition_fault, tenant_fault
 from stoker.brain.state.validation.quota import TenantRules
 
@@ -158,7 +158,7 @@ def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
         gone = partition_fault(state, job.spec.partition) or tenant_fault(state, job.spec.tenant)
         if gone:
             return gone
-        never = never_met(state, job.id, job.spec, ()) if job.blocked else None
+        never = never_met_again(state, job) if job.blocked else None
         if never is not None:
             return _never_satisfied(job, never)
         if len(job.attempts) >= state.policy.attempts_max:

@@ -52,6 +52,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             for each in event.jobs:
                 state.put_job(replace(state.jobs[each], blocked=False))
         case events.JobReturned():
+            _settle_conditions(state, state.jobs[event.job])
             state.put_job(_returned(state.jobs[event.job], at, by))
         case events.JobSignalled():
             pass  # history only
@@ -68,7 +69,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
 
 def _submitted(event: events.JobSubmitted, at: Instant, by: Principal) -> Job:
     spec = event.spec
-    job = Job(id=event.job, uid=event.uid, spec=spec, by=by, submitted_at=at, blocked=bool(spec.after))
+    job = Job(id=event.job, uid=event.uid, spec=spec, by=by, submitted_at=at, blocked=bool(spec.after), met=event.met)
     if spec.hold:
         job = replace(job, state=JobState.HELD)
     job = _not_before_its_time(job, at)
@@ -103,6 +104,7 @@ def _apply_members(
         members = replace(members, lazy=without(members.lazy, event.index), waiting=members.waiting - 1)
     else:
         members = replace(members, cancelled=_not_cancelled(members.cancelled, event.index))
+    _settle_conditions(state, member)
     # The record first, so that the array never seems to have lost a member.
     held = JobState.HELD if event.held else JobState.PENDING if member.state is JobState.HELD else member.state
     state.put_job(replace(member, state=held))
@@ -122,6 +124,7 @@ def _remember_key(state: ClusterState, event: events.SubmitKeyed, at: Instant, b
 
 def _prune(state: ClusterState, job: JobId) -> None:
     gone = state.jobs[job]
+    _settle_conditions(state, gone)
     state.drop_job(job)
     array = state.jobs.get(gone.array_of)
     if array is None or array.members is None:
@@ -134,6 +137,12 @@ def _prune(state: ClusterState, job: JobId) -> None:
         pruned_cancelled=array.members.pruned_cancelled + (gone.state is JobState.CANCELLED),
     )
     state.put_job(replace(array, members=members))
+
+
+def _settle_conditions(state: ClusterState, job: Job) -> None:
+    """Note which conditions on this job are met, before how it ended is forgotten."""
+    for dependent in state.indexes.dependents.settled_by(job):
+        state.put_job(dependent)
 
 
 def _returned(job: Job, at: Instant, by: Principal) -> Job:

@@ -68,6 +68,8 @@ class JobSubmitted(_AboutJob, frozen=True, kw_only=True, tag="job_submitted"):
 
     uid: str
     spec: JobSpec
+    met: tuple[int, ...] = ()
+    """Places in `spec.after` of conditions that forgotten jobs had met."""
 
 
 class JobPlaced(_AboutAttempt, frozen=True, kw_only=True, tag="job_placed"):

@@ -1,27 +1,34 @@
 """Checks of the dependencies of submitted and requeued jobs.
 
 Rules: C1  jobs of one submit may wait for each other (`ok:#0`), but never in a circle, nor for themselves
-       C2  a dependency on a job that never was can never be met: the job is accepted and ends at once, with a reason
+       C2  a dependency on a job or member that never was is refused
+       C3  one on a job that the state has forgotten is judged by how the history says that it ended (`ended`)
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from stoker.brain.domain.array import JobRef, contains, ids_taken
-from stoker.brain.domain.dependency import Dependency
+from stoker.brain.domain.dependency import Dependency, Verdict
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.dependencies import open_conditions, target_of, verdict_on_end
 
 _CIRCLE_SHOWN_MAX: Final = 8
 
 
+Ended = Mapping[JobRef, JobState]
+"""How forgotten jobs and members ended."""
+
+
 def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId]) -> list[JobSpec] | Refusal:
-    """Return the specs of one submit with every sibling named by its id; `ids` has the id of each spec (C1)."""
+    """Return the specs of one submit with every sibling named by its id; `ids` has the id of each spec (C1, C2)."""
     if not any(spec.after for spec in specs):
         return list(specs)
     place = {job: at for at, job in enumerate(ids)}
@@ -38,38 +45,80 @@ def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId])
                 waits_for.append(sibling)
                 after.append(replace(each, job=ids[sibling], sibling=None))
             else:
-                after.append(_located(state, each))
+                after.append(located(state, each))
+                never_was = _never_was(state, after[-1])
+                if never_was:
+                    return _unknown(each, at, never_was)
         resolved.append(replace(spec, after=tuple(after)) if after else spec)
         edges.append(waits_for)
     circle = _circle(edges)
     return resolved if circle is None else _circular(circle, ids)
 
 
-def never_met(state: ClusterState, job: JobId, spec: JobSpec, siblings: Container[JobId]) -> Reason | None:
-    """Return the reason why a dependency on a job that doesn't exist, or didn't at submit, is never met (C2).
+def forgotten(state: ClusterState, specs: Sequence[JobSpec], known: Container[JobRef]) -> dict[JobRef, None]:
+    """Return what dependencies name that once was, and whose end is neither kept nor `known` (C3)."""
+    named = dict.fromkeys(each for spec in specs for each in spec.after if each.sibling is None)
+    gone = (each for each in (located(state, each) for each in named) if target_of(each, state.jobs) is None)
+    return {ref_of(each): None for each in gone if not _never_was(state, each) and ref_of(each) not in known}
 
-    `siblings` are the ids of the same submit. An id that was given away later may be that of a job which waits for this
-    one.
-    """
-    old = state.jobs.get(job)
+
+def ref_of(dependency: Dependency) -> JobRef:
+    """Return the reference of the job or member that a dependency names."""
+    index = dependency.index
+    return JobRef(dependency.job, None if index is None else ((index, index, 1),))
+
+
+def met_before(state: ClusterState, spec: JobSpec, ended: Ended) -> tuple[int, ...]:
+    """Return the places of the dependencies that forgotten jobs had met (C3)."""
+    return tuple(place for place, each in enumerate(spec.after) if _met_by_forgotten(state, each, ended))
+
+
+def _met_by_forgotten(state: ClusterState, dependency: Dependency, ended: Ended) -> bool:
+    how = ended.get(ref_of(dependency))
+    is_gone = dependency.job < state.next_job_id and target_of(dependency, state.jobs) is None
+    return how is not None and is_gone and verdict_on_end(dependency.kind, how) is Verdict.MET
+
+
+def never_met_by_forgotten(state: ClusterState, spec: JobSpec, ended: Ended) -> Reason | None:
+    """Return the reason why a dependency on a forgotten job is never met (C3); None = none is, or it isn't known."""
     for each in spec.after:
-        if each.job in siblings:
-            continue
-        known = state.jobs.get(each.job)
-        why = ""
-        if each.job >= state.next_job_id:
-            why = f"there is no job {each.job}"
-        elif old and _is_own_id(each.job, old):
-            why = f"{each.job} is an id of its own"
-        elif old and known and known.id > job and known.submitted_at > old.submitted_at:
-            why = f"there was no job {each.job} when it was submitted"
-        elif each.index is not None and known is not None:
-            array = known.spec.array
-            if array is None or known.array_of or not contains(array.indexes, each.index):
-                why = f"job {each.job} has no member {each.index}"
-        if why:
-            return Reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, {"dependency": str(each), "why": why})
+        how = ended.get(ref_of(each))
+        if how is not None and target_of(each, state.jobs) is None and not _met_by_forgotten(state, each, ended):
+            return _never(each, f"it ended {how}")
     return None
+
+
+def never_met_again(state: ClusterState, job: Job) -> Reason | None:
+    """Return the reason why a dependency of a job that is wanted again is never met; None = it may be.
+
+    An id that was given away after it was submitted may be that of a job which waits for this one.
+    """
+    for each in open_conditions(job):
+        known = state.jobs.get(each.job)
+        why = _never_was(state, each)
+        if _is_own_id(each.job, job):
+            why = f"{each.job} is an id of its own"
+        elif known and known.id > job.id and known.submitted_at > job.submitted_at:
+            why = f"there was no job {each.job} when it was submitted"
+        if why:
+            return _never(each, why)
+    return None
+
+
+def _never(dependency: Dependency, why: str) -> Reason:
+    return Reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, {"dependency": str(dependency), "why": why})
+
+
+def _never_was(state: ClusterState, dependency: Dependency) -> str:
+    """Why nothing of that name ever was, as far as can be told; empty = it may have been."""
+    if not 0 < dependency.job < state.next_job_id:
+        return f"there is no job {dependency.job}"
+    known = state.jobs.get(dependency.job)
+    if dependency.index is not None and known is not None:
+        array = known.spec.array
+        if array is None or known.array_of or not contains(array.indexes, dependency.index):
+            return f"job {dependency.job} has no member {dependency.index}"
+    return ""
 
 
 def _is_own_id(other: JobId, job: Job) -> bool:
@@ -78,7 +127,8 @@ def _is_own_id(other: JobId, job: Job) -> bool:
     return array <= other < array + ids_taken(job.spec.array)
 
 
-def _located(state: ClusterState, dependency: Dependency) -> Dependency:
+def located(state: ClusterState, dependency: Dependency) -> Dependency:
+    """Return the dependency with a member named by its array and index."""
     ref = state.locate(dependency.job) if dependency.index is None else JobRef(dependency.job)
     return dependency if ref.members is None else replace(dependency, job=ref.job, index=ref.members[0][0])
 
@@ -115,6 +165,16 @@ def _circular(circle: list[int], ids: Sequence[JobId]) -> Refusal:
         shown = " -> ".join(f"#{at}" for at in (*circle[:_CIRCLE_SHOWN_MAX], circle[0]))
         what = f"jobs of the list wait for each other in a circle: {shown}"
     return refuse("dependency_cycle", what, "take out one of these dependencies", index=circle[0])
+
+
+def _unknown(dependency: Dependency, at: int, why: str) -> Refusal:
+    return refuse(
+        "bad_dependency",
+        f"{dependency} can never be met: {why}",
+        "`stoker list` shows the jobs that there are; `#0` names the first job of the same list",
+        field="after",
+        index=at,
+    )
 
 
 def _no_sibling(dependency: Dependency, at: int, count: int) -> Refusal:
