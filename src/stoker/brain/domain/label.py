@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.node import Node
 
 NAME_MAX: Final = 63
@@ -77,6 +77,20 @@ def value_fault(text: str) -> Fault | None:
     return _name_fault(text, "a value") if text else None
 
 
+def pair_fault(key: str, value: str) -> Fault | None:
+    """Return why `KEY=VALUE` can't be a label or taint (B1, B2)."""
+    fault = value_fault(value)
+    return key_fault(key) or (fault and (len(key) + 1 + fault[0], fault[1]))
+
+
+def syntax_error(code: str, says: str, text: str, fault: Fault, hint: str) -> StokerError:
+    """Return the refusal of a text with a fault, whose column it tells; `says` has a hole for the text."""
+    at, why = fault
+    shown = text[:_SHOWN_MAX]
+    message = f"{says.format(repr(shown))} at column {at + 1}: {why}"
+    return refusal_error(code, message, hint, got=shown, column=at + 1)
+
+
 def _name_fault(text: str, what: str) -> Fault | None:
     found = _NOT_IN_NAME.search(text)
     if found:
@@ -95,9 +109,9 @@ def check_label(key: str, value: str) -> None:
     Raises: StokerError `bad_label`.
     """
     check_label_key(key)
-    fault = value_fault(value)
+    fault = pair_fault(key, value)
     if fault:
-        raise _bad_label(f"{key}={value}", (len(key) + 1 + fault[0], fault[1]))
+        raise _bad_label(f"{key}={value}", fault)
 
 
 def check_label_key(key: str) -> None:
@@ -107,14 +121,12 @@ def check_label_key(key: str) -> None:
         raise _bad_label(key, fault)
     if key.startswith(OWN_PREFIX):
         message = f"{key!r} can't be set or taken off: keys that begin with `{OWN_PREFIX}` are Stoker's own"
-        raise StokerError(refuse("bad_label", message, "choose another prefix, or none", key=key))
+        raise refusal_error("bad_label", message, "choose another prefix, or none", key=key)
 
 
 def _bad_label(text: str, fault: Fault) -> StokerError:
-    at, why = fault
-    message = f"{text[:_SHOWN_MAX]!r} is not a label, at column {at + 1}: {why}"
     hint = "write `KEY=VALUE`, such as `zone=a` or `example.com/rack=r12`; `KEY-` takes one off"
-    return StokerError(refuse("bad_label", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+    return syntax_error("bad_label", "{} is not a label,", text, fault, hint)
 
 
 def parse_label_changes(words: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -134,7 +146,7 @@ def parse_label_changes(words: Iterable[str]) -> tuple[dict[str, str], tuple[str
         else:
             raise _bad_label(word, (len(word), "`=` and a value are missing"))
         if key in wanted or key in unwanted:
-            raise StokerError(refuse("bad_label", f"{key!r} is named twice", "say once what its value is", key=key))
+            raise refusal_error("bad_label", f"{key!r} is named twice", "say once what its value is", key=key)
         if equals:
             wanted[key] = value
         else:
@@ -149,11 +161,8 @@ def parse_taint(text: str) -> Taint:
     Raises: StokerError `bad_taint`.
     """
     said, colon, effect = text.partition(":")
-    key, equals, value = said.partition("=")
-    fault = key_fault(key)
-    if fault is None and equals:
-        fault = value_fault(value)
-        fault = fault and (len(key) + 1 + fault[0], fault[1])
+    key, _, value = said.partition("=")
+    fault = pair_fault(key, value)
     if fault is None and not colon:
         fault = len(text), f"`:{NO_SCHEDULE}` is missing"
     if fault:
@@ -164,20 +173,17 @@ def parse_taint(text: str) -> Taint:
 
 
 def _bad_taint(text: str, fault: Fault) -> StokerError:
-    at, why = fault
-    message = f"{text[:_SHOWN_MAX]!r} is not a taint, at column {at + 1}: {why}"
     hint = f"write `KEY=VALUE:{NO_SCHEDULE}` or `KEY:{NO_SCHEDULE}`; `KEY-` takes one off"
-    return StokerError(refuse("bad_taint", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+    return syntax_error("bad_taint", "{} is not a taint,", text, fault, hint)
 
 
 def _bad_effect(text: str, at: int, effect: str) -> StokerError:
-    message = f"{text[:_SHOWN_MAX]!r} is not a taint, at column {at + 1}: the effect {effect[:40]!r} is not known"
     hint = f"{NO_SCHEDULE} is the only effect here"
     if effect == "NoExecute":
         hint += "; `stoker cancel ID` ends what runs there already"
     elif effect == "PreferNoSchedule":
         hint += "; it keeps away every job without `--tolerate`"
-    return StokerError(refuse("bad_taint", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+    return syntax_error("bad_taint", "{} is not a taint,", text, (at, f"the effect {effect[:40]!r} is not known"), hint)
 
 
 def parse_taint_changes(words: Iterable[str]) -> tuple[tuple[Taint, ...], tuple[str, ...]]:
@@ -196,7 +202,7 @@ def parse_taint_changes(words: Iterable[str]) -> tuple[tuple[Taint, ...], tuple[
             wanted.append(parse_taint(word))
             key = wanted[-1].key
         if key in seen:
-            raise StokerError(refuse("bad_taint", f"{key!r} is named twice", "a node has one taint of a key", key=key))
+            raise refusal_error("bad_taint", f"{key!r} is named twice", "a node has one taint of a key", key=key)
         seen[key] = None
     return tuple(wanted), tuple(unwanted)
 
@@ -215,9 +221,9 @@ def taint_key(text: str) -> str:
 def check_taint(taint: Taint) -> None:
     """Check that key and value are well-formed. Raises: StokerError `bad_taint`."""
     check_taint_key(taint.key)
-    fault = value_fault(taint.value)
+    fault = pair_fault(taint.key, taint.value)
     if fault:
-        raise _bad_taint(taint_text(taint), (len(taint.key) + 1 + fault[0], fault[1]))
+        raise _bad_taint(taint_text(taint), fault)
 
 
 def check_taint_key(key: str) -> None:

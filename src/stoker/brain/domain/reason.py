@@ -14,28 +14,29 @@ from stoker.brain.domain.errors import Facts
 class ReasonCode(StrEnum):
     """Stable, public codes of the reasons; `docs/reference/reasons.md` lists them."""
 
-    # why a job waits
+    # why a job waits, in the order in which they are shown
     AWAITING_PASS = "awaiting_pass"
     NO_NODES = "no_nodes"
     NODES_UNAVAILABLE = "nodes_unavailable"
     NODES_RETURNING = "nodes_returning"
     NO_FITTING_NODE = "no_fitting_node"
+    NO_SELECTED_NODE = "no_selected_node"
+    TENANT_LIMIT = "tenant_limit"
+    POOL_LIMIT = "pool_limit"
+    GUARANTEE_KEPT = "guarantee_kept"
     INSUFFICIENT_GPUS = "insufficient_gpus"
     INSUFFICIENT_NODES = "insufficient_nodes"
     INSUFFICIENT_CPUS = "insufficient_cpus"
     INSUFFICIENT_MEMORY = "insufficient_memory"
     NO_FREE_PORT = "no_free_port"
-    RETRY_BACKOFF = "retry_backoff"
     BUDGET_SPENT = "budget_spent"
     SET_ASIDE = "set_aside"
     HELD = "held"
     BEGIN_TIME = "begin_time"
+    RETRY_BACKOFF = "retry_backoff"
+    REQUEUED = "requeued"
     DEPENDENCY = "dependency"
     ARRAY_LIMIT = "array_limit"
-    NO_SELECTED_NODE = "no_selected_node"
-    TENANT_LIMIT = "tenant_limit"
-    POOL_LIMIT = "pool_limit"
-    GUARANTEE_KEPT = "guarantee_kept"
     # why a job that has started isn't known to go on
     NODE_SILENT = "node_silent"
     NODE_AWAITED = "node_awaited"
@@ -51,7 +52,6 @@ class ReasonCode(StrEnum):
     PORT_TAKEN = "port_taken"
     DEPENDENCY_NEVER_SATISFIED = "dependency_never_satisfied"
     MEMBERS_ENDED = "members_ended"
-    REQUEUED = "requeued"
 
 
 class Reason(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
-from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.label import (
     NO_SCHEDULE,
@@ -26,6 +26,8 @@ from stoker.brain.domain.label import (
     Taint,
     key_fault,
     label_of,
+    pair_fault,
+    syntax_error,
     taint_text,
     taints_of,
     value_fault,
@@ -34,7 +36,6 @@ from stoker.brain.domain.node import Node
 
 SELECTOR_MAX: Final = 64 * 1024
 """Characters of a selector; a longer one is refused."""
-_SHOWN_MAX: Final = 80
 _TOKEN: Final = re.compile(r"[ \t\r\n]*(==|!=|[=!(),<>]|[^ \t\r\n=!(),<>]+|$)")
 _FaultOf = Callable[[str], Fault | None]
 _SYMBOLS: Final = frozenset({"==", "!=", "=", "!", "(", ")", ",", "<", ">"})
@@ -235,10 +236,8 @@ def _tokens(text: str) -> Iterator[_SelectorToken]:
 
 
 def _bad_selector(text: str, fault: Fault) -> StokerError:
-    at, why = fault
-    message = f"the selector {text[:_SHOWN_MAX]!r} can't be read at column {at + 1}: {why}"
     hint = "write conditions such as `zone=a`, `zone!=a`, `zone in (a,b)`, `zone`, `!zone`, with commas between them"
-    return StokerError(refuse("bad_selector", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+    return syntax_error("bad_selector", "the selector {} can't be read", text, fault, hint)
 
 
 def selector_text(requirements: Iterable[Requirement]) -> str:
@@ -275,20 +274,15 @@ def parse_toleration(text: str) -> Toleration:
     if said == "*":
         return Toleration()
     key, equals, value = said.partition("=")
-    fault = key_fault(key)
-    if fault is None and equals:
-        fault = value_fault(value)
-        fault = fault and (len(key) + 1 + fault[0], fault[1])
+    fault = pair_fault(key, value)
     if fault:
         raise _bad_toleration(text, fault)
     return Toleration(key, value if equals else None)
 
 
 def _bad_toleration(text: str, fault: Fault) -> StokerError:
-    at, why = fault
-    message = f"{text[:_SHOWN_MAX]!r} tolerates no taint, at column {at + 1}: {why}"
     hint = "write the `KEY` of a taint, `KEY=VALUE`, or `*` for every taint"
-    return StokerError(refuse("bad_toleration", message, hint, got=text[:_SHOWN_MAX], column=at + 1))
+    return syntax_error("bad_toleration", "{} tolerates no taint,", text, fault, hint)
 
 
 def toleration_text(toleration: Toleration) -> str:

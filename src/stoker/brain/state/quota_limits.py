@@ -21,7 +21,7 @@ from stoker.brain.domain.tenant import Tenant, path_of
 
 WHAT: Final = ("GPU(s)", "MiB of GPU memory", "CPU(s)", "MiB of memory", "running job(s)")
 """The fields of an Amount in words."""
-_OTHER: Final = {JobClass.ONLINE: JobClass.BATCH, JobClass.BATCH: JobClass.ONLINE}
+OTHER_CLASS: Final = {JobClass.ONLINE: JobClass.BATCH, JobClass.BATCH: JobClass.ONLINE}
 
 
 class UsageTotals(Protocol):
@@ -93,7 +93,7 @@ class QuotaLimits:
 
     def pool_limit(self, job_class: JobClass, usage: UsageTotals) -> int:
         """The most that a strict pool may hold now (L2)."""
-        other = _OTHER[job_class]
+        other = OTHER_CLASS[job_class]
         return self.gpus - max(self.pools.guaranteed(self.gpus)[other], _gpus(usage, other))
 
     def _unlent(self, name: TenantName, gpus: int, usage: UsageTotals) -> Reason | None:
@@ -133,10 +133,6 @@ def _gpus(usage: UsageTotals, job_class: JobClass) -> int:
 def within_guarantee(tenant: Tenant, usage: UsageTotals, gpus: int) -> bool:
     """Return whether the guarantee of this tenant itself covers so many GPUs more."""
     return gpus > 0 and usage.by_tenant.get(tenant.name, NOTHING)[0] + gpus <= tenant.quota.guaranteed
-
-
-def other_class(job_class: JobClass) -> JobClass:
-    return _OTHER[job_class]
 
 
 def own_limit_broken(tenant: Tenant, more: Amount) -> QuotaLimit | None:

@@ -18,7 +18,7 @@ from stoker.brain.domain.quota import PoolDemand
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import NO_TENANT, Tenant, path_of
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.quota_limits import QuotaLimits, other_class, within_guarantee
+from stoker.brain.state.quota_limits import OTHER_CLASS, QuotaLimits, within_guarantee
 from stoker.brain.state.state_view import StateView
 from stoker.brain.state.view import Bucket
 
@@ -128,7 +128,7 @@ def lent_guarantees(state: ClusterState, job: Job, reason: Reason | None) -> lis
 
 
 def _of_class(state: ClusterState, own: JobClass, gpus: int) -> LentGuarantee | None:
-    usage_ledger, other = state.indexes.usage_ledger, other_class(own)
+    usage_ledger, other = state.indexes.usage_ledger, OTHER_CLASS[own]
     guaranteed = state.pools.guaranteed(state.indexes.gpus_in_service)
     used, beyond = usage_ledger.used_by_class(own).gpus, usage_ledger.used_by_class(other).gpus - guaranteed[other]
     if used + gpus > guaranteed[own] or beyond <= 0:

@@ -7,6 +7,7 @@ Rules: Y1  the counts by reason add up to the jobs and members that wait
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
 from typing import Final
 
 from stoker.brain.domain.demand import Shape
@@ -23,30 +24,7 @@ PlannedReason = Callable[[Shape], Reason]
 DEPENDENCIES_SHOWN_MAX: Final = 8
 """Of a job that waits for many, the first are named."""
 
-WAIT_CODES: Final = (
-    ReasonCode.AWAITING_PASS,
-    ReasonCode.NO_NODES,
-    ReasonCode.NODES_UNAVAILABLE,
-    ReasonCode.NODES_RETURNING,
-    ReasonCode.NO_FITTING_NODE,
-    ReasonCode.NO_SELECTED_NODE,
-    ReasonCode.TENANT_LIMIT,
-    ReasonCode.POOL_LIMIT,
-    ReasonCode.GUARANTEE_KEPT,
-    ReasonCode.INSUFFICIENT_GPUS,
-    ReasonCode.INSUFFICIENT_NODES,
-    ReasonCode.INSUFFICIENT_CPUS,
-    ReasonCode.INSUFFICIENT_MEMORY,
-    ReasonCode.NO_FREE_PORT,
-    ReasonCode.BUDGET_SPENT,
-    ReasonCode.SET_ASIDE,
-    ReasonCode.HELD,
-    ReasonCode.BEGIN_TIME,
-    ReasonCode.RETRY_BACKOFF,
-    ReasonCode.REQUEUED,
-    ReasonCode.DEPENDENCY,
-    ReasonCode.ARRAY_LIMIT,
-)
+WAIT_CODES: Final = tuple(takewhile(lambda code: code is not ReasonCode.NODE_SILENT, ReasonCode))
 """Every code for which a job waits, in the order in which they are shown."""
 
 _WAITING: Final = (JobState.PENDING, JobState.HELD)
