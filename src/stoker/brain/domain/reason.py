@@ -77,10 +77,7 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "the scheduler of this control plane has not looked at it yet",
         "nothing to do; a pass runs within seconds, on a standby once it takes over: ask the active one",
     ),
-    ReasonCode.NO_NODES: (
-        "no node has registered with this cluster yet",
-        "start `stoker agent -c FILE` on a GPU node",
-    ),
+    ReasonCode.NO_NODES: ("no node has registered with this cluster yet", "start `stoker agent -c FILE` on a GPU node"),
     ReasonCode.NODES_UNAVAILABLE: (
         "{fitting} node(s) could run it, but none is available: {unreachable} unreachable, {draining} draining, "
         "{forgotten} forgotten",
@@ -134,14 +131,8 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "that asks for something else may get round it",
     ),
     ReasonCode.HELD: ("a person holds it", "`stoker release ID` lets it run"),
-    ReasonCode.BEGIN_TIME: (
-        "it was told to begin at {begin}",
-        "cancel it and submit again to begin sooner",
-    ),
-    ReasonCode.DEPENDENCY: (
-        "it waits for {waits}",
-        "`stoker status ID` of those jobs shows how far they are",
-    ),
+    ReasonCode.BEGIN_TIME: ("it was told to begin at {begin}", "cancel it and submit again to begin sooner"),
+    ReasonCode.DEPENDENCY: ("it waits for {waits}", "`stoker status ID` of those jobs shows how far they are"),
     ReasonCode.ARRAY_LIMIT: (
         "{running} members of the array run, as many as its own limit `%{running_max}` allows",
         "it goes on as members end; submit with a higher `%N` to run more at once",

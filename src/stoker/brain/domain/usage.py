@@ -243,10 +243,7 @@ def _largest_last(names: Iterable[TenantName], total: Mapping[TenantName, UsageS
 
 def _plus(one: UsageSum, other: UsageSum) -> UsageSum:
     return UsageSum(
-        key=one.key,
-        jobs=one.jobs + other.jobs,
-        gpu_ms=one.gpu_ms + other.gpu_ms,
-        cpu_ms=one.cpu_ms + other.cpu_ms,
+        key=one.key, jobs=one.jobs + other.jobs, gpu_ms=one.gpu_ms + other.gpu_ms, cpu_ms=one.cpu_ms + other.cpu_ms
     )
 
 

@@ -144,11 +144,7 @@ def _over_promised(parent: Tenant, sums: int, hint: str) -> Refusal:
 
 
 def _text_fault(tenant: Tenant, policy: Policy) -> Refusal | None:
-    for field, text in (
-        ("email", tenant.email),
-        ("organization", tenant.organization),
-        ("comment", tenant.comment),
-    ):
+    for field, text in (("email", tenant.email), ("organization", tenant.organization), ("comment", tenant.comment)):
         fault = text_fault(field, text, policy.text_bytes_max)
         if fault:
             return fault

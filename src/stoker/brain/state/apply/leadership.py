@@ -5,13 +5,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.leadership import (
-    ClusterCreated,
-    ClusterRestored,
-    EpochBegan,
-    LeadershipEvent,
-    PolicySet,
-)
+from stoker.brain.state.events.leadership import ClusterCreated, ClusterRestored, EpochBegan, LeadershipEvent, PolicySet
 
 
 def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
