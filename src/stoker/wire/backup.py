@@ -79,10 +79,6 @@ class ByteSource(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class _Sum(Protocol):
-    def hexdigest(self) -> str: ...
-
-
 class _Format(msgspec.Struct, frozen=True):
     stoker_backup: int
 
@@ -102,7 +98,7 @@ class BackupWriter:
     def size(self) -> int:
         """Of the whole."""
         sizes = (len(self._text), *(part.size for part in self._head.parts))
-        return sum(_BLOCK + size + -size % _BLOCK for size in sizes) + len(_seal(self._sum, self._head))
+        return sum(_BLOCK + size + -size % _BLOCK for size in sizes) + len(_seal(self._sum.hexdigest(), self._head))
 
     def head(self) -> bytes:
         size = len(self._text)
@@ -120,7 +116,7 @@ class BackupWriter:
         return self.passed(bytes(-part.size % _BLOCK))
 
     def end(self) -> bytes:
-        return _seal(self._sum, self._head)
+        return _seal(self._sum.hexdigest(), self._head)
 
 
 def _header(name: str, size: int, made_at: int) -> bytes:
@@ -129,9 +125,9 @@ def _header(name: str, size: int, made_at: int) -> bytes:
     return member.tobuf(tarfile.GNU_FORMAT)
 
 
-def _seal(summed: "_Sum", head: BackupHead) -> bytes:
+def _seal(digest: str, head: BackupHead) -> bytes:
     """All that stands behind the members."""
-    text = summed.hexdigest().encode() + b"\n"
+    text = digest.encode() + b"\n"
     return _header(SEAL, len(text), head.made_at) + text + bytes(-len(text) % _BLOCK) + _END
 
 
@@ -186,7 +182,7 @@ def _read(sinks: Mapping[str, Sink]) -> _ByteRequests[BackupHead]:
         if (yield from reading.take(_BLOCK)) != _header(part.name, part.size, head.made_at):
             raise damaged(f"{part.name} doesn't begin where it should")
         yield from _pass_on(reading, part, sinks.get(part.name, len))
-    seal = _seal(reading.sum, head)
+    seal = _seal(reading.sum.hexdigest(), head)
     if (yield from reading.take(len(seal))) != seal:
         raise damaged("its sum doesn't agree with its content")
     if (yield 1):

@@ -34,19 +34,13 @@ _encode = msgspec.json.Encoder().encode
 
 def check_known(message: Message) -> None:
     """Refuse fields that this version doesn't know (J1). Raises: StokerError `unknown_field`."""
-    for each in _messages(message):
+    for each in (message, *(message.jobs if isinstance(message, pb.SubmitRequest) else ())):
         unknown = UnknownFieldSet(each)
         if len(unknown):
             kind, number = each.DESCRIPTOR.name, unknown[0].field_number
             why = f"field number {number} of {kind} is not known here"
             hint = "is the program newer than the control plane? leave the field out, or ask a newer one"
             raise refusal_error("unknown_field", why, hint, path=kind, number=number)
-
-
-def _messages(message: Message) -> Iterator[Message]:
-    yield message
-    if isinstance(message, pb.SubmitRequest):
-        yield from message.jobs
 
 
 def job_body(job: pb.NewJob, at: str = "") -> JobBody:

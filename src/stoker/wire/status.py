@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 from stoker.brain.domain.errors import Refusal
 
-EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_NOT_FOUND: Final = 3

@@ -156,7 +156,9 @@ def parse_priority(value: str | int) -> int:
     """
     number = value if isinstance(value, int) else _priority_number(value.strip().lower())
     if number is None or abs(number) > PRIORITY_MAX:
-        raise _bad_priority(value)
+        got, words = str(value)[:80], ", ".join(f"`{word}` ({number})" for word, number in PRIORITY_WORDS.items())
+        hint = f"write a whole number, or one of {words}"
+        raise refusal_error("bad_priority", f"{got!r} is not a priority", hint, got=got)
     return number
 
 
@@ -164,12 +166,6 @@ def _priority_number(word: str) -> int | None:
     if word.isascii() and _INTEGER.fullmatch(word):
         return int(word)
     return PRIORITY_WORDS.get(word)
-
-
-def _bad_priority(value: str | int) -> StokerError:
-    got, words = str(value)[:80], ", ".join(f"`{word}` ({number})" for word, number in PRIORITY_WORDS.items())
-    hint = f"write a whole number, or one of {words}"
-    return refusal_error("bad_priority", f"{got!r} is not a priority", hint, got=got)
 
 
 def begin_text(text: str, now: datetime, zone: tzinfo) -> str:

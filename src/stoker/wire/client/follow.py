@@ -7,7 +7,7 @@ Rules: F1  following begins with the attempt asked for, else with the job's firs
        F4  the server is asked to wait for bytes; one that can't is asked again after pauses
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -27,30 +27,22 @@ _YET_TO_COME: Final = frozenset({"log_unavailable", "node_unreachable"})
 """Refusals that time may lift (F2)."""
 
 
-class _Polls:
-    """Pauses that grow while nothing happens."""
-
-    def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
-        self._next_s = POLL_FIRST_S
-
-    def again(self) -> Wait:
-        pause = Wait(self._next_s)
-        self._next_s = min(self._next_s * 1.5, self._most_s)
-        return pause
-
-    def reset(self) -> None:
-        self._next_s = POLL_FIRST_S
+def _pauses(most_s: float) -> Iterator[Wait]:
+    """Give pauses that grow while nothing happens."""
+    next_s = POLL_FIRST_S
+    while True:
+        yield Wait(next_s)
+        next_s = min(next_s * 1.5, most_s)
 
 
 def wait(job_id: str, at_most_s: float) -> Steps[JobView]:
     """Return the job once it is final, or as it is when `at_most_s` seconds of pauses are over."""
-    waited_s, polls = 0.0, _Polls(POLL_MAX_S)
+    waited_s, pauses = 0.0, _pauses(POLL_MAX_S)
     while True:
         job = yield from show_job(job_id)
         if job.state in FINAL or waited_s >= at_most_s:
             return job
-        pause = polls.again()
+        pause = next(pauses)
         yield pause
         waited_s += pause.seconds
 
@@ -95,18 +87,18 @@ def follow(job_id: str, query: LogQuery | None) -> Stream[LogPart]:
 
 def _attempted(job_id: str, number: int) -> Steps[JobView]:
     """The job once it has that attempt, or has ended without."""
-    polls = _Polls(POLL_MAX_S)
+    pauses = _pauses(POLL_MAX_S)
     while True:
         job = yield from show_job(job_id)
         if job.members is not None:
             yield from read_log(job_id, None)  # refused, in the server's words: each member writes
         if job.state in FINAL or (job.attempts and job.attempts[-1].number >= number):
             return job
-        yield polls.again()
+        yield next(pauses)
 
 
 def _follow_attempt(job_id: str, query: LogQuery) -> Stream[LogPart]:
-    polls, asked = _Polls(LOG_POLL_MAX_S), msgspec.structs.replace(query, wait_s=LOG_WAIT_MAX_S)
+    pauses, asked = _pauses(LOG_POLL_MAX_S), msgspec.structs.replace(query, wait_s=LOG_WAIT_MAX_S)
     while True:
         try:
             part = yield from read_log(job_id, asked)
@@ -116,13 +108,13 @@ def _follow_attempt(job_id: str, query: LogQuery) -> Stream[LogPart]:
             job = yield from show_job(job_id)
             if all(each.outcome is not None for each in job.attempts if each.number == query.attempt):
                 raise
-            yield polls.again()
+            yield next(pauses)
             continue
         if part.data:
-            polls.reset()
+            pauses = _pauses(LOG_POLL_MAX_S)
             yield Yield(part)
         if part.ended and part.end >= part.size:
             return
         if not part.data:
-            yield polls.again()
+            yield next(pauses)
         asked = msgspec.structs.replace(asked, tail=0, offset=part.end, limit=LOG_LIMIT_MAX)

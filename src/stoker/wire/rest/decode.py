@@ -69,7 +69,9 @@ def _decoded(
     except msgspec.ValidationError as fault:
         raise _invalid(str(fault), shape, at, "field") from fault
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise _bad_json(fault) from fault
+        said = "it is nested too deeply" if isinstance(fault, RecursionError) else str(fault)[:200]
+        hint = "send one JSON object in UTF-8, without a lone \\uD8xx"
+        raise refusal_error("bad_json", f"the body can't be read as JSON: {said}", hint) from fault
 
 
 def decode_query(shape: type[Shape], pairs: Iterable[tuple[str, str]]) -> Shape:
@@ -100,12 +102,6 @@ def _decoder(shape: type[Shape]) -> msgspec.json.Decoder[Shape]:
     if found is None:
         found = _DECODERS[shape] = msgspec.json.Decoder(shape)
     return found  # type: ignore[return-value]  # keyed by its own type
-
-
-def _bad_json(fault: Exception) -> StokerError:
-    said = "it is nested too deeply" if isinstance(fault, RecursionError) else str(fault)[:200]
-    hint = "send one JSON object in UTF-8, without a lone \\uD8xx"
-    return refusal_error("bad_json", f"the body can't be read as JSON: {said}", hint)
 
 
 def _invalid(said: str, shape: type[msgspec.Struct], at: str, kind: str) -> StokerError:

@@ -22,7 +22,6 @@ from stoker.wire.rest.view import iso, iso_or_none
 from stoker.wire.text import PRIORITY_WORDS
 
 TaskPriority = Literal["high", "low"]
-TaskStatusWord = Literal["pending", "running", "success", "failed"]
 
 CLASS_OF: Final[dict[TaskPriority, JobClass]] = {"high": JobClass.ONLINE, "low": JobClass.BATCH}
 _PRIORITY_OF: Final[dict[JobClass, TaskPriority]] = {JobClass.ONLINE: "high", JobClass.BATCH: "low"}
