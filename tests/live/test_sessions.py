@@ -13,6 +13,7 @@ from stoker.brain.domain.report import Beat, LogChunk, TaskInventory
 from stoker.brain.state.commands import Command, ForgetNode, ReportStarted
 from stoker.brain.state.events.union import Event
 from stoker.control.control_ports import LogPlace
+from stoker.live import streams
 from tests.control.stage import ANNA, Stage, running, stage, virtual
 
 
@@ -195,9 +196,9 @@ async def test_every_beat_is_answered_with_the_epoch() -> None:
 
 
 @virtual
-async def test_a_slow_agent_loses_its_stream_and_nothing_else() -> None:
+async def test_a_slow_agent_loses_its_stream_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "INSTRUCTIONS_MAX", 2)
     async with stage() as s:
-        s.control.sessions._instructions_max = 2
         player = await s.register("n1")
         player._listening.cancel()
         await player.say_inventory()
@@ -206,7 +207,7 @@ async def test_a_slow_agent_loses_its_stream_and_nothing_else() -> None:
         with pytest.raises(StokerError) as refused:
             await player.beat()
         assert refused.value.refusal.code == "stream_overflow"
-        s.control.sessions._instructions_max = 100
+        monkeypatch.undo()
         again = await s.join("n1")
         await again.next_start(4)
         assert sorted(start.key.job for start in again.starts) == jobs

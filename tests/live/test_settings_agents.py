@@ -6,8 +6,7 @@ import pytest
 
 from stoker.adapters.settings.loader import load
 from stoker.brain.domain.errors import StokerError
-from stoker.live.settings.control import AgentsSettings, ControlSettings
-from stoker.live.settings.failover import FailoverSettings
+from stoker.live.settings.control import AgentsSettings, ControlSettings, FailoverSettings
 
 
 def loaded(folder: Path, text: str) -> ControlSettings:

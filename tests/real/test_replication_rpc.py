@@ -23,8 +23,7 @@ from stoker.control.settings import GrpcSettings
 from stoker.live.failover.follower import Follower
 from stoker.live.failover.links import FORMAT, Following, Offer, PeerDown, PeerRefused, Records, Welcome
 from stoker.live.failover.replication import Replication
-from stoker.live.rpc.peer_link import GrpcPeerLink
-from stoker.live.rpc.replication import SECRET_KEY, PeerEndpoint
+from stoker.live.rpc.replication import SECRET_KEY, GrpcPeerLink, ReplicationService
 from stoker.live.rpc.server import RpcServer
 from stoker.ports import ReceivedBackup, Stored
 from stoker.wire.gen import replication_pb2 as pb
@@ -81,7 +80,7 @@ async def active(folder: Path, *, lead: bool = True) -> AsyncIterator[Peer]:
         peer.heard.append(by)
         return said
 
-    door = PeerEndpoint(secret=lambda: peer.secret, pinged=pinged, accept=replication.accept)
+    door = ReplicationService(secret=lambda: peer.secret, pinged=pinged, accept=replication.accept)
     running = None
 
     def in_sync(told: CaughtUp | FellBehind) -> None:

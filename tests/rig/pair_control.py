@@ -16,8 +16,7 @@ from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
-from stoker.live.settings.control import AgentsSettings, ControlSettings
-from stoker.live.settings.failover import FailoverSettings
+from stoker.live.settings.control import AgentsSettings, ControlSettings, FailoverSettings
 from stoker.live.settings.policy import PolicySettings
 from stoker.ports import Clock, Entropy, ReplicaLog, SharedLog
 from tests.rig.process import SimProcess

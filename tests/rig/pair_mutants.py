@@ -24,7 +24,7 @@ from stoker.brain.failover.timing import Timing
 from stoker.brain.state import leases
 from stoker.control.committer import Committer
 from stoker.live.failover import sender
-from stoker.live.failover.backend import LeaseOnly
+from stoker.live.failover.backend import SharedBackend
 from stoker.live.failover.follower import Follower
 from stoker.live.failover.replication import Replication, Stage, Standby
 from stoker.live.liveness import Liveness
@@ -101,7 +101,7 @@ class _Hasty:
 
 def the_lease_is_not_looked_at_before_it_speaks(patch: Patch) -> None:
     patch.setattr(Replication, "check_lease", lambda replication: None)
-    patch.setattr(LeaseOnly, "check_lease", lambda leased: None)
+    patch.setattr(SharedBackend, "check_lease", lambda leased: None)
 
 
 # --- who is active ------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ import asyncio
 import gc
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.marks import mark_member, member_in
@@ -130,20 +130,18 @@ def _must_be_loopback(settings: ControlSettings) -> None:
         )
 
 
-class _Listeners(NamedTuple):
-    tcp: socket.socket
-    local: socket.socket
-
-
 @contextmanager
-def _listeners(settings: ControlSettings) -> Iterator[_Listeners]:
-    """Take the listeners before the log is read, so that a port in use is told at once. The data folder is ours."""
+def _listeners(settings: ControlSettings) -> Iterator[Sequence[socket.socket]]:
+    """Take the listeners, the one for TCP first, before the log is read, so that a port in use is told at once.
+
+    The data folder is ours.
+    """
     with bind(settings.http.host, settings.http.port, "http") as tcp, local_socket(settings.data_dir) as local:
-        yield _Listeners(tcp, local)
+        yield tcp, local
 
 
 async def _serve(
-    control: LiveControlPlane, listeners: _Listeners, stop: asyncio.Event, on_ready: Callable[[], None]
+    control: LiveControlPlane, listeners: Sequence[socket.socket], stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     settings, telemetry = control.nodes.settings, control.telemetry
     agents = RpcServer(settings.grpc, control)
@@ -151,7 +149,7 @@ async def _serve(
     app = create_app(control)
     quiet_collector()
     async with active(control) as duties:
-        http_port: int = listeners.tcp.getsockname()[1]
+        http_port: int = listeners[0].getsockname()[1]
         serving = serve_http(app, listeners, duties, for_owner_alone=for_owner_alone)
         async with agents as grpc_port, serving:
             telemetry.event("scheduler_started", version=PRODUCT, epoch=control.committer.state.epoch)

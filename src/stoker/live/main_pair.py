@@ -40,12 +40,9 @@ from stoker.control.control_ports import ControlPorts
 from stoker.control.supervisor import Duties, first_of
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver
-from stoker.live.failover.links import Offer
 from stoker.live.failover.replication import Replication
-from stoker.live.failover.sender import Sender
 from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
-from stoker.live.rpc.peer_link import GrpcPeerLink
-from stoker.live.rpc.replication import PeerEndpoint
+from stoker.live.rpc.replication import GrpcPeerLink, ReplicationService
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import Lease, LeaseUnreachable
@@ -143,12 +140,10 @@ class Pair:
     ) -> AsyncIterator[None]:
         """Serve one tenure from entry to exit, and close every stream at its end (R6)."""
         settings = self._settings
-        endpoint = PeerEndpoint(
-            secret=lambda: self._secret,
-            pinged=driver.pinged,
-            accept=replication.accept if replication else _accepts_nobody,
-        )
-        agents = RpcServer(settings.grpc, control, None if replication is None else endpoint)
+        peers = None
+        if replication is not None:
+            peers = ReplicationService(secret=lambda: self._secret, pinged=driver.pinged, accept=replication.accept)
+        agents = RpcServer(settings.grpc, control, peers)
         app = create_app(control)
         gc.unfreeze()
         gc.collect()
@@ -183,10 +178,6 @@ def _no_marker_yet() -> Refusal:
         "its log says why (marker_unreachable); once that is mended it goes on by itself. Meanwhile ask another one",
         active="",
     )
-
-
-def _accepts_nobody(offer: Offer) -> Sender:
-    raise StokerError(refuse("not_active", "the log is in a database that all reach", "follow it there"))
 
 
 async def leave_the_others(settings: ControlSettings, ports: ControlPorts, name: str, end: Position) -> None:

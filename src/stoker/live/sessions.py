@@ -17,7 +17,7 @@ Rules: S1  the newest session of a node replaces the older one, whose stream is 
        S9  an end that the node keeps and this control plane lacks, since its log is older, is asked for again: else its
            task would be taken for gone, and run once more
        S10 no instruction and no answer to a beat leaves once our lease is over
-Limits: `instructions_max` messages wait for a slow agent, `log_requests_max` reads of output for a slow runner; at the
+Limits: INSTRUCTIONS_MAX messages wait for a slow agent, LOG_REQUESTS_MAX reads of output for a slow runner; at the
         former the stream is closed (the agent returns and is compared anew), at the latter the read is refused.
 """
 
@@ -51,7 +51,7 @@ from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
 from stoker.live.outbox import InstructionStream, Outbox
 from stoker.live.settings.control import ControlSettings
-from stoker.live.streams import INSTRUCTIONS_MAX, LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
+from stoker.live.streams import LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
 
 LOG_TIMEOUT_S: Final = 10.0
 """An agent reads output from a local file: far longer than that takes, shorter than a person's patience."""
@@ -73,15 +73,13 @@ class RegistrationReply(msgspec.Struct, frozen=True, kw_only=True):
 class AgentStream:
     """The heartbeat stream of one session."""
 
-    def __init__(
-        self, owner: "Sessions", node: NodeName, session: str, token: TokenId, *, instructions_max: int
-    ) -> None:
+    def __init__(self, owner: "Sessions", node: NodeName, session: str, token: TokenId) -> None:
         self.node = node
         self.session = session
         self.token = token
         self.log = LogChannel(LOG_REQUESTS_MAX)
         self._owner = owner
-        self._outgoing = Outgoing(instructions_max)
+        self._outgoing = Outgoing()
         self._instructions: InstructionStream | None = None
         self.attached = False
         self.tasks_said: tuple[int, Mono] | None = None
@@ -157,14 +155,7 @@ class AgentStream:
 class Sessions:
     """Sessions of all agents that are registered now: the `Nodes` of a cluster of its own."""
 
-    def __init__(
-        self,
-        committer: Committer,
-        settings: ControlSettings,
-        ports: ControlPorts,
-        *,
-        instructions_max: int = INSTRUCTIONS_MAX,
-    ) -> None:
+    def __init__(self, committer: Committer, settings: ControlSettings, ports: ControlPorts) -> None:
         self.committer = committer
         self.settings = settings
         self.liveness = Liveness(committer, ports, unreachable_after_s=settings.agents.unreachable_after_s)
@@ -173,7 +164,6 @@ class Sessions:
         self._entropy = ports.entropy
         self._telemetry = ports.telemetry
         self._heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
-        self._instructions_max = instructions_max
         self._by_node: dict[NodeName, AgentStream] = {}
         self._by_id: dict[str, AgentStream] = {}
         committer.on_durable(self._committed)
@@ -209,7 +199,7 @@ class Sessions:
         self._check_name(registration, token)
         await self.committer.ask(Register(by=node_principal(node), registration=registration))
         self._drop_node(node, _replaced(node))
-        stream = AgentStream(self, node, self._entropy.uid(), token, instructions_max=self._instructions_max)
+        stream = AgentStream(self, node, self._entropy.uid(), token)
         self._by_node[node] = self._by_id[stream.session] = stream
         self.liveness.note(node)
         state = self.committer.state

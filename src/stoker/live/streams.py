@@ -39,9 +39,8 @@ Message = Instruction | BeatAnswer
 class Outgoing:
     """Instructions in order, and the newest answer to a beat, which replaces an older one that still waits."""
 
-    def __init__(self, instructions_max: int) -> None:
+    def __init__(self) -> None:
         self._instructions: deque[Instruction] = deque()
-        self._instructions_max = instructions_max
         self._beat: BeatAnswer | None = None
         self._news = asyncio.Event()
         self.closed = False
@@ -51,13 +50,13 @@ class Outgoing:
         """Queue an instruction. At the bound the stream is closed instead: the next one is told all that is due."""
         if self.closed:
             return
-        if len(self._instructions) >= self._instructions_max:
+        if len(self._instructions) >= INSTRUCTIONS_MAX:
             self.close(
                 refuse(
                     "stream_overflow",
-                    f"{self._instructions_max} instructions wait for this agent",
+                    f"{INSTRUCTIONS_MAX} instructions wait for this agent",
                     "it reconnects and is told what is still due; is its node overloaded?",
-                    instructions_max=self._instructions_max,
+                    instructions_max=INSTRUCTIONS_MAX,
                 )
             )
             return

@@ -14,8 +14,7 @@ from stoker.brain.failover.timing import DEFAULT
 from stoker.control.control_ports import ControlPorts
 from stoker.control.failover_control import not_active
 from stoker.live.failover.backend import SharedBackend
-from stoker.live.failover.complaints import COMPLAINTS_MAX
-from stoker.live.failover.driver import Driver
+from stoker.live.failover.driver import COMPLAINTS_MAX, Driver
 from stoker.live.failover.links import PeerDown, PeerLink
 from stoker.ports import LeaseUnreachable, LogFailed
 from tests.control.stage import virtual

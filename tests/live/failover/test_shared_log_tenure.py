@@ -13,8 +13,7 @@ from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver, TenureEnded
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import OneLog, TenurePorts, Tenures
-from stoker.live.settings.control import ControlSettings
-from stoker.live.settings.failover import FailoverSettings
+from stoker.live.settings.control import ControlSettings, FailoverSettings
 from tests.control.stage import virtual
 from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_history import SimHistory

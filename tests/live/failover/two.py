@@ -11,8 +11,7 @@ from stoker.live.control_plane import LiveControlPlane
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import OwnLogs, TenurePorts, Tenures
-from stoker.live.settings.control import ControlSettings
-from stoker.live.settings.failover import FailoverSettings
+from stoker.live.settings.control import ControlSettings, FailoverSettings
 from tests.control.stage import ANNA, spec
 from tests.rig.process import SimProcess
 from tests.rig.sim_disk import SimDisk

@@ -8,6 +8,8 @@ Limits: a peer takes 8 KiB of metadata, so what doesn't fit is left out: first t
 """
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
@@ -15,7 +17,8 @@ import grpc
 import msgspec
 from grpc import aio
 
-from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.wire.agent_codec import Malformed
 from stoker.wire.rest.problem import problem_of
 from stoker.wire.status import retry_after_s, status_of
 from stoker.wire.token import without_secrets
@@ -41,6 +44,21 @@ async def abort(context: aio.ServicerContext[Any, Any], refusal: Refusal) -> NoR
         trailing_metadata=tuple(metadata),
     )
     raise AssertionError("abort always raises")
+
+
+@asynccontextmanager
+async def refusing(context: aio.ServicerContext[Any, Any], hint: str) -> AsyncIterator[None]:
+    """End the call with the refusal that its body raises. `hint`: where a message can't be understood."""
+    try:
+        yield
+    except (StokerError, Malformed) as fault:
+        await abort(context, refusal_of(fault, hint))
+
+
+def refusal_of(fault: StokerError | Malformed, hint: str) -> Refusal:
+    if isinstance(fault, StokerError):
+        return fault.refusal
+    return refuse("malformed_message", f"the message can't be understood: {fault}", hint)
 
 
 def problem_text(refusal: Refusal) -> str:

@@ -21,7 +21,7 @@ from typing import Final
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.lease_record import LeaseRecord, Member
 from stoker.brain.domain.units import Mono
-from stoker.brain.failover.inputs import LogState, PeerState
+from stoker.brain.failover.inputs import LogState
 from stoker.brain.failover.lease_record_client import LeaseRecordClient
 from stoker.brain.failover.membership import Membership, Peers
 
@@ -59,13 +59,10 @@ def forced_takeover_blocker(
     us: Membership, client: LeaseRecordClient, log: LogState | None, peers: Peers, now: Mono
 ) -> str:
     """Return why not even a person can promote us now (O7); empty = nothing is in the way."""
-    first = _unready(client, log)
-    if first:
+    first = _unready(client, log) or _heard_active(us, peers, now)
+    if first or client.newest is None:
         return first
-    active = None if us.shared_log else peers.active(now)
-    if active is not None:
-        return _still_heard(active)
-    return _held(us, client.newest, client, peers, now) if client.newest is not None else ""
+    return _held(us, client.newest, client, peers, now)
 
 
 def name_taken(me: Member, record: LeaseRecord | None) -> str:
@@ -93,13 +90,13 @@ def _held(us: Membership, record: LeaseRecord, client: LeaseRecordClient, peers:
         return ""
     if not client.lease_expired:
         return name_taken(us.me, record) or f"{record.holder.name} is active"
+    return _heard_active(us, peers, now)
+
+
+def _heard_active(us: Membership, peers: Peers, now: Mono) -> str:
+    """Return which peer says that it is active, though the lease record doesn't; empty = none does."""
     active = None if us.shared_log else peers.active(now)
-    return _still_heard(active) if active is not None else ""
-
-
-def _still_heard(active: Member) -> str:
-    """The lease record doesn't say so."""
-    return f"{active.name} said a moment ago that it is active still"
+    return f"{active.name} said a moment ago that it is active still" if active is not None else ""
 
 
 def _without_record(us: Membership, log: LogState, peers: Peers, now: Mono) -> str:
@@ -110,15 +107,12 @@ def _without_record(us: Membership, log: LogState, peers: Peers, now: Mono) -> s
     if len(heard) < us.peers:
         so_far = f"{len(heard)} of {us.peers} so far"
         return f"waits until every peer has been heard ({so_far}), since there is no marker yet"
-    ahead = [said for said in heard if _goes_first(said, us.me, log)]
-    if ahead:
-        return f"{ahead[0].member.name} goes first, since there is no marker yet"
+    ours = (log.epoch, log.position)
+    for said in heard:
+        theirs = (said.epoch, said.position)
+        if theirs > ours or (theirs == ours and said.member < us.me):
+            return f"{said.member.name} goes first, since there is no marker yet"
     return ""
-
-
-def _goes_first(said: PeerState, me: Member, log: LogState) -> bool:
-    theirs, ours = (said.epoch, said.position), (log.epoch, log.position)
-    return theirs > ours or (theirs == ours and said.member < me)
 
 
 def may_lack(me: Member, before: LeaseRecord | None, log: LogState) -> bool:

@@ -96,17 +96,6 @@ class Backend:
         return self._control
 
 
-class LeaseOnly(NoReplicas):
-    """The `Replicas` of an appender to a shared log: the log keeps all, and only the lease is checked."""
-
-    def __init__(self, holds: Callable[[], bool]) -> None:
-        self._holds = holds
-
-    def check_lease(self) -> None:
-        if not self._holds():
-            raise NotActive("its lease has ended")
-
-
 class ReplicatedBackend(Backend):
     """A log on our own disk, and copies of it on the disks of standbys."""
 
@@ -159,17 +148,22 @@ class ReplicatedBackend(Backend):
         return self._follower.lag_s
 
 
-class SharedBackend(Backend):
-    """One log that all control planes reach."""
+class SharedBackend(Backend, NoReplicas):
+    """One log that all control planes reach. It keeps all that is appended, so only the lease is checked."""
 
     owns_log = False
 
     def __init__(self, log: SharedLog, ports: ControlPorts, timing: Timing, holds: Callable[[], bool]) -> None:
-        super().__init__(log, LeaseOnly(holds))
+        super().__init__(log, self)
         self._shared = log
+        self._holds = holds
         self._clock = ports.clock
         self._timing = timing
         self._seen_s = self._clock.mono()
+
+    def check_lease(self) -> None:
+        if not self._holds():
+            raise NotActive("its lease has ended")
 
     async def follow(self, link: PeerLink | None) -> None:
         while True:  # `link` isn't needed: the log itself tells

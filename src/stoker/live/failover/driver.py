@@ -18,6 +18,8 @@ Rules: D1  every read and every write of the lease record is answered, within th
        N2  a task that breaks for a reason that nobody foresaw is told of: another may wait for it for ever
        N3  a task is cancelled once: what it then sees to its end (a write that is under way) isn't cut off by another
            end that is asked of it, nor by the end of the task that waits for it
+       W1  a warning of what is wrong is said once, and again only after it was otherwise
+       W2  where the words change each time (a number in them does), it is said COMPLAINTS_MAX times at most
 """
 
 import asyncio
@@ -39,10 +41,9 @@ from stoker.control.control_ports import ControlPorts, NotActive, Replicas
 from stoker.control.failover_control import PairView, not_promoted, view_of
 from stoker.control.supervisor import Duties, DutyEnded, first_of
 from stoker.live.failover.backend import Backend
-from stoker.live.failover.complaints import Complaints
 from stoker.live.failover.follower import LogReplaced
 from stoker.live.failover.links import PeerDown, PeerLink, PeerRefused
-from stoker.ports import Lease, LeaseUnreachable, LogFailed
+from stoker.ports import Lease, LeaseUnreachable, LogFailed, Telemetry
 
 INBOX_MAX: Final = 10_000
 """Inputs that wait for the machine: more of what peers say is left out, and of the rest there are few at a time."""
@@ -50,6 +51,7 @@ HUNG_LEASES: Final = 4
 """D7: an append that takes as long as so many leases isn't waited for. A disk that only stalls comes back before."""
 FOLLOWED_S: Final = 60.0
 """A stream that breaks after it was there for so long is told of anew."""
+COMPLAINTS_MAX: Final = 5
 _ONCE: Final = ("marker", "promise", "follow")
 """Tasks that nobody begins again; a ping is followed by the next."""
 
@@ -64,6 +66,25 @@ class TenureEnded(Exception):
 
 class SteppedDown(Exception):
     """The machine says that we are no longer active."""
+
+
+class Complaints:
+    """Warnings in the log of what is wrong, by what they are about: said once and not over and over (W1, W2)."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._said: dict[str, list[object]] = {}
+
+    def warn(self, name: str, about: str, **fields: object) -> None:
+        said = self._said.setdefault(about, [])
+        if (name, fields) not in said and len(said) < COMPLAINTS_MAX:
+            said.append((name, fields))
+            self._telemetry.warn(name, **fields)
+
+    def over(self, *about: str) -> None:
+        """Note that nothing is wrong with these any more: the next warning about them is said."""
+        for each in about:
+            self._said.pop(each, None)
 
 
 class NamedTasks:

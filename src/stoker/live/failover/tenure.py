@@ -24,8 +24,7 @@ from stoker.brain.failover.membership import Membership
 from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.failover.backend import Backend, ReplicatedBackend, SharedBackend
-from stoker.live.failover.complaints import Complaints
-from stoker.live.failover.driver import Driver, TenureEnded
+from stoker.live.failover.driver import Complaints, Driver, TenureEnded
 from stoker.live.failover.links import PeerLink
 from stoker.live.failover.replication import Replication
 from stoker.live.settings.control import ControlSettings

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from stoker.api.rpc.callers import Callers, Context
+from stoker.api.rpc.status import refusal_of, refusing
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.control.access import Access, token_unknown
 from stoker.live.control_plane import LiveControlPlane
-from stoker.live.rpc.refusals import refusal_of, refusing
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
 from stoker.wire import agent_codec as codec
@@ -142,10 +142,8 @@ def _check_node(mine: NodeName, named: NodeName) -> None:
 
 
 def _session(context: Context) -> str:
-    for key, text in context.invocation_metadata() or ():
-        if key == SESSION_KEY:
-            return text if isinstance(text, str) else text.decode("ascii", "replace")
-    return ""
+    text = next((text for key, text in context.invocation_metadata() or () if key == SESSION_KEY), "")
+    return text if isinstance(text, str) else text.decode("ascii", "replace")
 
 
 def _encode(message: Message) -> pb.ControlMessage:

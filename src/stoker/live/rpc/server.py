@@ -6,7 +6,6 @@ Rules: G1  a port that another program has is refused (gRPC's own default would 
        G2  keepalive pings of agents are welcome however often: they tell a dead path from a quiet one
 """
 
-from types import TracebackType
 from typing import Final
 
 from grpc import aio
@@ -20,7 +19,7 @@ from stoker.api.rpc.jobs import JobService
 from stoker.control.settings import GrpcSettings
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.rpc.agents import AgentService
-from stoker.live.rpc.replication import FRAME_BYTES_MAX, PeerEndpoint, ReplicationService
+from stoker.live.rpc.replication import FRAME_BYTES_MAX, ReplicationService
 from stoker.wire.gen import (
     agent_pb2,
     agent_pb2_grpc,
@@ -53,7 +52,9 @@ _OPTIONS: Final = (
 class RpcServer:
     """gRPC server whose listener is taken at once, and which serves from `async with` entry to exit."""
 
-    def __init__(self, settings: GrpcSettings, control: LiveControlPlane, peers: PeerEndpoint | None = None) -> None:
+    def __init__(
+        self, settings: GrpcSettings, control: LiveControlPlane, peers: ReplicationService | None = None
+    ) -> None:
         """`peers`: for other control planes; None = this is the only one.
 
         Raises: StokerError `port_in_use` or `cannot_listen`.
@@ -64,7 +65,7 @@ class RpcServer:
         agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control, callers), self._server)
         job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control, callers), self._server)
         if peers is not None:
-            replication_pb2_grpc.add_ReplicationServiceServicer_to_server(ReplicationService(peers), self._server)
+            replication_pb2_grpc.add_ReplicationServiceServicer_to_server(peers, self._server)
         self._health = _add_health(self._server, for_peers=peers is not None)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
@@ -78,9 +79,7 @@ class RpcServer:
         await self._server.start()
         return self.port
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Streams end first, each by a status, then the server."""
         await self._health.enter_graceful_shutdown()
         self._sessions.close()
