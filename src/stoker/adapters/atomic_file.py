@@ -30,7 +30,7 @@ def replaced(path: Path, beside: Path | None = None) -> Iterator[BinaryIO]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -70,21 +70,12 @@ def make_private(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-def sync_file(path: Path) -> None:
-    """Make the content of a file durable. Raises: OSError."""
-    _sync(path, 0)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable: a new or renamed file survives a crash only once its folder is synced.
+def sync(path: Path) -> None:
+    """Make the content of a file durable, or the names in a folder: a new or renamed file survives a crash only then.
 
     Raises: OSError.
     """
-    _sync(path, os.O_DIRECTORY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -18,7 +18,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.atomic_file import half_written, replaced, sync_folder
+from stoker.adapters.atomic_file import half_written, replaced, sync
 
 LOCK_NAME: Final = "lock"
 INCOMING_NAME: Final = "incoming"
@@ -63,11 +63,11 @@ def finish_swap(folder: Path) -> None:
     if out.exists():
         _move_out(folder, out.read_text("utf-8"))
         out.rename(into)
-        sync_folder(folder)
+        sync(folder)
     if into.exists():
         _move_in(folder, incoming)
         into.unlink()
-        sync_folder(folder)
+        sync(folder)
     if incoming.exists():
         shutil.rmtree(incoming)
     half_written(out).unlink(missing_ok=True)
@@ -93,7 +93,7 @@ def next_numbered(stem: Path) -> Path:
 def _begin(folder: Path, aside: Path | None) -> str:
     if aside is not None:
         aside.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(aside.parent)
+        sync(aside.parent)
     owner = folder.stat()
     with replaced(folder / _OUT_NAME) as note:
         if os.geteuid() == 0:
@@ -112,8 +112,8 @@ def _move_out(folder: Path, aside: str) -> None:
         else:
             entry.unlink()
     if aside:
-        sync_folder(folder / aside)
-    sync_folder(folder)
+        sync(folder / aside)
+    sync(folder)
 
 
 def _move_in(folder: Path, incoming: Path) -> None:
@@ -122,4 +122,4 @@ def _move_in(folder: Path, incoming: Path) -> None:
             # Made by somebody who had the old store open; it says nothing about this one.
             (folder / f"{entry.name}{beside}").unlink(missing_ok=True)
         entry.rename(folder / entry.name)
-    sync_folder(folder)
+    sync(folder)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.atomic_file import sync_file, sync_folder
+from stoker.adapters.atomic_file import sync
 from stoker.adapters.data_folder.folder_swap import (
     INCOMING_NAME,
     LOCK_NAME,
@@ -52,7 +52,7 @@ def restored_folder(path: Path, *, replace: bool) -> Iterator[Path]:
             yield path
             _give_to_owner(path)
             swap_all(path, _aside(path) if _others(path) else None)
-            sync_folder(path.parent)
+            sync(path.parent)
         except OSError as fault:
             raise unusable(path, fault) from fault
         except LogFailed as fault:
@@ -104,7 +104,7 @@ def _give_to_owner(path: Path) -> None:
     for entry in (path / LOCK_NAME, *incoming.iterdir(), incoming):
         if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
             os.chown(entry, owner.st_uid, owner.st_gid)
-        sync_file(entry)
+        sync(entry)
 
 
 def _aside(path: Path) -> Path:

@@ -90,18 +90,14 @@ class FileLease:
         if self._secret is not None:
             self._trouble = self._secret.look(put_back=active)
 
-    def _tell(self) -> None:
-        """Once for each trouble."""
-        if self._trouble != self._told:
-            self._told = self._trouble
-            self._noticed(self._told)
-
     async def _in_thread(self, work: Callable[[], Answer], within_s: float) -> Answer:
         if self._closed:
             raise LeaseUnreachable("the marker is closed")
         try:
             answer = await self._thread.ask(work, within_s)
-            self._tell()
+            if self._trouble != self._told:  # once for each trouble
+                self._told = self._trouble
+                self._noticed(self._told)
             return answer
         except TookTooLong as fault:
             hint = "see that the shared storage is up, and mounted on this machine"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from stoker.adapters.atomic_file import sync_folder, written_apart
+from stoker.adapters.atomic_file import sync, written_apart
 from stoker.brain.domain.errors import StokerError, refusal_error
 
 Reach = Literal["shared", "machine", "unknown"]
@@ -104,7 +104,7 @@ def _try_links(folder: Path, kind: str) -> None:
                 os.link(first, second)
                 raise _unusable(folder, f"is on {kind}, where link(2) replaces a file that is there")
             try:
-                sync_folder(folder)
+                sync(folder)
             except OSError as fault:
                 known = f"is on {kind}, where the names in a folder can't be made durable: {fault.strerror}"
                 raise _unusable(folder, known) from fault

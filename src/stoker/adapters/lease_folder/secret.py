@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.atomic_file import sync_folder, written_apart
+from stoker.adapters.atomic_file import sync, written_apart
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.ports import Entropy
 
@@ -96,7 +96,7 @@ def _make(path: Path, secret: str) -> None:
     with written_apart(path.parent, "secret-", f"{secret}\n".encode()) as temporary:
         with suppress(FileExistsError):
             os.link(temporary, path)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def _read(path: Path) -> str:

@@ -34,7 +34,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stoker.adapters.atomic_file import sync_folder, written_apart
+from stoker.adapters.atomic_file import sync, written_apart
 from stoker.adapters.lease_folder.record import BYTES_MAX, LeaseRecordDamaged, damaged, sealed, unsealed
 from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Mono
@@ -137,7 +137,7 @@ class LeaseRecordFolder:
     def _sync(self, version: int) -> None:
         """Sync the folder, so that the names of its files survive a power loss (V7)."""
         if version > self._synced:
-            sync_folder(self.path)
+            sync(self.path)
             self._synced = version
 
     def _in_time(self, began: Mono, known: str) -> None:

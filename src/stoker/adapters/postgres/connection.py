@@ -336,9 +336,9 @@ async def _close(db: PostgresConnection) -> None:
         await db.close()
 
 
-async def one(db: PostgresConnection, query: str, *values: object) -> tuple[object, ...]:
-    """The only row."""
-    cursor = await db.execute(query, values)
+async def one(db: PostgresConnection, query: str, *values: object, **named: object) -> tuple[object, ...]:
+    """The only row. Values are those of `%s`, or of `%(name)s`."""
+    cursor = await db.execute(query, named or values)
     row = await cursor.fetchone()
     assert row is not None, f"no row: {query}"
     return row

@@ -15,7 +15,6 @@ Limits: a replica that isn't synchronous may lose versions, and events, when it 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -97,7 +96,8 @@ class PostgresLease:
         assert marker.mark, "without a mark nobody knows whose write it was"
         assert marker.version > 0, f"versions begin with 1: {marker.version}"
         self._doubtful, began = marker, self._clock.mono()
-        moved, version = await self._ask(partial(_put, marker=marker))
+        values = {"version": marker.version, "mark": marker.mark, "record": sealed(marker), "epoch": marker.epoch}
+        moved, version = await self._ask(lambda db: one(db, _PUT, **values))  # Q1
         if not moved and whole(version) < marker.version - 1:
             known = f"has version {version} of the marker; version {marker.version} isn't the next one"
             raise LeaseUnreachable(f"the database of store.url {known}")
@@ -183,17 +183,3 @@ class PostgresLease:
         farewell = asyncio.create_task(cut_off(db, asked))
         self._farewells.add(farewell)
         farewell.add_done_callback(self._farewells.discard)
-
-
-async def _put(db: PostgresConnection, marker: LeaseRecord) -> tuple[object, ...]:
-    """Q1: whether it is there now, and the version that was there before."""
-    values = {
-        "version": marker.version,
-        "mark": marker.mark,
-        "record": sealed(marker),
-        "epoch": marker.epoch,
-    }
-    cursor = await db.execute(_PUT, values)
-    row = await cursor.fetchone()
-    assert row is not None, "the migration makes the row"
-    return row

@@ -25,7 +25,7 @@ from msgspec.structs import FieldInfo
 
 from stoker.adapters.settings.types import Unreadable, from_node, from_text
 from stoker.adapters.settings.yaml_lines import Entries, Text, YamlFault, YamlNode, read_yaml
-from stoker.brain.domain.errors import StokerError, refusal_error
+from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.units import Range
 
 PREFIX: Final = "STOKER__"
@@ -68,7 +68,11 @@ def load(
 def require(seen: Loaded[Found | None]) -> Loaded[Found]:
     """Return what was loaded if there is a value. Raises: StokerError `bad_settings` with every fault."""
     if seen.value is None:
-        raise _bad_settings(seen.faults, seen.hint)
+        count, shown = len(seen.faults), [*seen.faults[:FAULTS_MAX]]
+        if count > FAULTS_MAX:
+            shown.append(f"... and {count - FAULTS_MAX} more")
+        message = shown[0] if count == 1 else f"{count} faults in the settings:\n  " + "\n  ".join(shown)
+        raise refusal_error("bad_settings", message, seen.hint, faults=count)
     return Loaded(seen.value, seen.origin, (), seen.hint)
 
 
@@ -278,11 +282,3 @@ def _longest(names: Mapping[str, str], name: str) -> str:
     while name and name not in names:
         name = name.rpartition(".")[0]
     return name
-
-
-def _bad_settings(faults: Sequence[str], hint: str) -> StokerError:
-    shown = [*faults[:FAULTS_MAX]]
-    if len(faults) > FAULTS_MAX:
-        shown.append(f"... and {len(faults) - FAULTS_MAX} more")
-    message = shown[0] if len(faults) == 1 else f"{len(faults)} faults in the settings:\n  " + "\n  ".join(shown)
-    return refusal_error("bad_settings", message, hint, faults=len(faults))

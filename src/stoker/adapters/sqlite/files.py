@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from stoker.adapters.atomic_file import replaced, sync_folder
+from stoker.adapters.atomic_file import replaced, sync
 from stoker.adapters.log_policy import KEPT
 from stoker.brain.domain.ids import Position
 from stoker.brain.state.snapshot_format import SnapshotDamaged, framed, unframed
@@ -96,7 +96,7 @@ class SnapshotFiles:
             if later > position:
                 path = self.path(later)
                 path.replace(path.with_suffix(_CUT))
-        sync_folder(self._folder)
+        sync(self._folder)
         for old in sorted(self._folder.glob(f"snapshot-*{_CUT}"))[:-KEPT]:
             self._drop(old)
 
@@ -104,7 +104,7 @@ class SnapshotFiles:
         """Rename a damaged file, so that it is neither counted nor lost. One such file is kept."""
         aside = self._folder / _DAMAGED_NAME
         self.path(position).replace(aside)
-        sync_folder(self._folder)
+        sync(self._folder)
         return aside
 
 

@@ -240,13 +240,11 @@ class SqliteHistory:
         return db
 
     def _record(self, batch: HistoryBatch) -> None:
-        puts = list(sql.upserts(batch.jobs, batch.attempts, batch.holdings, batch.offers))
+        puts = list(sql.upserts(batch))
         with transaction(self._opened(self._writer)) as db:
-            for put in puts:
-                if put.rows:
-                    db.executemany(put.sql, put.rows)
-            if batch.audit:
-                db.executemany(sql.PUT_AUDIT, map(sql.audit_values, batch.audit))
+            for statement, rows in puts:
+                if rows:
+                    db.executemany(statement, rows)
             db.execute(sql.MARK, (batch.mark.cluster_id, batch.mark.position))
 
     def _rewind(self, mark: HistoryMark) -> HistoryMark:

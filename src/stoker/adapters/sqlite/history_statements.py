@@ -6,9 +6,9 @@ statement is built from anything that came from outside: texts are parameters.
 Keys of the audit trail ascend with time, so a span of time is a span of keys, which its two ends are looked up for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -18,7 +18,8 @@ from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.brain.domain.usage import CapacityChange, Holding, UsageBy, UsageQuery
+from stoker.brain.domain.usage import Holding, UsageBy, UsageQuery
+from stoker.ports import HistoryBatch
 
 Value = int | str | bytes | None
 Row = tuple[Value, ...]
@@ -102,15 +103,9 @@ _AUDIT_COLUMNS: Final = "id at_ms principal action outcome job last_job member m
 _AUDIT_RENAMED: Final = {"id": "key", "at_ms": "at", "principal": "by", "jobs": "count"}
 _AUDIT_FIELDS: Final = [_AUDIT_RENAMED.get(column, column) for column in _AUDIT_COLUMNS.split()]
 """Of an `AuditRow`, what stands in these columns."""
+_audit_values: Final = attrgetter(*_AUDIT_FIELDS)
 _record: Final = msgspec.json.Encoder()
 _job: Final = msgspec.json.Decoder(Job)
-
-
-class Upsert(NamedTuple):
-    """One table's statement, and a row per thing that is put there."""
-
-    sql: str
-    rows: list[Row]
 
 
 def _upsert(table: str, key: str, others: str) -> str:
@@ -139,23 +134,19 @@ _PUT_HOLDING: Final = _upsert(
     "array_id tenant account node gpu_uuids gpus cpus from_ms to_ms position",
 )
 _PUT_OFFER: Final = _upsert("capacity", "node at_ms", "gpus position")
-PUT_AUDIT: Final = _upsert("audit", "id", _AUDIT_COLUMNS.removeprefix("id "))
+_PUT_AUDIT: Final = _upsert("audit", "id", _AUDIT_COLUMNS.removeprefix("id "))
 
 
-def upserts(
-    jobs: Iterable[tuple[Position, Job]],
-    attempts: Iterable[tuple[Position, JobId, Attempt]],
-    holdings: Iterable[Holding],
-    offers: Iterable[CapacityChange],
-) -> Iterator[Upsert]:
-    """Return the statements and rows that put a batch into its tables."""
-    jobs = list(jobs)
+def upserts(batch: HistoryBatch) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the statement of each table, and a row per thing that a batch puts there."""
+    jobs = batch.jobs
     ended = [(at, job.id, attempt) for at, job in jobs for attempt in job.attempts if attempt.outcome]
-    yield Upsert(_PUT_JOB, [_job_row(at, job) for at, job in jobs])
-    yield Upsert(_PUT_RECORD, [(job.id, _record.encode(job)) for _, job in jobs])
-    yield Upsert(_PUT_ATTEMPT, [_attempt_row(at, job, attempt) for at, job, attempt in (*attempts, *ended)])
-    yield Upsert(_PUT_HOLDING, [_holding_row(holding) for holding in holdings])
-    yield Upsert(_PUT_OFFER, [(offer.node, offer.at, offer.gpus, offer.position) for offer in offers])
+    yield _PUT_JOB, [_job_row(at, job) for at, job in jobs]
+    yield _PUT_RECORD, [(job.id, _record.encode(job)) for _, job in jobs]
+    yield _PUT_ATTEMPT, [_attempt_row(at, job, attempt) for at, job, attempt in (*batch.attempts, *ended)]
+    yield _PUT_HOLDING, [_holding_row(holding) for holding in batch.holdings]
+    yield _PUT_OFFER, [(offer.node, offer.at, offer.gpus, offer.position) for offer in batch.offers]
+    yield _PUT_AUDIT, [_audit_values(row) for row in batch.audit]
 
 
 def _job_row(position: Position, job: Job) -> Row:
@@ -278,9 +269,6 @@ def _charged(query: UsageQuery) -> tuple[str, list[Value]]:
         tests.append(within("tenant IN ({values})", len(query.among)) if query.among else "1 = 0")
         values.extend(sorted(query.among))
     return " AND ".join(tests), values
-
-
-audit_values: Final = attrgetter(*_AUDIT_FIELDS)
 
 
 def audit_row(values: Sequence[Any]) -> AuditRow:

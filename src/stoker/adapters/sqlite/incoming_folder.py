@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
-from stoker.adapters.atomic_file import make_private, sync_file, sync_folder
+from stoker.adapters.atomic_file import make_private, sync
 from stoker.adapters.data_folder.folder_swap import INCOMING_NAME, is_swapping
 from stoker.adapters.data_folder.marks import mark_elsewhere
 from stoker.adapters.sqlite.files import SnapshotFiles
@@ -94,9 +94,9 @@ class IncomingFolder:
             SnapshotFiles(self._folder).save(beginning.base[1], beginning.chunks)
             begin_behind(self._folder, beginning.base, beginning.epoch, beginning.records)
         for entry in self._folder.iterdir():
-            sync_file(entry)
-        sync_folder(self._folder)
-        sync_folder(self._data_dir)
+            sync(entry)
+        sync(self._folder)
+        sync(self._data_dir)
 
     async def _stop_thread(self) -> None:
         """Once it is done with what it was asked for, perhaps by somebody who was cancelled since."""

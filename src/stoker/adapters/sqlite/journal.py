@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stoker.adapters.atomic_file import make_private, sync_file, sync_folder
+from stoker.adapters.atomic_file import make_private, sync
 from stoker.adapters.data_folder.marks import STORE_NAME
 from stoker.adapters.log_policy import READ_BYTES, READ_ROWS, RecordDamaged, checksum, proved
 from stoker.adapters.sqlite.store import (
@@ -192,8 +192,8 @@ class SqliteJournal:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         for path in (self.path, self.path.with_name(f"{STORE_NAME}-wal")):
             with suppress(FileNotFoundError):
-                sync_file(path)
-        sync_folder(self.path.parent)
+                sync(path)
+        sync(self.path.parent)
 
 
 class SqliteJournalReader:

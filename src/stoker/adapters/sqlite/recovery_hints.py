@@ -4,6 +4,7 @@ Each message says how to recover; tests follow it to the letter.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from stoker.adapters.data_folder.marks import STORE_NAME
@@ -74,11 +75,8 @@ class RecoveryHints:
         )
 
     def _bounds(self) -> tuple[int, int]:
-        reader = SqliteJournalReader(SqliteStore(self._path / STORE_NAME, BUSY_TIMEOUT_S))
-        try:
+        with closing(SqliteJournalReader(SqliteStore(self._path / STORE_NAME, BUSY_TIMEOUT_S))) as reader:
             return reader.bounds()
-        finally:
-            reader.close()
 
     def is_whole(self, position: Position) -> bool:
         try:
