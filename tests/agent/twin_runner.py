@@ -1,7 +1,7 @@
 """The Runner port over no processes, for tests of the daemon alone."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from stoker.agent.ports import (
     LeasesUnkept,
@@ -54,7 +54,7 @@ class TwinRunner:
         tasks = tuple(self.records.values())
         self._reports.put_nowait(RunnerInventory(tasks=tasks, ends=offered, keeps_leases=self.keeps_leases))
 
-    async def reports(self) -> AsyncIterator[RunnerReport]:
+    async def reports(self) -> AsyncGenerator[RunnerReport, None]:
         while True:
             report = await self._reports.get()
             yield report

@@ -5,7 +5,7 @@ anything broken raises what the ports say.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from stoker.agent.daemon import Daemon
@@ -77,11 +77,11 @@ class TwinSession:
             epoch = self.control.answer_epoch or self.epoch
             self.down.put_nowait(BeatAnswered(sequence=report.sequence, epoch=epoch))
 
-    async def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
+    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
         while True:
             yield await self._next(self.down)
 
-    async def log_requests(self) -> AsyncIterator[LogRequest]:
+    async def log_requests(self) -> AsyncGenerator[LogRequest, None]:
         while True:
             yield await self._next(self.wanted)
 

@@ -57,7 +57,7 @@ async def test_the_grpc_link_keeps_the_rule_that(rule: Callable[[contract.Bench]
 
 async def test_the_address_that_answers_is_used() -> None:
     async with serving() as bench:
-        (address,) = bench.link.addresses
+        (address,) = bench.link.addresses.all
         link = GrpcLink(["127.0.0.1:1", address])
         session = await link.connect(contract.registration())
         await session.close()

@@ -5,7 +5,7 @@ takes nothing and says nothing until it goes on, while what it has sent arrives.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 from stoker.agent.addresses import Addresses, first_of
@@ -210,7 +210,7 @@ class SimSession:
         self._check()
         self._line_up.put(report)
 
-    async def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
+    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
         while (instruction := await self._down.get()) is not None:
             await self._gate.passed()
             yield instruction
@@ -236,7 +236,7 @@ class SimSession:
         await self._gate.passed()
         self._check()
 
-    async def log_requests(self) -> AsyncIterator[LogRequest]:
+    async def log_requests(self) -> AsyncGenerator[LogRequest, None]:
         while (request := await self._logs.get()) is not None:
             await self._gate.passed()
             yield request

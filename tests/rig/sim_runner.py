@@ -1,7 +1,7 @@
 """A simulated runner, the process that starts jobs on a simulated machine, and the Runner port on it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final
 
 from stoker.agent.ports import (
@@ -249,7 +249,7 @@ class SimRunner:
             raise OSError("the runner ended at once")
         self._queue = self._runner.attach()
 
-    async def reports(self) -> AsyncIterator[RunnerReport]:
+    async def reports(self) -> AsyncGenerator[RunnerReport, None]:
         assert self._queue is not None, "reports before connect"
         while True:
             report = await self._queue.get()

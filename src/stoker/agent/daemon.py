@@ -20,6 +20,7 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Final, assert_never
 
 import msgspec
@@ -29,7 +30,7 @@ from stoker.agent.delivery import Delivery
 from stoker.agent.instructions import InstructionExecutor, ignored, which
 from stoker.agent.logs import LogReads
 from stoker.agent.observed import Observed
-from stoker.agent.outgoing import HeartbeatAcks, Stream, closing, first_failure
+from stoker.agent.outgoing import HeartbeatAcks, Stream, first_failure
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
@@ -113,7 +114,7 @@ class Daemon:
                 self._ports.telemetry.warn("runner_unavailable", error=str(error))
                 await self._ports.clock.sleep(self._runner_backoff.next_s())
                 continue
-            async with closing(self._ports.runner.reports()) as reports:
+            async with aclosing(self._ports.runner.reports()) as reports:
                 async for report in reports:
                     self._take_report(report)
             self._cut("the runner is gone")
@@ -305,7 +306,7 @@ class Daemon:
     # --- instructions -------------------------------------------------------------------------------------------
 
     async def _obey(self, session: LinkSession) -> None:
-        async with closing(session.instructions()) as messages:
+        async with aclosing(session.instructions()) as messages:
             async for message in messages:
                 try:
                     if isinstance(message, BeatAnswered):

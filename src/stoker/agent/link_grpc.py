@@ -10,7 +10,7 @@ Limits: no TLS yet.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 import grpc
@@ -85,24 +85,20 @@ class GrpcLink:
         register_timeout_s: float = REGISTER_TIMEOUT_S,
     ) -> None:
         """`token` answers the one to join with, or raises StokerError; None = join without."""
-        self._addresses = Addresses(addresses)
+        self.addresses = Addresses(addresses)
         self._token = token
         self._register_timeout_s = register_timeout_s
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        return self._addresses.all
-
-    @property
     def has_alternatives(self) -> bool:
-        return len(self.addresses) > 1
+        return len(self.addresses.all) > 1
 
     async def connect(self, registration: Registration) -> LinkSession:
         proof = self._proof()
         _, session = await first_of(
-            self._addresses, lambda address: _open(address, registration, proof, self._register_timeout_s)
+            self.addresses, lambda address: _open(address, registration, proof, self._register_timeout_s)
         )
-        session.on_good = self._addresses.good
+        session.on_good = self.addresses.good
         return session
 
     def _proof(self) -> _Metadata:
@@ -163,7 +159,7 @@ class _Session:
         message = codec.encode_report(report)
         await self._call(lambda: self._heartbeat.write(message))
 
-    async def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
+    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
         while True:
             message = await self._read(self._heartbeat.read, pb.ControlMessage)
             if self.on_good is not None:
@@ -180,7 +176,7 @@ class _Session:
         request = codec.encode_finished(finished)
         await self._call(lambda: self._stub.TaskFinished(request, timeout=FINISH_TIMEOUT_S, metadata=self._metadata))
 
-    async def log_requests(self) -> AsyncIterator[LogRequest]:
+    async def log_requests(self) -> AsyncGenerator[LogRequest, None]:
         while True:
             message = await self._read(self._logs.read, pb.LogRequest)
             yield self._understood(codec.decode_log_request, message)

@@ -12,9 +12,10 @@ Limits: `WAITS_MAX` reads wait on a stream, each for `WAIT_MS_MAX` at most; one 
 """
 
 import asyncio
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
-from stoker.agent.outgoing import closing, first_failure
+from stoker.agent.outgoing import first_failure
 from stoker.agent.ports import LinkDown, LinkSession, Runner
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import LogChunk, LogRequest
@@ -69,7 +70,7 @@ class LogReads:
                 await asyncio.wait(looking)
 
     async def _take(self) -> None:
-        async with closing(self._session.log_requests()) as requests:
+        async with aclosing(self._session.log_requests()) as requests:
             async for request in requests:
                 waiting = sum(map(len, self._waits.values()))
                 if request.wait_ms == 0 or waiting >= WAITS_MAX or await self._is_due(request):

@@ -12,16 +12,12 @@ Limits: `NOTED_MAX` beats without an answer are noted; later ones aren't, until 
 """
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Final, TypeVar
+from typing import Final
 
 from stoker.agent.ports import LinkDown, LinkSession
 from stoker.brain.domain.report import Report
 from stoker.brain.domain.units import Mono
-
-_T = TypeVar("_T")
 
 OUTGOING_MAX: Final = 10_000
 """Reports that wait for a slow stream. One more, and the stream is given up: the next inventory says it all."""
@@ -121,13 +117,3 @@ def _looked_at(duty: "asyncio.Future[None]") -> None:
     """Or asyncio would complain that nobody did."""
     if not duty.cancelled():
         duty.exception()
-
-
-@contextlib.asynccontextmanager
-async def closing(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """End a generator when its reader is cancelled, here and now, and not whenever the collector finds it."""
-    try:
-        yield iterator
-    finally:
-        if isinstance(iterator, AsyncGenerator):
-            await iterator.aclose()

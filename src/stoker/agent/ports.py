@@ -4,7 +4,7 @@
 pass the same contract tests.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,7 +55,7 @@ class LinkSession(Protocol):
 
     async def send(self, report: Report) -> None: ...
 
-    def instructions(self) -> AsyncIterator[Instruction | BeatAnswered]:
+    def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
         """Yield what the control plane sends, in order. Ends or raises LinkDown when the stream breaks."""
         ...
 
@@ -63,7 +63,7 @@ class LinkSession(Protocol):
         """Report an end, and return when the control plane has it on disk."""
         ...
 
-    def log_requests(self) -> AsyncIterator[LogRequest]: ...
+    def log_requests(self) -> AsyncGenerator[LogRequest, None]: ...
 
     async def send_log(self, chunk: LogChunk) -> None: ...
 
@@ -236,7 +236,7 @@ class Runner(Protocol):
         """Find the runner of this node or start one. Raises OSError when neither works."""
         ...
 
-    def reports(self) -> AsyncIterator[RunnerReport]:
+    def reports(self) -> AsyncGenerator[RunnerReport, None]:
         """Yield the reports of the runner: RunnerInventory first, RunnerGone last."""
         ...
 

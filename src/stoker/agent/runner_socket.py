@@ -10,7 +10,7 @@ Calls on a connection that has broken raise ConnectionError (an OSError); the re
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -97,7 +97,7 @@ class RunnerSocket:
         self._asked.clear()
         self._reading = asyncio.create_task(self._read(reader, greeting), name="runner-reports")
 
-    async def reports(self) -> AsyncIterator[RunnerReport]:
+    async def reports(self) -> AsyncGenerator[RunnerReport, None]:
         reports = self._reports
         while True:
             report = await reports.get()

@@ -105,8 +105,8 @@ def test_the_outputs_and_folders_of_forgotten_ends_go(tmp_path: Path) -> None:
     Path(output_retention.workdir("5.1.0"), "file").write_text("x")
     Path(output_retention.output("5.1.0") + ".out").write_text("said")
     output_retention.forget(["5.1.0", "6.1.0"], live=[])
-    while output_retention.busy:
-        output_retention.tidy()
+    while output_retention.trash.busy:
+        output_retention.trash.empty()
     assert os.listdir(tmp_path / "work") == os.listdir(tmp_path / "trash") == os.listdir(tmp_path / SPOOL_NAME) == []
 
 

@@ -58,7 +58,7 @@ class Journal:
         self.offered: dict[str, bytes] = {}
         """Ends that the control plane isn't known to have, oldest first."""
         self.settled: dict[str, bytes] = {}
-        """Only the fields of the end, for a start that comes late."""
+        """Ends that the control plane has, oldest first: only the fields of the end, for a start that comes late."""
         self._fd = -1
         self._lines: list[bytes] = []
         self._size = 0
@@ -88,10 +88,6 @@ class Journal:
     def knows(self, key: str) -> bool:
         """Return True for a task with a start or an end here."""
         return key in self.open or key in self.offered or key in self.settled
-
-    def kept(self) -> list[str]:
-        """Return the keys of ends that the control plane has, oldest first."""
-        return list(self.settled)
 
     def offered_ends(self) -> Iterator[OverFields]:
         """Return the ends that the control plane isn't known to have, oldest first."""

@@ -96,7 +96,7 @@ class RunnerLoop:
         self._watched: dict[int, RunnerTask] = {}
         self._journal = Journal(f"{settings.data_dir}/journal")
         self._journal.load()
-        self._supervisor = Supervisor(settings, self._journal, self._watch, self._unwatch)
+        self._supervisor = Supervisor(settings, self._journal, self._watch, self._close_watched)
         self._woken = self._listen_to_signals()
         if guard is not None:
             self._epoll.register(guard.descriptor, select.EPOLLIN)
@@ -158,7 +158,7 @@ class RunnerLoop:
 
     def _patience_s(self) -> float:
         """Seconds that the next turn may wait for something to happen."""
-        if self._supervisor.ready or self._supervisor.output_retention.busy or self._greet:
+        if self._supervisor.ready or self._supervisor.output_retention.trash.busy or self._greet:
             return 0
         due = [self._supervisor.next_check_s(), self._supervisor.leases.due_s, self._housekeeping_at_s]
         if self._supervisor.overs:
@@ -280,7 +280,7 @@ class RunnerLoop:
         waiting = {over["key"] for over in self._supervisor.overs}
         ends = [over for over in self._journal.offered_ends() if over["key"] not in waiting]
         tasks = list(self._supervisor.inventory())
-        kept = self._journal.kept()
+        kept = list(self._journal.settled)
         most, kept_most = protocol.INVENTORY_PART_MAX, protocol.KEPT_PART_MAX
         parts = max(-(-max(len(ends), len(tasks)) // most), -(-len(kept) // kept_most), 1)
         for part in range(parts):
@@ -309,7 +309,7 @@ class RunnerLoop:
     # --- now and then -------------------------------------------------------------------------------------------
 
     def _housekeep(self) -> None:
-        self._supervisor.output_retention.tidy()
+        self._supervisor.output_retention.trash.empty()
         now_s = clock.boot_s()
         if self._channel.talking >= 0:
             self._alone_since_s = now_s
@@ -336,7 +336,7 @@ class RunnerLoop:
         self._watched[descriptor] = task
         self._epoll.register(descriptor, select.EPOLLIN)
 
-    def _unwatch(self, descriptor: int) -> None:
+    def _close_watched(self, descriptor: int) -> None:
         del self._watched[descriptor]
         self._epoll.unregister(descriptor)
         os.close(descriptor)

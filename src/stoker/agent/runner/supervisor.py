@@ -39,14 +39,12 @@ _SIGNALS: Final = range(1, 65)
 class Supervisor:
     """Every task from its start record to its end record."""
 
-    def __init__(
-        self, settings: RunnerSettings, journal: Journal, watch: Watch, unwatch: Callable[[int], None]
-    ) -> None:
-        """`watch` has the loop wait for a descriptor; `unwatch` no longer, and closes it. Raises OSError."""
+    def __init__(self, settings: RunnerSettings, journal: Journal, watch: Watch, close: Callable[[int], None]) -> None:
+        """`watch` has the loop wait for a descriptor, until `close` closes it. Raises OSError."""
         self._settings = settings
         self._journal = journal
         self._watch = watch
-        self._unwatch = unwatch
+        self._close = close
         self.cgroups = Cgroups(settings.data_dir, settings.tree)
         self.output_retention = OutputRetention(settings.data_dir, settings.spool_bytes_max)
         self.trees = Trees()
@@ -58,7 +56,7 @@ class Supervisor:
         """Starts whose record isn't durable yet."""
         self.ready: deque[RunnerTask] = deque()
         """Starts whose record is."""
-        self._outputs = TaskOutputs(self.output_retention, self.trees, watch, unwatch, self.ready.append)
+        self._outputs = TaskOutputs(self.output_retention, self.trees, watch, close, self.ready.append)
         self._ending: dict[str, RunnerTask] = {}
         self.overs: list[OverFields] = []
         """Ends whose record isn't durable yet."""
@@ -215,7 +213,7 @@ class Supervisor:
         reason = answer_of(task.answer, task.said) if task.answer >= 0 else None
         if reason is None:
             return
-        self._unwatch(task.answer)
+        self._close(task.answer)
         task.answer = -1
         if task.tree.uid is not None:
             task.tree.uid = uid_said(bytes(task.said))
@@ -293,7 +291,7 @@ class Supervisor:
         """End a task whose tree is gone. It is reported once its end record is durable."""
         self._outputs.end(task)
         if task.answer >= 0:
-            self._unwatch(task.answer)
+            self._close(task.answer)
         self.trees.drop(task.tree)
         self._ending.pop(task.key, None)
         self.leases.drop(task.key)

@@ -47,14 +47,14 @@ class TaskOutputs:
         retention: OutputRetention,
         trees: Trees,
         watch: Callable[[int, RunnerTask], None],
-        unwatch: Callable[[int], None],
+        close: Callable[[int], None],
         launch: Callable[[RunnerTask], None],
     ) -> None:
-        """`watch` and `unwatch` as for the supervisor; `launch` takes a task up again."""
+        """`watch` and `close` as for the supervisor; `launch` takes a task up again."""
         self._retention = retention
         self._trees = trees
         self._watch = watch
-        self._unwatch = unwatch
+        self._close = close
         self._launch = launch
         self._named: dict[str, None] = {}
         self._opening: dict[str, list[RunnerTask]] = {}
@@ -72,7 +72,7 @@ class TaskOutputs:
         if task.output >= 0:
             self.take(task, _DRAIN_BYTES_MAX)
         if task.output >= 0:
-            self._close(task)
+            self._close_output(task)
         with suppress(OSError):  # a reader goes on waiting for more until it asks for the task's state
             if task.spool is not None:
                 task.spool.close()
@@ -85,7 +85,7 @@ class TaskOutputs:
         copier.pipes.close()
         if not copier.left:
             copier.late = True
-            self._unwatch(copier.line.detach())
+            self._close(copier.line.detach())
             copier.kill()
 
     def take(self, task: RunnerTask, limit: int = _BYTES_PER_TURN) -> None:
@@ -97,13 +97,13 @@ class TaskOutputs:
             except BlockingIOError:
                 return
             if not received:
-                self._close(task)
+                self._close_output(task)
                 return
             task.spool.write(received)
             limit -= len(received)
 
-    def _close(self, task: RunnerTask) -> None:
-        self._unwatch(task.output)
+    def _close_output(self, task: RunnerTask) -> None:
+        self._close(task.output)
         task.output = -1
 
     # --- files of users -------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class TaskOutputs:
         copier = task.copier
         assert copier is not None, f"nothing copies the output of {task.key}"
         if not copier.hear():
-            self._unwatch(copier.line.detach())
+            self._close(copier.line.detach())
             task.check_s = 0.0
         if task.start is not None and (copier.opened or copier.left):
             self._release(copier)

@@ -63,11 +63,6 @@ class Spool:
         self._size = os.fstat(self._fd).st_size
         self._room = head_max - self._size
 
-    @property
-    def size(self) -> int:
-        """Bytes ever written."""
-        return self._size
-
     def write(self, received: bytes) -> None:
         """Append to the output; once a write has failed, nothing more is kept (S3)."""
         view = memoryview(received)
@@ -202,7 +197,7 @@ class OutputRetention:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             os.chmod(self._work, 0o711)  # jobs of other users reach theirs, and see no other
-        self._trash = Trash(f"{data_dir}/{_TRASH_NAME}")
+        self.trash = Trash(f"{data_dir}/{_TRASH_NAME}")
 
     def output(self, key: str) -> str:
         """Return the base path for the spool of a task."""
@@ -256,18 +251,9 @@ class OutputRetention:
             if name not in attempts:
                 self._discard(name)
 
-    @property
-    def busy(self) -> bool:
-        """Whether folders wait to be removed."""
-        return self._trash.busy
-
-    def tidy(self) -> None:
-        """Remove one turn's share of the folders in the trash."""
-        self._trash.empty(_ENTRIES_PER_TURN)
-
     def _discard(self, attempt: str) -> None:
         with suppress(OSError):  # it was never made, or has gone
-            self._trash.take(f"{self._work}/{attempt}")
+            self.trash.take(f"{self._work}/{attempt}")
 
 
 class Trash:
@@ -296,8 +282,8 @@ class Trash:
         os.rename(path, f"{self._path}/{name}")
         self._todo.append(name)
 
-    def empty(self, entries: int) -> None:
-        """Remove about that many files and folders."""
+    def empty(self, entries: int = _ENTRIES_PER_TURN) -> None:
+        """Remove about that many files and folders; by default one turn's share."""
         for _ in range(entries):
             if self._steps is None:
                 if not self._todo:

@@ -139,11 +139,7 @@ class TaskCgroup:
 
     def pids(self) -> list[int]:
         """Return the pids of all processes in it, but for our own."""
-        found: dict[int, None] = {}
-        for folder in self.folders:
-            for inner in _nested(folder):
-                found.update(dict.fromkeys(_pids_in(inner)))
-        return [pid for pid in found if pid != os.getpid()]
+        return list(dict.fromkeys(pid for folder in self.folders for pid in _pids_below(folder)))
 
     def kill(self) -> None:
         """Kill all that is in it now. What forks meanwhile is met by version 2's kill or version 1's freezer."""
@@ -152,9 +148,9 @@ class TaskCgroup:
                 _write(f"{folder}/cgroup.kill", "1")
                 continue
             _write(f"{folder}/freezer.state", "FROZEN")
-            for inner in _nested(folder):
-                for pid in _pids_in(inner):
-                    _kill(pid)
+            for pid in _pids_below(folder):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
             _write(f"{folder}/freezer.state", "THAWED")
 
     def remove(self) -> bool:
@@ -268,11 +264,9 @@ def _pids_in(folder: str) -> list[int]:
     return [int(pid) for pid in read_file(f"{folder}/cgroup.procs").split()]
 
 
-def _kill(pid: int) -> None:
-    if pid == os.getpid():
-        return
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+def _pids_below(folder: str) -> list[int]:
+    """Those in a folder and in all below it, but for our own."""
+    return [pid for inner in _nested(folder) for pid in _pids_in(inner) if pid != os.getpid()]
 
 
 def _write(path: str, text: str) -> None:

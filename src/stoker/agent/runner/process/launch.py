@@ -122,12 +122,10 @@ class Launch:
         try:
             os.chdir(self.workdir)
         except OSError as error:
-            closed = "; that user must be able to enter each folder on the way" if self._is_closed(error) else ""
+            is_closed = self.actor.name and error.errno == errno.EACCES
+            closed = "; that user must be able to enter each folder on the way" if is_closed else ""
             return f"cannot use the working directory {self.workdir}{self.actor.words}: {error_text(error)}{closed}"
         return ""
-
-    def _is_closed(self, error: OSError) -> bool:
-        return bool(self.actor.name) and error.errno == errno.EACCES
 
     def _exec(self) -> str:
         """Answers why none of the candidates could be run; the most telling of the reasons."""
