@@ -9,7 +9,7 @@ everything hears nothing of it. That jobs were forgotten is heard only by those 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -28,17 +28,15 @@ from stoker.control.queries.job_lookup import record_of
 SLICE: Final = 500
 """Facts looked at before others get a turn: about a millisecond."""
 
-_EventFilter = Callable[[Fact], Awaitable[Fact | None]]
-"""What one reader is told of a fact; None = nothing."""
-
 
 class VisibleEvents:
     """The facts of the feed as one caller hears them."""
 
     def __init__(self, control: ControlPlane, caller: Caller, entries: AsyncIterator[Entry]) -> None:
-        self._clock = control.clock
+        # Whose a tenant is, is looked up anew for each fact: tenants come and go while somebody listens.
+        self._control, self._caller = control, caller
+        self._sees_all_jobs = JobVisibility(control.committer.state, caller).is_whole
         self._entries = entries
-        self._event_filter = _event_filter(control, caller)
         self.passed: Position | None = None
         """The newest fact that was looked at, heard or not."""
 
@@ -47,57 +45,21 @@ class VisibleEvents:
         looked = 0
         async for position, fact in self._entries:
             self.passed = position
-            heard = await self._event_filter(fact)
+            heard = await self._heard(fact)
             if heard is not None:
                 return position, _without_secrets(heard)
             looked += 1
             if looked % SLICE == 0:
-                await self._clock.sleep(0)
+                await self._control.clock.sleep(0)
         return None
 
-
-def drop(upcoming: "asyncio.Future[Any]") -> None:
-    """Cancel a future that nobody waits for any more, whatever came of it."""
-    if not upcoming.done():
-        upcoming.cancel()
-    elif not upcoming.cancelled():
-        upcoming.exception()  # looked at, or asyncio would complain that nobody did
-
-
-def _without_secrets(fact: Fact) -> Fact:
-    """Return the fact without what nobody has to know, administrators neither."""
-    public = row_of(fact.event).public
-    return fact if public is None else replace(fact, event=public(fact.event))
-
-
-def _event_filter(control: ControlPlane, caller: Caller) -> _EventFilter:
-    if caller.role is Role.ADMIN:
-        return _everything
-    return (
-        _all_but_tokens
-        if JobVisibility(control.committer.state, caller).is_whole
-        else _TenantFilter(control, caller).heard
-    )
-
-
-async def _everything(fact: Fact) -> Fact | None:
-    return fact
-
-
-async def _all_but_tokens(fact: Fact) -> Fact | None:
-    return None if row_of(fact.event).audience is Audience.ADMINS else fact
-
-
-class _TenantFilter:
-    """Filter of events for a caller that is bound to a tenant."""
-
-    def __init__(self, control: ControlPlane, caller: Caller) -> None:
-        # Whose a tenant is, is looked up anew for each fact: tenants come and go while somebody listens.
-        self._control, self._caller = control, caller
-
-    async def heard(self, fact: Fact) -> Fact | None:
+    async def _heard(self, fact: Fact) -> Fact | None:
+        """Return what the caller is told of a fact; None = nothing."""
         event: Any = fact.event  # fields as its audience says
-        match row_of(fact.event).audience:
+        audience = row_of(fact.event).audience
+        if self._caller.role is Role.ADMIN or (self._sees_all_jobs and audience is not Audience.ADMINS):
+            return fact
+        match audience:
             case Audience.EVERYONE:
                 return fact
             case Audience.NEW_JOB:
@@ -122,3 +84,17 @@ class _TenantFilter:
         except StokerError:
             return False
         return record is not None and may_read(state, self._caller, record.spec.tenant)
+
+
+def drop(upcoming: "asyncio.Future[Any]") -> None:
+    """Cancel a future that nobody waits for any more, whatever came of it."""
+    if not upcoming.done():
+        upcoming.cancel()
+    elif not upcoming.cancelled():
+        upcoming.exception()  # looked at, or asyncio would complain that nobody did
+
+
+def _without_secrets(fact: Fact) -> Fact:
+    """Return the fact without what nobody has to know, administrators neither."""
+    public = row_of(fact.event).public
+    return fact if public is None else replace(fact, event=public(fact.event))
