@@ -8,8 +8,10 @@ Rules: N1  a snapshot is of one position, taken in slices between which others r
        N4  recovery never guesses: a record that can't be read or applied ends the start with its position
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,7 +80,7 @@ async def recover(log: EventLog, ports: ControlPorts, begin: Begin) -> Recovered
     return Recovered(state, since, tuple(recent), history)
 
 
-async def state_of(log: EventLog) -> ClusterState:
+async def _state_of(log: EventLog) -> ClusterState:
     """Return the state that an open log adds up to, for uses without a history.
 
     Raises: LogDamaged.
@@ -88,6 +90,25 @@ async def state_of(log: EventLog) -> ClusterState:
     async for position, record in log.follow(state.position):
         replayed(state, position, record)
     return state
+
+
+@asynccontextmanager
+async def writing(log: EventLog, ports: ControlPorts) -> AsyncIterator[Committer]:
+    """Run a writer over the open log of a control plane that doesn't run, from entry to exit.
+
+    The log is opened under the lock that a control plane holds. What is acknowledged is durable: the next start finds
+    it as if it had been asked for while it ran. No epoch begins, for nothing here is active: the facts stand under the
+    last one that did, which the store accepts as long as nobody has begun another.
+
+    Raises: LogDamaged, LogFailed.
+    """
+    committer = Committer(await _state_of(log), log, ports)
+    writer = asyncio.create_task(committer.run(), name="committer")
+    try:
+        yield committer
+    finally:
+        committer.close()
+        await writer
 
 
 def _loaded(position: Position, chunks: Sequence[bytes]) -> ClusterState:

@@ -32,7 +32,7 @@ from stoker.brain.state.commands import CreateToken, RevokeToken
 from stoker.cli.clock import sleep_blocking
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
-from stoker.control.offline_writer import writing
+from stoker.control.snapshots import writing
 from stoker.live.main import as_refusals
 from stoker.ports import EventLog
 from stoker.wire.client.clients import SocketClient
