@@ -5,7 +5,7 @@ import pytest
 
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.reason import ReasonCode
-from stoker.cli.demo.jobs import (
+from stoker.cli.demo.run import (
     EXPECTED,
     GANG,
     HOTFIX,

@@ -12,7 +12,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState
 from stoker.cli.display.messages import NoticeBuffer
 from stoker.cli.top.app import KEYS, TopApp
-from stoker.cli.top.row_list import RowList
+from stoker.cli.top.widgets import RowList
 from stoker.wire.client import JobListQuery, LogPart, LogQuery
 from stoker.wire.client.staleness import Stale
 from stoker.wire.rest.cluster import ClusterView

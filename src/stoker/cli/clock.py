@@ -9,7 +9,9 @@ Units: `_s` are seconds, `_ms` milliseconds.
 
 import time
 from calendar import timegm
+from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
+from typing import Any
 
 
 def sleep_blocking(seconds: float) -> None:
@@ -56,8 +58,16 @@ def local_now() -> datetime:
     return datetime.now(LocalZone())
 
 
-def timestamp(text: str) -> str:
-    """Return what to send for a past moment, typed as `7d`, a date or a time. Raises: StokerError `bad_moment`."""
+def with_timestamps(given: Mapping[str, Any], *moments: str) -> dict[str, Any]:
+    """Return the options that were given, and for a past moment, typed as `7d`, a date or a time, what to send.
+
+    Raises: StokerError `bad_moment`.
+    """
+    asked = {name: value for name, value in given.items() if value}
+    return asked | {name: _timestamp(asked[name]) for name in moments if name in asked}
+
+
+def _timestamp(text: str) -> str:
     from stoker.wire.text import timestamp_text
 
     return timestamp_text(text, LocalZone())

@@ -9,7 +9,7 @@ Rules: O1  bytes go out as they were written, valid text or not
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stoker.brain.domain.errors import StokerError
-    from stoker.wire.client import Client, LogPart, LogQuery
+    from stoker.wire.client import Client, LogPart
     from stoker.wire.rest.job import JobView
 
 PART_BYTES: Final = 256 * 1024
@@ -75,7 +75,7 @@ class LogReader:
     def _say_why_not(self, attempt: int) -> None:
         """A job that ended unborn has nothing to show; any other reason is a refusal."""
         try:
-            self._client.logs(self._job_id, self._query(attempt, limit=1))
+            self._logs(attempt, limit=1)
         except refused() as fault:
             if fault.refusal.code != _UNBORN:
                 raise
@@ -98,7 +98,7 @@ class LogReader:
     def _await_beginning(self, number: int) -> None:
         """The server answers as soon as the attempt has begun, or can't any more."""
         try:
-            self._client.logs(self._job_id, self._query(number, limit=1, wait_s=WAIT_S))
+            self._logs(number, limit=1, wait_s=WAIT_S)
         except refused() as fault:
             if fault.refusal.code not in _YET_TO_BEGIN:
                 self._check_heals(fault, number, waited_s=0.0)
@@ -135,14 +135,12 @@ class LogReader:
     def _check_heals(self, fault: "StokerError", attempt: int, waited_s: float) -> None:
         """Raises: the fault, unless time may lift it."""
         code = fault.refusal.code
-        if code not in _YET_TO_COME or self._is_lost(code, attempt, waited_s):
+        waits_long = code == _NO_NODE and waited_s <= UNREACHABLE_S_MAX
+        if code not in _YET_TO_COME or (self._is_over(attempt) and not waits_long):
             raise fault
         if code == _NO_NODE and not self._said_away:  # once, until it is back
             click.echo(f"({visible(fault.refusal.message)}; waiting for it)", err=True)
             self._said_away = True
-
-    def _is_lost(self, code: str, attempt: int, waited_s: float) -> bool:
-        return self._is_over(attempt) and (code != _NO_NODE or waited_s > UNREACHABLE_S_MAX)
 
     # --- parts --------------------------------------------------------------------------------------------------
 
@@ -150,24 +148,23 @@ class LogReader:
         if tail is None:
             return self._ask(attempt, wait_s=wait_s)
         if tail == 0:  # begin at the end: the last byte is asked for and kept back
-            return self._client.logs(self._job_id, self._query(attempt, offset=-1, limit=1))
-        return self._write(self._client.logs(self._job_id, self._query(attempt, tail=tail, wait_s=wait_s)))
+            return self._logs(attempt, offset=-1, limit=1)
+        return self._write(self._logs(attempt, tail=tail, wait_s=wait_s))
 
     def _ask(self, attempt: int, offset: int = 0, wait_s: int = 0) -> "LogPart":
         asked_s = mono_s()
-        part = self._client.logs(self._job_id, self._query(attempt, offset=offset, wait_s=wait_s))
+        part = self._logs(attempt, offset=offset, wait_s=wait_s)
         if offset < part.offset:
             click.echo(f"({part.offset - offset} bytes were not kept)", err=True)  # O3
         if wait_s and not part.data and not part.ended and mono_s() - asked_s < POLL_S:
             _pause(POLL_S)  # a server that has no time to wait
         return self._write(part)
 
-    def _query(
-        self, attempt: int, *, offset: int = 0, limit: int = PART_BYTES, tail: int = 0, wait_s: int = 0
-    ) -> "LogQuery":
+    def _logs(self, attempt: int, limit: int = PART_BYTES, **asked: Any) -> "LogPart":  # noqa: ANN401  # of LogQuery
         from stoker.wire.client import LogQuery
 
-        return LogQuery(rank=self._rank, attempt=attempt, offset=offset, limit=limit, tail=tail, wait_s=wait_s)
+        query = LogQuery(rank=self._rank, attempt=attempt, limit=limit, **asked)
+        return self._client.logs(self._job_id, query)
 
     def _write(self, part: "LogPart") -> "LogPart":
         self._said_away = False

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.clock import with_timestamps
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_rows
-from stoker.cli.display.table import Column
+from stoker.cli.display.table import Column, fields
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ LIMIT = 100
 @click.option("--job", metavar="ID", help="Only what concerned this job, array or member.")
 @click.option("--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="The newest so many rows.")
 @answer_options
-def audit(form: str, limit: int, since: str | None, until: str | None, **given: str | None) -> None:
+def audit(form: str, limit: int, **given: str | None) -> None:
     """List what people told the cluster, newest first, and what came of it.
 
     For admins. What was refused is there too; who showed no good token is counted by the minute, under `nobody`.
@@ -37,11 +38,7 @@ def audit(form: str, limit: int, since: str | None, until: str | None, **given: 
       stoker audit --since 1d --by user:ada
       stoker audit --job 7 --outcome refused --json
     """
-    from stoker.cli.clock import timestamp
-
-    asked = {name: value for name, value in given.items() if value}
-    asked |= {name: timestamp(text) for name, text in (("since", since), ("until", until)) if text}
-    page = _gathered(connect(), asked, limit)
+    page = _gathered(connect(), with_timestamps(given, "since", "until"), limit)
     show_rows(form, _columns(), page.rows, page)
 
 
@@ -60,10 +57,7 @@ def _gathered(client: "Client", asked: dict[str, Any], limit: int) -> "AuditList
 
 def _columns() -> "list[Column[AuditRowView]]":
     return [
-        Column("AT", lambda row: row.at),
-        Column("BY", lambda row: row.by),
-        Column("ACTION", lambda row: row.action),
-        Column("OUTCOME", lambda row: row.outcome),
+        *fields("AT", "BY", "ACTION", "OUTCOME"),
         Column("ABOUT", _about),
         Column("DETAILS", lambda row: row.details, elastic=True),
         Column("COUNT", lambda row: row.count or None, right=True, wide=True),

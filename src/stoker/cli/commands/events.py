@@ -7,7 +7,7 @@ import click
 
 from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.output import show_rows
-from stoker.cli.display.table import Column
+from stoker.cli.display.table import Column, fields
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def _whole(client: "Client", job_id: str) -> "JobEventsView":
 
 def _columns() -> "list[Column[JobEventView]]":
     return [
-        Column("AT", lambda event: event.at),
-        Column("EVENT", lambda event: event.event),
-        Column("BY", lambda event: event.by),
+        *fields("AT", "EVENT", "BY"),
         Column("ATTEMPT", lambda event: event.attempt or None, right=True),
         Column("DETAILS", lambda event: "; ".join(_said(event)) or None, elastic=True),
         Column("NUMBER", lambda event: event.number, right=True, wide=True),

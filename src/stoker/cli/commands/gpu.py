@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli.display.output import show_rows
-from stoker.cli.display.table import Column
+from stoker.cli.display.table import Column, fields
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ def _columns() -> "list[Column[GpuView]]":
         Column("STATUS", lambda gpu: gpu.status, coloured=True),
         Column("JOB", lambda gpu: gpu.current_task, right=True),
         Column("UUID", lambda gpu: gpu.uuid, elastic=True),
-        Column("NOTE", lambda gpu: gpu.note, wide=True),
-        Column("ID", lambda gpu: gpu.id, wide=True),
+        *fields("NOTE", "ID", wide=True),
         Column("UPDATED", lambda gpu: gpu.updated_at, wide=True),
     ]
 

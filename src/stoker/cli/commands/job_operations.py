@@ -25,14 +25,13 @@ LINES_MAX: Final = 20
 """Beyond that the members of one answer are counted, not listed."""
 
 
-def _ids(ids: click.ParamType[str]) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command ids of jobs, the forms of the answer, and a server."""
+def _operation(ids: click.ParamType[str]) -> Callable[[Command], Command]:
+    """Return a decorator that makes a command of a function, with ids of jobs, the forms of the answer and a server."""
     argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ids)
-    return with_options(argument, answer_options)
+    return with_options(click.command(), argument, answer_options)
 
 
-@click.command()
-@_ids(OPEN_JOB)
+@_operation(OPEN_JOB)
 def cancel(job_ids: tuple[str, ...], form: str) -> None:
     """Cancel jobs: terminate, wait a grace time, kill.
 
@@ -47,8 +46,7 @@ def cancel(job_ids: tuple[str, ...], form: str) -> None:
     give(form, job_ids, connect().cancel)
 
 
-@click.command()
-@_ids(OPEN_JOB)
+@_operation(OPEN_JOB)
 def hold(job_ids: tuple[str, ...], form: str) -> None:
     """Keep waiting jobs from starting, until they are released.
 
@@ -62,8 +60,7 @@ def hold(job_ids: tuple[str, ...], form: str) -> None:
     give(form, job_ids, connect().hold)
 
 
-@click.command()
-@_ids(OPEN_JOB)
+@_operation(OPEN_JOB)
 def release(job_ids: tuple[str, ...], form: str) -> None:
     """Let held jobs start.
 
@@ -74,8 +71,7 @@ def release(job_ids: tuple[str, ...], form: str) -> None:
     give(form, job_ids, connect().release)
 
 
-@click.command()
-@_ids(ANY_JOB)
+@_operation(ANY_JOB)
 def requeue(job_ids: tuple[str, ...], form: str) -> None:
     """Run jobs once more, under their own ids.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from stoker.cli.clock import clock_text, sleep_blocking
+from stoker.cli.clock import clock_text, now_ms, sleep_blocking, with_timestamps
 from stoker.cli.completion import tenants
 from stoker.cli.display.canvas import open_canvas
 from stoker.cli.display.job_columns import job_columns
@@ -80,14 +80,14 @@ def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, 
     """
     if every and limit is not None:
         raise click.UsageError("give --all or --limit, not both")
-    wanted = _wanted(given)
+    wanted = with_timestamps(given, "since", "until")
     most = None if every else limit or LIMIT
     if watch_s is not None:
         kept = NoticeBuffer()
         watched = connect(LOOK_PATIENCE_S, kept)
         watch(lambda: (_lines(watched, wanted, most, form), kept.take()), watch_s, _title(wanted))
     page = gather(connect(), wanted, most)
-    show_rows(form, job_columns(_now_ms(form)), page.jobs, page)
+    show_rows(form, job_columns(now_ms()), page.jobs, page)
     if page.next is not None and for_people(form):
         click.echo(_left_out(page), err=True)
 
@@ -101,21 +101,12 @@ def _named_states(text: str | None) -> str | None:
     raise click.BadParameter(f"give one or more of {', '.join(JobState)}, with commas between")
 
 
-def _wanted(given: dict[str, Any]) -> dict[str, Any]:
-    wanted = {name: value for name, value in given.items() if value}
-    for name in wanted.keys() & {"since", "until"}:
-        from stoker.cli.clock import timestamp
-
-        wanted[name] = timestamp(wanted[name])
-    return wanted
-
-
 def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str) -> Sequence[str]:
     page = gather(client, wanted, most)
     if not for_people(form):
         return value_text(form, page).splitlines()
     room = size().columns if is_terminal() else None
-    columns = job_columns(_now_ms(form))
+    columns = job_columns(now_ms())
     lines = table_lines(columns, page.jobs, wide=form == Form.WIDE, room=room, paint=paints())
     return [*lines, _left_out(page)] if page.next is not None and is_terminal() else lines
 
@@ -145,15 +136,6 @@ def _left_out(page: "JobListView") -> str:
 
 def _title(wanted: dict[str, Any]) -> str:
     return " ".join(["jobs", *(f"{name.removeprefix('job_')}={value}" for name, value in wanted.items())])
-
-
-def _now_ms(form: str) -> int:
-    """The time in milliseconds since 1970; 0 where no table measures spans."""
-    if not for_people(form):
-        return 0
-    from stoker.cli.clock import now_ms
-
-    return now_ms()
 
 
 def watch(look: Refresh, every_s: float, title: str) -> NoReturn:

@@ -7,7 +7,7 @@ import click
 from stoker.cli.completion import partitions
 from stoker.cli.display.formatting import duration
 from stoker.cli.display.output import show_lines, show_pairs, show_rows
-from stoker.cli.display.table import Column
+from stoker.cli.display.table import Column, fields
 from stoker.cli.options import with_options
 from stoker.cli.server import answer_options, connect
 
@@ -37,8 +37,7 @@ def _columns() -> "list[Column[PartitionView]]":
         Column("RUNNING", lambda partition: partition.running_jobs, right=True),
         Column("TIME", lambda partition: duration(partition.time_default_ms or None), right=True),
         Column("TIME MAX", lambda partition: duration(partition.time_max_ms or None), right=True),
-        Column("WHERE", lambda partition: partition.where, elastic=True),
-        Column("COMMENT", lambda partition: partition.comment, elastic=True),
+        *fields("WHERE", "COMMENT", elastic=True),
         Column("EXCLUDE", lambda partition: ", ".join(partition.exclude), wide=True),
         Column("TOLERATES", lambda partition: ", ".join(partition.tolerate), wide=True),
     ]
@@ -121,20 +120,14 @@ def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
     """
     from stoker.wire.rest.partition import PartitionBody
 
-    fields = _fields(given)
-    if not fields:
+    changes = _fields(given)
+    if not changes:
         raise click.UsageError("nothing to change was given: see --help for what can be")
     client = connect()
     old = client.partition(name)
-    before: dict[str, Any] = {
-        "where": old.where,
-        "exclude": list(old.exclude),
-        "tolerate": list(old.tolerate),
-        "time_default": _seconds(old.time_default_ms),
-        "time_max": _seconds(old.time_max_ms),
-        "comment": old.comment,
-    }
-    found = client.put_partition(name, PartitionBody(**(before | fields)))
+    before: dict[str, Any] = {each: getattr(old, each) for each in ("where", "exclude", "tolerate", "comment")}
+    before |= {each: _seconds(getattr(old, f"{each}_ms")) for each in ("time_default", "time_max")}
+    found = client.put_partition(name, PartitionBody(**(before | changes)))
     show_lines(form, [f"partition {found.name} has {_size(found)}"], found)
 
 

@@ -7,7 +7,7 @@ import click
 from stoker.cli.completion import tenants
 from stoker.cli.display.formatting import duration
 from stoker.cli.display.output import show_lines, show_pairs, show_rows
-from stoker.cli.display.table import Column
+from stoker.cli.display.table import Column, fields
 from stoker.cli.options import AddOption, with_options
 from stoker.cli.server import answer_options, connect
 
@@ -95,8 +95,7 @@ def _columns() -> "list[Column[TenantView]]":
         Column("TIME MAX", lambda tenant: duration(tenant.max_runtime_ms), wide=True, right=True),
         Column("BORROWS", lambda tenant: _yes(tenant.borrow), wide=True),
         Column("LENDS", lambda tenant: _yes(tenant.lend), wide=True),
-        Column("ORGANIZATION", lambda tenant: tenant.organization, wide=True),
-        Column("EMAIL", lambda tenant: tenant.email, wide=True),
+        *fields("ORGANIZATION", "EMAIL", wide=True),
     ]
 
 
@@ -160,8 +159,8 @@ def create(name: str, parent: str | None, form: str, **given: Any) -> None:  # n
     """
     from stoker.wire.rest.tenant import NewTenantBody
 
-    fields = _fields(given) | ({"parent": parent} if parent else {})
-    found = connect().create_tenant(NewTenantBody(name=name, **fields))
+    described = _fields(given) | ({"parent": parent} if parent else {})
+    found = connect().create_tenant(NewTenantBody(name=name, **described))
     show_lines(form, [f"tenant {found.name} {_short(found)}"], found)
 
 
@@ -181,10 +180,10 @@ def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
     """
     from stoker.wire.rest.tenant import TenantBody
 
-    fields = _fields(given)
-    if not fields:
+    changes = _fields(given)
+    if not changes:
         raise click.UsageError("nothing to change was given: see --help for what can be")
-    found = connect().change_tenant(name, TenantBody(**fields))
+    found = connect().change_tenant(name, TenantBody(**changes))
     show_lines(form, [f"tenant {found.name} {_short(found)}"], found)
 
 

@@ -7,7 +7,7 @@ import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_lines, show_rows
-from stoker.cli.display.table import Column
+from stoker.cli.display.table import Column, fields
 from stoker.cli.server import answer_options, connect
 from stoker.cli.setting_options import asked_there_option
 
@@ -29,15 +29,11 @@ def _tokens(data_dir: Path | None) -> "Tokens":
 
 def _columns() -> "list[Column[TokenView]]":
     return [
-        Column("ID", lambda token: token.id),
-        Column("ROLE", lambda token: token.role.value),
-        Column("TENANT", lambda token: token.tenant),
-        Column("USER", lambda token: token.user),
+        *fields("ID", "ROLE", "TENANT", "USER"),
         Column("CREATED", lambda token: token.created_at),
         Column("EXPIRES", lambda token: token.expires_at or "never"),
         Column("COMMENT", lambda token: token.comment, elastic=True),
-        Column("PRINCIPAL", lambda token: token.principal, wide=True),
-        Column("CREATED BY", lambda token: token.created_by, wide=True),
+        *fields("PRINCIPAL", "CREATED BY", wide=True),
     ]
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.clock import with_timestamps
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
@@ -43,22 +44,13 @@ def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each 
       stoker usage --by tenant --tree
       stoker usage --from 2026-11-01 --to 2026-12-01 --by job --tenant vision --json
     """
-    from stoker.cli.clock import timestamp
-    from stoker.wire.rest.usage import FROM_DEFAULT, TO_DEFAULT, UsageReportQuery
+    from stoker.wire.rest.usage import UsageReportQuery
 
     if given["tree"] and given["by"] != "tenant":
         raise click.UsageError(
             f"--tree goes with --by tenant, and not with --by {given['by']}: only tenants form a tree"
         )
-    asked = UsageReportQuery(
-        since=timestamp(given["since"]) if given["since"] else FROM_DEFAULT,
-        to=timestamp(given["to"]) if given["to"] else TO_DEFAULT,
-        by=given["by"],
-        tenant=given["tenant"] or "",
-        user=given["user"] or "",
-        tree=given["tree"],
-    )
-    report = connect().usage(asked)
+    report = connect().usage(UsageReportQuery(**with_timestamps(given, "since", "to")))
     show_rows(form, _columns(report), report.lines, report, _summary(report))
 
 

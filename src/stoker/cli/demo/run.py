@@ -1,4 +1,6 @@
-"""Course of the demo: cluster, jobs, report, and the machine as it was.
+"""Course of the demo: cluster, jobs with the results that are expected of them, report, and the machine as it was.
+
+Each job shows one promise of Stoker.
 
 It starts `stoker up` with simulated GPUs on free ports and from then on is a client like any other: what it shows and
 checks comes from the API alone, or from the machine's own process table.
@@ -7,45 +9,43 @@ Rules: D1  whatever happens, the cluster it started is gone when it returns, job
        D2  every wait has a bound, and going past it is a failure with a name
 """
 
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.lifecycle import FINAL, JobState
+from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.cli.clock import mono_s, now_ms, sleep_blocking
-from stoker.cli.demo.jobs import (
-    GANG,
-    GPUS_PER_NODE,
-    HOTFIX,
-    MISTAKE,
-    NODES,
-    SWEEP,
-    TOO_LONG,
-    Evidence,
-    checks,
-    first_wave,
-    second_wave,
-)
 from stoker.cli.demo.screen import Screen, open_screen, print_report, write_picture
 from stoker.cli.display.formatting import instant_ms
-from stoker.cli.display.timeline import gpu_timeline
+from stoker.cli.display.timeline import Timeline, gpu_timeline
 from stoker.wire.client import Client, JobBody, LogQuery
 from stoker.wire.rest.job import JobView, WhyView
 
+NODES: Final = 2
+GPUS_PER_NODE: Final = 4
+RANK_PROGRAM: Final = Path(__file__).with_name("rank.py")
+GANG: Final = "gang"
+MISTAKE: Final = "mistake"
+TOO_LONG: Final = "too-long"
+HOTFIX: Final = "hotfix"
+SWEEP: Final = "night-sweep"
 START_S: Final = 30.0
 STORY_S: Final = 60.0
 STOP_S: Final = 20.0
 POLL_S: Final = 0.1
 MISTAKE_MS: Final = 1_200
 _LIVE: Final = frozenset({JobState.RUNNING, *FINAL})
+_job: Final = partial(JobBody, time_limit="1m", gpu_count=1)
 
 Found = TypeVar("Found")
 
@@ -62,7 +62,8 @@ def run_demo(out: Path) -> int:
         jobs = story.jobs()
         screen.note("ending the cluster")
     found = list(checks({job.name: job for job in jobs}, evidence))
-    picture = write_picture(out, evidence.timeline)
+    title = f"Stoker demo: {NODES} nodes of {GPUS_PER_NODE} simulated GPUs"
+    picture = write_picture(out, evidence.timeline, title)
     print_report(jobs, evidence, found, picture)
     return 0 if all(held for held, _ in found) else 1
 
@@ -168,7 +169,7 @@ class Story:
         """Every job of ours, oldest first."""
         return sorted(self._client.each_job(), key=lambda job: int(job.id))
 
-    def evidence(self, why: WhyView | None) -> Evidence:
+    def evidence(self, why: WhyView | None) -> "Evidence":
         gpus = self._until(self._all_free, "every GPU to be free")
         logs = [self._log(GANG, rank) for rank in range(NODES)]
         return Evidence(
@@ -217,3 +218,123 @@ class Story:
     def _all_free(self) -> int | None:
         idle = self._client.gpus().idle
         return idle if idle == NODES * GPUS_PER_NODE else None
+
+
+# --- jobs and what is expected of them --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The end that a job of the demo must come to."""
+
+    state: JobState = JobState.SUCCEEDED
+    exit_code: int | None = 0
+    outcomes: tuple[Outcome, ...] = (Outcome.SUCCEEDED,)
+
+
+def first_wave() -> tuple[JobBody, ...]:
+    """Seven GPUs' worth of jobs, then a gang that needs all eight and must wait."""
+    rank = shlex.join((sys.executable, "-S", "-E", str(RANK_PROGRAM), str(GPUS_PER_NODE)))
+    return (
+        _job(name="train-small", command="echo one GPU: $CUDA_VISIBLE_DEVICES; sleep 2.5"),
+        _job(name="train-pair", command="echo two GPUs: $CUDA_VISIBLE_DEVICES; sleep 3", gpu_count=2),
+        _job(name="breaks", command="sleep 1; echo no such file: data.bin >&2; exit 3"),
+        _job(name="flaky", command="sleep 0.7; [ $STOKER_ATTEMPT -ge 2 ]", retries=2),
+        _job(name=TOO_LONG, command="echo $$; exec sleep 600", time_limit="2s"),
+        _job(name=MISTAKE, command="echo $$; exec sleep 600"),
+        _job(name=GANG, command=f"{rank} && sleep 2", gpu_count=GPUS_PER_NODE, tasks=NODES),
+    )
+
+
+def second_wave() -> tuple[JobBody, ...]:
+    """Submitted while the gang holds every GPU: the urgent one comes later and must go first."""
+    return (
+        _job(name=SWEEP, command="sleep 1.2", gpu_count=3, tasks=2, priority="low"),
+        _job(name="evaluate", command="sleep 1.5"),
+        _job(name=HOTFIX, command="sleep 1.2", gpu_count=2, tasks=2, priority="urgent"),
+    )
+
+
+EXPECTED: Final[Mapping[str, Expected]] = {
+    "train-small": Expected(),
+    "train-pair": Expected(),
+    "breaks": Expected(state=JobState.FAILED, exit_code=3, outcomes=(Outcome.FAILED,)),
+    "flaky": Expected(outcomes=(Outcome.FAILED, Outcome.SUCCEEDED)),
+    TOO_LONG: Expected(state=JobState.TIMEOUT, exit_code=None, outcomes=(Outcome.TIMEOUT,)),
+    MISTAKE: Expected(state=JobState.CANCELLED, exit_code=None, outcomes=(Outcome.CANCELLED,)),
+    GANG: Expected(),
+    SWEEP: Expected(),
+    "evaluate": Expected(),
+    HOTFIX: Expected(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Observations of the demo besides the jobs themselves."""
+
+    why: WhyView | None  # of the gang while it waited
+    gang_logs: Sequence[str]  # by rank
+    pids: Mapping[str, int]  # of the jobs that had to be ended, by name
+    living: frozenset[int]  # of these, those still alive at the end
+    free_gpus: int
+    timeline: Timeline
+
+
+DemoCheck = tuple[bool, str]
+"""Whether it held, and what was checked."""
+
+
+def checks(jobs: Mapping[str, JobView], seen: Evidence) -> Iterator[DemoCheck]:
+    """Every promise, held against what the API answered and what the machine shows."""
+    for name, expected in EXPECTED.items():
+        yield _ended_as_expected(name, jobs.get(name), expected)
+    yield _ranks_met(jobs.get(GANG), seen.gang_logs)
+    why = seen.why
+    waited = why is not None and why.code is not None and why.code.value == "insufficient_gpus"
+    yield waited, "the gang waited for GPUs, and `why` said so"
+    yield _went_first(jobs.get(HOTFIX), jobs.get(SWEEP)), "the urgent job overtook the low one that came before it"
+    gone = len(seen.pids) == 2 and not seen.living
+    yield gone, "the processes of the cancelled job and of the one out of time are gone"
+    yield not overlaps(seen.timeline), "no GPU was held by two jobs at once"
+    total = NODES * GPUS_PER_NODE
+    yield seen.free_gpus == total, f"all {total} GPUs are free again"
+
+
+def _ended_as_expected(name: str, job: JobView | None, expected: Expected) -> DemoCheck:
+    tries = f" after {len(expected.outcomes)} attempts" if len(expected.outcomes) > 1 else ""
+    code = f" with exit code {expected.exit_code}" if expected.exit_code else ""
+    says = f"{name} ended {expected.state.value}{code}{tries}"
+    if job is None:
+        return False, f"{says}; it was never seen"
+    outcomes = tuple(attempt.outcome for attempt in job.attempts)
+    code_fits = expected.exit_code is None or job.exit_code == expected.exit_code
+    if job.state is expected.state and code_fits and outcomes == expected.outcomes:
+        return True, says
+    tried = ", ".join(outcome.value if outcome else "live" for outcome in outcomes)
+    return False, f"{says}; it is {job.state.value} with exit code {job.exit_code} and attempts [{tried}]"
+
+
+def _ranks_met(job: JobView | None, logs: Sequence[str]) -> DemoCheck:
+    last = job.attempts[-1] if job is not None and job.attempts else None
+    nodes = len({task.node for task in last.tasks}) if last else 0
+    met = len(logs) == NODES and all(f"rank {rank} of {NODES}" in log and "met" in log for rank, log in enumerate(logs))
+    where = f" at {last.master_addr}:{last.master_port}" if last else ""
+    return met and nodes == NODES, f"the gang's ranks ran on {nodes} nodes and met over TCP{where}"
+
+
+def _went_first(first: JobView | None, second: JobView | None) -> bool:
+    if first is None or second is None or not first.started_at or not second.started_at:
+        return False
+    came_later = instant_ms(first.submitted_at) >= instant_ms(second.submitted_at)
+    return came_later and instant_ms(first.started_at) <= instant_ms(second.started_at)
+
+
+def overlaps(timeline: Timeline) -> bool:
+    """Whether any GPU is held twice at once."""
+    busy_until: dict[str, int] = {}
+    for span in timeline.spans:  # in order of their beginning
+        if span.start_ms < busy_until.get(span.gpu, span.start_ms):
+            return True
+        busy_until[span.gpu] = span.end_ms
+    return False

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from stoker.cli.clock import mono_s
-from stoker.cli.demo.jobs import GPUS_PER_NODE, NODES, DemoCheck, Evidence
 from stoker.cli.display.canvas import Canvas, open_canvas
 from stoker.cli.display.job_columns import job_columns
 from stoker.cli.display.safe_text import visible
@@ -18,6 +17,9 @@ from stoker.cli.display.timeline import Timeline, job_order, plain, text_lines
 from stoker.cli.display.timeline_svg import svg
 from stoker.wire.rest.job import JobView
 from stoker.wire.rest.node import GpuListView
+
+if TYPE_CHECKING:
+    from stoker.cli.demo.run import DemoCheck, Evidence
 
 NOTES_MAX: Final = 6
 PICTURE: Final = "stoker-demo.svg"
@@ -101,14 +103,14 @@ def _place(job: JobView) -> str:
     return f"{nodes} ({gang}{job.gpu_count} GPU{'s' * (job.gpu_count != 1)})"
 
 
-def write_picture(out: Path, timeline: Timeline) -> Path:
+def write_picture(out: Path, timeline: Timeline, title: str) -> Path:
     """Write the timeline as an SVG file into `out`, and return its path."""
     path = out / PICTURE
-    path.write_text(svg(timeline, f"Stoker demo: {NODES} nodes of {GPUS_PER_NODE} simulated GPUs"), encoding="utf-8")
+    path.write_text(svg(timeline, title), encoding="utf-8")
     return path
 
 
-def print_report(jobs: Sequence[JobView], seen: Evidence, found: Sequence[DemoCheck], picture: Path) -> None:
+def print_report(jobs: Sequence[JobView], seen: "Evidence", found: "Sequence[DemoCheck]", picture: Path) -> None:
     """Print the timeline, the jobs, the checks, and where the picture is."""
     click.echo("\nWho held which GPU when (a number is a job, ✗ an attempt without success):\n")
     _show_timeline(seen.timeline)

@@ -27,20 +27,17 @@ class Canvas:
     """Second screen of the terminal, on which lines are drawn."""
 
     def __init__(self) -> None:
-        self._last: Sequence[str] = ()
+        self.last: Sequence[str] = ()
+        """The last picture."""
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show these lines, from the top of the window."""
-        self._last = lines
+        self.last = lines
         height = size().lines
         if len(lines) > height:
             lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more"]
         rows = "\x1b[K\r\n".join(lines)
         _write(f"\x1b[?2026h\x1b[H{rows}\x1b[K\x1b[J\x1b[?2026l")
-
-    def left_behind(self) -> str:
-        """Return the last picture, which stays below the command when the canvas is gone."""
-        return "".join(f"{line}\n" for line in self._last)
 
 
 @contextmanager
@@ -57,7 +54,7 @@ def open_canvas(*, keep: bool = True) -> Iterator[Canvas]:
     try:
         yield canvas
     finally:
-        _write(_LEAVE + (canvas.left_behind() if keep else ""))
+        _write(_LEAVE + "".join(f"{line}\n" for line in canvas.last if keep))
         signal.signal(signal.SIGTERM, before)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from stoker.cli.display.formatting import note_line, ran, user_of, waited
 from stoker.cli.display.safe_text import cut, visible
-from stoker.cli.display.table import Column
+from stoker.cli.display.table import Column, fields
 
 if TYPE_CHECKING:
     from stoker.wire.rest.job import JobView
@@ -27,8 +27,7 @@ def job_columns(now_ms: int, titles: Sequence[str] = ()) -> "list[Column[JobView
         Column("TENANT", lambda job: job.tenant, wide=True),
         Column("CLASS", lambda job: job.job_class.value, wide=True),
         Column("USER", user_of, wide=True),
-        Column("PARTITION", lambda job: job.partition, wide=True),
-        Column("ARRAY", lambda job: job.array, wide=True),
+        *fields("PARTITION", "ARRAY", wide=True),
         Column("TASKS", lambda job: job.tasks, right=True, wide=True),
         Column("ATTEMPTS", lambda job: len(job.attempts), right=True, wide=True),
         Column("SUBMITTED", lambda job: job.submitted_at, wide=True),

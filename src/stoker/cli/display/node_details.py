@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.cli.display.table import Column
+from stoker.cli.display.table import Column, fields
 
 if TYPE_CHECKING:
     from stoker.wire.rest.node import NodeView
@@ -22,8 +22,7 @@ def node_columns() -> "list[Column[NodeView]]":
         Column("NOTE", note_of, elastic=True),
         Column("LABELS", labels_line, wide=True),
         Column("TAINTS", taints_line, wide=True),
-        Column("ADDRESS", lambda node: node.address, wide=True),
-        Column("VERSION", lambda node: node.version, wide=True),
+        *fields("ADDRESS", "VERSION", wide=True),
         Column("REGISTERED", lambda node: node.registered_at, wide=True),
         Column("JOB IDS", lambda node: ",".join(node.jobs), wide=True),
         Column("GPU UUIDS", lambda node: ",".join(gpu.uuid for gpu in node.gpus), wide=True),

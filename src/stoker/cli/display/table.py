@@ -13,7 +13,8 @@ Rules: B1  a cell never holds a raw control character: `safe_text.visible` has s
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import click
 
@@ -54,6 +55,11 @@ class Column(NamedTuple, Generic[Row]):
     right: bool = False  # numbers
     coloured: bool = False
     elastic: bool = False  # what a narrow terminal shortens first
+
+
+def fields(*titles: str, wide: bool = False, elastic: bool = False) -> "list[Column[Any]]":
+    """Return columns that show a row's fields of the same names: `CREATED BY` shows `created_by`."""
+    return [Column(each, attrgetter(each.lower().replace(" ", "_")), wide, elastic=elastic) for each in titles]
 
 
 def show_table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool) -> None:

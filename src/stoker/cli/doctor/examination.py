@@ -1,6 +1,7 @@
 """Order and grouping of the checks of `stoker doctor`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from stoker.agent.machine import local_address
@@ -43,14 +44,14 @@ def _each(run: Run, checks: Iterable[Check]) -> Iterator[Finding]:
 
 
 def _control(settings: ControlSettings) -> list[Check]:
-    listeners = [
-        ("http", settings.http.host, settings.http.port),
-        ("grpc", settings.grpc.host, settings.grpc.port),
-    ]
+    listeners = (("http", settings.http), ("grpc", settings.grpc))
     return [
         *folder.checks("control", settings.data_dir),
-        store.check(settings.store.url, settings.data_dir),
-        *network.port_checks(listeners, settings.data_dir),
+        Check("store", lambda: store.store(settings.store.url, settings.data_dir)),
+        *(
+            Check(f"{section}_port", partial(network.listener, section, at.host, at.port, settings.data_dir))
+            for section, at in listeners
+        ),
     ]
 
 
@@ -59,6 +60,6 @@ def _agent(settings: AgentSettings) -> list[Check]:
     return [
         *folder.checks("agent", settings.data_dir),
         *node.checks(settings),
-        network.control_check(addresses),
-        network.address_check(settings.node.address, lambda: local_address(addresses[0])),
+        Check("control", lambda: network.control(addresses), seconds=5 + 2 * network.CONNECT_S * len(addresses)),
+        Check("address", lambda: network.node_address(settings.node.address, lambda: local_address(addresses[0]))),
     ]

@@ -6,22 +6,16 @@ Source: proc_net_tcp(5): state 0A is LISTEN, addresses are hexadecimal.
 import errno
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, wrong
+from stoker.cli.doctor.finding import CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.folder import held_by
 from stoker.cli.doctor.machine import holder_of, words_of
 
 CONNECT_S: Final = 2.0
 _LISTEN: Final = "0A"
-
-
-def port_checks(listeners: Sequence[tuple[str, str, int]], data_dir: Path) -> list[Check]:
-    """`listeners`: section of the settings, host and port of each."""
-    return [Check(f"{each[0]}_port", partial(listener, *each, data_dir)) for each in listeners]
 
 
 def listener(section: str, host: str, port: int, data_dir: Path) -> Iterator[CheckResult]:
@@ -69,10 +63,6 @@ def listening(table: str, port: int) -> list[str]:
     return [row[9] for row in rows if len(row) > 9 and row[1].endswith(wanted) and row[3] == _LISTEN]
 
 
-def control_check(addresses: Sequence[str]) -> Check:
-    return Check("control", lambda: control(addresses), seconds=5 + 2 * CONNECT_S * len(addresses))
-
-
 def control(addresses: Sequence[str]) -> Iterator[CheckResult]:
     """Check that a control plane listens where the agent will look for one."""
     faults = {address: _cannot_connect(address) for address in addresses}
@@ -94,10 +84,6 @@ def _cannot_connect(address: str) -> str:
     except OSError as fault:
         return fault.strerror or str(fault)
     return ""
-
-
-def address_check(given: str, found: Callable[[], str]) -> Check:
-    return Check("address", lambda: node_address(given, found))
 
 
 def node_address(given: str, found: Callable[[], str]) -> Iterator[CheckResult]:

@@ -15,7 +15,7 @@ from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, was_be
 from stoker.adapters.sqlite.history import HISTORY_NAME, cluster_in
 from stoker.adapters.sqlite.store import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, wrong
+from stoker.cli.doctor.finding import CheckResult, doubtful, fine, refusal, wrong
 from stoker.cli.doctor.machine import account
 
 if TYPE_CHECKING:
@@ -25,12 +25,8 @@ SERVER_MIN: Final = 150_000
 _FILES: Final = {STORE_NAME: LOG_STEPS, HISTORY_NAME: HISTORY_STEPS}
 
 
-def check(url: str, folder: Path) -> Check:
-    """`url` empty = SQLite in the folder."""
-    return Check("store", lambda: store(url, folder))
-
-
 def store(url: str, folder: Path) -> Iterator[CheckResult]:
+    """`url` empty = SQLite in the folder."""
     try:
         yield from files(folder)
         yield from database(url, folder) if url else in_folder(folder)

@@ -24,7 +24,6 @@ from stoker.cli.display.messages import NoticeBuffer
 from stoker.cli.display.safe_text import visible
 from stoker.cli.server import LOOK_PATIENCE_S
 from stoker.cli.top.cluster_look import Look, look_at_job, take_look
-from stoker.cli.top.details import Page, Question, TextPane
 from stoker.cli.top.picture import (
     job_page,
     job_sheet,
@@ -35,7 +34,7 @@ from stoker.cli.top.picture import (
     rule_title,
     summary_line,
 )
-from stoker.cli.top.row_list import Line, RowList
+from stoker.cli.top.widgets import Line, Page, Question, RowList, TextPane
 from stoker.wire.client import AsyncClient
 from stoker.wire.rest.job import JobView
 
@@ -100,22 +99,20 @@ class TopApp(App[int]):
         self._words = ""
         self._trouble = ""
         self._away = False
+        self._summary_line, self._trouble_line = Line(id="summary"), Line(id="trouble")
+        self._node_list = RowList("asking for nodes", id="nodes")
+        self._job_list = RowList("asking for jobs", id="jobs")
+        prompt = "words that a job must have; esc shows all"
+        self._filter = Input(placeholder=prompt, id="filter", compact=True, select_on_focus=False)
+        self._trouble_line.display = self._filter.display = False
 
     def compose(self) -> ComposeResult:
-        yield Line(id="summary")
-        yield Line(id="trouble")
-        yield RowList("asking for nodes", id="nodes")
-        yield RowList("asking for jobs", id="jobs")
-        yield Input(
-            placeholder="words that a job must have; esc shows all", id="filter", compact=True, select_on_focus=False
-        )
+        yield from (self._summary_line, self._trouble_line, self._node_list, self._job_list, self._filter)
         yield Line(classes="keys")
 
     async def on_mount(self) -> None:
         self.theme = "ansi-dark"
-        self.query_one("#filter").display = False
-        self.query_one("#trouble").display = False
-        self.query_one("#jobs", RowList).focus()
+        self._job_list.focus()
         self._say()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -165,25 +162,22 @@ class TopApp(App[int]):
 
     def _draw(self) -> None:
         """Everything, as far as it has changed."""
-        line = self.screen_stack[0].query_one("#trouble", Line)
-        line.say(self._trouble)
-        if line.display != bool(self._trouble):
-            line.display = bool(self._trouble)
+        self._trouble_line.say(self._trouble)
+        if self._trouble_line.display != bool(self._trouble):
+            self._trouble_line.display = bool(self._trouble)
         if self._seen is not None:
             self._draw_look(self._seen)
 
     def _draw_look(self, look: Look) -> None:
-        base = self.screen_stack[0]
-        room = self._room
-        base.query_one("#summary", Line).say(summary_line(look.cluster, room, clock_text()))
-        nodes, jobs = base.query_one("#nodes", RowList), base.query_one("#jobs", RowList)
+        room, nodes = self._room, self._node_list
+        self._summary_line.say(summary_line(look.cluster, room, clock_text()))
         # A third of the window at most, so that the queue keeps the most of it.
         height = min(max(1, len(look.nodes)), max(3, self.size.height // 3 - 2)) + 2
         if nodes.size.height != height - 1:
             nodes.styles.height = height
         nodes.show(node_sheet(look.nodes, room), "no node has joined: `stoker agent` runs on each")
         found = matching(look.jobs, self._words)
-        jobs.show(job_sheet(found, room, now_ms()), self._nothing(look))
+        self._job_list.show(job_sheet(found, room, now_ms()), self._nothing(look))
         self._entitle(look, len(found))
 
     @property
@@ -198,12 +192,10 @@ class TopApp(App[int]):
 
     def _entitle(self, look: Look, found: int) -> None:
         """What is in sight, of how much."""
-        base = self.screen_stack[0]
-        nodes, jobs = base.query_one("#nodes", RowList), base.query_one("#jobs", RowList)
-        nodes.entitle(rule_title("nodes", nodes.sight, len(look.nodes)))
+        self._node_list.entitle(rule_title("nodes", self._node_list.sight, len(look.nodes)))
         more = f", {look.left_out} more wait" if look.left_out else ""
         words = f" with: {visible(self._words)}" if self._words else ""
-        jobs.entitle(f"{rule_title('jobs', jobs.sight, found)}{more}{words}")
+        self._job_list.entitle(f"{rule_title('jobs', self._job_list.sight, found)}{more}{words}")
 
     def on_row_list_moved(self) -> None:
         if self._seen is not None:
@@ -217,7 +209,7 @@ class TopApp(App[int]):
         look = self._seen
         if look is None:
             return
-        if self.query_one("#nodes", RowList).has_focus:
+        if self._node_list.has_focus:
             node = next(each for each in look.nodes if each.name == opened.key)
             self._show(Page(f"node {node.name}", NODE_KEYS, None), node_page(node, self._room))
             return
@@ -232,7 +224,7 @@ class TopApp(App[int]):
         """The job that a key is about."""
         jobs = self._seen.jobs if self._seen else []
         page = self.screen
-        key = page.job if isinstance(page, Page) else self.query_one("#jobs", RowList).key
+        key = page.job if isinstance(page, Page) else self._job_list.key
         return next((job for job in jobs if job.id == key), None)
 
     def action_help(self) -> None:
@@ -244,12 +236,11 @@ class TopApp(App[int]):
         self._look()
 
     def action_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.display = True
-        field.focus()
+        self._filter.display = True
+        self._filter.focus()
 
     def action_unfilter(self) -> None:
-        self.query_one("#filter", Input).value = ""
+        self._filter.value = ""
         self._close_filter()
 
     def on_input_changed(self, changed: Input.Changed) -> None:
@@ -260,8 +251,8 @@ class TopApp(App[int]):
         self._close_filter()
 
     def _close_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
-        self.query_one("#jobs", RowList).focus()
+        self._filter.display = False
+        self._job_list.focus()
 
     async def action_why(self) -> None:
         job = self._chosen()

@@ -77,9 +77,11 @@ def node_sheet(nodes: Iterable[NodeView], room: int) -> Sheet:
     columns: list[Column[NodeView]] = [
         Column("NODE", lambda node: node.name, elastic=True),
         Column("STATE", lambda node: node.state.value, coloured=True),
-        Column("GPUS", _busy, right=True),
+        Column("GPUS", lambda node: f"{sum(gpu.status == 'busy' for gpu in node.gpus)}/{len(node.gpus)}", right=True),
         Column("CPUS", lambda node: f"{node.cpus - node.free.cpus}/{node.cpus}", right=True),
-        Column("MEMORY", _memory, right=True),
+        Column(
+            "MEMORY", lambda node: f"{(node.memory_mb - node.free.memory_mb) >> 10}/{node.memory_mb >> 10}G", right=True
+        ),
         Column("JOBS", lambda node: len(node.jobs), right=True),
         Column("MODEL", models_of, elastic=True, wide=True),
         Column("NOTE", note_of, elastic=True),
@@ -94,14 +96,6 @@ def node_sheet(nodes: Iterable[NodeView], room: int) -> Sheet:
         for node, bar, (_, line) in zip(nodes, bars, sheet.rows, strict=True)
     )
     return Sheet(" " * (size + 2) + sheet.head, list(rows))
-
-
-def _busy(node: NodeView) -> str:
-    return f"{sum(gpu.status == 'busy' for gpu in node.gpus)}/{len(node.gpus)}"
-
-
-def _memory(node: NodeView) -> str:
-    return f"{(node.memory_mb - node.free.memory_mb) >> 10}/{node.memory_mb >> 10}G"
 
 
 def job_sheet(jobs: Sequence[JobView], room: int, now_ms: int) -> Sheet:

@@ -5,6 +5,7 @@ import os
 import pwd
 import shlex
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,10 +83,7 @@ def _flags_in_hints(shape: EmbeddedSpec) -> Iterator[None]:
 
 def _real_gpus() -> dict[str, int]:
     """How many of each model nvidia-smi finds."""
-    found: dict[str, int] = {}
-    for gpu in AutoProbe().probe().gpus:
-        found[gpu.model] = found.get(gpu.model, 0) + 1
-    return found
+    return Counter(gpu.model for gpu in AutoProbe().probe().gpus)
 
 
 @contextmanager
