@@ -5,7 +5,7 @@ import pytest
 
 from stoker.brain.domain.lifecycle import JobState
 from stoker.cli.display.safe_text import width
-from stoker.cli.top.cluster_look import JobLook
+from stoker.cli.top.app import JobLook
 from stoker.cli.top.picture import (
     BAR_MAX,
     gpu_bar,

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.adapters.data_folder.marks import ELSEWHERE_NAME
 from stoker.cli.doctor.finding import CheckResult, Level
-from stoker.cli.doctor.store import store
+from stoker.cli.doctor.folder import store
 
 
 def wrong(url: str, folder: Path) -> list[CheckResult]:

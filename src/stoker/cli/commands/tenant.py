@@ -82,13 +82,10 @@ def _columns() -> "list[Column[TenantView]]":
         Column("PENDING", lambda tenant: tenant.pending_jobs, right=True),
         Column("PRIORITY", lambda tenant: tenant.priority_tier),
         Column("COMMENT", lambda tenant: tenant.comment, elastic=True),
-        Column("CPUS", lambda tenant: _used(tenant.used.cpu_cores, tenant.max_cpu_cores), wide=True, right=True),
-        Column("MEMORY", lambda tenant: _memory(tenant.used.memory_mb, tenant.max_memory_mb), wide=True, right=True),
+        Column("CPUS", lambda each: _used(each.used.cpu_cores, each.max_cpu_cores), wide=True, right=True),
+        Column("MEMORY", lambda each: _memory(each.used.memory_mb, each.max_memory_mb), wide=True, right=True),
         Column(
-            "GPU MEMORY",
-            lambda tenant: _memory(tenant.used.gpu_memory_mb, tenant.max_gpu_memory_mb),
-            wide=True,
-            right=True,
+            "GPU MEMORY", lambda each: _memory(each.used.gpu_memory_mb, each.max_gpu_memory_mb), wide=True, right=True
         ),
         Column("JOBS MAX", lambda tenant: tenant.max_concurrent_jobs, wide=True, right=True),
         Column("PENDING MAX", lambda tenant: tenant.max_pending_jobs, wide=True, right=True),

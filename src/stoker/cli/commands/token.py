@@ -12,13 +12,14 @@ from stoker.cli.server import answer_options, connect
 from stoker.cli.setting_options import asked_there_option
 
 if TYPE_CHECKING:
-    from stoker.cli.wiring.token_store import Tokens
+    from stoker.cli.wiring.token_store import FolderTokens
+    from stoker.wire.client import Client
     from stoker.wire.rest.token import TokenView
 
 ROLES: Final = ("viewer", "user", "admin", "agent")
 
 
-def _tokens(data_dir: Path | None) -> "Tokens":
+def _tokens(data_dir: Path | None) -> "Client | FolderTokens":
     if data_dir is None:
         return connect()
     from stoker.cli.wiring.token_store import FolderTokens, act_as_owner

@@ -256,16 +256,11 @@ def second_wave() -> tuple[JobBody, ...]:
 
 
 EXPECTED: Final[Mapping[str, Expected]] = {
-    "train-small": Expected(),
-    "train-pair": Expected(),
+    **{body.name or "": Expected() for body in (*first_wave(), *second_wave())},
     "breaks": Expected(state=JobState.FAILED, exit_code=3, outcomes=(Outcome.FAILED,)),
     "flaky": Expected(outcomes=(Outcome.FAILED, Outcome.SUCCEEDED)),
     TOO_LONG: Expected(state=JobState.TIMEOUT, exit_code=None, outcomes=(Outcome.TIMEOUT,)),
     MISTAKE: Expected(state=JobState.CANCELLED, exit_code=None, outcomes=(Outcome.CANCELLED,)),
-    GANG: Expected(),
-    SWEEP: Expected(),
-    "evaluate": Expected(),
-    HOTFIX: Expected(),
 }
 
 

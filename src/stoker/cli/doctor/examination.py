@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stoker.agent.machine import local_address
 from stoker.agent.settings import AgentSettings
-from stoker.cli.doctor import effective, folder, machine, network, node, serving, store
+from stoker.cli.doctor import effective, folder, machine, network, node, serving
 from stoker.cli.doctor.finding import Check, Finding, Level
 from stoker.live.settings.control import ControlSettings
 
@@ -47,7 +47,7 @@ def _control(settings: ControlSettings) -> list[Check]:
     listeners = (("http", settings.http), ("grpc", settings.grpc))
     return [
         *folder.checks("control", settings.data_dir),
-        Check("store", lambda: store.store(settings.store.url, settings.data_dir)),
+        Check("store", lambda: folder.store(settings.store.url, settings.data_dir)),
         *(
             Check(f"{section}_port", partial(network.listener, section, at.host, at.port, settings.data_dir))
             for section, at in listeners

@@ -5,11 +5,16 @@ Rules: A1  a look is taken every second, unless the last one isn't back; the pic
            said to be one
        A3  nothing is ended before a person said yes
        A4  `q`, Ctrl-C and every signal that asks to end leave the terminal as it was, whatever is being asked
+       L1  what runs comes first, the newest on top; then what waits, in about the order in which it will be looked at;
+           then, if wanted, what ended
+       L2  a look costs four or five requests, however long the queue is: of what waits the first are shown, and how
+           many aren't is said
 """
 
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
 import click
@@ -23,7 +28,6 @@ from stoker.cli.display.job_details import why_lines
 from stoker.cli.display.messages import NoticeBuffer
 from stoker.cli.display.safe_text import visible
 from stoker.cli.server import LOOK_PATIENCE_S
-from stoker.cli.top.cluster_look import Look, look_at_job, take_look
 from stoker.cli.top.picture import (
     job_page,
     job_sheet,
@@ -35,8 +39,10 @@ from stoker.cli.top.picture import (
     summary_line,
 )
 from stoker.cli.top.widgets import Line, Page, Question, RowList, TextPane
-from stoker.wire.client import AsyncClient
-from stoker.wire.rest.job import JobView
+from stoker.wire.client import AsyncClient, JobListQuery, LogQuery
+from stoker.wire.rest.cluster import ClusterView
+from stoker.wire.rest.job import JobView, WhyView
+from stoker.wire.rest.node import NodeView
 
 Answer = TypeVar("Answer")
 
@@ -44,6 +50,14 @@ LOOK_S: Final = 1.0
 ANSWER_S: Final = 5.0
 """After that a person is told that what is seen is old."""
 MESSAGE_S: Final = 4.0
+SHOWN_MAX: Final = 200
+"""Jobs of each kind."""
+OFFSET_MAX: Final = 100_000
+"""A server skips no more."""
+LOG_LINES: Final = 200
+_LIVE: Final = "running,starting,stopping"
+_WAITING: Final = "pending,held"
+_ENDED: Final = "succeeded,failed,cancelled,timeout,out_of_memory,node_failed"
 KEYS: Final = "enter open  c cancel  h hold  r release  w why  / filter  ? help  q quit"
 NODE_KEYS: Final = "esc back  up/down scroll"
 PAGE_KEYS: Final = "esc back  up/down scroll  c cancel  h hold  r release"
@@ -57,6 +71,25 @@ w      why it waits, or how it ended
 a      show jobs that have ended too       q    quit
 
 ■ a GPU in use   □ a free one   ✗ one that can't be used"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    cluster: ClusterView
+    nodes: list[NodeView]
+    jobs: list[JobView]
+    left_out: int
+    """Jobs that run or wait and aren't shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLook:
+    """One job, close up."""
+
+    job: JobView
+    why: WhyView
+    log: str
+    """Its last lines, with line ends, or why there are none. Holds control characters."""
 
 
 class TopApp(App[int]):
@@ -300,6 +333,40 @@ class TopApp(App[int]):
             line.say(click.style(visible(text), bold=True) if text else keys)
         if text:
             self.set_timer(MESSAGE_S, self._say)
+
+
+async def take_look(client: AsyncClient, *, ended: bool) -> Look:
+    """Raises: StokerError."""
+    live = await client.jobs(JobListQuery(state=_LIVE, limit=SHOWN_MAX))
+    waiting = await client.jobs(JobListQuery(state=_WAITING, limit=SHOWN_MAX))
+    if waiting.total > len(waiting.jobs):
+        # A list is newest first, and those that wait longest are at its end.
+        skipped = min(waiting.total - SHOWN_MAX, OFFSET_MAX)
+        waiting = await client.jobs(JobListQuery(state=_WAITING, limit=SHOWN_MAX, offset=skipped))
+    done = (await client.jobs(JobListQuery(state=_ENDED, limit=SHOWN_MAX))).jobs if ended else []
+    in_line = sorted(waiting.jobs, key=lambda job: (job.state != "pending", -job.priority, int(job.id.split("_")[0])))
+    # One that moved between two answers is in both.
+    jobs = {job.id: job for job in (*done, *in_line, *live.jobs)}
+    order = dict.fromkeys(job.id for job in (*live.jobs, *in_line, *done))
+    shown = len(live.jobs) + len(waiting.jobs)
+    return Look(
+        cluster=await client.status(),
+        nodes=await client.nodes(),
+        jobs=[jobs[job_id] for job_id in order],
+        left_out=max(0, live.total + waiting.total - shown),
+    )
+
+
+async def look_at_job(client: AsyncClient, job_id: str) -> JobLook:
+    """Raises: StokerError."""
+    return JobLook(job=await client.job(job_id), why=await client.why(job_id), log=await _log_of(client, job_id))
+
+
+async def _log_of(client: AsyncClient, job_id: str) -> str:
+    try:
+        return (await client.logs(job_id, LogQuery(tail=LOG_LINES))).data.decode(errors="replace")
+    except StokerError as fault:
+        return f"({visible(fault.refusal.message)})\n"
 
 
 def run_top(servers: str, token: str) -> int:

@@ -7,7 +7,7 @@ Rules: P1  every line fits the room that it was asked for
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -18,10 +18,12 @@ from stoker.cli.display.node_details import models_of, node_pairs, note_of
 from stoker.cli.display.output import pair_lines
 from stoker.cli.display.safe_text import visible, width
 from stoker.cli.display.table import Column, Row, painted, table_lines
-from stoker.cli.top.cluster_look import JobLook
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.job import JobView
 from stoker.wire.rest.node import GpuView, NodeView
+
+if TYPE_CHECKING:
+    from stoker.cli.top.app import JobLook
 
 BAR_MAX: Final = 16
 """Cells of a bar; beyond it each cell stands for several GPUs."""
@@ -127,7 +129,7 @@ def _haystack(job: JobView) -> str:
     return " ".join(filter(None, shown)).lower()
 
 
-def job_page(look: JobLook, room: int, now_ms: int) -> str:
+def job_page(look: "JobLook", room: int, now_ms: int) -> str:
     """One job: how it is in a line, why, and its story."""
     story = pair_lines(job_pairs(look.job, now_ms, whole=False), paint=True, room=room)
     why = [] if look.job.state in ("running", "succeeded") else list(why_lines(look.why))

@@ -102,10 +102,6 @@ class EmbeddedCluster:
             finally:
                 await self._sweep()
 
-    def kill(self) -> None:
-        """End everything at once and without grace (E3)."""
-        _kill_descendants()
-
     async def _start_agents(self) -> None:
         _adopt_orphans()
         for name in self._shape.node_names:
@@ -150,13 +146,13 @@ class EmbeddedCluster:
             async with asyncio.timeout(self._shape.stop_grace_s + STOP_S):
                 await asyncio.gather(*(agent.wait() for agent in living))
         except TimeoutError:
-            _kill_descendants()
+            kill_descendants()
 
     async def _sweep(self) -> None:
         """Leave no process, also none that an agent left behind (E1)."""
         for delay_s in (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6):
             await self._clock.sleep(delay_s)
-            if not _kill_descendants():
+            if not kill_descendants():
                 return
 
 
@@ -167,8 +163,8 @@ def _adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def _kill_descendants() -> bool:
-    """SIGKILL to every process below this one. False when there was none left."""
+def kill_descendants() -> bool:
+    """End every process below this one at once and without grace (E3). False when there was none left."""
     me = os.getpid()
     living = [proc.pid for proc in with_descendants((me,), every_proc()) if proc.pid != me]
     for pid in living:

@@ -16,7 +16,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -57,14 +57,6 @@ _UP_FOLDER: Final = "control"
 Answer = TypeVar("Answer")
 
 
-class Tokens(Protocol):
-    """Operations on tokens, wherever they are kept."""
-
-    def create_token(self, body: NewTokenBody) -> NewTokenView: ...
-    def tokens(self) -> TokenListView: ...
-    def revoke_token(self, token_id: str) -> TokenView: ...
-
-
 class FolderTokens:
     """Tokens of the control plane whose data folder this is, which is asked anew each time: D2 or D3.
 
@@ -84,11 +76,11 @@ class FolderTokens:
     def revoke_token(self, token_id: str) -> TokenView:
         return self._ask(lambda tokens: tokens.revoke_token(token_id))
 
-    def _ask(self, ask: Callable[[Tokens], Answer]) -> Answer:
+    def _ask(self, ask: Callable[["StoppedTokens | SocketClient"], Answer]) -> Answer:
         hint = "another program uses that folder: stop it, or name the data_dir of a control plane"
         return once_free(self._folder, lambda: self._ask_now(ask), hint)
 
-    def _ask_now(self, ask: Callable[[Tokens], Answer]) -> Answer:
+    def _ask_now(self, ask: Callable[["StoppedTokens | SocketClient"], Answer]) -> Answer:
         if not is_served(self._folder / SOCKET_NAME):
             must_have_its_log(self._folder)
             return ask(StoppedTokens(self._folder))
@@ -197,14 +189,14 @@ class StoppedTokens:
             raise StokerError(refuse("not_active", message, hint, active=""))
 
     def _with_writer(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
-        with as_refusals():
-            return asyncio.run(self._write(work))
+        async def write() -> Answer:
+            async with log_of_stopped(self._folder) as (log, ports):
+                await log.open()
+                async with writing(log, ports) as committer:
+                    return await work(committer)
 
-    async def _write(self, work: Callable[[Committer], Awaitable[Answer]]) -> Answer:
-        async with log_of_stopped(self._folder) as (log, ports):
-            await log.open()
-            async with writing(log, ports) as committer:
-                return await work(committer)
+        with as_refusals():
+            return asyncio.run(write())
 
 
 _OR_CONFIG: Final = "For a backup, name its settings file by -c instead, with store.url in it or in the environment"

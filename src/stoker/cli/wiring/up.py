@@ -20,7 +20,7 @@ from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe
 from stoker.agent.machine import die_with_parent
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.foreground import run_until_signal
-from stoker.cli.wiring.embedded import EmbeddedCluster, EmbeddedSpec
+from stoker.cli.wiring.embedded import EmbeddedCluster, EmbeddedSpec, kill_descendants
 from stoker.control.settings import is_loopback
 from stoker.wire.client import DEFAULT_SERVER
 
@@ -55,7 +55,7 @@ def run_up(
             stopping.cancel()
 
         with _flags_in_hints(shape):
-            run_until_signal(body, again=cluster.kill)
+            run_until_signal(body, again=kill_descendants)
 
 
 def _open_to_others(host: str) -> click.BadParameter:
