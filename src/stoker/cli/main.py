@@ -47,20 +47,16 @@ _HOMES: Final = {
     **{name: ("job_operations", name) for name in SECTIONS["Orders to jobs"]},
 }
 """Module below `commands` and attribute in it, for commands whose file has another name than the command."""
+_LISTED: Final = frozenset(name for names in SECTIONS.values() for name in names)
+"""Commands of the table; only other names cost a look at the folder."""
 _ALIASES: Final = {"ps": "list"}
-
-
-def _listed() -> "Iterator[str]":
-    """Yield the commands of the table; only other names cost a look at the folder."""
-    for names in SECTIONS.values():
-        yield from names
 
 
 def _found() -> "Iterator[str]":
     """Yield the commands that have a file `commands/NAME.py` and are not in the table, by name."""
     from stoker.cli import commands
 
-    known = {"__init__", *_listed(), *(module for module, _ in _HOMES.values())}
+    known = {"__init__", *_LISTED, *(module for module, _ in _HOMES.values())}
     files = sorted(file for folder in commands.__path__ for file in os.listdir(folder))
     for name, _, ending in (file.partition(".") for file in files):
         if ending == "py" and name not in known:
@@ -91,7 +87,7 @@ class _Root(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         name = _ALIASES.get(name, name)
-        return _load(name)[1] if name in _listed() or name in _found() else None
+        return _load(name)[1] if name in _LISTED or name in _found() else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -61,15 +61,7 @@ def _said(event: "JobEventView") -> Iterator[str]:
     if event.nodes:
         gpus = f"{event.gpus} GPU{'s' * (event.gpus != 1)}"
         yield f"{gpus} on {', '.join(event.nodes)}"
-    if event.state is not None:
-        yield event.state.value
-    if event.outcome is not None:
-        yield event.outcome.value
+    yield from filter(None, (event.state, event.outcome))
     if event.exit_code is not None and not event.details:
         yield f"exit code {event.exit_code}"
-    if event.cause is not None:
-        yield event.cause.value
-    if event.code:
-        yield event.code
-    if event.details:
-        yield event.details
+    yield from filter(None, (event.cause, event.code, event.details))

@@ -150,8 +150,9 @@ def _redraw(look: Refresh, every_s: float, title: str, first: tuple[Sequence[str
     seen, trouble = first
     with open_canvas() as canvas:
         while True:
-            head = _dim(f"{clock_text()}  {visible(title)}, every {every_s:g}s; Ctrl-C ends it")
-            canvas.draw([head, *_trouble_line(trouble), *seen])
+            head = f"{clock_text()}  {visible(title)}, every {every_s:g}s; Ctrl-C ends it"
+            told = [_styled(visible(trouble), fg="red")] if trouble else []
+            canvas.draw([_styled(head, dim=True), *told, *seen])
             sleep_blocking(every_s)
             try:
                 seen, trouble = look()
@@ -190,10 +191,5 @@ def _waits(fault: "StokerError") -> str:
     return f"waiting: {visible(fault.refusal.message)} [{fault.refusal.code}]"
 
 
-def _trouble_line(trouble: str) -> list[str]:
-    trouble = visible(trouble)
-    return [click.style(trouble, fg="red") if paints() else trouble] if trouble else []
-
-
-def _dim(text: str) -> str:
-    return click.style(text, dim=True) if paints() else text
+def _styled(text: str, **style: Any) -> str:  # noqa: ANN401  # click types each
+    return click.style(text, **style) if paints() else text

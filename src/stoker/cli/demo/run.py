@@ -116,16 +116,13 @@ def _all_nodes(client: Client, up: "subprocess.Popen[bytes]", log: Path) -> bool
 
 def _end(up: "subprocess.Popen[bytes]") -> None:
     """The first signal ends it in good order, a second one, or one more Ctrl-C, without grace."""
-    up.terminate()
-    try:
-        up.wait(STOP_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    for _ in range(2):
         up.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             up.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            up.kill()
-            up.wait()
+            return
+    up.kill()
+    up.wait()
 
 
 def _until(look: Callable[[], Found | None], patience_s: float, what: str) -> Found:

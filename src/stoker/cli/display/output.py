@@ -67,12 +67,8 @@ def show_pairs(form: str, pairs: Pairs, value: object) -> None:
 
     A key that begins with `state` has its value coloured as in a table.
     """
-    if not for_people(form):
-        show_value(form, value)
-        return
     room = size().columns if is_terminal() else None
-    for line in pair_lines(pairs, paint=paints(), room=room):
-        click.echo(line, color=paints())
+    show_lines(form, pair_lines(pairs, paint=paints(), room=room), value)
 
 
 def pair_lines(pairs: Pairs, *, paint: bool, room: int | None = None) -> list[str]:
@@ -101,7 +97,7 @@ def show_lines(form: str, lines: Iterable[str], value: object) -> None:
         show_value(form, value)
         return
     for line in lines:
-        click.echo(line)
+        click.echo(line, color=paints())
 
 
 def show_value(form: str, value: object) -> None:

@@ -92,10 +92,8 @@ def gpus(settings: AgentSettings) -> Iterator[CheckResult]:
     try:
         if gpu.script:
             yield from found(ScriptedProbe(Path(gpu.script), node_name(settings)).probe())
-        elif gpu.detection == "nvidia-smi":
-            yield from found(SmiProbe().probe())
         else:
-            yield from found(AutoProbe().probe())
+            yield from found((SmiProbe() if gpu.detection == "nvidia-smi" else AutoProbe()).probe())
     except StokerError as fault:
         yield refusal(fault)
     except SmiMissing as fault:
