@@ -7,8 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from stoker.cli.commands.why import why_lines
-from stoker.cli.display.job_columns import job_columns
-from stoker.cli.display.job_details import job_pairs
+from stoker.cli.display.job_details import job_columns, job_pairs
 from stoker.cli.display.output import pair_lines, show_lines, show_pairs, show_rows, show_value
 from stoker.cli.display.table import table_lines
 from stoker.cli.main import root

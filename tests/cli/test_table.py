@@ -5,7 +5,7 @@ import io
 import pytest
 
 from stoker.brain.domain.lifecycle import JobState
-from stoker.cli.display.job_columns import job_columns
+from stoker.cli.display.job_details import job_columns
 from stoker.cli.display.table import Column, cell_text, fit, plain_lines, show_table, table_lines
 from tests.cli.views import job
 

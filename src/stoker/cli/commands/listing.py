@@ -17,7 +17,7 @@ import click
 from stoker.cli.clock import clock_text, now_ms, sleep_blocking, with_timestamps
 from stoker.cli.completion import tenants
 from stoker.cli.display.canvas import open_canvas
-from stoker.cli.display.job_columns import job_columns
+from stoker.cli.display.job_details import job_columns
 from stoker.cli.display.messages import NoticeBuffer, refused
 from stoker.cli.display.output import Form, for_people, show_rows, value_text
 from stoker.cli.display.safe_text import visible

@@ -9,7 +9,7 @@ import click
 
 from stoker.cli.clock import mono_s
 from stoker.cli.display.canvas import Canvas, open_canvas
-from stoker.cli.display.job_columns import job_columns
+from stoker.cli.display.job_details import job_columns
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import Column, show_table, table_lines
 from stoker.cli.display.terminal import is_dumb, is_terminal, paints, size

@@ -1,18 +1,22 @@
-"""Text about one job: `key value` lines, and the lines on why it waits or how it ended.
+"""Text about a job, as a row of a list, as `key value` lines, and as lines on why it waits or how it ended.
+
+The columns are the same for `stoker list`, its `--watch`, the queue of `stoker top` and the report of the demo.
 
 Short by default; the whole text (`-o wide`) adds what few ask for: identity, environment, and times and use of every
 rank. An optional text field of `JobView` has a line by itself, under its field name, as soon as the struct has it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from stoker.cli.display.formatting import duration, members_text, ran, span_ms, user_of, waited
-from stoker.cli.display.table import cell_text
+from stoker.cli.display.formatting import duration, members_text, note_line, ran, span_ms, user_of, waited
+from stoker.cli.display.safe_text import cut, visible
+from stoker.cli.display.table import Column, cell_text, fields
 
 if TYPE_CHECKING:
     from stoker.wire.rest.job import AttemptView, JobView, TaskRunView, WhyView
 
+NAME_CELLS_MAX: Final = 40
 Pairs = Iterator[tuple[str, object]]
 _SHOWN: Final = frozenset(
     {
@@ -22,6 +26,53 @@ _SHOWN: Final = frozenset(
     }
 )
 """Optional text fields of `JobView` that need no line of their own."""
+
+
+def job_columns(now_ms: int, titles: Sequence[str] = ()) -> "list[Column[JobView]]":
+    """Return the columns with these titles, or all. `now_ms` is where a span that hasn't ended is measured to."""
+    columns: list[Column[JobView]] = [
+        Column("ID", lambda job: job.id, right=True),
+        Column("NAME", lambda job: short_name(job.name), elastic=True),
+        Column("STATE", lambda job: job.state.value, coloured=True),
+        Column("GPUS", lambda job: job.total_gpus, right=True),
+        Column("PRIO", lambda job: job.priority, right=True),
+        Column("TENANT", lambda job: job.tenant, wide=True),
+        Column("CLASS", lambda job: job.job_class.value, wide=True),
+        Column("USER", user_of, wide=True),
+        *fields("PARTITION", "ARRAY", wide=True),
+        Column("TASKS", lambda job: job.tasks, right=True, wide=True),
+        Column("ATTEMPTS", lambda job: len(job.attempts), right=True, wide=True),
+        Column("SUBMITTED", lambda job: job.submitted_at, wide=True),
+        Column("STARTED", lambda job: job.started_at, wide=True),
+        Column("ENDED", lambda job: job.ended_at, wide=True),
+        Column("WAITED", lambda job: waited(job, now_ms), right=True),
+        Column("RAN", lambda job: ran(job, now_ms), right=True),
+        Column("EXIT", lambda job: job.exit_code, right=True),
+        Column("AFTER", lambda job: ",".join(job.after), wide=True),
+        Column("COMMENT", lambda job: job.comment, wide=True, elastic=True),
+        Column("REASON", note_line, elastic=True),
+        # What is long stands last, so that it pushes nothing out of sight.
+        Column("NODES", nodes_of, wide=True),
+        Column("GPU UUIDS", gpus_of, wide=True),
+    ]
+    by_title = {column.title: column for column in columns}
+    return [by_title[title] for title in titles or by_title]
+
+
+def short_name(name: str) -> str:
+    return cut(visible(name), NAME_CELLS_MAX)
+
+
+def nodes_of(job: "JobView") -> str:
+    """Return the nodes of a job's newest attempt."""
+    tasks = job.attempts[-1].tasks if job.attempts else []
+    return ",".join(dict.fromkeys(task.node for task in tasks))
+
+
+def gpus_of(job: "JobView") -> str:
+    """Return the GPUs of a job's newest attempt."""
+    tasks = job.attempts[-1].tasks if job.attempts else []
+    return ",".join(uuid for task in tasks for uuid in task.gpus)
 
 
 def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
@@ -107,9 +158,9 @@ def _said_pairs(job: "JobView") -> Pairs:
 
 def _texts_beside(job: "JobView") -> dict[str, str]:
     """Optional text fields of the struct that no other line shows, by field name with blanks."""
-    from msgspec.structs import fields
+    from msgspec import structs
 
-    texts = ((field.name, getattr(job, field.name)) for field in fields(job) if not field.required)
+    texts = ((field.name, getattr(job, field.name)) for field in structs.fields(job) if not field.required)
     return {name.replace("_", " "): text for name, text in texts if isinstance(text, str) and name not in _SHOWN}
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from stoker.cli.display.formatting import note_line, ran, user_of, waited
-from stoker.cli.display.job_columns import job_columns, nodes_of, short_name
-from stoker.cli.display.job_details import job_pairs, why_lines
+from stoker.cli.display.job_details import job_columns, job_pairs, nodes_of, short_name, why_lines
 from stoker.cli.display.node_details import models_of, node_pairs, note_of
 from stoker.cli.display.output import pair_lines
 from stoker.cli.display.safe_text import visible, width
