@@ -44,8 +44,8 @@ from stoker.control.control_ports import ControlPorts
 from stoker.control.queries.job_listing import page_of, select
 from stoker.control.queries.usage import usage_report
 from stoker.control.settings import SnapshotSettings
-from stoker.live.control_plane import LiveControlPlane, recover_control
-from stoker.live.main import SWITCH_S, quiet_collector
+from stoker.live.control_plane import LiveControlPlane, quiet_collector, recover_control
+from stoker.live.main import SWITCH_S
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
 

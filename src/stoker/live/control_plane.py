@@ -3,7 +3,9 @@
 `main` puts servers around it and adapters under it; the test rig puts a simulated world under the same parts.
 """
 
+import gc
 from dataclasses import dataclass
+from typing import Final
 
 from stoker.control.control_plane import ControlPlane, Runtime
 from stoker.control.control_ports import ControlPorts
@@ -12,6 +14,9 @@ from stoker.live.sessions import Sessions
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import not_in_force
 from stoker.ports import EventLog, History
+
+_GC_THRESHOLDS: Final = (10_000, 50, 100)
+"""Full collections walk every job record; those that are kept for long are frozen out of their way instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +60,14 @@ async def recover_control(
         open_to_owner=open_to_owner,
     )
     return await LiveControlPlane.recover(runtime)
+
+
+def quiet_collector() -> None:
+    """Freeze all objects that exist now, so that full garbage collections don't walk them again.
+
+    What an earlier tenure left is let go first.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)

@@ -11,7 +11,6 @@ Rules: R1  nothing is served before the log is ours, read to its end, and holds 
 """
 
 import asyncio
-import gc
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,7 @@ from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
 from stoker.control.settings import is_loopback
 from stoker.control.supervisor import DutyEnded
-from stoker.live.control_plane import LiveControlPlane, recover_control
+from stoker.live.control_plane import LiveControlPlane, quiet_collector, recover_control
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryTooNew, LogConflict, LogDamaged, LogFailed
@@ -44,8 +43,6 @@ from stoker.wire.endpoints import PRODUCT
 SWITCH_S: Final = 0.0005
 """How long a thread that has something to do waits for Python while another computes. An append takes Python a dozen
 times: with the usual 5 ms it took 90 ms beside the audit of 100,000 jobs, with this 14."""
-_GC_THRESHOLDS: Final = (10_000, 50, 100)
-"""Full collections walk every job record; those that are kept for long are frozen out of their way instead."""
 
 
 async def run_control(
@@ -65,13 +62,8 @@ async def run_control(
     if open_to_owner and not insecure:
         _must_be_loopback(settings)
     if not __debug__:
-        raise StokerError(
-            refuse(
-                "assertions_off",
-                "Python runs with -O, which removes the checks that guard the ledger",
-                "start it without -O and without PYTHONOPTIMIZE",
-            )
-        )
+        message = "Python runs with -O, which removes the checks that guard the ledger"
+        raise StokerError(refuse("assertions_off", message, "start it without -O and without PYTHONOPTIMIZE"))
     sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
@@ -120,14 +112,9 @@ def _must_be_loopback(settings: ControlSettings) -> None:
     """Refuse listeners that other machines can reach (R4). Raises: StokerError `open_to_others`."""
     beyond = next((host for host in (settings.http.host, settings.grpc.host) if not is_loopback(host)), None)
     if beyond is not None:
-        raise StokerError(
-            refuse(
-                "open_to_others",
-                f"on {beyond[:80]} whoever reaches this machine could run programs on it, since no token is wanted",
-                "listen on 127.0.0.1, or run `stoker control`, which wants tokens",
-                host=beyond[:80],
-            )
-        )
+        message = f"on {beyond[:80]} whoever reaches this machine could run programs on it, since no token is wanted"
+        hint = "listen on 127.0.0.1, or run `stoker control`, which wants tokens"
+        raise StokerError(refuse("open_to_others", message, hint, host=beyond[:80]))
 
 
 @contextmanager
@@ -186,10 +173,3 @@ def _log_failed(fault: Exception) -> StokerError:
         "nothing acknowledged is lost"
     )
     return StokerError(refuse("log_failed", f"the event log can't be written: {fault}", hint))
-
-
-def quiet_collector() -> None:
-    """Freeze all objects that exist now, so that full garbage collections don't walk them again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)

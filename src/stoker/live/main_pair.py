@@ -17,7 +17,6 @@ Rules: R5  a folder for the lease record that can't be right is refused at start
 """
 
 import asyncio
-import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -38,7 +37,7 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position
 from stoker.control.control_ports import ControlPorts
 from stoker.control.supervisor import Duties, first_of
-from stoker.live.control_plane import LiveControlPlane
+from stoker.live.control_plane import LiveControlPlane, quiet_collector
 from stoker.live.failover.driver import Driver
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
@@ -145,9 +144,7 @@ class Pair:
             peers = ReplicationService(secret=lambda: self._secret, pinged=driver.pinged, accept=replication.accept)
         agents = RpcServer(settings.grpc, control, peers)
         app = create_app(control)
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
+        quiet_collector()
         async with agents as grpc_port:
             self._between.app = app
             self._ports.telemetry.event(

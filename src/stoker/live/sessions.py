@@ -87,8 +87,7 @@ class AgentStream:
 
     async def receive(self, report: Report) -> None:
         """Take one report. Raises: StokerError when this stream must end."""
-        if self._outgoing.closed:
-            raise StokerError(self._outgoing.why or _closed())
+        self._check_open()
         if self._instructions is None:
             self._owner.liveness.note(self.node)
         else:
@@ -97,14 +96,9 @@ class AgentStream:
             case TaskInventory():
                 await self._compare(report)
             case _ if self._instructions is None:
-                raise StokerError(
-                    refuse(
-                        "inventory_first",
-                        f"the first report of node {self.node} is a {type(report).__name__}",
-                        "an agent sends the inventory of its tasks first on each stream; is it of this version?",
-                        node=self.node,
-                    )
-                )
+                message = f"the first report of node {self.node} is a {type(report).__name__}"
+                hint = "an agent sends the inventory of its tasks first on each stream; is it of this version?"
+                raise StokerError(refuse("inventory_first", message, hint, node=self.node))
             case Started():
                 self._owner.tell(ReportStarted(by=node_principal(self.node), node=self.node, started=report))
             case Beat():
@@ -134,11 +128,15 @@ class AgentStream:
         inventory, lacking = self._with_lacking(inventory)
         command = CompareInventory(by=node_principal(self.node), node=self.node, inventory=inventory)
         await self._owner.committer.ask(command)
-        if self._outgoing.closed:  # replaced while the disk was busy: this stream may say nothing any more
-            raise StokerError(self._outgoing.why or _closed())
+        self._check_open()  # replaced while the disk was busy, this stream may say nothing any more
         reported = [status.key for status in inventory.tasks]
         self._instructions = self._owner.outbox.open(self.node, reported, self._outgoing.push)
         self._owner.outbox.stop(self._instructions, lacking)  # S9
+
+    def _check_open(self) -> None:
+        if self._outgoing.closed:
+            closed = refuse("session_unknown", "this stream was closed", "an agent registers again by itself")
+            raise StokerError(self._outgoing.why or closed)
 
     def _with_lacking(self, inventory: TaskInventory) -> tuple[TaskInventory, list[TaskKey]]:
         """Return the inventory with those ends that the node keeps and the log lacks, and the keys of these (S9).
@@ -286,14 +284,9 @@ class Sessions:
         if held is None or not held.attached or held.token == token or known is None:
             return
         if known.inventory.agent_uid != registration.inventory.agent_uid:
-            raise StokerError(
-                refuse(
-                    "node_name_taken",
-                    f"node {node} is connected, with another token and from another data folder",
-                    "give this agent another name (`node.name`), or stop the other one",
-                    node=node,
-                )
-            )
+            message = f"node {node} is connected, with another token and from another data folder"
+            hint = "give this agent another name (`node.name`), or stop the other one"
+            raise StokerError(refuse("node_name_taken", message, hint, node=node))
 
     def _drop_node(self, node: NodeName, why: Refusal | None) -> None:
         if node in self._by_node:
@@ -311,10 +304,6 @@ class Sessions:
                 self._drop_node(fact.event.node, _forgotten(fact.event.node))
             elif isinstance(fact.event, NodeLost):
                 self._drop_node(fact.event.node, _lost(fact.event.node))
-
-
-def _closed() -> Refusal:
-    return refuse("session_unknown", "this stream was closed", "an agent registers again by itself")
 
 
 def _replaced(node: NodeName) -> Refusal:

@@ -51,14 +51,9 @@ class Outgoing:
         if self.closed:
             return
         if len(self._instructions) >= INSTRUCTIONS_MAX:
-            self.close(
-                refuse(
-                    "stream_overflow",
-                    f"{INSTRUCTIONS_MAX} instructions wait for this agent",
-                    "it reconnects and is told what is still due; is its node overloaded?",
-                    instructions_max=INSTRUCTIONS_MAX,
-                )
-            )
+            message = f"{INSTRUCTIONS_MAX} instructions wait for this agent"
+            hint = "it reconnects and is told what is still due; is its node overloaded?"
+            self.close(refuse("stream_overflow", message, hint, instructions_max=INSTRUCTIONS_MAX))
             return
         self._instructions.append(instruction)
         self._news.set()

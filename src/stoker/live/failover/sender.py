@@ -125,13 +125,8 @@ class Sender:
         if self.closed:
             return
         if position > self._sent:
-            raise StokerError(
-                refuse(
-                    "malformed_message",
-                    f"{self.member.name} says that it has record {position}, and was sent records up to {self._sent}",
-                    "is it of this version?",
-                )
-            )
+            message = f"{self.member.name} says that it has record {position}, and was sent records up to {self._sent}"
+            raise StokerError(refuse("malformed_message", message, "is it of this version?"))
         self._leader.confirmed(self, position)
 
     def close(self) -> None:

@@ -132,13 +132,8 @@ class AgentService(SchedulerServiceServicer):
 def _check_node(mine: NodeName, named: NodeName) -> None:
     """Refuse a message that names another node than that of its session (A3)."""
     if mine != named:
-        raise StokerError(
-            refuse(
-                "not_allowed",
-                f"this session is of node {mine}, and tells the end of a task of node {named[:80]}",
-                "each agent tells the ends of its own tasks",
-            )
-        )
+        message = f"this session is of node {mine}, and tells the end of a task of node {named[:80]}"
+        raise StokerError(refuse("not_allowed", message, "each agent tells the ends of its own tasks"))
 
 
 def _session(context: Context) -> str:
