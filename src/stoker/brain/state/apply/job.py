@@ -141,7 +141,8 @@ def _prune(state: ClusterState, job: JobId) -> None:
 
 def _settle_conditions(state: ClusterState, job: Job) -> None:
     """Note which conditions on this job are met, before how it ended is forgotten."""
-    for dependent in state.indexes.dependents.settled_by(job):
+    dependents = state.indexes.dependents
+    for dependent in dependents.settled_by(job) if dependents.waiting else ():
         state.put_job(dependent)
 
 
