@@ -23,9 +23,9 @@ def test_a_share_that_rises_is_better_and_a_time_that_rises_is_worse() -> None:
 
 def test_a_loss_is_told_only_where_the_whole_interval_is_beyond_what_is_tolerated() -> None:
     noisy = [{"x": value} for value in (0.8, 1.0, 1.2)]
-    (row,) = compared("submissions", [{"x": 1.0}] * 3, noisy)
+    (row,) = compared("throughput", [{"x": 1.0}] * 3, noisy)
     assert row.endswith("| yes |")
-    (row,) = compared("submissions", [{"x": 1.0}] * 3, [{"x": 0.9}] * 3)
+    (row,) = compared("throughput", [{"x": 1.0}] * 3, [{"x": 0.9}] * 3)
     assert row.endswith("| NO |")
 
 
