@@ -5,30 +5,19 @@ returned as the operation left it, looked at before the wait for the disk: later
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, member_id
 from stoker.brain.domain.ids import JobId
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import JobOperation
-from stoker.brain.state.events.job import (
-    AttemptStopping,
-    JobFinished,
-    JobHeld,
-    JobReleased,
-    JobReturned,
-    JobSignalled,
-    MemberMade,
-    MembersCancelled,
-)
+from stoker.brain.state.events.job import AboutJob, MemberMade, MembersCancelled
 from stoker.brain.state.events.union import Event
 from stoker.control.access import check_change
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import ListedJobs, job_details, listed_jobs, members_named
 from stoker.wire.rest.job import JobDetails
-
-_CHANGES: Final = (AttemptStopping, JobFinished, JobHeld, JobReleased, JobReturned, JobSignalled)
 
 
 class OperationResults(NamedTuple):
@@ -80,6 +69,6 @@ def _changed(state: ClusterState, events: Sequence[Event]) -> int:
         elif isinstance(event, MemberMade):
             spec, _ = state.jobs[event.array].as_array
             records[member_id(event.array, spec, event.index)] = None
-        elif isinstance(event, _CHANGES) and state.jobs[event.job].members is None:
+        elif isinstance(event, AboutJob) and state.jobs[event.job].members is None:
             records[event.job] = None
     return lazy + len(records)

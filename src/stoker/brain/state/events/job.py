@@ -39,13 +39,13 @@ def _stopping_note(event: "AttemptStopping") -> JobNote | None:
     return JobNote(action, event.job) if action else None
 
 
-class _AboutJob(msgspec.Struct, frozen=True, kw_only=True):
+class AboutJob(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the events about one job."""
 
     job: JobId
 
 
-class _AboutAttempt(_AboutJob, frozen=True, kw_only=True):
+class _AboutAttempt(AboutJob, frozen=True, kw_only=True):
     """Base of the events about one attempt of a job."""
 
     attempt: int
@@ -57,7 +57,7 @@ class _AboutTask(_AboutAttempt, frozen=True, kw_only=True):
     rank: int
 
 
-class JobSubmitted(_AboutJob, frozen=True, kw_only=True, tag="job_submitted"):
+class JobSubmitted(AboutJob, frozen=True, kw_only=True, tag="job_submitted"):
     row: ClassVar["Row[JobSubmitted]"] = Row(
         wakes=True,
         audience=Audience.NEW_JOB,
@@ -134,7 +134,7 @@ class TaskEnded(_AboutTask, frozen=True, kw_only=True, tag="task_ended"):
     end: TaskEnd
 
 
-class JobRequeued(_AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
+class JobRequeued(AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
     """Every task of the live attempt has ended with `outcome`, and the job is pending again.
 
     Exactly one counter rose, by the kind of that outcome.
@@ -167,7 +167,7 @@ class JobsEligible(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_eligible
     jobs: tuple[JobId, ...]
 
 
-class JobFinished(_AboutJob, frozen=True, kw_only=True, tag="job_finished"):
+class JobFinished(AboutJob, frozen=True, kw_only=True, tag="job_finished"):
     """The job is final. `outcome` is that of the attempt that ended with it; None when none was live."""
 
     row: ClassVar["Row[JobFinished]"] = Row(
@@ -184,13 +184,13 @@ class JobFinished(_AboutJob, frozen=True, kw_only=True, tag="job_finished"):
     exit_code: int | None = None
 
 
-class JobHeld(_AboutJob, frozen=True, kw_only=True, tag="job_held"):
+class JobHeld(AboutJob, frozen=True, kw_only=True, tag="job_held"):
     row: ClassVar["Row[JobHeld]"] = Row(
         wakes=False, audience=Audience.JOB, log=None, audit=lambda event: JobNote("hold", event.job, whole=True)
     )
 
 
-class JobReleased(_AboutJob, frozen=True, kw_only=True, tag="job_released"):
+class JobReleased(AboutJob, frozen=True, kw_only=True, tag="job_released"):
     row: ClassVar["Row[JobReleased]"] = Row(
         wakes=True,
         audience=Audience.JOB,
@@ -210,7 +210,7 @@ class DependenciesMet(msgspec.Struct, frozen=True, kw_only=True, tag="dependenci
     jobs: tuple[JobId, ...]
 
 
-class JobReturned(_AboutJob, frozen=True, kw_only=True, tag="job_returned"):
+class JobReturned(AboutJob, frozen=True, kw_only=True, tag="job_returned"):
     """A person wants what had ended to run once more: it is pending again, with its history; its counters begin anew.
     Of an array: some of its members were returned."""
 
