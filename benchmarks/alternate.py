@@ -62,7 +62,7 @@ def _throughput(text: str) -> Figures:
 
 
 def _submissions(text: str) -> Figures:
-    """CPU time. The floor of this benchmark is a request to the same server, so a faster server would count as a loss."""
+    """CPU time. The floor is a request to the same server, so a faster server would count as a loss."""
     return {f"{name}, CPU us": us for name, us in columns(text, 3, skip="floor").items() if "client" in name}
 
 
