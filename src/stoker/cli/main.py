@@ -18,6 +18,7 @@ import click
 
 from stoker import __version__
 from stoker.cli.display.messages import refused, show_problem
+from stoker.cli.options import OnceGroup
 from stoker.cli.server import server_option
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _sections() -> dict[str, list[str]]:
     return sections
 
 
-class _Root(click.Group):
+class _Root(OnceGroup):
     """Root command: lists commands by purpose, and turns what a command raises into an exit status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from stoker.cli.options import OnceCommand
 from stoker.cli.setting_options import config_option, set_option
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @config_option
 @set_option
 def agent(path: Path | None, flags: dict[str, object]) -> None:

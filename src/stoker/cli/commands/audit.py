@@ -8,6 +8,7 @@ from stoker.cli.clock import with_timestamps
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 LIMIT = 100
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.option("--since", metavar="MOMENT", help="Only rows from then on: `1d` ago, a date, a time.")
 @click.option("--until", metavar="MOMENT", help="Only rows before then, said in the same ways.")
 @click.option("--by", metavar="P", help="Only what this principal told: `user:ada`, `token:ID`, `nobody`.")

@@ -10,7 +10,7 @@ import click
 
 from stoker.cli.display.output import output_options, show_lines
 from stoker.cli.display.terminal import is_terminal
-from stoker.cli.options import AddOption
+from stoker.cli.options import AddOption, OnceCommand
 from stoker.cli.server import answer_options, transport
 from stoker.cli.setting_options import asked_there_option, data_dir_option
 
@@ -24,7 +24,7 @@ def _config_option(help_text: str) -> AddOption:
     return click.option("-c", "--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=help_text)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @asked_there_option
 @_config_option("Its settings file instead, which also names the database of one whose log is there.")
@@ -61,7 +61,7 @@ def backup(file: Path, data_dir: Path | None, config: Path | None, force: bool, 
         show_lines(form, [f"backup of position {head.position} ({_held(head)}) is in {file}"], head)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @data_dir_option("Data folder to make. It mustn't be there yet, or be empty.")
 @_config_option("Settings file of a control plane: its data_dir is meant, and its store.url.")

@@ -2,8 +2,10 @@
 
 import click
 
+from stoker.cli.options import OnceCommand
 
-@click.command()
+
+@click.command(cls=OnceCommand)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:

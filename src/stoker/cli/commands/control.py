@@ -12,6 +12,7 @@ import click
 
 from stoker.cli.display.messages import refused
 from stoker.cli.display.output import for_people, show_pairs, show_value
+from stoker.cli.options import OnceGroup
 from stoker.cli.server import answer_options, servers_of, token_of, transport
 from stoker.cli.setting_options import config_option, data_dir_option, set_option
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.cluster import ControlView
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, cls=OnceGroup)
 @config_option
 @set_option
 @click.pass_context

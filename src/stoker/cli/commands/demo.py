@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from stoker.cli.options import OnceCommand
 
-@click.command()
+
+@click.command(cls=OnceCommand)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

@@ -11,6 +11,7 @@ from stoker.cli.display.output import for_people, show_rows, show_value
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import Column
 from stoker.cli.display.terminal import paints
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, server_was_spoken, servers_of, token_of
 from stoker.cli.setting_options import set_option
 
@@ -23,7 +24,7 @@ _MARGIN: Final = 9
 _NAME: Final = 16
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.option(
     "-c",
     "--config",

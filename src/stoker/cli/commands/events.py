@@ -8,6 +8,7 @@ import click
 from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.audit import JobEventsView, JobEventView
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("job_id", metavar="ID", type=ANY_JOB)
 @answer_options
 def events(job_id: str, form: str) -> None:

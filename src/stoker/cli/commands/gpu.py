@@ -6,6 +6,7 @@ import click
 
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
+from stoker.cli.options import OnceGroup
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def _columns() -> "list[Column[GpuView]]":
     ]
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def gpu() -> None:
     """Show GPUs.
 

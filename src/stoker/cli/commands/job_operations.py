@@ -14,7 +14,7 @@ from stoker.cli.display.formatting import members_text
 from stoker.cli.display.messages import refused, show_problem
 from stoker.cli.display.output import for_people, show_value
 from stoker.cli.display.safe_text import visible
-from stoker.cli.options import Command, with_options
+from stoker.cli.options import Command, OnceCommand, with_options
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ LINES_MAX: Final = 20
 def _operation(ids: click.ParamType[str]) -> Callable[[Command], Command]:
     """Return a decorator that makes a command of a function, with ids of jobs, the forms of the answer and a server."""
     argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ids)
-    return with_options(click.command(), argument, answer_options)
+    return with_options(click.command(cls=OnceCommand), argument, answer_options)
 
 
 @_operation(OPEN_JOB)
@@ -85,7 +85,7 @@ def requeue(job_ids: tuple[str, ...], form: str) -> None:
     give(form, job_ids, connect().requeue)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("words", metavar="ID... SIGNAL", nargs=-1, required=True, type=JOBS_THEN_SIGNAL)
 @answer_options
 def signal(words: tuple[str, ...], form: str) -> None:

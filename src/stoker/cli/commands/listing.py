@@ -23,6 +23,7 @@ from stoker.cli.display.output import Form, for_people, show_rows, value_text
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import table_lines
 from stoker.cli.display.terminal import is_dumb, is_terminal, paints, size
+from stoker.cli.options import OnceCommand, joined
 from stoker.cli.server import LOOK_PATIENCE_S, answer_options, connect
 
 if TYPE_CHECKING:
@@ -39,14 +40,15 @@ Refresh = Callable[[], tuple[Sequence[str], str]]
 """What there is to see now, as lines without line ends, and what to say of it; mostly nothing. Raises: StokerError."""
 
 
-@click.command("list")
+@click.command("list", cls=OnceCommand)
 @click.option(
     "--state",
     metavar="STATE[,STATE]",
     # Without a value it is the empty text, so that both are refused with the words that there are.
     is_flag=False,
     flag_value="",
-    callback=lambda ctx, option, text: _named_states(text),
+    multiple=True,
+    callback=lambda *given: _named_states(joined(*given)),
     help="Only these, such as pending,running; any dialect is read.",
 )
 @click.option("--name", help="Only jobs of this name.")

@@ -5,10 +5,11 @@ import click
 from stoker.cli.completion import ANY_JOB
 from stoker.cli.job_end import goes_on
 from stoker.cli.log_reader import LogReader
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import FOLLOW_PATIENCE_S, connect, server_option
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("job_id", metavar="ID", type=ANY_JOB)
 @click.option("-f", "--follow", is_flag=True, help="Go on as the task writes, until the job ends.")
 @click.option("--tail", type=click.IntRange(0, 1_000_000), help="Begin with the last N lines.", metavar="N")

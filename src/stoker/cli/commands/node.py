@@ -12,13 +12,14 @@ from stoker.cli.completion import NODE, nodes
 from stoker.cli.display.node_details import labels_line, node_columns, node_pairs, taints_line
 from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.safe_text import visible
+from stoker.cli.options import OnceGroup
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.node import NodeView
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def node() -> None:
     """Show nodes, label, taint, drain and resume them.
 

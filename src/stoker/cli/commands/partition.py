@@ -8,7 +8,7 @@ from stoker.cli.completion import partitions
 from stoker.cli.display.formatting import duration
 from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.table import Column, fields
-from stoker.cli.options import with_options
+from stoker.cli.options import OnceGroup, adding, with_options
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 NONE: Final = "none"
 _described: Final = with_options(
-    click.option("--where", metavar="SEL", help="Nodes by their labels, such as 'zone=a,disk!=hdd'."),
-    click.option("--exclude", metavar="NODES", help="Names of nodes to leave out, with commas between them."),
+    adding("--where", "SEL", "Nodes by their labels, such as 'zone=a,disk!=hdd'."),
+    adding("--exclude", "NODES", "Names of nodes to leave out, with commas between them."),
     click.option("--tolerate", metavar="T", multiple=True, help="A taint that doesn't repel its jobs: KEY, KEY=VALUE."),
     click.option("--time", "time_default", metavar="T", help="Limit of jobs that name none: 30 (minutes), 2h."),
     click.option("--time-max", metavar="T", help="The longest limit that a job may ask for."),
@@ -43,7 +43,7 @@ def _columns() -> "list[Column[PartitionView]]":
     ]
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def partition() -> None:
     """Show and define partitions: named selections of nodes.
 

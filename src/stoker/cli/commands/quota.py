@@ -6,6 +6,7 @@ import click
 
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
+from stoker.cli.options import OnceGroup
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _Row = tuple[str, float, "PoolView"]
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def quota() -> None:
     """Show and set how online and batch jobs share the GPUs.
 

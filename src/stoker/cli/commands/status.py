@@ -9,13 +9,14 @@ from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.job_details import job_pairs
 from stoker.cli.display.output import Form, show_pairs
 from stoker.cli.job_end import EXIT_OF_STATE
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.cluster import ClusterView
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("job_id", metavar="[ID]", required=False, type=ANY_JOB)
 @answer_options
 def status(job_id: str | None, form: str) -> None:

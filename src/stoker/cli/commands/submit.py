@@ -19,7 +19,7 @@ import click
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import for_people, show_value
 from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
-from stoker.cli.options import with_options
+from stoker.cli.options import OnceCommand, adding, with_options
 from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _options: Final = with_options(
     # on which nodes
     click.option("--tasks-per-node", type=click.IntRange(1), metavar="K", help="At most so many tasks on one node."),
     click.option("--partition", metavar="P", help="A named part of the cluster, with its own limits."),
-    click.option("--where", metavar="SEL", help="Only nodes with such labels: zone=a,disk!=hdd,'tier in (x,y)'."),
+    adding("--where", "SEL", "Only nodes with such labels: zone=a,disk!=hdd,'tier in (x,y)'."),
     click.option("--exclude", metavar="NODES", multiple=True, help="Not these nodes: gpu-1,gpu-2."),
     click.option(
         "--tolerate", metavar="T", multiple=True, help="A taint that doesn't keep it away: KEY, KEY=VALUE or '*'."
@@ -73,10 +73,10 @@ _options: Final = with_options(
     click.option("--visible", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names GPUs."),
     click.option("--image", help="Run it in this container image."),
     click.option("--env", "variables", metavar="K=V", multiple=True, help="One variable; may be repeated."),
-    click.option(
+    adding(
         "--export",
-        metavar="ALL|NONE|NAMES",
-        help=f"Variables to send: all, none (nor the working directory), or NAME,NAME. [default: {', '.join(SENT)}]",
+        "ALL|NONE|NAMES",
+        f"Variables to send: all, none (nor the working directory), or NAME,NAME. [default: {', '.join(SENT)}]",
     ),
     click.option("--workdir", metavar="DIR", help="Where it runs. [default: here]"),
     click.option(
@@ -89,7 +89,7 @@ _options: Final = with_options(
 )
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False}, cls=OnceCommand)
 @_options
 @answer_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")

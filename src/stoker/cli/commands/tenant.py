@@ -8,7 +8,7 @@ from stoker.cli.completion import tenants
 from stoker.cli.display.formatting import duration
 from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.table import Column, fields
-from stoker.cli.options import AddOption, with_options
+from stoker.cli.options import AddOption, OnceGroup, with_options
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _columns() -> "list[Column[TenantView]]":
     ]
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def tenant() -> None:
     """Show and define tenants: who shares the cluster, and how much of it each may use.
 

@@ -8,6 +8,7 @@ import click
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_lines, show_rows
 from stoker.cli.display.table import Column, fields
+from stoker.cli.options import OnceGroup
 from stoker.cli.server import answer_options, connect
 from stoker.cli.setting_options import asked_there_option
 
@@ -38,7 +39,7 @@ def _columns() -> "list[Column[TokenView]]":
     ]
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def token() -> None:
     """Make, list and revoke tokens.
 

@@ -6,12 +6,13 @@ from typing import Final
 import click
 
 from stoker.cli.display.terminal import is_dumb
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import server_option, servers_of, token_of
 
 _LIBRARY: Final = "textual"
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @server_option
 @click.pass_context
 def top(ctx: click.Context) -> None:

@@ -5,12 +5,14 @@ from typing import Final
 
 import click
 
+from stoker.cli.options import OnceCommand
+
 NODES: Final = 2
 GPUS_PER_NODE: Final = 4
 GPU_MODEL: Final = "NVIDIA H100 80GB HBM3"
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.option("--nodes", type=click.IntRange(1, 64), help=f"Simulated nodes. [default: {NODES}]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 64), help=f"GPUs of each. [default: {GPUS_PER_NODE}]")
 @click.option("--gpu-model", help=f'What they pretend to be. [default: "{GPU_MODEL}"]')

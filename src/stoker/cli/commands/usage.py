@@ -9,13 +9,14 @@ from stoker.cli.clock import with_timestamps
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.usage import UsageLineView, UsageView
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.option(
     "--from", "since", metavar="MOMENT", help="Beginning of the span: `7d` ago, a date, a time. [default: 7d]"
 )

@@ -7,13 +7,14 @@ import click
 from stoker import __version__
 from stoker.cli.display.messages import refused
 from stoker.cli.display.output import show_pairs
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.cluster import HealthView
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @answer_options
 def version(form: str) -> None:
     """Show the version of this program and of the control plane.

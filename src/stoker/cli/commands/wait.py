@@ -5,10 +5,11 @@ import click
 from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.output import for_people, show_value
 from stoker.cli.job_end import exit_of, wait_for
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ANY_JOB)
 @answer_options
 @click.pass_context

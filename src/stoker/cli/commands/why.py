@@ -5,10 +5,11 @@ import click
 from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.job_details import why_lines
 from stoker.cli.display.output import Form, show_lines
+from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("job_id", metavar="ID", type=ANY_JOB)
 @answer_options
 def why(job_id: str, form: str) -> None:
