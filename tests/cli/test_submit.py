@@ -44,7 +44,40 @@ def test_only_what_was_said_is_sent() -> None:
 def test_secrets_stay_at_home_unless_exported() -> None:
     assert "SECRET" not in (body("true").env or {})
     assert body("true", export="SECRET,PATH").env == {"SECRET": "x", "PATH": "/bin"}
-    assert body("true", export="ALL").env == {"PATH": "/bin", "LANG": "C.UTF-8", "SECRET": "x"}
+    environ = {**ENVIRON, "STOKER_TOKEN": "stoker_x"}
+    sent = job_body({"command": ("true",), "export": "ALL"}, environ, lambda: "/here").env or {}
+    assert (sent["SECRET"], "STOKER_TOKEN" in sent) == ("x", False)
+
+
+def test_all_variables_are_sent_with_functions_of_the_shell_and_what_is_left_out_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    function = {"BASH_FUNC_f%%": "() { :; }"}
+    assert body("true", export="ALL").env == {"PATH": "/bin", "LANG": "C.UTF-8", "SECRET": "x", **function}
+    assert capsys.readouterr().err == "note: not sent, since not UTF-8: BROKEN\n"
+
+
+def test_all_or_none_of_the_variables_and_some_of_ones_own() -> None:
+    """As sbatch reads them."""
+    sent = body("true", export="ALL,LANG=de,X=1").env or {}
+    assert (sent["PATH"], sent["LANG"], sent["X"]) == ("/bin", "de", "1")
+    alone = body("true", export="NONE,X=1,SECRET")
+    assert (alone.env, alone.workdir) == ({"X": "1", "SECRET": "x"}, "")
+    for wrong in ("ALL,NONE", "ALL,NOWHERE", "X=1,X=2"):
+        with pytest.raises(click.UsageError):
+            body("true", export=wrong)
+
+
+def test_what_was_typed_in_another_locale_arrives_as_the_same_bytes_or_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In Latin-1 Python reads the two bytes of a UTF-8 letter as two letters, and one byte as another letter (U6)."""
+    monkeypatch.setattr("os.fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
+    typed = "é".encode().decode("latin-1")
+    sent = body("echo", typed, variables=(f"A={typed}",), workdir=f"/{typed}", output=typed)
+    assert (sent.command, (sent.env or {})["A"], sent.workdir, sent.output) == (["echo", "é"], "é", "/é", "é")
+    with pytest.raises(click.UsageError, match="aren't UTF-8"):
+        body("echo", "é")
 
 
 def test_export_none_sends_neither_variables_nor_the_working_directory() -> None:

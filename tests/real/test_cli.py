@@ -209,6 +209,9 @@ def test_a_job_gets_the_working_directory_and_only_the_usual_variables(
     assert f"PATH={os.environ['PATH']}\n" in written
     exported = say("logs", say.submit("--wait", "--export", "MY_SECRET", "--", "env", "-u", "PATH")).stdout
     assert "MY_SECRET=x\n" in exported
+    monkeypatch.setenv("BASH_FUNC_greet%%", "() { echo hello; }")
+    whole = say.submit("--wait", "--export", "ALL,X=1", "--", "bash", "-c", 'greet; echo "$MY_SECRET $X"')
+    assert say("logs", whole).stdout == "hello\nx 1\n"
 
 
 def test_following_a_job_that_is_cancelled_while_it_waits_ends(say: Say) -> None:

@@ -12,7 +12,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.wire.client import follow
 from stoker.wire.client.calls import LogPart, Yield
-from stoker.wire.client.follow import POLL_MAX_S
+from stoker.wire.client.follow import POLL_MAX_S, LogDecoder
 from stoker.wire.client.http_message import Reply, Request
 from stoker.wire.client.retry import Wait
 from stoker.wire.rest.job import JobListQuery, JobListView, JobView, MembersView
@@ -223,3 +223,21 @@ def test_what_a_node_has_dropped_shows_as_a_part_that_begins_later() -> None:
 
     gave, _ = play(follow.follow("7", LogQuery()), answer)
     assert [(part.offset, part.data) for part in gave if isinstance(part, LogPart)] == [(0, b"head"), (996, b"tail")]
+
+
+def test_a_character_that_is_split_between_two_parts_is_decoded_whole() -> None:
+    """F5, whatever the parts are: one byte each, a gap in the middle of a character, another attempt, no UTF-8."""
+    whole = "Grüße, 世界 🙂\n".encode()
+    gave, _ = play(follow.follow("7", LogQuery()), Output(whole, whole))
+    decoder = LogDecoder()
+    assert "".join(decoder.decode(part) for part in gave if isinstance(part, LogPart)) == whole.decode() * 2
+    parts = [
+        (LogPart(b"a\xc3", 0, 9, False, 1), "a"),
+        (LogPart(b"b", 8, 9, True, 1), "\ufffdb"),
+        (LogPart(b"\xff\xc3", 0, 2, False, 2), "\ufffd"),
+        (LogPart(b"\xa9", 2, 3, False, 2), "é"),
+        (LogPart(b"\xc3", 3, 4, True, 2), "\ufffd"),
+        (LogPart(b"\xc3\xa9", 0, 2, True, 3), "é"),
+    ]
+    decoder = LogDecoder()
+    assert [decoder.decode(part) for part, _ in parts] == [text for _, text in parts]

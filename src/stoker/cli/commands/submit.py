@@ -7,7 +7,9 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
            says `now`
        U5  a submit whose answer was lost is sent again under the same key, also to whoever takes over meanwhile, and
            makes one job
-       U6  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
+       U6  bytes of the command, its variables and its paths arrive as they were typed, whatever the locale is, or are
+           refused
+       U7  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
 """
 
 import os
@@ -18,12 +20,13 @@ import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import for_people, show_value
+from stoker.cli.display.safe_text import visible
 from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
 from stoker.cli.options import OnceCommand, adding, with_options
 from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from stoker.wire.client import JobBody
 
@@ -76,7 +79,8 @@ _options: Final = with_options(
     adding(
         "--export",
         "ALL|NONE|NAMES",
-        f"Variables to send: all, none (nor the working directory), or NAME,NAME. [default: {', '.join(SENT)}]",
+        "Variables to send: all, none (nor the working directory), NAME,NAME or NAME=VALUE; ALL,X=1 too. [default: "
+        f"{', '.join(SENT)}]",
     ),
     click.option("--workdir", metavar="DIR", help="Where it runs. [default: here]"),
     click.option(
@@ -162,10 +166,12 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
     if given.get("no_requeue"):
         body["requeue"] = False
     looks = given.get("gpu_count") and not given.get("image")
-    body["command"] = _command(given["command"] or ((LOOK,) if looks else ()))
-    body["env"] = _sent(given.get("export"), environ) | _spoken(given.get("variables") or ())
-    nothing = (given.get("export") or "").upper() == "NONE"
+    body["command"] = _command(tuple(map(_bytes_text, given["command"] or ((LOOK,) if looks else ()))))
+    words = (given.get("export") or "").split(",")
+    body["env"] = _sent(words, environ) | _spoken(given.get("variables") or ())
+    nothing = any(word.upper() == "NONE" for word in words)
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
+    body |= {name: _bytes_text(body[name]) for name in ("workdir", "output", "error") if name in body}
     return JobBody(**body)
 
 
@@ -189,43 +195,52 @@ def _absolute(folder: str, here: Callable[[], str]) -> str:
     return folder if os.path.isabs(folder) else os.path.normpath(os.path.join(here(), folder))
 
 
-def _sent(export: str | None, environ: "Mapping[str, str]") -> dict[str, str]:
-    """The caller's variables that travel (U3)."""
-    match (export or "").upper():
-        case "NONE":
-            return {}
-        case "ALL":
-            # Shell functions and the like have names that no job could use.
-            return {name: value for name, value in environ.items() if _travels(name, value)}
-        case "":
-            return {name: environ[name] for name in SENT if name in environ}
-    names = [name for name in (export or "").split(",") if name]
-    missing = [name for name in names if "=" not in name and name not in environ]
-    if missing:
-        raise click.BadParameter(f"not set here: {', '.join(missing)}", param_hint="--export")
-    return {name: environ[name] for name in names if "=" not in name} | _spoken([pair for pair in names if "=" in pair])
+def _sent(words: list[str], environ: "Mapping[str, str]") -> dict[str, str]:
+    """The caller's variables that travel (U3), by the words of --export."""
+    names = [word for word in words if word]
+    groups = {word.upper() for word in names} & {"ALL", "NONE"}
+    if len(groups) > 1:
+        raise click.BadParameter("ALL and NONE contradict each other: give one of them", param_hint="--export")
+    names = [word for word in names if word.upper() not in groups]
+    if missing := [name for name in names if "=" not in name and name not in environ]:
+        said = f"not set here: {', '.join(missing)}; a value with commas in it is given with --env"
+        raise click.BadParameter(said, param_hint="--export")
+    sent = _all(environ) if "ALL" in groups else {}
+    if not (groups or names):
+        sent = _spoken([f"{name}={environ[name]}" for name in SENT if name in environ])
+    return sent | _spoken([word if "=" in word else f"{word}={environ[word]}" for word in names], "--export")
 
 
-def _travels(name: str, value: str) -> bool:
+def _all(environ: "Mapping[str, str]") -> dict[str, str]:
     """A token is its owner's: a job's environment is shown to the whole tenant, so it goes only if it is named."""
-    return name.isidentifier() and _is_utf8(value) and name != "STOKER_TOKEN"
+    pairs = {_bytes_text(name): _bytes_text(value) for name, value in environ.items() if name != "STOKER_TOKEN"}
+    if strange := [name for name, value in pairs.items() if not _is_utf8(name + value)]:
+        click.echo(f"note: not sent, since not UTF-8: {visible(', '.join(strange))}", err=True)
+    return {name: value for name, value in pairs.items() if name not in strange}
 
 
-def _spoken(pairs: "tuple[str, ...] | list[str]") -> dict[str, str]:
-    variables = {}
-    for pair in pairs:
+def _spoken(pairs: "Sequence[str]", option: str = "--env") -> dict[str, str]:
+    variables: dict[str, str] = {}
+    for pair in map(_bytes_text, pairs):
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--env")
-        _utf8(f"the value of {name}", value)
-        variables[name] = value
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+        if variables.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name} is given twice, with different values", param_hint=option)
+        _utf8(f"the variable {name}", pair)
     return variables
 
 
 def _utf8(what: str, *texts: str) -> None:
     if not all(map(_is_utf8, texts)):
-        raise click.UsageError(f"{what} holds bytes that aren't UTF-8, and a job's texts must be")
+        hint = "let the job make them, as in 'x=$(printf \"\\351\") ./run'"
+        raise click.UsageError(f"{visible(what)} holds bytes that aren't UTF-8, and what is sent must be: {hint}")
 
 
 def _is_utf8(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _bytes_text(text: str) -> str:
+    """The text whose UTF-8 are the typed bytes, which Python has read in the encoding of the locale."""
+    return os.fsencode(text).decode("utf-8", "surrogateescape")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stoker.wire.client.calls import LogPart as LogPart
     from stoker.wire.client.clients import AsyncClient as AsyncClient
     from stoker.wire.client.clients import Client as Client
+    from stoker.wire.client.follow import LogDecoder as LogDecoder
     from stoker.wire.client.servers import DEFAULT_SERVER as DEFAULT_SERVER
     from stoker.wire.client.staleness import Notice as Notice
     from stoker.wire.client.staleness import Stale as Stale
@@ -27,6 +28,7 @@ _MODULE_OF = {
     "Client": "stoker.wire.client.clients",
     "JobBody": "stoker.wire.rest.submit",
     "JobListQuery": "stoker.wire.rest.job",
+    "LogDecoder": "stoker.wire.client.follow",
     "LogPart": "stoker.wire.client.calls",
     "LogQuery": "stoker.wire.rest.log",
     "Notice": "stoker.wire.client.staleness",

@@ -5,8 +5,10 @@ Rules: F1  following begins with the attempt asked for, else with the job's firs
        F2  what time may lift while the attempt goes on (its node doesn't answer, nothing is there yet) is waited for
        F3  every byte is given once, in order; what the node has dropped shows as a part that begins later
        F4  the server is asked to wait for bytes; one that can't is asked again after pauses
+       F5  a character whose bytes come in two parts is decoded once the second is there
 """
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,6 +27,20 @@ POLL_MAX_S: Final = 2.0
 LOG_POLL_MAX_S: Final = 1.0
 _YET_TO_COME: Final = frozenset({"log_unavailable", "node_unreachable"})
 """Refusals that time may lift (F2)."""
+
+
+class LogDecoder:
+    """Decoder of a rank's output, part by part, as UTF-8; what isn't UTF-8 becomes U+FFFD, and nothing raises (F5)."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._next = (0, 0)
+
+    def decode(self, part: LogPart) -> str:
+        """Return the text of the next part. A beginning of a character is kept for the part that goes on there."""
+        gap = "" if (part.attempt, part.offset) == self._next else self._decoder.decode(b"", final=True)
+        self._next = (part.attempt, part.end)
+        return gap + self._decoder.decode(part.data, final=part.ended and part.end >= part.size)
 
 
 def _pauses(most_s: float) -> Iterator[Wait]:
