@@ -7,6 +7,7 @@ from stoker.agent.ports import (
     LeasesUnkept,
     LogSlice,
     RunnerGone,
+    RunnerHealth,
     RunnerInventory,
     RunnerReport,
     StartTask,
@@ -38,6 +39,10 @@ class TwinRunner:
         self.alive = False
         self.can_start = True
         self.keeps_leases = False
+        self.fault: str | None = ""
+        self.stopped = False
+        """As SIGSTOP does: it doesn't answer questions."""
+        self.asked = 0
         self.start_s = 0.002
         self.connects = 0
         self.renounced = 0
@@ -52,7 +57,8 @@ class TwinRunner:
         self._reports = asyncio.Queue()
         offered = tuple(over for key, over in self.ends.items() if key not in self.settled)
         tasks = tuple(self.records.values())
-        self._reports.put_nowait(RunnerInventory(tasks=tasks, ends=offered, keeps_leases=self.keeps_leases))
+        kept = RunnerInventory(tasks=tasks, ends=offered, keeps_leases=self.keeps_leases, fault=self.fault)
+        self._reports.put_nowait(kept)
 
     async def reports(self) -> AsyncGenerator[RunnerReport, None]:
         while True:
@@ -102,6 +108,15 @@ class TwinRunner:
     async def answered(self, at: Mono) -> None:
         self._check()
         self.answered_at.append(at)
+
+    def ask(self) -> None:
+        self.asked += 1
+        if not self.stopped:
+            self.answer()
+
+    def answer(self) -> None:
+        self.stopped = False
+        self._reports.put_nowait(RunnerHealth(fault=self.fault or ""))
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         self._check()

@@ -7,6 +7,7 @@ from typing import Any, Final
 from stoker.agent.ports import (
     LogSlice,
     RunnerGone,
+    RunnerHealth,
     RunnerInventory,
     RunnerReport,
     StartTask,
@@ -302,6 +303,10 @@ class SimRunner:
         if self._runner is None or self._runner.dead:
             raise OSError("the runner is gone")
         self._runner.answered(at)
+
+    def ask(self) -> None:
+        if self._runner is not None:
+            self._runner.say(RunnerHealth(fault=""))
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         """A simulated process writes nothing."""

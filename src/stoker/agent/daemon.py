@@ -13,6 +13,8 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
        A11 the reason why no control plane takes this agent is logged once, however often it is repeated: again
            only when it has other words, or when the agent was let in meanwhile; that only standbys answer is ordinary
        A14 the runner is told when the newest answered beat was sent, before any instruction that came after it
+       A17 a runner that leaves a question unanswered for `UNANSWERED_MAX` looks, or says itself that it can't work, is
+           a fault of the node, which registers anew with it, and without it once that is over; each is logged once
        A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
            how it ended
        A15 a control plane that leaves a beat unanswered until the next is left, where there is another to go to
@@ -41,6 +43,7 @@ from stoker.agent.ports import (
     LinkStandby,
     Obeyed,
     RunnerGone,
+    RunnerHealth,
     RunnerInventory,
     RunnerReport,
     TaskEnding,
@@ -57,6 +60,9 @@ UNANSWERED_PART: Final = 0.9
 UNANSWERED_S_MIN: Final = 3.0
 """A15: of a heartbeat, and at least. A control plane that writes a snapshot or a large submission answers later than
 another, but within that; one that doesn't has lost its lease too."""
+ASK_S: Final = 2.0
+UNANSWERED_MAX: Final = 5
+"""A17: a busy disk may hold a runner up for seconds. Looks are counted, not time: we may have slept ourselves."""
 _SECOND_LOOK_S: Final = 0.25
 """If we were stopped ourselves, the answer lies there and has only to be read."""
 
@@ -77,6 +83,8 @@ class Daemon:
         self._runner_backoff = Backoff(ports.entropy)
         self._obeyed = ports.fence.read()
         self._refused = ""
+        self._unanswered: int | None = None
+        # Looks since the runner was asked how it is. None = it needn't answer: it is too old, or isn't connected.
         self._stream: Stream | None = None
         self._answers = HeartbeatAcks(Mono(0.0))
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -87,6 +95,7 @@ class Daemon:
         try:
             async with asyncio.TaskGroup() as duties:
                 duties.create_task(self._keep_runner())
+                duties.create_task(self._watch_runner())
                 duties.create_task(self._keep_link())
                 duties.create_task(self._delivery.run())
         finally:
@@ -95,11 +104,11 @@ class Daemon:
     def amend(self, registration: Registration) -> None:
         """Register anew, since the node has changed (a driver came up). No running task is touched."""
         assert registration.node == self._registration.node, "a node can't change its name"
-        self._amend(registration.inventory, keeps_leases=self.node.keeps_leases)
+        self._amend(registration.inventory, keeps_leases=self.node.keeps_leases, fault=self.node.fault)
 
-    def _amend(self, inventory: Inventory, *, keeps_leases: bool) -> None:
-        """Whether leases are kept is the runner's to say."""
-        inventory = msgspec.structs.replace(inventory, keeps_leases=keeps_leases)
+    def _amend(self, inventory: Inventory, *, keeps_leases: bool, fault: str) -> None:
+        """Whether leases are kept, and what is wrong, is the runner's to say."""
+        inventory = msgspec.structs.replace(inventory, keeps_leases=keeps_leases, fault=fault)
         if inventory != self.node:
             self._registration = msgspec.structs.replace(self._registration, inventory=inventory)
             self._cut("the node's inventory changed")
@@ -117,6 +126,7 @@ class Daemon:
             async with aclosing(self._ports.runner.reports()) as reports:
                 async for report in reports:
                     self._take_report(report)
+            self._unanswered = None
             self._cut("the runner is gone")
             self._runner_ready.clear()
             # A8: the last instruction of the old stream is over before the next inventory.
@@ -128,10 +138,14 @@ class Daemon:
         match report:
             case RunnerInventory():
                 self._observed.inventory(report)
-                self._amend(self.node, keeps_leases=report.keeps_leases)
+                self._unanswered = None if report.fault is None else 0
+                self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()
                 self._runner_backoff.worked()
                 self._runner_ready.set()
+            case RunnerHealth():
+                self._unanswered = 0
+                self._take_fault(report.fault, keeps_leases=self.node.keeps_leases)
             case TaskRunning():
                 self._observed.advanced(report)
                 self.say_started(report.key)
@@ -145,11 +159,34 @@ class Daemon:
                 self._executor.forgotten(report.key)
             case LeasesUnkept():
                 self._ports.telemetry.warn("runner_unguarded", agent_id=self._registration.node)
-                self._amend(self.node, keeps_leases=False)
+                self._amend(self.node, keeps_leases=False, fault=self.node.fault)
             case RunnerGone():
                 self._ports.telemetry.warn("runner_lost", error=report.error)
             case _:
                 assert_never(report)
+
+    async def _watch_runner(self) -> None:
+        """Ask the runner how it is, again and again (A17)."""
+        while True:
+            await self._ports.clock.sleep(ASK_S)
+            if self._unanswered is None:
+                continue
+            if self._unanswered == 0:
+                self._ports.runner.ask()
+            self._unanswered += 1
+            if self._unanswered > UNANSWERED_MAX:
+                words = (
+                    f"the runner hasn't answered for {UNANSWERED_MAX * ASK_S:.0f} s: it is stopped, or its disk hangs"
+                )
+                self._take_fault(words, keeps_leases=self.node.keeps_leases)
+
+    def _take_fault(self, fault: str, *, keeps_leases: bool) -> None:
+        if fault != self.node.fault:
+            if fault:
+                self._ports.telemetry.warn("node_faulty", agent_id=self._registration.node, error=fault)
+            else:
+                self._ports.telemetry.event("node_works_again", agent_id=self._registration.node)
+        self._amend(self.node, keeps_leases=keeps_leases, fault=fault)
 
     def _take_end(self, report: TaskOver) -> None:
         again, end = self._observed.has_arrived(report.key), report.end

@@ -182,6 +182,14 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     """Ends that the control plane hasn't been heard to have. Of the others `recall` tells each."""
     keeps_leases: bool = False
     """R8, also when this very runner is killed or stopped. False = a runner of an older version, or it has no guard."""
+    fault: str | None = ""
+    """As in `RunnerHealth`. None = a runner of an older version, which doesn't answer `ask`."""
+
+
+class RunnerHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to an `ask`: what keeps the runner from starting tasks and from reporting ends; empty = nothing."""
+
+    fault: str
 
 
 class LeasesUnkept(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +202,9 @@ class RunnerGone(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
-RunnerReport = RunnerInventory | TaskRunning | TaskEnding | TaskOver | TaskForgotten | LeasesUnkept | RunnerGone
+RunnerReport = (
+    RunnerInventory | RunnerHealth | TaskRunning | TaskEnding | TaskOver | TaskForgotten | LeasesUnkept | RunnerGone
+)
 
 
 class StartTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,6 +274,10 @@ class Runner(Protocol):
         An instruction that came after it had heard what was sent then is such an answer too. Older moments than those
         named before change nothing. Called before any `start` that came on the same stream.
         """
+        ...
+
+    def ask(self) -> None:
+        """Ask for a `RunnerHealth`, without waiting for anything. A runner that has died is told by RunnerGone."""
         ...
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:

@@ -21,6 +21,7 @@ from stoker.agent.ports import (
     LeasesUnkept,
     LogSlice,
     RunnerGone,
+    RunnerHealth,
     RunnerInventory,
     RunnerReport,
     StartTask,
@@ -146,6 +147,10 @@ class RunnerSocket:
         now_s = boot_s()
         age_s = self._clock.mono() - at
         await self._send({"do": "answered", "at_ms": max(0, int((now_s - age_s) * 1_000))})
+
+    def ask(self) -> None:
+        if self._writer is not None:
+            self._writer.write(protocol.encode({"do": "ask"}))
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         """Read a task's output from its spool. Raises FileNotFoundError when none is kept here."""
@@ -292,6 +297,8 @@ class RunnerSocket:
                 if not message["more"]:
                     yield _inventory(parts)
                     parts.clear()
+            case "health":
+                yield RunnerHealth(fault=str(message["fault"]))
             case "unguarded":
                 yield LeasesUnkept()
             case str() as fact if fact in _TASK_REPORTS:
@@ -319,8 +326,8 @@ def _inventory(parts: list[_Fields]) -> RunnerInventory:
         for over in cast("list[_Fields]", part["ends"]):
             ends.append(_converted(TaskOver, over))
             tasks.append(_converted(TaskStatus, {**over, "phase": TaskPhase.ENDED}))
-    guarded = bool(parts[-1].get("guarded", False))
-    return RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded)
+    guarded, fault = bool(parts[-1].get("guarded", False)), cast("str | None", parts[-1].get("fault"))
+    return RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
 
 
 def let_through(folder: Path) -> None:

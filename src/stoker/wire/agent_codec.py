@@ -36,6 +36,8 @@ _Noun = TypeVar("_Noun", bound=msgspec.Struct)
 _TEXT_SHOWN_MAX = 80
 KEPT_MAX = 100_000
 """Ten times what an agent keeps."""
+FAULT_MAX = 400
+"""Characters of a node's fault that are kept."""
 
 
 class Malformed(ValueError):
@@ -59,6 +61,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         labels=dict(wire.labels),
         executors=tuple(wire.executors),
         taints=tuple(wire.taints),
+        fault=wire.fault[:FAULT_MAX],
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
 

@@ -71,7 +71,7 @@ async def test_the_cluster_status_has_the_mvps_names(plane: Plane) -> None:
     names = "total_gpus, available_gpus, total_nodes, online_nodes, total_jobs, pending_jobs, running_jobs"
     assert [status[name] for name in names.split(", ")] == [4, 0, 1, 1, 3, 1, 2]
     assert status["jobs"]["running"] == 2
-    assert status["nodes"] == {"ready": 1, "unreachable": 0, "draining": 0, "drained": 0, "forgotten": 0}
+    assert status["nodes"] == {"ready": 1, "unreachable": 0, "faulty": 0, "draining": 0, "drained": 0, "forgotten": 0}
     assert status["cluster_id"]
     assert status["epoch"] == 1
 

@@ -1,6 +1,7 @@
 """The life of a node as facts: joining, silence, return, strays, and being forgotten."""
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, node_principal
@@ -8,6 +9,7 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, StopCause
 from stoker.brain.domain.lifecycle import JobState, NodeState, Outcome
 from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.reason import describe
 from stoker.brain.domain.report import Registration, Started, TaskInventory, TaskPhase, TaskStatus
 from stoker.brain.state.commands import (
     CompareInventory,
@@ -18,6 +20,7 @@ from stoker.brain.state.commands import (
     ReportStarted,
     ResumeNode,
 )
+from stoker.brain.state.leases import silence_of
 from tests.brain.state.story import ANNA, Story, inventory, spec
 
 
@@ -200,6 +203,21 @@ def test_draining_takes_no_new_work_and_becomes_drained_when_empty() -> None:
     assert story.state.node_state(node) is NodeState.DRAINED
     story.do(ResumeNode(by=ANNA, node=node))
     assert story.state.node_state(node) is NodeState.READY
+
+
+def test_a_faulty_node_takes_no_new_work_and_says_why_until_it_works_again() -> None:
+    story = Story()
+    node = story.node("n1")
+    job = story.submit()
+    story.run(job, ("n1", 0))
+    story.register("n1", replace(inventory("n1"), fault="full"))
+    assert story.state.node_state(node) is NodeState.FAULTY
+    assert (node in story.state.indexes.free, story.job(job).state) == (False, JobState.RUNNING)
+    reason = silence_of(story.state, story.job(job))
+    assert reason is not None
+    assert describe(reason) == "its node n1 can neither start nor end tasks: full"
+    story.register("n1", inventory("n1"))
+    assert (story.state.node_state(node), silence_of(story.state, story.job(job))) == (NodeState.READY, None)
 
 
 def test_a_drain_survives_a_new_registration() -> None:

@@ -45,6 +45,12 @@ def test_nodes_that_cannot_be_heard_are_named_and_all_of_them_is_an_error() -> N
     assert levels(serving.nodes([NodeRow(name="c", state="draining")])) == [Level.OK, Level.WARNING]
 
 
+def test_a_node_that_can_neither_start_nor_end_jobs_is_named_with_its_fault() -> None:
+    told = list(serving.nodes([NodeRow(name="a", state="ready"), NodeRow(name="b", state="faulty", fault="disk full")]))
+    assert levels(told) == [Level.OK, Level.WARNING]
+    assert told[1].what == "b can neither start nor end jobs: disk full"
+
+
 def test_agents_of_another_version_are_named_but_not_those_that_are_gone() -> None:
     rows = [
         NodeRow(name="a", state="ready", version="2"),

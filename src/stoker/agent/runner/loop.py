@@ -44,6 +44,8 @@ _EVENTS_PER_TURN: Final = 256
 _HOUSEKEEPING_S: Final = 30.0
 _REWRITE_AGAIN_S: Final = 1.0
 """Pause before another try when the journal can't be written."""
+_FREE_BYTES_MIN: Final = 4 * 1024 * 1024
+"""Less, and nothing new should begin here: the journal, the folders and the output of tasks need some."""
 _FAREWELL_S: Final = 2.0
 """How long the last words may take to reach the agent."""
 
@@ -101,7 +103,7 @@ class RunnerLoop:
         if guard is not None:
             self._epoll.register(guard.descriptor, select.EPOLLIN)
         self._channel = protocol.Channel(protocol.SOCKET_NAME, self._epoll)
-        self._greet = False
+        self._greet = self._asked = False
         self._closing = False
         self._renounced = False
         self._term = False
@@ -161,7 +163,7 @@ class RunnerLoop:
         if self._supervisor.ready or self._supervisor.output_retention.trash.busy or self._greet:
             return 0
         due = [self._supervisor.next_check_s(), self._supervisor.leases.due_s, self._housekeeping_at_s]
-        if self._supervisor.overs:
+        if self._disk_error:
             due.append(self._rewrite_at_s)
         if self._channel.talking < 0 and self._settings.tether_s and not self._closing:
             due.append(self._alone_since_s + self._settings.tether_s)
@@ -209,6 +211,8 @@ class RunnerLoop:
             self._supervisor.recall(protocol.read_key(message))
         elif deed == "answered":
             self._supervisor.leases.answered(protocol.read_number(message, "at_ms") / 1000, clock.boot_s())
+        elif deed == "ask":
+            self._asked = True
         elif deed in ("shutdown", "renounce"):
             self._renounced = self._renounced or deed == "renounce"
             self._close()
@@ -223,7 +227,7 @@ class RunnerLoop:
 
     def _make_durable(self) -> None:
         """Write the starts and ends of this turn to disk, in one wait."""
-        if not self._supervisor.recorded and not self._supervisor.overs:
+        if not (self._supervisor.recorded or self._supervisor.overs or self._disk_error):
             return
         try:
             if not self._disk_error:
@@ -259,9 +263,24 @@ class RunnerLoop:
 
     def _disk_failed(self, error: OSError) -> None:
         """Nothing starts and no end is reported until the journal can be written anew, from memory."""
-        self._disk_error = str(error)
+        again, self._disk_error = self._disk_error, error.strerror or str(error)
         self._rewrite_at_s = clock.boot_s() + _REWRITE_AGAIN_S
-        complain(f"the journal can't be written: {error}; nothing starts here until it can")
+        if self._disk_error != again:
+            complain(f"the journal can't be written: {error}; nothing starts here until it can")
+
+    def _fault(self) -> str:
+        """What keeps this runner from starting tasks and reporting ends; empty = nothing. The same words each time."""
+        if self._disk_error:
+            return f"the runner's journal can't be written: {self._disk_error}"
+        try:
+            disk = os.statvfs(".")
+        except OSError as error:
+            return f"the runner's data folder can't be looked at: {error.strerror}"
+        if disk.f_flag & os.ST_RDONLY:
+            return "the disk of the runner's data folder is mounted read-only"
+        if disk.f_bavail * disk.f_frsize < _FREE_BYTES_MIN or (disk.f_files and not disk.f_favail):
+            return f"the disk of the runner's data folder {self._settings.data_dir} is full"
+        return ""
 
     # --- the agent ----------------------------------------------------------------------------------------------
 
@@ -271,7 +290,9 @@ class RunnerLoop:
         else:
             for news in self._supervisor.news:
                 self._channel.say(news)
-        self._greet = False
+        if self._asked:
+            self._channel.say({"say": "health", "fault": self._fault()})
+        self._greet = self._asked = False
         self._supervisor.news.clear()
         self._channel.flush()
 
@@ -291,6 +312,7 @@ class RunnerLoop:
                 "boot_id": procfs.boot_id(),
                 "notes": self._supervisor.cgroups.notes,
                 "guarded": self._guard is not None,
+                "fault": self._fault(),
                 "tasks": tasks[cut],
                 "ends": ends[cut],
                 "more": part + 1 < parts,

@@ -164,6 +164,7 @@ def _node_view(state: ClusterState, node: Node, sees: JobVisibility, now: Instan
         account=inventory.account,
         allow_root=inventory.account == "root" and inventory.allow_root,
         keeps_leases=inventory.keeps_leases,
+        fault=inventory.fault,
         simulated=inventory.simulated,
         version=inventory.version,
         boot_id=inventory.boot_id,

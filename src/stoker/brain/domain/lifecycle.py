@@ -93,6 +93,7 @@ class NodeState(StrEnum):
 
     READY = "ready"
     UNREACHABLE = "unreachable"
+    FAULTY = "faulty"
     DRAINING = "draining"
     DRAINED = "drained"
     FORGOTTEN = "forgotten"

@@ -66,6 +66,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it surely ends tasks whose lease has run out, also when its agent or its runner has died."""
     agent_uid: str = ""
     """Drawn once per agent data folder: tells a restarted agent from a second machine under the same name."""
+    fault: str = ""
+    """What keeps it from starting and ending tasks, in words: a full disk, a stopped runner. Empty = nothing."""
 
     @property
     def only_users(self) -> bool:
@@ -97,8 +99,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def schedulable(self) -> bool:
-        """Whether it is in service: reachable, not drained, not forgotten."""
-        return self.reachable and self.drain is None and not self.forgotten
+        """Whether it is in service: reachable, without a fault, not drained, not forgotten."""
+        return self.reachable and self.drain is None and not self.forgotten and not self.inventory.fault
 
     @property
     def takes_work(self) -> bool:

@@ -40,6 +40,7 @@ class ReasonCode(StrEnum):
     # why a job that has started isn't known to go on
     NODE_SILENT = "node_silent"
     NODE_AWAITED = "node_awaited"
+    NODE_FAULTY = "node_faulty"
     # why a job ended
     EXITED = "exited"
     KILLED_BY_SIGNAL = "killed_by_signal"
@@ -79,9 +80,9 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ),
     ReasonCode.NO_NODES: ("no node has registered with this cluster yet", "start `stoker agent -c FILE` on a GPU node"),
     ReasonCode.NODES_UNAVAILABLE: (
-        "{fitting} node(s) could run it, but none is available: {unreachable} unreachable, {draining} draining, "
-        "{forgotten} forgotten",
-        "`stoker node list` shows them; `stoker node resume NODE` ends a drain",
+        "{fitting} node(s) could run it, but none is available: {unreachable} unreachable, {faulty} faulty, "
+        "{draining} draining, {forgotten} forgotten",
+        "`stoker node list` shows them and what is wrong; `stoker node resume NODE` ends a drain",
     ),
     ReasonCode.NODES_RETURNING: (
         "{returning} node(s) that could run it haven't reported yet to this control plane, which has just started or "
@@ -166,6 +167,10 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "its node {node} has not been heard of since {since}, and the job waits for it: it has no lease",
         "see to that machine; if it is surely off, `stoker node forget NODE --force`. Jobs submitted with "
         "`--lost-after` move by themselves",
+    ),
+    ReasonCode.NODE_FAULTY: (
+        "its node {node} can neither start nor end tasks: {fault}",
+        "mend that node; what it was told and what ended there follows by itself once it can",
     ),
     ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs ID` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (

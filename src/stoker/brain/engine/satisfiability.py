@@ -16,7 +16,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.engine.demand_cache import UNBOUNDED, DemandCache
 from stoker.brain.state.view import NodeClass, View
 
-_READY, _UNREACHABLE, _DRAINING, _FORGOTTEN = "ready", "unreachable", "draining", "forgotten"
+_READY, _UNREACHABLE, _FAULTY, _DRAINING, _FORGOTTEN = "ready", "unreachable", "faulty", "draining", "forgotten"
 
 
 class NodeClassStatus:
@@ -128,11 +128,13 @@ class Satisfiability:
 
 
 def _tally() -> dict[str, int]:
-    return {_READY: 0, _UNREACHABLE: 0, _DRAINING: 0, _FORGOTTEN: 0}
+    return {_READY: 0, _UNREACHABLE: 0, _FAULTY: 0, _DRAINING: 0, _FORGOTTEN: 0}
 
 
 def _word(node: Node) -> str:
     """Why a node isn't in service."""
     if node.forgotten:
         return _FORGOTTEN
+    if node.reachable and node.inventory.fault:
+        return _FAULTY
     return _DRAINING if node.reachable and node.drain is not None else _UNREACHABLE

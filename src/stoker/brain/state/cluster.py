@@ -144,6 +144,8 @@ class ClusterState:
             return NodeState.FORGOTTEN
         if not node.reachable:
             return NodeState.UNREACHABLE
+        if node.inventory.fault:
+            return NodeState.FAULTY
         if node.drain is None:
             return NodeState.READY
         return NodeState.DRAINING if name in self.indexes.held else NodeState.DRAINED

@@ -45,10 +45,12 @@ def overdue(state: ClusterState, name: NodeName, silent_ms: int) -> dict[JobId, 
 
 
 def silence_of(state: ClusterState, job: Job) -> Reason | None:
-    """Return the reason shown for a job of which a node is silent; None for one that has ended or waits."""
+    """Return the reason shown for a job of which a node is silent or faulty; None for one that has ended or waits."""
     attempt = job.live_attempt
     for task in attempt.open_tasks if attempt else ():
         node = state.nodes[task.placement.node]
+        if attempt is not None and node.reachable and node.inventory.fault:
+            return Reason(ReasonCode.NODE_FAULTY, {"node": node.name, "fault": node.inventory.fault})
         if attempt is None or node.reachable:
             continue
         facts: Facts = {"node": node.name, "since": utc_text(node.silent_since), "since_ms": node.silent_since}

@@ -62,6 +62,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
     version: str = ""
     address: str = ""
     simulated: bool = False
+    fault: str = ""
 
 
 class ReasonRow(msgspec.Struct):
@@ -250,6 +251,11 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
         return
     counts = Counter(row.state for row in known)
     yield fine(f"{len(known)} nodes: " + ", ".join(f"{number} {state}" for state, number in sorted(counts.items())))
+    for row in known:
+        if row.state == "faulty":
+            yield doubtful(
+                f"{row.name} can neither start nor end jobs: {row.fault}", "mend it: it is used again by itself"
+            )
     silent = [row.name for row in known if row.state == "unreachable"]
     if silent:
         words = f"{_names(silent)} can't be heard; jobs there are kept, and get no company"

@@ -92,6 +92,7 @@ class RegisterRequest(_message.Message):
     ACCOUNT_FIELD_NUMBER: _builtins.int
     ALLOW_ROOT_FIELD_NUMBER: _builtins.int
     KEEPS_LEASES_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -107,6 +108,8 @@ class RegisterRequest(_message.Message):
     """May jobs run as root, those that name no user among them? Only asked where the agent is root."""
     keeps_leases: _builtins.bool
     """Do tasks end with their attempt lease on this node whatever dies here? Else silence never requeues them."""
+    fault: _builtins.str
+    """What keeps it from starting and ending tasks. Empty = nothing."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -135,10 +138,11 @@ class RegisterRequest(_message.Message):
         account: _builtins.str = ...,
         allow_root: _builtins.bool = ...,
         keeps_leases: _builtins.bool = ...,
+        fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "labels", b"labels", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

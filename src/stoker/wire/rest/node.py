@@ -113,6 +113,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """Where the agent is root: do jobs run as root that name no user, or root?"""
     keeps_leases: bool = False
     """Does it surely end jobs by itself when it was cut off for too long? Only then are they started elsewhere."""
+    fault: str = ""
+    """What keeps it from starting and ending jobs, in words. Until that is over it gets no new work. Empty: nothing."""
     simulated: bool
     version: str
     boot_id: str

@@ -14,7 +14,8 @@ from stoker.brain.state.events.row import Audience, Fields, LogLine, Row, Subjec
 def _registered_fields(event: "NodeRegistered") -> Fields:
     gpus = event.inventory.gpus
     models = dict.fromkeys(gpu.model for gpu in gpus)
-    return {"agent_id": event.node, "gpus": len(gpus), "models": ",".join(models), "cpus": event.inventory.cpus}
+    fields = {"agent_id": event.node, "gpus": len(gpus), "models": ",".join(models), "cpus": event.inventory.cpus}
+    return fields | ({"fault": event.inventory.fault} if event.inventory.fault else {})
 
 
 def _without_agent_uid(event: "NodeRegistered") -> "NodeRegistered":

@@ -1,0 +1,65 @@
+"""Rule A17 of `agent/daemon.py`: what keeps the runner from its work is a fault of the node; on virtual time."""
+
+import asyncio
+
+from tests.agent.twins import Node, TwinRunner, key, on_virtual_time, registration, running
+
+FULL = "the runner's journal can't be written: No space left on device"
+
+
+def _told(node: Node) -> list[str]:
+    """The fault in each registration, in order."""
+    return [each.inventory.fault for each in node.control.registered]
+
+
+@on_virtual_time
+async def test_what_the_runner_says_of_its_disk_is_the_nodes_fault_until_it_is_over() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        node.runner.fault = FULL
+        await node.connected(streams=2)
+        await asyncio.sleep(60)
+        node.runner.fault = ""
+        await node.connected(streams=3)
+        assert _told(node) == ["", FULL, ""]
+        said = " ".join(node.notes.lines)
+        assert (said.count("node_faulty"), said.count("node_works_again")) == (1, 1)
+        assert key(1) in {status.key for status in node.control.session.reports[0].tasks}, "its job runs on"
+
+
+@on_virtual_time
+async def test_a_runner_that_is_stopped_is_a_fault_within_twelve_seconds_and_asked_once_only() -> None:
+    async with Node() as node:
+        await node.connected()
+        await asyncio.sleep(60)
+        node.runner.stopped, asked = True, node.runner.asked
+        await asyncio.sleep(12.1)
+        assert _told(node)[-1].startswith("the runner hasn't answered for 10 s")
+        await asyncio.sleep(600)
+        assert node.runner.asked == asked + 1, "what waits for it stays bounded"
+        assert node.notes.counts["node_faulty"] == 1
+        node.runner.answer()
+        await node.connected(streams=3)
+        assert _told(node)[-1] == ""
+
+
+@on_virtual_time
+async def test_a_fault_outlives_what_else_changes_of_the_node() -> None:
+    runner = TwinRunner()
+    runner.fault = FULL
+    async with Node(runner=runner) as node:
+        await node.connected()
+        node.daemon.amend(registration(6))
+        await node.connected(streams=2)
+        assert _told(node) == [FULL, FULL]
+
+
+@on_virtual_time
+async def test_a_runner_of_an_older_version_is_not_asked_and_no_fault() -> None:
+    runner = TwinRunner()
+    runner.fault, runner.stopped = None, True
+    async with Node(runner=runner) as node:
+        await node.connected()
+        await asyncio.sleep(600)
+        assert (_told(node), runner.asked) == ([""], 0)

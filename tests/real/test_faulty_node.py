@@ -1,0 +1,96 @@
+"""A node whose disk is full, or whose runner is stopped: it says so, gets no new work, and loses nothing."""
+
+import os
+import shutil
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.real.agent_process import AgentProcess, job, submit, until, until_state
+from tests.real.control_process import ControlProcess
+
+MOUNTS = os.geteuid() == 0 and shutil.which("mount") is not None
+FILL = 'dd if=/dev/zero of="$STOKER_CHECKPOINT_DIR/much" bs=4k 2>/dev/null; '
+WAIT = "while [ ! -e {file} ]; do sleep 0.05; done; "
+
+
+@contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[None]:
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[ControlProcess]:
+    with ControlProcess(tmp_path / "control") as control:
+        yield control
+
+
+def node_state(control: ControlProcess) -> tuple[str, str]:
+    """State and fault of the only node."""
+    (node,) = control.ask("GET", "/api/v1/nodes")[1]["nodes"] or [{"state": "", "fault": ""}]
+    return node["state"], node["fault"]
+
+
+def metrics(control: ControlProcess) -> bytes:
+    with urllib.request.urlopen(urllib.request.Request(f"{control.url}/metrics", headers=control.headers)) as answer:
+        return bytes(answer.read())
+
+
+def reason(control: ControlProcess, job_id: str) -> str:
+    said = job(control, job_id)["reason"]
+    return said["message"] if said else ""
+
+
+@pytest.mark.skipif(not MOUNTS, reason="only root may mount a small disk")
+def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_no_end(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    go, leave = tmp_path / "go", tmp_path / "leave"
+    with small_disk(tmp_path / "node-1" / "data", 24), AgentProcess(tmp_path / "node-1", control) as agent:
+        other = submit(control, WAIT.format(file=leave) + "exit 3")
+        until_state(control, other, "running")
+        filler = submit(control, FILL + WAIT.format(file=go) + 'rm "$STOKER_CHECKPOINT_DIR/much"')
+        until(lambda: node_state(control)[0] == "faulty", "the full disk is seen")
+        assert "is full" in node_state(control)[1] or "No space left on device" in node_state(control)[1]
+        assert reason(control, filler).startswith("its node node-1 can neither start nor end tasks: the ")
+        leave.touch()
+        later = submit(control, "true")
+        until(lambda: "0 unreachable, 1 faulty, 0 draining" in reason(control, later), "it waits for a node that works")
+        assert b'stoker_agent_count{status="faulty"} 1' in metrics(control)
+        go.touch()
+        until_state(control, filler, "succeeded")
+        until(lambda: node_state(control) == ("ready", ""), "it works again")
+        assert len(until_state(control, later, "succeeded")["attempts"]) == 1
+        ended = until_state(control, other, "failed")
+        assert (ended["exit_code"], len(ended["attempts"])) == (3, 1)
+        assert (agent.output().count("node_faulty"), agent.output().count("node_works_again")) == (1, 1)
+
+
+def test_a_node_whose_runner_is_stopped_says_so_and_a_cancel_goes_on_with_the_runner(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    with AgentProcess(tmp_path / "node-1", control) as agent:
+        running = submit(control, "sleep 300")
+        until_state(control, running, "running")
+        runner = agent.runner_pid
+        os.kill(runner, signal.SIGSTOP)
+        try:
+            until(lambda: node_state(control)[0] == "faulty", "the runner's silence is seen")
+            assert node_state(control)[1].startswith("the runner hasn't answered for 10 s")
+            control.ask("DELETE", f"/api/v1/jobs/{running}")
+            until_state(control, running, "stopping")
+            assert "the runner hasn't answered" in reason(control, running)
+        finally:
+            os.kill(runner, signal.SIGCONT)
+        until_state(control, running, "cancelled")
+        until(lambda: node_state(control) == ("ready", ""), "it works again")
