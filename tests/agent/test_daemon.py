@@ -3,6 +3,7 @@
 import asyncio
 
 from stoker.agent.instructions import CHECKPOINT_DIR
+from stoker.agent.ports import NoFolders
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import Beat, Started, TaskInventory, TaskPhase, TaskStatus
@@ -267,18 +268,14 @@ async def test_a_job_whose_checkpoint_folder_it_cant_have_now_is_requeued_by_the
         assert node.runner.starts == []
 
 
-class _OneFolder:
+class _OneFolder(NoFolders):
     async def claim(self, job: JobId) -> str:
         return f"/checkpoints/{job}"
 
-    def close(self, job: JobId) -> None: ...
 
-
-class _Hanging:
+class _Hanging(NoFolders):
     async def claim(self, job: JobId) -> str:
         raise OSError(110, "it is being removed for more than 2 s", f"/checkpoints/{job}")
-
-    def close(self, job: JobId) -> None: ...
 
 
 # --- stops ------------------------------------------------------------------------------------------------------

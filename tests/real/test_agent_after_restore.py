@@ -78,6 +78,25 @@ def test_an_agent_that_was_restarted_refuses_a_control_plane_of_an_older_epoch_a
             assert (ended["exit_code"], len(ended["attempts"])) == (9, 1)
 
 
+def test_job_1_of_a_new_cluster_finds_no_checkpoint_of_job_1_of_the_former(tmp_path: Path) -> None:
+    """The control plane's folder was made anew; the agents' weren't."""
+    save = "echo $STOKER_CHECKPOINT_DIR; cat $STOKER_CHECKPOINT_DIR/weights; echo {} > $STOKER_CHECKPOINT_DIR/weights"
+    with ControlProcess(tmp_path / "data") as control, AgentProcess(tmp_path / "node", control) as agent:
+        assert submit(control, save.format("mine")) == "1"
+        until_state(control, "1", "succeeded")
+        control.kill()
+        with _on_the_ports_of(control, ControlProcess(tmp_path / "another" / "data")) as another:
+            agent.kill()
+            agent.environ["STOKER__CONTROL__TOKEN_FILE"] = str(another.tokens.agent_file)
+            agent.start()
+            said = tmp_path / "said"
+            assert submit(another, f"{{ {save.format('theirs')}; }} > {said}") == "1"
+            until_state(another, "1", "succeeded")
+            assert "mine" not in said.read_text()
+            kept = sorted((agent.data_dir / "checkpoints").iterdir())
+            assert sorted((each / "weights").read_text() for each in kept) == ["mine\n", "theirs\n"]
+
+
 def _copy(folder: Path, to: Path) -> None:
     """With its tokens."""
     shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*.sock"))

@@ -43,7 +43,9 @@ def test_a_job_runs_in_a_real_process_and_sees_its_node(
     node, gpu, checkpoints, home = said.read_text().split()
     assert (node, home) == ("node-1", os.path.expanduser("~"))
     assert gpu.startswith("GPU-")
-    assert checkpoints == str(agent.data_dir / "checkpoints" / done["id"])
+    with control.client() as client:
+        cluster = client.health().cluster_id
+    assert checkpoints == str(agent.data_dir / "checkpoints" / f"{done['id']}.{cluster[-12:]}")
 
 
 def test_a_killed_agent_readopts_its_job_with_the_exit_code(

@@ -118,6 +118,21 @@ async def test_a_folder_for_checkpoints_that_cannot_be_made_is_a_clear_failure_t
     assert not (node.folder / "it_ran").exists()
 
 
+async def test_a_folder_for_checkpoints_of_another_account_is_given_to_no_job(node: RealNode, agent: Listener) -> None:
+    """Also where all jobs run as the agent's account."""
+    folder = node.folder / "1.9f3ac01b77de"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("NOT PROVED HERE: only root can give a folder away")
+    os.chown(folder, 4_321, -1)
+    task = node.shell(key(1), "touch it_ran")
+    await agent.runner.start(msgspec.structs.replace(task, folder=str(folder)))
+    end = await agent.end(key(1))
+    assert end.cause is EndCause.START_FAILED
+    assert f"{folder}, isn't a folder of uid 0, which the job has here" in end.error
+    assert not (node.folder / "it_ran").exists()
+
+
 async def test_a_folder_that_the_job_left_empty_goes_with_it(node: RealNode, agent: Listener) -> None:
     _, output = await ran(node, agent, "pwd", workdir="")
     assert not Path(output.decode().strip()).exists()

@@ -82,6 +82,7 @@ class Daemon:
         self._link_backoff = Backoff(ports.entropy, quick=QUICK_S)
         self._runner_backoff = Backoff(ports.entropy)
         self._obeyed = ports.fence.read()
+        ports.folders.serve(self._obeyed.cluster_id)
         self._refused = ""
         self._unanswered: int | None = None
         # Looks since the runner was asked how it is. None = it needn't answer: it is too old, or isn't connected.
@@ -138,6 +139,7 @@ class Daemon:
         match report:
             case RunnerInventory():
                 self._observed.inventory(report)
+                self._ports.folders.keep(key.job for key in self._observed.open)
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()
@@ -259,6 +261,7 @@ class Daemon:
                 self._ports.telemetry.warn("epoch_not_kept", epoch=theirs.epoch, error=str(error))
                 return False
             self._obeyed = theirs
+            self._ports.folders.serve(theirs.cluster_id)
         return True
 
     async def _renounce(self) -> None:

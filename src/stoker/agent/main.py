@@ -121,8 +121,10 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
 
 
 def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:
-    named = settings.executor.checkpoint_dir
-    return CheckpointFolders((Path(named) if named else settings.data_dir / "checkpoints").absolute(), clock)
+    executor = settings.executor
+    root = Path(executor.checkpoint_dir) if executor.checkpoint_dir else settings.data_dir / "checkpoints"
+    keep_s, bytes_max = executor.checkpoint_days * 86_400.0, executor.checkpoint_max_gb << 30
+    return CheckpointFolders(root.absolute(), clock, keep_s=keep_s, bytes_max=bytes_max)
 
 
 def _token(settings: AgentSettings) -> Callable[[], str] | None:

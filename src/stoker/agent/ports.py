@@ -4,7 +4,7 @@
 pass the same contract tests.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -122,6 +122,14 @@ class NoFence:
 class Folders(Protocol):
     """Folders in which jobs keep checkpoints. `adapters/checkpoint_folders.py` is the real one."""
 
+    def serve(self, cluster_id: str) -> None:
+        """Give the folders of this cluster from now on; jobs of another have the same numbers. Empty = unknown."""
+        ...
+
+    def keep(self, jobs: Iterable[JobId]) -> None:
+        """Note which jobs have tasks here: their folders stay, however old they are."""
+        ...
+
     async def claim(self, job: JobId) -> str:
         """Return the path of the job's folder, which all its attempts and ranks share; empty = there is none.
 
@@ -138,6 +146,12 @@ class Folders(Protocol):
 
 class NoFolders:
     """A node that keeps no checkpoints: jobs see no STOKER_CHECKPOINT_DIR."""
+
+    def serve(self, cluster_id: str) -> None:
+        return None
+
+    def keep(self, jobs: Iterable[JobId]) -> None:
+        return None
 
     async def claim(self, job: JobId) -> str:
         return ""

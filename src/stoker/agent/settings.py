@@ -111,6 +111,13 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Folder under which each job gets its STOKER_CHECKPOINT_DIR, which belongs to the job's user alone; name shared
     storage where jobs may move between nodes. Where root is nobody on that storage, every user must be able to make
     folders in it (mode 1777). Empty = `checkpoints` in data_dir."""
+    checkpoint_days: Annotated[int, Range(0, 10_000)] = 90
+    """Days after which a job's folder under it is removed, counted from the last change of anything in it, or the last
+    start of the job: a quarter, so that nobody's work goes who is on leave. The folder of a job that runs on this node
+    stays; what waits in the queue for longer finds an empty folder. 0 = none is removed for its age."""
+    checkpoint_max_gb: Annotated[int, Range(0)] = 0
+    """GiB that all these folders together may hold: above it those are removed in which nothing has changed for the
+    longest time, but none that changed within seven days. 0 = as much as there is."""
     log_head_mb: LogMib = 8
     """MiB kept from the beginning of a task's output, where a wrong start shows."""
     log_tail_mb: LogMib = 24

@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import socket
+from contextlib import suppress
 
 from stoker.agent.runner.process.account import CannotStart, child_error_text, error_text, is_of, plain
 from stoker.agent.runner.process.kernel import FILES_AT_START, default_signals, die_with, fork_into
@@ -112,8 +113,11 @@ class Launch:
             return ""
         try:
             os.makedirs(self.folder, 0o700, exist_ok=True)
-            if self.actor.name and not is_of(self.folder, os.getuid()):
-                return f"the folder for checkpoints, {self.folder}, isn't a folder of user {self.actor.name!r}"
+            if not is_of(self.folder, os.getuid()):
+                whose = f"user {self.actor.name!r}" if self.actor.name else f"uid {os.getuid()}, which the job has here"
+                return f"the folder for checkpoints, {self.folder}, isn't a folder of {whose}; move it away, or give it"
+            with suppress(OSError):
+                os.utime(self.folder)  # whoever removes old ones sees that it is used
         except OSError as error:
             return f"no folder for checkpoints, {self.folder}{self.actor.words}: {error_text(error)}"
         return ""
