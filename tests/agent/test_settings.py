@@ -33,6 +33,13 @@ def test_host_names_with_dashes_dots_and_capitals_are_names(tmp_path: Path, name
     assert read(tmp_path, f"node: {{name: {name!r}}}\n").node.name == name
 
 
+@pytest.mark.parametrize("address", ["h:1", "[::1]:9090", "[fe80::1%eth0]:9090", "10.0.0.1:65535", "n_1.a.:9090"])
+def test_an_address_of_either_family_is_taken(tmp_path: Path, address: str) -> None:
+    assert read(tmp_path, f"control: {{addresses: ['{address}']}}\n").control.addresses == (address,)
+    host = address.rpartition(":")[0].strip("[]")
+    assert read(tmp_path, f"node: {{address: '{host}'}}\n").node.address == host
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -56,6 +63,16 @@ def test_host_names_with_dashes_dots_and_capitals_are_names(tmp_path: Path, name
         ("control: {addresses: []}", "0 addresses"),
         ("control: {addresses: [localhost]}", "'localhost' isn't HOST:PORT"),
         ("control: {addresses: ['h:70000']}", "isn't HOST:PORT"),
+        ("control: {addresses: [':9090']}", "':9090' isn't HOST:PORT (nearest: '127.0.0.1:9090')"),
+        ("control: {addresses: ['::1:9090']}", "isn't HOST:PORT (nearest: '[::1]:9090')"),
+        ("control: {addresses: ['http://h:9090']}", "isn't HOST:PORT (nearest: 'h:9090')"),
+        ("control: {addresses: ['a:1,b:2']}", "isn't HOST:PORT; name each on its own, as in ['a:9090', 'b:9090']"),
+        ("control: {addresses: ['a b:1']}", "isn't HOST:PORT, such as 'control.example.org:9090'"),
+        ("control: {addresses: ['[h]:1']}", "isn't HOST:PORT"),
+        ("control: {addresses: ['me@h:1']}", "isn't HOST:PORT"),
+        ("control: {addresses: ['h:1', 'h:1']}", "'h:1' is named twice"),
+        ("node: {address: 'h:9090'}", "'h:9090' isn't a host name or an IP address, without a port"),
+        ("node: {address: 'http://h'}", "isn't a host name"),
         ("gpu: {detection: scripted}", "must name a file"),
         ("gpu: {detection: nvidia-smi, script: x}", "would not read it"),
         ("gpu: {detection: nvml}", "can't ask NVML yet"),

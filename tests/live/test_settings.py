@@ -62,6 +62,12 @@ def test_one_of_several_must_say_where_people_reach_it(tmp_path: Path, host: str
     assert load(ControlSettings, path, {}, {}).value.http_url == "http://host-a:8080"
 
 
+@pytest.mark.parametrize("peer", [":9090", "::1:9090", "http://h:9090", "a:1,b:2", "[h]:9090"])
+def test_an_address_that_nobody_could_reach_is_refused_at_reading(tmp_path: Path, peer: str) -> None:
+    message = refused(tmp_path, f"failover: {{enabled: true, peers: ['{peer}'], marker: /m}}\n")
+    assert f"failover: peers: {peer!r} isn't HOST:PORT" in message
+
+
 def test_an_empty_host_which_would_be_every_address_is_refused(tmp_path: Path) -> None:
     assert "0.0.0.0" in refused(tmp_path, 'http: {host: ""}\n')
 

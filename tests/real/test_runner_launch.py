@@ -1,14 +1,17 @@
 """How a job's process begins: command, folder, environment, descriptors; and how a failure to begin is told."""
 
+import errno
 import os
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from stoker.agent.runner.process.launch import port_conflict
 from stoker.brain.domain.job import CommandLine, EndCause, TaskEnd
 from tests.contracts.runner import Listener, agent_on, key
 from tests.real.runner_node import RealNode, node_in
@@ -224,3 +227,20 @@ async def test_a_name_with_a_long_path_reaches_its_runner(tmp_path: Path) -> Non
         assert len(os.fspath(folder)) > 300
         await agent.runner.start(node.shell(key(1), "true"))
         assert (await agent.end(key(1))).clean
+
+
+def test_a_rendezvous_port_that_somebody_holds_in_either_family_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.create_server((host, 0), family=family) as listener:
+            port = listener.getsockname()[1]
+            assert port_conflict(port) == f"TCP port {port} can't be bound: Address already in use (EADDRINUSE)"
+        assert port_conflict(port) == "", "it is free again"
+    real = socket.socket
+
+    def without_ipv6(family: int, kind: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, kind)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    assert port_conflict(port) == "", "a machine without IPv6 has nobody on it there"

@@ -15,6 +15,7 @@ from stoker.brain.domain.label import Taint, check_label, label_value, parse_tai
 from stoker.brain.domain.node import NODE_NAME
 from stoker.brain.domain.units import Range
 from stoker.ports import LogSettings
+from stoker.wire.address import address_faults, is_machine
 
 ADDRESSES_MAX: Final = 16
 LABELS_MAX: Final = 256
@@ -47,6 +48,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         found = []
         if self.name and not NODE_NAME.fullmatch(self.name):
             found.append(f"name: {self.name[:80]!r} isn't 1 to 63 letters, digits, dots, dashes or underscores")
+        if self.address and not is_machine(self.address):
+            found.append(f"address: {self.address[:80]!r} isn't a host name or an IP address, without a port")
         return [*found, *_label_faults(self.labels), *_taint_faults(self.taints)]
 
 
@@ -54,8 +57,8 @@ class ControlConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `control`."""
 
     addresses: tuple[str, ...] = ("127.0.0.1:9090",)
-    """HOST:PORT of each control plane's gRPC listener; name the active one and its standbys. They are tried in this
-    order, from the one that served last."""
+    """HOST:PORT of each control plane's gRPC listener, `[::1]:9090` with IPv6; name the active one and its standbys.
+    They are tried in this order, from the one that served last."""
     token_file: str = ""
     """File with the token to join with, of role `agent` and readable by its owner alone. It is read anew at each
     connect, so a token is changed by replacing the file. Empty = join without one, which `stoker up` allows."""
@@ -64,11 +67,7 @@ class ControlConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
         found = []
         if not 1 <= len(self.addresses) <= ADDRESSES_MAX:
             found.append(f"addresses: {len(self.addresses)} addresses; 1 to {ADDRESSES_MAX} are wanted")
-        for address in self.addresses:
-            _, _, port = address.rpartition(":")
-            if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
-                found.append(f"addresses: {address[:80]!r} isn't HOST:PORT")
-        return found
+        return [*found, *(f"addresses: {fault}" for fault in address_faults(self.addresses))]
 
 
 class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):

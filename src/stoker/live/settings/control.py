@@ -26,11 +26,11 @@ from stoker.control.settings import (
 )
 from stoker.live.settings.policy import PolicySettings, QuotaSettings
 from stoker.ports import LogSettings
+from stoker.wire.address import address_faults
 
 PEERS_MAX: Final = 6
 """Every acknowledgement waits for all who are in sync; more than a few only slow each other down."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
-_HOST_PORT: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 LEASE_AUTO_S: Final = 600.0
 SILENCES_MIN: Final = 2
 """An attempt outlives so many times the silence that makes a node unreachable: that is more than four heartbeats, so
@@ -136,11 +136,9 @@ class FailoverSettings(msgspec.Struct, frozen=True, kw_only=True):
         found = []
         if not _NAME.fullmatch(self.name):
             found.append(f"name: {self.name[:80]!r} may have letters, digits, `.`, `_` and `-`, at most 63 of them")
-        found += [f"peers: {peer[:80]!r} isn't HOST:PORT" for peer in self.peers if not _is_address(peer)]
+        found += [f"peers: {fault}" for fault in address_faults(self.peers)]
         if len(self.peers) > PEERS_MAX:
             found.append(f"peers: {len(self.peers)} are more than {PEERS_MAX}")
-        if len(set(self.peers)) < len(self.peers):
-            found.append("peers: one of them is named twice")
         if self.http and not _is_url(self.http):
             found.append(f"http: {self.http[:80]!r} isn't http://HOST:PORT")
         elif self.http and _is_everywhere(urlsplit(self.http).hostname or ""):
@@ -226,11 +224,6 @@ def _ms(seconds: float) -> int:
 
 def _is_everywhere(host: str) -> bool:
     return host in ("0.0.0.0", "::")
-
-
-def _is_address(text: str) -> bool:
-    parts = _HOST_PORT.fullmatch(text)
-    return parts is not None and 0 < int(parts[1]) <= 65_535
 
 
 def _is_url(text: str) -> bool:

@@ -163,13 +163,20 @@ def answer_of(pipe: int, said: bytearray) -> str | None:
 
 
 def port_conflict(port: int) -> str:
-    """Return why nobody could listen on this TCP port now; empty = one could. Old connections don't count."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return why nobody could listen on this TCP port now; empty = one could. Old connections don't count.
+
+    Both families are asked, as far as the machine has them: ranks meet at the node's address, which may be of either.
+    """
+    for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         try:
-            probe.bind(("0.0.0.0", port))
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((everywhere, port))
         except OSError as error:
-            return f"TCP port {port} can't be bound: {error_text(error)}"
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                return f"TCP port {port} can't be bound: {error_text(error)}"
     return ""
 
 
