@@ -1,4 +1,4 @@
-"""Which store may a folder be opened with? C2 and C3 of `adapters/log_store.py`, T1 of `cli/doctor/store.py`."""
+"""Which store may a folder be opened with? C2 and C3 of `adapters/log_store.py`, T1 of `cli/doctor/folder.py`."""
 
 import asyncio
 from collections.abc import Iterator

@@ -56,7 +56,7 @@ BANS: Final = (
         # The root knows that the probe it picked blocks.
         ("src/stoker/adapters", "src/stoker/agent/main.py"),
     ),
-    Ban(("print",), "telemetry.event(...) in a body, an answer in a face", ("src/stoker/cli",)),
+    Ban(("print",), "telemetry.event(...) in a runtime, an answer in the command line", ("src/stoker/cli",)),
 )
 EVERYWHERE: Final = (
     Ban(("pickle", "marshal", "shelve", "dill"), "msgspec: bytes from outside must never become code", ()),

@@ -60,7 +60,7 @@ def _document_route(served: Sequence[Operation], *, open_to_owner: bool) -> Rout
 
 
 class UnavailableApp:
-    """An ASGI application that is another one in each life."""
+    """An ASGI application that passes requests to that of the present tenure, and refuses them between two tenures."""
 
     def __init__(self) -> None:
         self.app: ASGIApp | None = None

@@ -1,5 +1,5 @@
 """The history: facts, and the state they add up to.
 
 Commands go in, `admit` answers with events or a refusal, `apply` turns events into state. Nothing here decides where
-a job runs; that is the engine's. Bodies import `cycle`, `admit`, `apply`, `codec` and the record types.
+a job runs; that is the engine's. Runtimes import `cycle`, `admit`, `apply`, `codec` and the record types.
 """

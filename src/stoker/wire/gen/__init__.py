@@ -1,4 +1,4 @@
 """Generated from `proto/stoker/v1` by `tools/gen_proto.py`; never edited, never linted.
 
-A test regenerates these files and compares. Only codecs and the gRPC doors of the bodies import them.
+A test regenerates these files and compares. Only codecs and the gRPC modules of `api`, `agent` and `live` import them.
 """
