@@ -1,6 +1,11 @@
-"""What holds for every test: chance from a fixed seed in CI, no deadline but pytest-timeout's, nothing left behind."""
+"""What holds for every test: chance from a fixed seed in CI, no deadline but pytest-timeout's, nothing left behind, and
+the same signals, umask, locale and terminal, whoever starts them."""
 
+import codecs
+import locale
 import os
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -13,6 +18,30 @@ settings.register_profile(
 )
 # On a developer's machine chance may find something new; a build must say the same thing twice.
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+TERMINAL = frozenset({"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM"})
+LOCALE = frozenset({"LANGUAGE", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "PYTHONIOENCODING"})
+
+
+@pytest.hookimpl(trylast=True)  # pytest's own output goes by what the caller has
+def pytest_configure(config: pytest.Config) -> None:
+    """A script ignores SIGINT for what it starts in the background, and its umask and locale are its own: programs that
+    tests start inherit nothing of that."""
+    if (
+        codecs.lookup(locale.getpreferredencoding(do_setlocale=False)).name != "utf-8"
+    ):  # fixed at Python's start, so it starts anew
+        config.pluginmanager.getplugin("capturemanager").stop_global_capturing()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # Python itself ignores those
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # as good as ignored here, and the default in what is started
+    os.umask(0o022)
+    for name in [*os.environ]:
+        if name.startswith("LC_") or name in TERMINAL | LOCALE:
+            del os.environ[name]
+    os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

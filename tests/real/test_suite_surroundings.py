@@ -1,0 +1,52 @@
+"""Tests pass whatever signals, umask, locale and terminal the caller has, as in the background of a script."""
+
+import locale
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+ROOT = Path(__file__).resolve().parents[2]
+ODD = {
+    "LC_ALL": "POSIX",
+    "PYTHONUTF8": "0",
+    "PYTHONCOERCECLOCALE": "0",
+    "TERM": "dumb",
+    "COLUMNS": "20",
+    "NO_COLOR": "1",
+}
+"""In such a locale what isn't ASCII can be neither read nor written, unless somebody says how."""
+ODDLY = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+os.umask(0o077)
+os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *sys.argv[1:]])
+"""
+
+
+def test_programs_are_started_with_default_signals_and_the_usual_umask_locale_and_terminal() -> None:
+    line = "grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f 2; umask; echo $LC_ALL $LANG $TERM $NO_COLOR"
+    said = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["0" * 16, "0" * 16, "0022", "C.UTF-8", "xterm"]
+    assert locale.getpreferredencoding(do_setlocale=False).lower() == "utf-8"
+
+
+def test_the_suite_passes_with_signals_ignored_and_blocked_an_odd_umask_and_an_ascii_locale() -> None:
+    files = ("tests/real/test_suite_surroundings.py", "tests/real/test_cli_streams.py")
+    done = subprocess.run(
+        [sys.executable, "-c", ODDLY, *files, "-k", "programs_are_started or ctrl_c"],
+        cwd=ROOT,
+        env={**os.environ, **ODD},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
