@@ -59,9 +59,10 @@ coverage: setup-dev
 	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 ## make bench      measures what users wait for, each figure beside its floor (BENCHES="start_latency" for one)
-BENCHES ?= commands start_latency throughput submissions scale stalls idle_agents append decide
+BENCHES ?= commands start_latency throughput submissions scale stalls idle_agents append decide replication take_over
 bench: setup-dev
-	@for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || exit 1; done
+	@failed=; for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || failed="$$failed $$each"; done; \
+		[ -z "$$failed" ] || { echo "make bench: failed:$$failed" >&2; exit 1; }
 
 ## make soak       random faults on virtual time for MINUTES (10) minutes; KIND=single, pair, shared or fast
 soak: setup-dev

@@ -141,11 +141,12 @@ def main() -> None:
     print("| figure | before | after | difference, + is better | 95 % interval | no worse than -5 % |")
     print("|---|---:|---:|---:|---:|---|")
     for name in told.only.split(","):
-        rounds: dict[Path, list[Figures]] = {told.before.resolve(): [], HERE: []}
+        before: list[Figures] = []
+        after: list[Figures] = []
         for number in range(told.runs):
-            for tree in list(rounds)[:: 1 if number % 2 else -1]:
-                rounds[tree].append(run(tree, name))
-        print("\n".join(compared(name, *rounds.values())), flush=True)
+            for tree, found in ((told.before.resolve(), before), (HERE, after))[:: 1 if number % 2 else -1]:
+                found.append(run(tree, name))
+        print("\n".join(compared(name, before, after)), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,10 @@ from stoker.brain.domain.ids import Epoch, Position
 
 RECORD = b'{"t":"' + b"x" * 392 + b'"}'
 ROWS_PER_COMMIT = (1, 16, 256)
-SNAPSHOT_CHUNKS = 100
-SNAPSHOT_CHUNK = b"x" * 420_000  # 42 MB in all: 100,000 jobs
+JOBS = 100_000
+"""So large is the snapshot, and so many rows are trimmed."""
+SNAPSHOT_CHUNK = b"x" * 420_000
+"""Of 1,000 jobs."""
 
 
 def floor(folder: Path, rows: int, seconds: float) -> tuple[float, float]:
@@ -54,15 +56,15 @@ async def appended(folder: Path, rows: int, seconds: float) -> tuple[float, floa
     return done / took, spent / done * 1e6
 
 
-async def beside_a_snapshot(folder: Path, *, snapshot: bool, seconds: float) -> list[float]:
-    """Milliseconds of each append, alone or while a 42 MB snapshot is saved and 100,000 records are trimmed."""
+async def beside_a_snapshot(folder: Path, jobs: int, *, snapshot: bool, seconds: float) -> list[float]:
+    """Milliseconds of each append, alone or while a snapshot of `jobs` is saved and as many records are trimmed."""
     log = SqliteLog(folder / f"stall-{snapshot}", look_back_max=0)
     end = await log.open()
-    for _ in range(400):
+    for _ in range(jobs // 256 + 1):
         await log.append(Epoch(1), end, [RECORD] * 256)
         end = Position(end + 256)
     await log.save_snapshot(end, [b"{}"])
-    saving = asyncio.create_task(_save(log, end, snapshot, seconds))
+    saving = asyncio.create_task(_save(log, end, jobs if snapshot else 0, seconds))
     waits: list[float] = []
     while not saving.done():
         began = time.perf_counter()
@@ -74,15 +76,15 @@ async def beside_a_snapshot(folder: Path, *, snapshot: bool, seconds: float) -> 
     return waits
 
 
-async def _save(log: SqliteLog, end: Position, snapshot: bool, seconds: float) -> None:
-    if snapshot:
+async def _save(log: SqliteLog, end: Position, jobs: int, seconds: float) -> None:
+    if jobs:
         await log.save_snapshot(end, [b"{}"])
-        await log.save_snapshot(Position(end + 1), [SNAPSHOT_CHUNK] * SNAPSHOT_CHUNKS)
+        await log.save_snapshot(Position(end + 1), [SNAPSHOT_CHUNK] * (jobs // 1_000 + 1))
     else:
         await asyncio.sleep(seconds)
 
 
-def table(folder: Path, seconds: float) -> None:
+def table(folder: Path, seconds: float, jobs: int) -> None:
     print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} CPUs")
     print(f"{len(RECORD)}-byte records, WAL, synchronous=FULL, {seconds:g} s each\n")
     print("| rows per commit | floor rows/s | CPU us | log rows/s | CPU us | of the floor |")
@@ -93,8 +95,11 @@ def table(folder: Path, seconds: float) -> None:
         print(f"| {rows} | {low:,.0f} | {low_cpu:.1f} | {rate:,.0f} | {cpu:.1f} | {rate / low:.0%} |")
     print("\n| one append, ms | median | 99 % | longest | appends |")
     print("| --- | ---: | ---: | ---: | ---: |")
-    for snapshot, name in ((False, "alone"), (True, "beside a 42 MB snapshot and a trim of 100,000 rows")):
-        waits = sorted(asyncio.run(beside_a_snapshot(folder, snapshot=snapshot, seconds=seconds)))
+    for snapshot, name in (
+        (False, "alone"),
+        (True, f"beside a {jobs * 420 / 1e6:.0f} MB snapshot and a trim of {jobs:,} rows"),
+    ):
+        waits = sorted(asyncio.run(beside_a_snapshot(folder, jobs, snapshot=snapshot, seconds=seconds)))
         high = waits[int(len(waits) * 0.99)]
         print(f"| {name} | {statistics.median(waits):.2f} | {high:.2f} | {waits[-1]:.2f} | {len(waits):,} |")
 
@@ -102,10 +107,11 @@ def table(folder: Path, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--jobs", type=int, default=JOBS, help="of which the snapshot is")
     parser.add_argument("--dir", type=Path, default=None)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
-        table(Path(folder), options.seconds)
+        table(Path(folder), options.seconds, options.jobs)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def _await_nodes(up: Up, nodes: int, process: "subprocess.Popen[bytes]") -> None
     raise TimeoutError(f"`stoker up` wasn't ready: {(up.data_dir / 'up.log').read_text()[-2000:]}")
 
 
-def fsyncs_per_second(folder: Path, seconds: float = 1.0) -> float:
+def fsyncs_per_second(folder: Path, seconds: float = 0.5) -> float:
     """write + fdatasync of 400 bytes, one after the other."""
     fd = os.open(folder / "fsync-floor", os.O_WRONLY | os.O_CREAT)
     done, began = 0, time.perf_counter()

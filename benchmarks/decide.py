@@ -239,8 +239,8 @@ def starved(nodes: int) -> None:
 class Full:
     """Passes over a queue of which nothing fits."""
 
-    def __init__(self, repeats: int) -> None:
-        self._repeats = repeats
+    def __init__(self, repeats: int, gangs: int) -> None:
+        self._repeats, self._gangs = repeats, gangs
 
     def measure(
         self, name: str, free: Sequence[int], wish: Callable[[random.Random, int], _GpuDemand], *, shared: bool = False
@@ -250,7 +250,7 @@ class Full:
         bench = Bench(200, cpus=128, labelled=lambda number: {"rack": f"r{number // 8}"}, shared=shared)
         for node in list(bench.state.nodes):
             bench.occupy(node, 8 - dice.choice(free), 128 - dice.randrange(0, 64), 2**20 - dice.randrange(2**18))
-        bench.submit([wish(dice, number) for number in range(_GANGS)], dice)
+        bench.submit([wish(dice, number) for number in range(self._gangs)], dice)
         gc.collect()
         gc.freeze()
         first_s, first = _timed(bench.propose)
@@ -267,9 +267,9 @@ class Full:
         print(f"the pass before: {len(first.actions)} placements, {first_s * 1e3:.1f} ms")
 
 
-def full_passes(repeats: int) -> None:
-    print(f"full passes  {_GANGS:,} gangs on 200 x 8, nothing to place")
-    full, some, none = Full(repeats), (0, 0, 0, 1, 1, 2, 3), (0,)
+def full_passes(repeats: int, gangs: int) -> None:
+    print(f"full passes  {gangs:,} gangs on 200 x 8, nothing to place")
+    full, some, none = Full(repeats, gangs), (0, 0, 0, 1, 1, 2, 3), (0,)
     racks = [make_where(f"rack in (r{i}, r{i + 5})") for i in range(20)]
     full.measure("mixed", some, lambda dice, _: _gang(dice, dice.choice((0, 16_384))))
     full.measure("mixed, shared", some, lambda dice, _: _gang(dice, dice.choice((0, 16_384))), shared=True)
@@ -335,7 +335,8 @@ def _timed(work: Callable[[], _T]) -> tuple[float, _T]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--nodes", type=int, default=5_000)
-    options.add_argument("--quick", action="store_true", help="a tenth of the nodes: for a smoke test")
+    options.add_argument("--gangs", type=int, default=_GANGS, help="that wait; and members of the arrays")
+    options.add_argument("--quick", action="store_true", help="a tenth of the nodes, and few passes")
     chosen = options.parse_args()
     nodes, repeats = (chosen.nodes // 10, 3) if chosen.quick else (chosen.nodes, 30)
     gc.set_threshold(*_COLLECTOR)
@@ -343,9 +344,9 @@ def main() -> None:
     placements(nodes, shared=True)
     selected(nodes)
     starved(nodes)
-    full_passes(repeats)
-    arrays(10_000, 0)
-    arrays(10_000, 300)
+    full_passes(repeats, chosen.gangs)
+    arrays(chosen.gangs, 0)
+    arrays(chosen.gangs, 300)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ from stoker.live.settings.policy import PolicySettings
 
 SHAPES = 1_000
 BULK = 1_000
-ENDED = 10_000
+"""Jobs of one request; ten of them are as many as have ended."""
+QUIET_S = 5.0
+"""The scheduling loop's own period."""
 MUST_MS = 50.0
 PROBE_S, SUBMIT_S = 0.001, 0.02
 BENCH = Principal("user:bench")
@@ -73,8 +75,9 @@ def spec(number: int, **fields: object) -> JobSpec:
 
 
 class Bench:
-    def __init__(self, control: LiveControlPlane, tenant: TenantName) -> None:
+    def __init__(self, control: LiveControlPlane, tenant: TenantName, bulk: int) -> None:
         self.control = control
+        self.bulk = bulk
         self._tenant = tenant
         self.collections: list[tuple[int, float]] = []
         self._collecting = 0.0
@@ -95,8 +98,8 @@ class Bench:
             await self.control.committer.ask(PutTenant(by=BENCH, tenant=tenant, create=True))
 
     async def fill(self, jobs: int) -> None:
-        for first in range(0, jobs, BULK):
-            await self.submit(*(spec((first + i) % SHAPES) for i in range(min(BULK, jobs - first))))
+        for first in range(0, jobs, self.bulk):
+            await self.submit(*(spec((first + i) % SHAPES) for i in range(min(self.bulk, jobs - first))))
 
     async def end_many(self, jobs: int) -> None:
         """Jobs that wait for one that was cancelled end at once, without a node."""
@@ -104,8 +107,8 @@ class Bench:
         await self.submit(spec(0, hold=True))
         await self.control.committer.ask(Cancel(by=BENCH, target=JobRef(first)))
         never = (Dependency(kind=DependencyKind.OK, job=first),)
-        for _ in range(0, jobs, BULK):
-            await self.submit(*(spec(i, after=never) for i in range(BULK)))
+        for _ in range(0, jobs, self.bulk):
+            await self.submit(*(spec(i, after=never) for i in range(self.bulk)))
         while self.control.committer.state.indexes.dependents.decided:
             await asyncio.sleep(0.01)
 
@@ -137,8 +140,8 @@ class Bench:
             await asyncio.sleep(SUBMIT_S)
 
 
-def duties(bench: Bench) -> list[tuple[str, Duty]]:
-    control = bench.control
+def duties(bench: Bench, quiet_s: float) -> list[tuple[str, Duty]]:
+    control, many = bench.control, bench.bulk * 10
     history = control.history
 
     async def compaction() -> None:
@@ -163,22 +166,22 @@ def duties(bench: Bench) -> list[tuple[str, Duty]]:
         await history.store.trim(control.committer.now(), 1)
 
     return [
-        ("nothing", lambda: asyncio.sleep(5)),
+        ("nothing", lambda: asyncio.sleep(quiet_s)),
         ("a snapshot", control.snapshots.save),
         ("three snapshots and compaction", compaction),
         ("the audit", control.audit.check),
         ("garbage collection, generations 0 and 1", young),
         ("garbage collection, whole", full),
-        (f"{BULK * 10:,} jobs end and are written to the history", lambda: bench.end_many(BULK * 10)),
+        (f"{many:,} jobs end and are written to the history", lambda: bench.end_many(many)),
         ("a report of usage", report),
         ("a list with a filter that nothing matches", filtered),
         ("a trim of the whole history", trim),
-        ("a submit of 10,000 in bulks of 1,000", lambda: bench.fill(10_000)),
-        ("the scheduling loop looks", lambda: asyncio.sleep(control.loop.period_s + 1)),
+        (f"a submit of {many:,} in bulks of {bench.bulk:,}", lambda: bench.fill(many)),
+        ("the scheduling loop looks", lambda: asyncio.sleep(quiet_s + 1)),
     ]
 
 
-async def measure(folder: Path, jobs: int, *, alone: bool) -> None:
+async def measure(folder: Path, chosen: argparse.Namespace) -> None:
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=io.BytesIO())
     world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
@@ -190,14 +193,14 @@ async def measure(folder: Path, jobs: int, *, alone: bool) -> None:
         control = await recover_control(settings, log, history, world)
         quiet_collector()
         async with active(control):
-            bench = Bench(control, DEFAULT_TENANT if alone else TEAM)
-            if not alone:
+            bench = Bench(control, DEFAULT_TENANT if chosen.alone else TEAM, chosen.bulk)
+            if not chosen.alone:
                 await bench.share()
-            await bench.end_many(ENDED)
-            await bench.fill(jobs)
+            await bench.end_many(chosen.bulk * 10)
+            await bench.fill(chosen.jobs)
             print("| while this runs | it takes | longest wait for a turn | longest commit | must |")
             print("|---|---:|---:|---:|---|")
-            for name, duty in duties(bench):
+            for name, duty in duties(bench, chosen.quiet):
                 seen = await bench.watch(duty)
                 held = "yes" if max(seen.gap_ms, seen.commit_ms) <= MUST_MS else "NO"
                 print(
@@ -221,6 +224,8 @@ def _show_collections(bench: Bench) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--bulk", type=int, default=BULK, help="jobs of one request")
+    parser.add_argument("--quiet", type=float, default=QUIET_S, help="seconds with nothing to do")
     parser.add_argument("--dir", help="where the stores lie: the disk that is measured")
     alone_option(parser)
     options = parser.parse_args()
@@ -228,7 +233,7 @@ def main() -> None:
         rate = fsyncs_per_second(Path(made))
         print(f"{machine()}; {rate:,.0f} fdatasync/s; {options.jobs:,} waiting jobs of {SHAPES} shapes\n")
         sys.setswitchinterval(SWITCH_S)
-        asyncio.run(measure(Path(made) / "data", options.jobs, alone=options.alone))
+        asyncio.run(measure(Path(made) / "data", options))
 
 
 if __name__ == "__main__":

@@ -253,7 +253,7 @@ def report(control: Control, seconds: float, rounds: int) -> None:
             "bulk": lambda: rate(control, lambda: bulk, 1, seconds / 2, BULK),
         },
     )
-    arrays = sorted(array_ms(control) for _ in range(max(3, rounds) * 3))
+    arrays = sorted(array_ms(control) for _ in range(rounds * 3))
     syncs.append(fsyncs_per_second(control.folder))
     floor = statistics.median(each.per_s for each in found["health"])
     print(f"{machine()}; {syncs[0]:,.0f} and {syncs[1]:,.0f} fdatasync/s before and after; {rounds} rounds\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.cluster import fsyncs_per_second, machine
 from stoker.brain.failover.timing import DEFAULT, FAST, Timing
-from tests.real.failing_over import Submitter, begin, kill_and_measure, reckon
+from tests.real.failing_over import RUNNING, Submitter, begin, kill_and_measure, reckon
 from tests.real.pair_process import Pair
 
 TIMINGS = {"fast": FAST, "default": DEFAULT}
@@ -27,14 +27,14 @@ def bound_s(timing: Timing) -> float:
     return timing.look_s + timing.expiry_s + timing.look_s
 
 
-def killed(profile: str, store: str, kills: int) -> tuple[list[float], int]:
+def killed(profile: str, store: str, kills: int, running: int) -> tuple[list[float], int]:
     """Seconds of each take-over, and how many jobs were acknowledged meanwhile."""
     with (
         tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder,
         Pair(Path(folder) / "pair", profile=profile, store=store) as pair,
     ):
         pair.start()
-        work = begin(pair)
+        work = begin(pair, running=running)
         submitter = Submitter(pair, work)
         submitter.start()
         for number in range(kills):
@@ -48,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--profiles", nargs="+", choices=tuple(TIMINGS), default=list(TIMINGS))
+    parser.add_argument("--running", type=int, default=RUNNING, help="processes that run through all of it")
     parser.add_argument("--store", default="", help="URL of a database that both use; empty = a log for each")
     asked = parser.parse_args()
     if asked.store and len(asked.profiles) > 1:
@@ -57,13 +58,14 @@ def main() -> None:
     print("| profile | kills | median s | shortest | longest | timers alone, at most | acknowledged meanwhile |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for profile in asked.profiles:
-        took, acknowledged = killed(profile, asked.store, asked.kills)
+        took, acknowledged = killed(profile, asked.store, asked.kills, asked.running)
         print(
             f"| {profile} | {len(took)} | {statistics.median(took):.2f} | {min(took):.2f} | {max(took):.2f} "
             f"| {bound_s(TIMINGS[profile]):.2f} | {acknowledged} |",
             flush=True,
         )
-    print("\nAfter each run: none of the acknowledged jobs lost, none started twice, 50 of 50 processes undisturbed.")
+    undisturbed = f"{asked.running} of {asked.running} processes undisturbed"
+    print(f"\nAfter each run: none of the acknowledged jobs lost, none started twice, {undisturbed}.")
 
 
 if __name__ == "__main__":

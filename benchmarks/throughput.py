@@ -1,10 +1,10 @@
 """How many real one-GPU `true` jobs a second, from the first submit to the last end?
 
-Run: `PYTHONPATH=src python -m benchmarks.throughput [--jobs 1000] [--rounds 3] [--alone]`. 16 nodes x 8 simulated GPUs:
-16 real agents and runners, a real process per job, all on this machine; a user's token of a tenant with limits
-(`sharing`) unless `--alone`. Two ways in: one POST per job from 32 keep-alive clients, and one bulk POST. The end is
-the newest `ended_at` of the ledger. Floor, in the same run: the driver spawns `/bin/true` as often, one after the
-other.
+Run: `PYTHONPATH=src python -m benchmarks.throughput [--jobs 1000] [--rounds 3] [--nodes 16] [--alone]`. 16 nodes x 8
+simulated GPUs: 16 real agents and runners, a real process per job, all on this machine; a user's token of a tenant with
+limits (`sharing`) unless `--alone`. Two ways in: one POST per job from 32 keep-alive clients, and one bulk POST. The
+end is the newest `ended_at` of the ledger. Floor, in the same run: the driver spawns `/bin/true` as often, one after
+the other.
 """
 
 import argparse
@@ -80,9 +80,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--nodes", type=int, default=16)
     alone_option(parser)
     options = parser.parse_args()
-    with stoker_up(16, 8, alone=options.alone) as up:
+    with stoker_up(options.nodes, 8, alone=options.alone) as up:
         rate = fsyncs_per_second(up.data_dir)
         floor = [spawn_floor(options.jobs) for _ in range(options.rounds)]
         results = {
@@ -90,7 +91,8 @@ def main() -> None:
             for name, bulk in ((f"one POST per job, {CLIENTS} keep-alive clients", False), ("one bulk POST", True))
         }
     median = statistics.median
-    print(f"{machine()}; {rate:.0f} fdatasync/s; {options.jobs} jobs, 16 x 8 simulated GPUs, {options.rounds} rounds\n")
+    cluster = f"{options.nodes} x 8 simulated GPUs"
+    print(f"{machine()}; {rate:.0f} fdatasync/s; {options.jobs} jobs, {cluster}, {options.rounds} rounds\n")
     print(
         "| way in | jobs/s to last end: median (min-max) | acknowledged/s, median | share of floor |\n|---|---|---|---|"
     )

@@ -46,21 +46,21 @@ class Work:
         return {path.name: int(path.read_text()) for path in (self.folder / "pids").iterdir()}
 
 
-def begin(pair: Pair, nodes: int = 2) -> Work:
-    """`RUNNING` processes that sleep until a file tells them to end, on `nodes` nodes."""
+def begin(pair: Pair, nodes: int = 2, running: int = RUNNING) -> Work:
+    """So many processes that sleep until a file tells them to end, on `nodes` nodes."""
     work = Work(pair.folder / "work")
     (work.folder / "pids").mkdir(parents=True)
     for number in range(1, nodes + 1):
         pair.agent(f"n{number}", gpus=8).start()
     with pair.client() as client:
         until(lambda: len(client.nodes()) == nodes, pair.story)
-    for _ in range(RUNNING):
+    for _ in range(running):
         command = (
             f"echo $STOKER_JOB_ID >> {work.folder}/starts; echo $$ > {work.folder}/pids/$STOKER_JOB_ID; "
             f"while [ ! -e {work.folder}/end ]; do sleep 0.5; done; exit {EXIT_CODE}"
         )
         work.runners.append(post(pair.active, {"command": command, "cpu_cores": 1}))
-    until(lambda: len(work.starts) == RUNNING, pair.story, 60)
+    until(lambda: len(work.starts) == running, pair.story, 60)
     return work
 
 
@@ -136,7 +136,7 @@ def kill_and_measure(pair: Pair, work: Work, number: int) -> None:
 def reckon(pair: Pair, work: Work) -> None:
     """Nothing lost, nothing twice, nobody disturbed, every exit code kept."""
     pids = work.pids
-    assert len(pids) == RUNNING
+    assert len(pids) == len(work.runners)
     assert all(Path(f"/proc/{pid}").exists() for pid in pids.values()), "a process that ran was disturbed"
     (work.folder / "end").touch()
     with pair.client() as client:
