@@ -1,7 +1,9 @@
-"""Alerts and dashboard ask for metrics, labels and words that there are."""
+"""Alerts and dashboard ask for metrics, labels and words that there are, and units let daemons do what pages say."""
 
 import json
 import re
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import yaml
 
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.reason import ReasonCode
+from tests.real.pair_process import Pair, until
 from tools.reference.telemetry import metric_names, unexplained
 
 NAMES = frozenset(metric_names())
@@ -105,3 +108,80 @@ def test_a_secret_would_be_seen(text: str) -> None:
 
 def test_every_metric_has_a_sentence() -> None:
     assert unexplained() == []
+
+
+PAIR_PAGE = (DEPLOY.parent / "docs" / "howto" / "set-up-a-pair.md").read_text(encoding="utf-8")
+
+
+def unit(*names: str) -> dict[str, list[str]]:
+    """Every setting of a unit and its drop-ins, with its words in order. Source: systemd.syntax(7)."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        for key, words in re.findall(r"^(\w+)=(.*)$", (DEPLOY / "systemd" / name).read_text(), re.MULTILINE):
+            found[key] = found.get(key, []) + words.split()
+    return found
+
+
+def writable(found: dict[str, list[str]]) -> list[str]:
+    """Where a unit with ProtectSystem=strict may write. Source: systemd.exec(5)."""
+    assert found["ProtectSystem"] == ["strict"]
+    return [*(f"/var/lib/{name}" for name in found["StateDirectory"]), *found.get("ReadWritePaths", [])]
+
+
+def documented() -> dict[str, Any]:
+    """The first settings that the page of a pair shows."""
+    (first, *_) = re.findall(r"```yaml\n(.*?)```", PAIR_PAGE, re.DOTALL)
+    told: dict[str, Any] = yaml.safe_load(first)
+    return told
+
+
+def test_the_unit_of_a_pair_may_write_where_its_page_has_marker_and_data_and_waits_for_the_storage() -> None:
+    found = unit("stoker-control.service", "marker.conf")
+    assert writable(found) == [documented()["data_dir"], documented()["failover"]["marker"]]
+    assert found["RequiresMountsFor"] == [documented()["failover"]["marker"]]
+    assert "deploy/systemd/marker.conf /etc/systemd/system/stoker-control.service.d/marker.conf" in PAIR_PAGE
+
+
+STRICT = """
+set -e
+for kept in "$@"; do
+    shift
+    [ "$kept" != -- ] || break
+    mount --bind "$kept" "$kept"
+done
+while read -r _ _ _ _ point _; do
+    case " $WRITABLE /dev /proc /sys " in *" $point "*) continue ;; esac
+    case $point in /dev/* | /proc/* | /sys/*) continue ;; esac
+    mount -o remount,bind,ro "$point" 2>/dev/null || true
+done </proc/self/mountinfo
+exec "$@"
+"""
+
+
+def confined(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Words before a command for which all but these folders is read-only, as for a unit with ProtectSystem=strict."""
+    kept = [str(path) for path in paths]
+    words = ("env", f"WRITABLE={' '.join(kept)}", "unshare", "--mount", "--propagation", "private")
+    return (*words, "sh", "-c", STRICT, "sh", *kept, "--")
+
+
+@pytest.mark.real
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("names", [("stoker-control.service", "marker.conf"), ("stoker-control.service",)])
+def test_a_pair_confined_as_its_unit_says_becomes_active_and_without_the_drop_in_says_what_it_lacks(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    if subprocess.run([*confined([]), "true"], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    with Pair(tmp_path / "pair") as pair:
+        for half in pair.halves:
+            half.folder.mkdir()
+            ours = {documented()["data_dir"]: half.folder, documented()["failover"]["marker"]: pair.marker}
+            half.prefix = confined([ours[path] for path in writable(unit(*names))])
+        if len(names) > 1:
+            pair.start()
+            return
+        half = pair.a
+        half.write(pair.settings_of(half))
+        half.start()
+        until(lambda: "ReadWritePaths=" in half.output(), pair.story)

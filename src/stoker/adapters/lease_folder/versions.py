@@ -204,7 +204,8 @@ def unreachable(path: Path, fault: OSError) -> LeaseUnreachable:
         errno.ENOTDIR: "it, or a part of its path, is a file: name a folder as failover.marker",
         errno.EACCES: "all control planes must run as one account, which owns that folder",
         errno.EPERM: "all control planes must run as one account, which owns that folder",
-        errno.EROFS: "mount that storage writable",
+        errno.EROFS: "mount that storage writable, and under systemd name that folder in ReadWritePaths= of "
+        "stoker-control.service (docs/howto/set-up-a-pair.md)",
         errno.ENOSPC: "free some space there: nobody can stay active, or become so, without writing to it",
         errno.EDQUOT: "raise the quota there: nobody can stay active, or become so, without writing to it",
         errno.ESTALE: "the storage was exported anew: mount it again",
