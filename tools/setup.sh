@@ -1,6 +1,7 @@
 #!/bin/sh
 # Is `.venv` what the locks say? `setup.sh run` makes it able to run Stoker, `setup.sh dev` to test and check it too;
-# `setup.sh docs` makes `.venv-docs`, which builds the pages.
+# `setup.sh docs` makes `.venv-docs`, which builds the pages. `setup.sh programs` installs what only some tests need, where
+# that is ours to do; without it they are skipped, and say so.
 #
 # Needs Python 3.11 or newer and the registry that pip is configured for, nothing else. Everything that comes from
 # there is pinned by hash. A stamp named after the locks' checksum makes a second call cost milliseconds.
@@ -14,13 +15,39 @@ case $kind in
 run) locks="requirements.txt" ;;
 dev) locks="requirements-dev.txt" ;;
 docs) locks="requirements-docs.txt" venv=.venv-docs tool=mkdocs ;;
+programs) ;;
 *)
-    echo "setup: '$kind' is neither 'run', 'dev' nor 'docs'" >&2
+    echo "setup: '$kind' is neither 'run', 'dev', 'docs' nor 'programs'" >&2
     exit 2
     ;;
 esac
 
 say() { echo "setup: $*" >&2; }
+
+# PROGRAM:PACKAGE of Debian. The pages are full of curl, and what is checked is what git knows.
+few="curl:curl git:git pgrep:procps"
+# A real browser tries what pages of other origins may do, a real PostgreSQL keeps the log, real networks are cut.
+many="$few chromium:chromium ip:iproute2 iptables:iptables pg_ctlcluster:postgresql"
+install_programs() {
+    needs=
+    for each in $1; do
+        command -v "${each%:*}" >/dev/null 2>&1 || needs="$needs ${each#*:}"
+    done
+    [ -n "$needs" ] || return 0
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "installing$needs with apt-get"
+        case $needs in *postgresql*) # no server of the system's own: the tests start theirs
+            mkdir -p /etc/postgresql-common
+            [ -e /etc/postgresql-common/createcluster.conf ] ||
+                echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+            ;;
+        esac
+        { timeout 120 apt-get update -qq &&
+            DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq --no-install-recommends $needs; } >/dev/null 2>&1 &&
+            return
+    fi
+    say "missing here:$needs; the tests with them are skipped"
+}
 
 checksum() { cat "$locks" requirements-build.txt pyproject.toml tools/setup.sh | cksum | cut -d' ' -f1; }
 
@@ -88,6 +115,10 @@ install_all() {
         "$venv/bin/uv" pip install -q --python "$venv/bin/python" --offline --no-deps --no-build-isolation -e .
 }
 
+if [ "$kind" = programs ]; then
+    install_programs "$many"
+    exit 0
+fi
 sum=$(checksum)
 current && exit 0
 # Two makes at once: the second waits, then finds the work done.
@@ -98,5 +129,6 @@ if command -v flock >/dev/null 2>&1; then
 fi
 make_venv
 install_all
+[ "$kind" != dev ] || install_programs "$few"
 rm -f "$venv/.stoker-$kind-"*
 : >"$venv/.stoker-$kind-$sum"

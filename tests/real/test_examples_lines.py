@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stoker.wire.client import Client
+from tests.programs import skip_without
 from tests.real.up_process import UpProcess, environment, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -64,6 +65,7 @@ def said(typed: Typed, line: str) -> str:
 
 def asked(typed: Typed, words: str) -> tuple[int, dict[str, object]]:
     """A `curl` line: its status and its JSON."""
+    skip_without("curl")
     *body, status = said(typed, f"curl -s -w '\\n%{{http_code}}' {words}").splitlines()
     found = json.loads("\n".join(body))
     assert isinstance(found, dict)

@@ -1,13 +1,14 @@
 """The examples that the documents point at run, by the very script that people start."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCAL = ROOT / "examples" / "local"
@@ -20,7 +21,7 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the example is made of curl lines")
+@needs("curl", "pgrep")
 @pytest.mark.timeout(180)
 def test_the_local_example_starts_both_daemons_and_ends_with_nothing_left(tmp_path: Path) -> None:
     stoker = Path(sys.executable).with_name("stoker")

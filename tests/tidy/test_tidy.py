@@ -4,6 +4,7 @@ import inspect
 import subprocess
 from pathlib import Path
 
+from tests.programs import needs
 from tools import tidy
 from tools.tidy_rules import (
     calls,
@@ -73,6 +74,7 @@ def test_a_file_that_is_not_python_any_more_is_one_fault() -> None:
     assert fault.rule == "syntax"
 
 
+@needs("git")
 def test_new_files_are_read_and_ignored_ones_are_not(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("built/\n")

@@ -24,6 +24,7 @@ from stoker.cli.server import server_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
+    from typing import TextIO
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_READER_GONE: Final = 141
@@ -133,7 +134,7 @@ class _Root(OnceGroup):
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
-            _forget_reader()
+            _forget_reader(sys.stdout)
             ctx.exit(EXIT_READER_GONE)
         return answer
 
@@ -152,9 +153,9 @@ def root() -> None:
     """
 
 
-def _forget_reader() -> None:
-    """Nothing more can be printed; without this the interpreter's own flush at exit would complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _forget_reader(stream: "TextIO") -> None:
+    """Nothing more can be printed; without this the interpreter's flush at exit would fail and change the status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_streams() -> None:
@@ -169,8 +170,7 @@ def _cannot_write(fault: OSError) -> NoReturn:
         click.echo(
             f"error: the output can't be written: {fault.strerror}\nhint: it went to a full or broken file", err=True
         )
-    # The interpreter's own flush at exit would complain again, and change the status.
-    _forget_reader()
+    _forget_reader(sys.stdout)
     sys.exit(1)
 
 
@@ -189,6 +189,10 @@ def main() -> NoReturn:
             raise
         _cannot_write(fault)
     finally:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _forget_reader(sys.stderr)
         # What is left is the interpreter's to clear away, and an exception in the middle of that would be a traceback.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
