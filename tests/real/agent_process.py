@@ -1,12 +1,14 @@
 """An agent as a process of its own, started by its command line, over a folder that outlives it."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,6 +25,12 @@ def until(true: Callable[[], object], what: str, within_s: float = WAIT_S_MAX) -
         time.sleep(0.02)
 
 
+def limited(limits: dict[int, int]) -> None:
+    """Hold this process to these limits for good."""
+    for limit, most in limits.items():
+        resource.setrlimit(limit, (most, most))
+
+
 class AgentProcess:
     """Started by `start`; on exit it, its runner and what that runs are killed. Its jobs run as whoever runs the test.
 
@@ -36,6 +44,8 @@ class AgentProcess:
         self.data_dir = folder / "data"
         self.settings = folder / "agent.yaml"
         self.environ = {"STOKER__EXECUTOR__ALLOW_ROOT": "true"}
+        self.limits: dict[int, int] = {}
+        """As `ulimit` sets them, by their numbers in `resource`."""
         if control is not None:
             self.environ["STOKER__CONTROL__TOKEN_FILE"] = str(control.tokens.agent_file)
         grpc_port = control.grpc_port if control else 1
@@ -78,6 +88,7 @@ class AgentProcess:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **self.environ},
+                preexec_fn=partial(limited, self.limits) if self.limits else None,
             )
         return self
 

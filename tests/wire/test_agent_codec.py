@@ -57,6 +57,7 @@ inventories = st.builds(
     allow_root=st.booleans(),
     keeps_leases=st.booleans(),
     fault=text,
+    limits=text,
 )
 nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 registrations = st.builds(Registration, node=nodes, inventory=inventories)
@@ -211,7 +212,7 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 15,
+        Inventory: 16,
         Gpu: 5,
         TaskStatus: 4,
         TaskInventory: 3,

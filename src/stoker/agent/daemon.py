@@ -15,6 +15,8 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
        A14 the runner is told when the newest answered beat was sent, before any instruction that came after it
        A17 a runner that leaves a question unanswered for `UNANSWERED_MAX` looks, or says itself that it can't work, is
            a fault of the node, which registers anew with it, and without it once that is over; each is logged once
+       A19 a runner that may have too few open files or processes for a task on each CPU takes fewer tasks, and that
+           many CPUs are offered
        A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
            how it ended
        A15 a control plane that leaves a beat unanswered until the next is left, where there is another to go to
@@ -76,6 +78,9 @@ class Daemon:
         """`node_env` is what each job gets unless the control plane gave it: PATH, HOME."""
         self._registration = registration
         self._ports = ports
+        self._cpus = registration.inventory.cpus
+        # As measured. A19: fewer are offered where the runner takes fewer tasks.
+        self._tasks_max, self._short_of = 0, ""
         self._observed = Observed()
         self._delivery = Delivery(registration.node, self._observed, ports, self._session_when_up)
         self._executor = InstructionExecutor(ports, self._observed, self._delivery, self, node_env or {})
@@ -105,10 +110,15 @@ class Daemon:
     def amend(self, registration: Registration) -> None:
         """Register anew, since the node has changed (a driver came up). No running task is touched."""
         assert registration.node == self._registration.node, "a node can't change its name"
+        self._cpus = registration.inventory.cpus
         self._amend(registration.inventory, keeps_leases=self.node.keeps_leases, fault=self.node.fault)
 
     def _amend(self, inventory: Inventory, *, keeps_leases: bool, fault: str) -> None:
-        """Whether leases are kept, and what is wrong, is the runner's to say."""
+        """Whether leases are kept, what is wrong, and how many tasks are taken (A19) is the runner's to say."""
+        most, limits = self._tasks_max or self._cpus, ""
+        if most < self._cpus:
+            limits = f"offers {most} of {self._cpus} CPUs, since its runner may have only {self._short_of}"
+        inventory = msgspec.structs.replace(inventory, cpus=min(most, self._cpus), limits=limits)
         inventory = msgspec.structs.replace(inventory, keeps_leases=keeps_leases, fault=fault)
         if inventory != self.node:
             self._registration = msgspec.structs.replace(self._registration, inventory=inventory)
@@ -140,6 +150,7 @@ class Daemon:
             case RunnerInventory():
                 self._observed.inventory(report)
                 self._ports.folders.keep(key.job for key in self._observed.open)
+                self._tasks_max, self._short_of = report.tasks_max, report.short_of
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()

@@ -198,6 +198,10 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     """R8, also when this very runner is killed or stopped. False = a runner of an older version, or it has no guard."""
     fault: str | None = ""
     """As in `RunnerHealth`. None = a runner of an older version, which doesn't answer `ask`."""
+    tasks_max: int = 0
+    """Tasks that it takes at once, since it is short of something. 0 = as many as there are CPUs."""
+    short_of: str = ""
+    """Of what, in words."""
 
 
 class RunnerHealth(msgspec.Struct, frozen=True, kw_only=True):

@@ -327,7 +327,9 @@ def _inventory(parts: list[_Fields]) -> RunnerInventory:
             ends.append(_converted(TaskOver, over))
             tasks.append(_converted(TaskStatus, {**over, "phase": TaskPhase.ENDED}))
     guarded, fault = bool(parts[-1].get("guarded", False)), cast("str | None", parts[-1].get("fault"))
-    return RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
+    most, short_of = cast("int", parts[-1].get("tasks_max", 0)), str(parts[-1].get("short_of", ""))
+    told = RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
+    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of)
 
 
 def let_through(folder: Path) -> None:

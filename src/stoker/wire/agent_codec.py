@@ -62,6 +62,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         executors=tuple(wire.executors),
         taints=tuple(wire.taints),
         fault=wire.fault[:FAULT_MAX],
+        limits=wire.limits[:FAULT_MAX],
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
 

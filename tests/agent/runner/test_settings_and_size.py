@@ -33,12 +33,23 @@ def test_a_wrong_argument_is_named(arguments: list[str], words: str) -> None:
         parse_arguments(arguments)
 
 
-@pytest.mark.parametrize(("files", "tasks"), [(1_024, 192), (10, 1), (-1, 4_096), (1 << 20, 4_096)])
+@pytest.mark.parametrize(("files", "tasks"), [(1_024, 200), (64, 8), (10, 1), (-1, 4_096), (1 << 20, 4_096)])
 def test_it_takes_no_more_tasks_than_its_open_files_allow(files: int, tasks: int) -> None:
     """Beyond them it could neither read /proc nor take a connection."""
     settings = parse_arguments(["--data_dir", "/x"])
     settings.keep_within(files)
-    assert settings.tasks_max == tasks
+    assert (settings.tasks_max, settings.short_of) == (
+        tasks,
+        f"{files} open files (`ulimit -n`)" if tasks < 4_096 else "",
+    )
+
+
+def test_nor_than_the_processes_of_its_account_allow() -> None:
+    settings = parse_arguments(["--data_dir", "/x"])
+    settings.keep_within(1_024, 40, 12)
+    assert (settings.tasks_max, settings.short_of) == (5, "40 processes (`ulimit -u`), 12 in use")
+    settings.keep_within(64, 40, 200)
+    assert settings.tasks_max == 1, "there is always one"
 
 
 def test_it_imports_nothing_of_ours_outside_its_folder_and_nothing_heavy() -> None:

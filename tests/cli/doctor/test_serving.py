@@ -49,6 +49,8 @@ def test_a_node_that_can_neither_start_nor_end_jobs_is_named_with_its_fault() ->
     told = list(serving.nodes([NodeRow(name="a", state="ready"), NodeRow(name="b", state="faulty", fault="disk full")]))
     assert levels(told) == [Level.OK, Level.WARNING]
     assert told[1].what == "b can neither start nor end jobs: disk full"
+    (_, told_limits) = serving.nodes([NodeRow(name="c", state="ready", limits="offers 8 of 64 CPUs")])
+    assert (told_limits.level, told_limits.what) == (Level.WARNING, "c offers 8 of 64 CPUs")
 
 
 def test_agents_of_another_version_are_named_but_not_those_that_are_gone() -> None:

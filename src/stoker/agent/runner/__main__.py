@@ -13,6 +13,7 @@ import sys
 from stoker.agent.runner.guard import guarded
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.process import kernel
+from stoker.agent.runner.process.procfs import threads_of
 from stoker.agent.runner.settings import parse_arguments
 
 
@@ -24,7 +25,8 @@ def main(arguments: list[str]) -> int:
         complain(str(error))
         return 2
     try:
-        settings.keep_within(_stand_alone())
+        files_max, processes_max = _stand_alone()
+        settings.keep_within(files_max, processes_max, threads_of(os.getuid()) if processes_max >= 0 else 0)
     except OSError as error:
         complain(str(error))
         return 5
@@ -35,17 +37,17 @@ def main(arguments: list[str]) -> int:
     return serve(settings, guard)
 
 
-def _stand_alone() -> int:
+def _stand_alone() -> tuple[int, int]:
     """Let nothing of our starter's reach jobs, and what jobs leave behind reach us. Raises OSError.
 
-    Returns how many files this process may open.
+    Returns how many files this process may open, and how many processes its account may have.
     """
     os.closerange(3, 65_536)
     os.umask(0o022)
     kernel.forbid_new_privileges()  # all that is ever started here inherits it
     kernel.forget_inherited_signals()
     kernel.become_subreaper()
-    return kernel.raise_file_limit()
+    return kernel.raise_limits()
 
 
 if __name__ == "__main__":

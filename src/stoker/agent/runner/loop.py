@@ -313,6 +313,8 @@ class RunnerLoop:
                 "notes": self._supervisor.cgroups.notes,
                 "guarded": self._guard is not None,
                 "fault": self._fault(),
+                "tasks_max": self._settings.tasks_max if self._settings.short_of else 0,
+                "short_of": self._settings.short_of,
                 "tasks": tasks[cut],
                 "ends": ends[cut],
                 "more": part + 1 < parts,

@@ -14,12 +14,20 @@ if TYPE_CHECKING:
 TREE_MODES: Final = ("auto", "v2", "v1", "scan")
 _FILES_PER_TASK: Final = 5
 """While the file of its user is opened: both ends of its pipes, and a line to who opens it. Fewer once it runs."""
-_FILES_SPARE: Final = 64
+_FILES_SPARE: Final = 24
 """For the journal, the agent, and looking into /proc."""
+_PROCESSES_PER_TASK: Final = 4
+"""A shell, its program, what that starts, and whoever opens the file of its output. A job that wants more than its
+share may find none left."""
+_PROCESSES_SPARE: Final = 8
+"""For the runner and its guard, a runner that follows, and threads of the agent."""
 
 
 class RunnerSettings:
     """Settings of one runner. Every bound says what happens at it."""
+
+    short_of = ""
+    """What made `tasks_max` lower than it was set, in words."""
 
     def __init__(self) -> None:
         self.data_dir = ""
@@ -33,7 +41,7 @@ class RunnerSettings:
         """With no agent and no task for that long there is nothing to outlive: exit. Every end is on disk, and the next
         agent starts another. Longer than an agent's restart takes, which finds its runner still there."""
         self.tasks_max = 4_096
-        """A start beyond it ends `never_started`. Fewer where the system allows too few open files."""
+        """A start beyond it ends `never_started`. Fewer where the system allows too few open files or processes."""
         self.ends_max = 10_000
         """The oldest settled ends beyond it are forgotten. With as many unsettled, a start ends `never_started`."""
         self.ends_kept_s = 24 * 3600
@@ -44,10 +52,24 @@ class RunnerSettings:
         self.spool_bytes_max = 16 * 1024 * 1024 * 1024
         """Outputs of ended tasks beyond it: the oldest large ones are dropped."""
 
-    def keep_within(self, files_max: int) -> None:
-        """Lower `tasks_max` to what so many open files allow. Negative = there is no limit of files."""
-        if files_max >= 0:
-            self.tasks_max = max(1, min(self.tasks_max, (files_max - _FILES_SPARE) // _FILES_PER_TASK))
+    def keep_within(self, files_max: int, processes_max: int = -1, processes: int = 0) -> None:
+        """Lower `tasks_max` to what so many open files and processes allow, of which some exist already.
+
+        Negative = there is no limit.
+        """
+        bounds = (
+            (files_max, _FILES_SPARE, _FILES_PER_TASK, "open files (`ulimit -n`)"),
+            (
+                processes_max,
+                _PROCESSES_SPARE + processes,
+                _PROCESSES_PER_TASK,
+                f"processes (`ulimit -u`), {processes} in use",
+            ),
+        )
+        for most, spare, per_task, words in bounds:
+            tasks = max(1, (most - spare) // per_task)
+            if most >= 0 and tasks < self.tasks_max:
+                self.tasks_max, self.short_of = tasks, f"{most} {words}"
 
 
 def parse_arguments(arguments: list[str]) -> RunnerSettings:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     Watch = Callable[[int, RunnerTask], None]
 
 _SIGNALS: Final = range(1, 65)
+_OF_THE_NODE: Final = ("(EAGAIN)", "(EMFILE)", "(ENFILE)", "(ENOMEM)")
+"""How a reason ends that is no fault of the job: the node has too few processes, open files or memory."""
 
 
 class Supervisor:
@@ -157,7 +159,7 @@ class Supervisor:
             try:
                 self._launch(task, task.start)
             except CannotStart as error:
-                self._fail(task, error.cause, str(error))
+                self._fail(task, cause_of(str(error), error.cause), str(error))
             except OSError as error:
                 self._fail(task, "never_started", f"this node can't start it: {error}")
 
@@ -218,7 +220,7 @@ class Supervisor:
         if task.tree.uid is not None:
             task.tree.uid = uid_said(bytes(task.said))
         if reason and task.cause == "exited":
-            task.cause, task.error = "start_failed", reason
+            task.cause, task.error = cause_of(reason), reason
         elif task.phase == STARTING:
             task.phase, task.started_at = RUNNING, clock.wall_ms()
             self._say_running(task)
@@ -335,3 +337,8 @@ class Supervisor:
             yield {"key": task.key, "phase": task.phase, "gpus": task.gpus, "started_at": task.started_at}
         for over in self.overs:
             yield {"key": over["key"], "phase": ENDING, "gpus": over["gpus"], "started_at": over["started_at"]}
+
+
+def cause_of(reason: str, otherwise: str = "start_failed") -> str:
+    """Return the cause of the end of a task that could not start, by how the reason ends."""
+    return "never_started" if reason.endswith(_OF_THE_NODE) else otherwise

@@ -165,6 +165,7 @@ def _node_view(state: ClusterState, node: Node, sees: JobVisibility, now: Instan
         allow_root=inventory.account == "root" and inventory.allow_root,
         keeps_leases=inventory.keeps_leases,
         fault=inventory.fault,
+        limits=inventory.limits,
         simulated=inventory.simulated,
         version=inventory.version,
         boot_id=inventory.boot_id,

@@ -68,6 +68,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Drawn once per agent data folder: tells a restarted agent from a second machine under the same name."""
     fault: str = ""
     """What keeps it from starting and ending tasks, in words: a full disk, a stopped runner. Empty = nothing."""
+    limits: str = ""
+    """Why it offers fewer CPUs than it has, in words: too few open files or processes. Empty = it doesn't."""
 
     @property
     def only_users(self) -> bool:

@@ -63,6 +63,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
     address: str = ""
     simulated: bool = False
     fault: str = ""
+    limits: str = ""
 
 
 class ReasonRow(msgspec.Struct):
@@ -256,6 +257,9 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
             yield doubtful(
                 f"{row.name} can neither start nor end jobs: {row.fault}", "mend it: it is used again by itself"
             )
+        if row.limits:
+            fix = "raise it: `LimitNOFILE=`, `LimitNPROC=` in the agent's unit; its runner follows once it is idle"
+            yield doubtful(f"{row.name} {row.limits}", fix)
     silent = [row.name for row in known if row.state == "unreachable"]
     if silent:
         words = f"{_names(silent)} can't be heard; jobs there are kept, and get no company"

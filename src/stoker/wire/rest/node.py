@@ -115,6 +115,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """Does it surely end jobs by itself when it was cut off for too long? Only then are they started elsewhere."""
     fault: str = ""
     """What keeps it from starting and ending jobs, in words. Until that is over it gets no new work. Empty: nothing."""
+    limits: str = ""
+    """Why it offers fewer CPUs than it has, in words: too few open files or processes. Empty: it doesn't."""
     simulated: bool
     version: str
     boot_id: str

@@ -38,19 +38,30 @@ _CLONE_ARGS: Final = struct.Struct("<11Q")
 _NOT_OFFERED: Final = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EOPNOTSUPP)
 """An older kernel, or a container's filter."""
 
-FILES_AT_START: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""The runner raises its own soft limit of open files; jobs get the one that it was started with."""
+_OWN_LIMITS: Final = {limit: resource.getrlimit(limit) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)}
+"""The runner raises its own soft limits of open files and processes; jobs get those that it was started with."""
 
 # PyDLL keeps the interpreter's lock, so the child comes back into an interpreter whose only thread it is.
 _libc: Final = ctypes.PyDLL(None, use_errno=True)
 _refused: list[int] = []
 
 
-def raise_file_limit() -> int:
-    """Allow this process as many open files as the system does, and return their number. Negative = no limit."""
-    hard = FILES_AT_START[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+def raise_limits() -> tuple[int, int]:
+    """Allow this process as many open files and processes as the system does.
+
+    Returns how many files it may have open, and how many processes its account may, by the lower limit that its jobs
+    get. Negative = no limit: root is held to no number of processes. Source: setrlimit(2).
+    """
+    for limit, (_, hard) in _OWN_LIMITS.items():
+        resource.setrlimit(limit, (hard, hard))
+    processes = -1 if os.geteuid() == 0 else _OWN_LIMITS[resource.RLIMIT_NPROC][0]
+    return _OWN_LIMITS[resource.RLIMIT_NOFILE][1], processes
+
+
+def lower_limits() -> None:
+    """Give this process the limits again that the runner was started with."""
+    for limit, both in _OWN_LIMITS.items():
+        resource.setrlimit(limit, both)
 
 
 def forget_inherited_signals() -> None:

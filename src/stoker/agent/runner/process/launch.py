@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import socket
 from contextlib import suppress
 
 from stoker.agent.runner.process.account import CannotStart, child_error_text, error_text, is_of, plain
-from stoker.agent.runner.process.kernel import FILES_AT_START, default_signals, die_with, fork_into
+from stoker.agent.runner.process.kernel import default_signals, die_with, fork_into, lower_limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,13 +83,13 @@ class Launch:
         reason = "the runner's child failed before it could become the program"
         try:
             default_signals(_SIGNALS_OF_OURS)
-            resource.setrlimit(resource.RLIMIT_NOFILE, FILES_AT_START)
             os.setsid()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
             reason = self._enter(born_inside, reply)
             if not reason:
                 die_with(runner)
+                lower_limits()  # not before: of a lower number of files the runner itself may have more open
                 reason = self._exec()
         finally:
             os.write(reply, plain(reason.encode("utf-8", "surrogateescape"))[:_REASON_BYTES_MAX])

@@ -153,6 +153,11 @@ def uid_of(pid: int) -> int | None:
     return int(uids[0]) if uids else None
 
 
+def threads_of(uid: int) -> int:
+    """Return how many threads the living processes of an account have: what RLIMIT_NPROC counts."""
+    return sum(int(word) for pid in _all_listed() if uid_of(pid) == uid for word in _status(pid, b"Threads:"))
+
+
 def _status(pid: int, name: bytes) -> list[bytes]:
     """The words of one line of /proc/PID/status."""
     for line in read_file(f"/proc/{pid}/status", 8192).splitlines():

@@ -1,0 +1,84 @@
+"""A node that may have few open files or processes offers what it can take, says why, and no job pays for it."""
+
+import importlib
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.agent.runner.process import kernel
+from stoker.agent.runner.process.procfs import threads_of
+from stoker.agent.runner.settings import parse_arguments
+from stoker.agent.runner.supervisor import cause_of
+from tests.real.agent_process import AgentProcess, job, limited, submit, until, until_state
+from tests.real.control_process import ControlProcess
+from tests.real.unix_users import in_a_child
+
+
+def bounds_of(account: int, processes: int) -> tuple[int, str]:
+    """The tasks that a runner of this account takes with such a limit, and what it is short of."""
+
+    def try_it(say: Callable[[bytes], object]) -> None:
+        limited({resource.RLIMIT_NPROC: processes})
+        importlib.reload(kernel)  # which reads the limits as it is imported
+        os.setresuid(account, account, account)
+        settings = parse_arguments(["--data_dir", "/x"])
+        _, processes_max = kernel.raise_limits()
+        settings.keep_within(-1, processes_max, threads_of(account))
+        say(f"{settings.tasks_max} {settings.short_of}".encode())
+
+    words, status = in_a_child(try_it)
+    assert status == 0
+    tasks, _, short_of = words.decode().partition(" ")
+    return int(tasks), short_of
+
+
+def node_of(control: ControlProcess) -> dict[str, Any]:
+    nodes = control.ask("GET", "/api/v1/nodes")[1]["nodes"]
+    return dict(nodes[0]) if nodes else {}
+
+
+def test_a_node_with_64_open_files_offers_as_many_cpus_as_it_takes_tasks_and_takes_them(tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "control") as control:
+        agent = AgentProcess(tmp_path / "node-1", control)
+        agent.environ["STOKER__NODE__CPUS"] = "64"
+        agent.limits = {resource.RLIMIT_NOFILE: 64}
+        with agent:
+            until(lambda: node_of(control), "it joins")
+            node = node_of(control)
+            assert node["cpus"] == 8
+            assert node["limits"] == "offers 8 of 64 CPUs, since its runner may have only 64 open files (`ulimit -n`)"
+            go = tmp_path / "go"
+            wait = f"while [ ! -e {go} ]; do sleep 0.2; done"
+            jobs = [submit(control, wait, gpu_count=0, output=f"{tmp_path}/out-{index}") for index in range(10)]
+            for each in jobs[:8]:
+                until_state(control, each, "running")
+            assert [job(control, each)["state"] for each in jobs[8:]] == ["pending", "pending"]
+            go.touch()
+            done = [until_state(control, each, "succeeded", "failed", "node_failed") for each in jobs]
+            assert [(one["state"], len(one["attempts"])) for one in done] == [("succeeded", 1)] * 10
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT PROVED HERE: only root has another account to try it as")
+@pytest.mark.parametrize("processes", [40, 400])
+def test_a_runner_with_few_processes_takes_as_many_tasks_as_they_allow(processes: int) -> None:
+    """`ulimit -u`, which holds all accounts but root."""
+    tasks, short_of = bounds_of(4_321, processes)
+    assert short_of == f"{processes} processes (`ulimit -u`), 1 in use"
+    assert tasks == (processes - 8 - 1) // 4
+    assert bounds_of(0, processes) == (4_096, "")
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("cannot run /bin/true as user 'ann': Resource temporarily unavailable (EAGAIN)", "never_started"),
+        ("cannot use the working directory /x: Too many open files (EMFILE)", "never_started"),
+        ("cannot run /bin/no (EAGAIN): Permission denied (EACCES)", "start_failed"),
+    ],
+)
+def test_a_start_for_which_the_node_lacks_resources_is_no_failure_of_the_job(reason: str, cause: str) -> None:
+    assert cause_of(reason) == cause
