@@ -22,13 +22,16 @@ from stoker.brain.domain.usage import CapacityChange, Holding, NodeInterval, Usa
 class Clock(Protocol):
     """The only source of time.
 
-    `now` is wall time that moves with the monotonic clock: a step of the machine's wall clock doesn't reach it while
-    the process lives, so limits neither fire early nor late.
+    `now` is wall time: it follows the machine's wall clock within seconds when that is corrected, so it may step either
+    way. The writer keeps the log in order (W4), and time limits from being shifted (W7).
     """
 
     def now(self) -> Instant: ...
     def mono(self) -> Mono:
         """Seconds since whenever, which go on while the machine sleeps (CLOCK_BOOTTIME): leases are counted in them."""
+
+    def awake(self) -> Mono:
+        """Seconds since whenever for which the machine was awake (CLOCK_MONOTONIC): time limits are counted in them."""
 
     async def sleep(self, seconds: float) -> None: ...
 

@@ -38,6 +38,9 @@ class HandClock:
         self.at_s += self._step_s
         return Mono(self.at_s)
 
+    def awake(self) -> Mono:
+        return Mono(self.at_s)
+
     async def sleep(self, seconds: float) -> None:
         self.at_s += seconds
 

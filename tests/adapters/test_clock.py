@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from stoker.adapters.clock import SystemClock
+from stoker.adapters.clock import LOOK_S, STEP_MAX_S, Readings, SystemClock
 from stoker.adapters.entropy import SystemEntropy
 from tests.contracts.clock import ClockContract
 
@@ -16,12 +16,61 @@ class TestSystemClock(ClockContract):
         return SystemClock()
 
 
-def test_a_step_of_the_wall_clock_never_reaches_a_living_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SystemClock()
-    before = clock.now()
-    monkeypatch.setattr(time, "time_ns", lambda: 0)
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert 0 <= clock.now() - before < 60_000
+class Machine:
+    """The clocks of a machine, in seconds."""
+
+    def __init__(self) -> None:
+        self.wall, self.boot, self.awake = 1_800_000_000.0, 500.0, 400.0
+        self.clock = SystemClock(Readings(*(lambda name=name: int(getattr(self, name) * 1e9) for name in vars(self))))
+        self.began = self.clock.now(), self.clock.mono(), self.clock.awake()
+
+    def live(self, seconds: float) -> None:
+        self.wall, self.boot, self.awake = self.wall + seconds, self.boot + seconds, self.awake + seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.wall, self.boot = self.wall + seconds, self.boot + seconds
+
+    def since(self) -> tuple[float, ...]:
+        """Seconds of each clock since the beginning."""
+        now = self.clock.now() / 1_000, self.clock.mono(), self.clock.awake()
+        began = self.began[0] / 1_000, *self.began[1:]
+        return tuple(round(after - before, 3) for after, before in zip(now, began, strict=True))
+
+
+def test_after_a_suspend_the_time_is_right_at_once_and_no_time_was_lived_through() -> None:
+    machine = Machine()
+    machine.live(1)
+    machine.sleep(36_000)
+    assert machine.since() == (36_001, 36_001, 1)
+
+
+@pytest.mark.parametrize("by_s", [-3_000, 3_000])
+def test_a_corrected_wall_clock_is_followed_within_seconds_and_by_nothing_else(by_s: float) -> None:
+    machine = Machine()
+    machine.wall += by_s
+    machine.live(LOOK_S)
+    assert machine.since() == (by_s + LOOK_S, LOOK_S, LOOK_S)
+
+
+def test_a_step_is_bounded_at_each_look_so_that_a_glitch_carries_nothing_away() -> None:
+    machine = Machine()
+    machine.wall += 10 * STEP_MAX_S
+    machine.live(LOOK_S)
+    assert [machine.since()[0] for _ in range(3)] == [STEP_MAX_S + LOOK_S] * 3
+    machine.live(LOOK_S)
+    assert machine.since()[0] == 2 * (STEP_MAX_S + LOOK_S)
+    machine.wall -= 10 * STEP_MAX_S
+    machine.live(LOOK_S)
+    assert machine.since()[0] == STEP_MAX_S + 3 * LOOK_S
+    machine.live(LOOK_S)
+    assert machine.since()[0] == 4 * LOOK_S
+
+
+def test_a_process_that_had_to_wait_between_two_readings_takes_that_for_no_step() -> None:
+    machine = Machine()
+    machine.wall += 0.09
+    machine.live(LOOK_S)
+    assert machine.since()[0] == LOOK_S
 
 
 def test_now_starts_at_the_wall_clock() -> None:

@@ -19,6 +19,9 @@ class FixedClock:
     def mono(self) -> Mono:
         return Mono(0.0)
 
+    def awake(self) -> Mono:
+        return Mono(0.0)
+
     async def sleep(self, seconds: float) -> None:
         raise AssertionError("a log line waits for nothing")
 

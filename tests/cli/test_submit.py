@@ -1,15 +1,18 @@
 """Which request does a command line mean?"""
 
 import time
+from datetime import UTC, datetime
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from stoker.brain.domain.errors import StokerError
+from stoker.cli.clock import LocalZone
 from stoker.cli.commands.submit import job_body
 from stoker.cli.main import root
 from stoker.wire.client import JobBody
+from stoker.wire.text import begin_text
 
 ENVIRON = {"PATH": "/bin", "LANG": "C.UTF-8", "SECRET": "x", "BASH_FUNC_f%%": "() { :; }", "BROKEN": "\udcff"}
 
@@ -162,7 +165,44 @@ def test_a_wall_clocks_time_is_sent_with_its_zone_and_what_counts_from_now_as_it
     assert body("true", begin="now+30minutes").begin == "now+30minutes"
 
 
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        ("2199-03-31T01:59", "2199-03-31T01:59:00+01:00"),
+        ("2199-03-31T02:30", "2199-03-31T02:30:00+01:00"),  # which is 03:30 there
+        ("2199-03-31T03:00", "2199-03-31T03:00:00+02:00"),
+        ("2199-10-27T02:30", "2199-10-27T02:30:00+02:00"),  # the first of two
+        ("2199-10-27T03:00", "2199-10-27T03:00:00+01:00"),
+    ],
+)
+def test_a_time_in_the_hour_that_summer_time_skips_never_begins_early(
+    typed: str, sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert body("true", begin=typed).begin == sent
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_second_of_two_hours_is_meant_when_the_first_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        here = datetime(2026, 10, 25, 1, 15, tzinfo=UTC).astimezone(LocalZone())  # 02:15, for the second time
+        assert here.isoformat() == "2026-10-25T02:15:00+01:00"
+        assert begin_text("02:30", here, LocalZone()) == "2026-10-25T02:30:00+01:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_a_time_that_is_none_is_refused_with_the_forms_that_work() -> None:
+    with pytest.raises(StokerError, match="is over"):
+        body("true", begin="0001-01-01")
+    assert body("true", begin="9999-12-31T23:59").begin == "9999-12-31T23:59:00+00:00"
     with pytest.raises(StokerError) as refused:
         body("true", begin="25:99")
     assert refused.value.refusal.code == "bad_begin"

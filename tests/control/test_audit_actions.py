@@ -30,7 +30,7 @@ N1, NOWHERE = NodeName("n1"), NodeName("n9")
 OF_OTHERS = (
     *(told_to.Register, told_to.CompareInventory, told_to.ReportStarted, told_to.ReportEnding, told_to.ReportFinished),
     *(told_to.NodeSilent, told_to.LoseSilent, told_to.NodeResponded, told_to.RunDeadlines, told_to.BeginEpoch),
-    told_to.RestoreCluster,
+    *(told_to.RestoreCluster, told_to.MoveClock),
 )
 """What nodes report and the control plane tells itself; people can't say it."""
 RUNS, WAITS, HELD, ENDED, UNKNOWN = (JobRef(JobId(number)) for number in (1, 2, 3, 4, 999))

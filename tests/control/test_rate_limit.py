@@ -26,6 +26,9 @@ class Hand:
     def mono(self) -> Mono:
         return Mono(self.at)
 
+    def awake(self) -> Mono:
+        raise AssertionError
+
     async def sleep(self, seconds: float) -> None:
         raise AssertionError
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.failing_over import NOT_NOW, post
+from tests.real.moved_clocks import MovedClocks
 from tests.real.pair_process import Half, Pair, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -83,57 +84,20 @@ def _wall_s(half: Half) -> float:
         client.close()
 
 
-_JUMP = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-
-static long jump_s(void) {
-    char text[32] = {0};
-    int fd = open(getenv("WALL_JUMP_FILE"), O_RDONLY);
-    if (fd < 0) return 0;
-    if (read(fd, text, sizeof text - 1) < 0) text[0] = 0;
-    close(fd);
-    return atol(text);
-}
-
-int clock_gettime(clockid_t which, struct timespec *now) {
-    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
-    int said = real(which, now);
-    if (said == 0 && which == CLOCK_REALTIME) now->tv_sec += jump_s();
-    return said;
-}
-
-time_t time(time_t *to) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (to) *to = now.tv_sec;
-    return now.tv_sec;
-}
-"""
-"""The wall clock of one process, set by as many seconds as a file says."""
-
-
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
 @pytest.mark.parametrize("by_s", [3_600, -3_600], ids=["an hour forward", "an hour back"])
 @pytest.mark.parametrize("who", ["the active one", "the standby"])
 def test_a_jump_of_a_wall_clock_changes_nothing(tmp_path: Path, by_s: int, who: str) -> None:
-    source, library = tmp_path / "jump.c", tmp_path / "jump.so"
-    source.write_text(_JUMP)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     with Pair(tmp_path / "pair") as pair:
+        clocks = {half.name: MovedClocks(tmp_path / half.name) for half in pair.halves}
         for half in pair.halves:
-            half.environ = {"LD_PRELOAD": str(library), "WALL_JUMP_FILE": str(tmp_path / f"jump-{half.name}")}
+            half.environ = clocks[half.name].environ
         pair.start()
         active = pair.active
         epoch = active.standing()["epoch"]
         jumping = active if who == "the active one" else pair.standby
         before = post(active, JOB)
-        (tmp_path / f"jump-{jumping.name}").write_text(str(by_s))
+        clocks[jumping.name].correct(by_s)
         until(lambda: abs(_wall_s(jumping) - time.time() - by_s) < 60, lambda: "its clock didn't jump")
         after = [post(active, JOB) for _ in range(20)]
         with suppress(*NOT_NOW):

@@ -44,6 +44,9 @@ class GatedClock:
     def mono(self) -> Mono:
         return self._clock.mono()
 
+    def awake(self) -> Mono:
+        return self._clock.awake()
+
     async def sleep(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
         await self._gate.passed()

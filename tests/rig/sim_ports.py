@@ -12,19 +12,30 @@ EPOCH_MS: Final = 1_800_000_000_000
 class SimClock:
     """The Clock port on the virtual loop. Wall and monotonic time differ by an offset, as in the world.
 
-    Each process has one of its own: a step of the wall clock, `wall_offset_s`, reaches only processes that start later.
-    All processes of a machine share its `rate`: how many seconds it counts in one.
+    Each process has one of its own. All processes of a machine share its `rate`: how many seconds it counts in one.
     """
 
     def __init__(self, wall_offset_s: float = 0.0, *, rate: float = 1.0) -> None:
         self._wall_ms = EPOCH_MS + round(wall_offset_s * 1000)
         self._rate = rate
+        self._slept_s = 0.0
 
     def now(self) -> Instant:
-        return Instant(self._wall_ms + int(asyncio.get_running_loop().time() * self._rate * 1000))
+        return Instant(self._wall_ms + int((self.awake() + self._slept_s) * 1000))
 
     def mono(self) -> Mono:
-        return Mono(77.0 + asyncio.get_running_loop().time() * self._rate)
+        return Mono(77.0 + self.awake() + self._slept_s)
+
+    def awake(self) -> Mono:
+        return Mono(asyncio.get_running_loop().time() * self._rate)
+
+    def correct(self, by_s: float) -> None:
+        """The wall clock of the machine is set."""
+        self._wall_ms += round(by_s * 1000)
+
+    def suspend(self, for_s: float) -> None:
+        """The machine has slept for so long just now, and its wall clock has gone on."""
+        self._slept_s += for_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)

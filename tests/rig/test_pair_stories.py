@@ -67,7 +67,7 @@ def has(cluster: PairCluster, state: JobState, job: JobId = ONE) -> Callable[[],
     return holds
 
 
-async def begin(cluster: PairCluster, command: str, lost_after_s: int | None = None) -> None:
+async def begin(cluster: PairCluster, command: str, lost_after_s: int | None = None, limit_s: int = 0) -> None:
     """A job that runs."""
     jobs = len(cluster.oracle.acknowledged)
     lost_after_ms = None if lost_after_s is None else lost_after_s * 1_000
@@ -76,7 +76,7 @@ async def begin(cluster: PairCluster, command: str, lost_after_s: int | None = N
         demand=Demand(gpu_count=1),
         command=command,
         priority=500,
-        time_limit_ms=0,
+        time_limit_ms=limit_s * 1_000,
         lost_after_ms=lost_after_ms,
     )
     await submit(cluster, spec)
@@ -276,6 +276,20 @@ class TestClocks:
             await writes_resume(cluster, 2.0)
             await cluster.until(has(cluster, JobState.FAILED), 90, "it didn't end")
             assert len(job_of(cluster).attempts) == 1
+
+    async def test_a_take_over_by_a_clock_that_is_an_hour_ahead_shortens_no_time_limit(self) -> None:
+        async with pair() as cluster:
+            _, standby = both(cluster)
+            standby.wall_offset_s = 3_600.0
+            await cluster.restart(standby, 0.0)
+            await cluster.until(lambda: cluster.in_sync, 30, "it didn't come back")
+            await begin(cluster, f"{FOR_EVER_S} 0", limit_s=1_800)
+            active, _ = both(cluster)
+            active.terminate()
+            await cluster.until(lambda: cluster.active is standby, 8, "nobody took over")
+            await cluster.clock.sleep(1_600)
+            assert has(cluster, JobState.RUNNING)()
+            await cluster.until(has(cluster, JobState.TIMEOUT), 250, "its limit is never over")
 
 
 @on_virtual_time

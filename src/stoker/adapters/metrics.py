@@ -41,6 +41,7 @@ HELP: Final[Mapping[str, str]] = {
     "agent_tainted": "Changes of a node's taints.",
     "audit_rows_dropped": "Rows of the audit trail dropped while the history couldn't be written.",
     "audit_rows_waiting": "Rows of the audit trail that are not in the history tables yet.",
+    "clock_moved": "Times that the wall clock was corrected, or the machine had slept.",
     "commit": "From the first fact of a batch to all of it being durable.",
     "deadlines_without_effect": "Deadlines that were due and changed nothing, which is a defect.",
     "events": "Facts made durable.",

@@ -10,7 +10,7 @@ Units: `_s` are seconds, `_ms` milliseconds.
 import time
 from calendar import timegm
 from collections.abc import Mapping
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 
@@ -39,8 +39,12 @@ class LocalZone(tzinfo):
 
     def utcoffset(self, at: datetime | None) -> timedelta:
         assert at is not None, "a zone with summer time has no offset of its own"
-        seconds = time.mktime((at.year, at.month, at.day, at.hour, at.minute, at.second, 0, 0, -1))
-        return timedelta(seconds=time.localtime(seconds).tm_gmtoff)
+        # As PEP 495 has it: a time that summer time skips is meant by the offset from before it.
+        here = at.replace(tzinfo=None)
+        try:
+            return here - datetime.fromtimestamp(here.timestamp(), UTC).replace(tzinfo=None)
+        except (ValueError, OverflowError):  # the first and last day of the calendar
+            return timedelta()
 
     def dst(self, at: datetime | None) -> None:
         return None
@@ -50,7 +54,8 @@ class LocalZone(tzinfo):
 
     def fromutc(self, at: datetime) -> datetime:
         local = time.localtime(timegm(at.timetuple()))
-        return datetime(*local[:6], at.microsecond, tzinfo=self)
+        first = datetime(*local[:6], at.microsecond, tzinfo=self)
+        return first if self.utcoffset(first) == timedelta(seconds=local.tm_gmtoff) else first.replace(fold=1)
 
 
 def local_now() -> datetime:

@@ -23,6 +23,7 @@ from stoker.brain.domain.units import NEVER, SECOND_MS
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import TokenRevoked
+from stoker.brain.state.events.leadership import ClockMoved
 from stoker.control.committer import Committer
 from stoker.control.rate_limit import WrongTokens
 from stoker.wire.token import digest_of, token_in
@@ -96,7 +97,7 @@ class Access:
         return min(LOOK_MAX_S, max(0.001, (token.expires_at - self._committer.now()) / SECOND_MS))
 
     def _applied(self, _state: ClusterState, _position: Position, fact: Fact) -> None:
-        if isinstance(fact.event, TokenRevoked):
+        if isinstance(fact.event, TokenRevoked | ClockMoved):
             # Watchers of now hold the old event; later ones wait for the next news.
             self._news.set()
             self._news = asyncio.Event()

@@ -7,13 +7,15 @@ Rules: W1  an answer means that its facts, and all facts it was decided on, are 
        W2  at most one append is in flight; the next batch gathers meanwhile (group commit)
        W3  a failed append, or an event that can't be applied, ends the writer: a command that waits or comes later is
            told `log_failed`, and nothing more is acknowledged. So does the end of our lease: then it is `lease_lost`
-       W4  time never runs backwards in the log, and never stands still: while the wall clock is behind the newest
-           event (it was set back between two processes), `now` goes on from there at half speed until the wall clock
-           has caught up. Limits and pauses then take at most twice as long; with a clock that stood still they would
-           take as long as the step
+       W4  time never runs backwards in the log, and never stands still: while the wall clock is behind it (it was
+           set back), `now` goes on from there at half speed until the wall clock has caught up. Pauses then take at
+           most twice as long; with a clock that stood still they would take as long as the step
        W5  where there are standbys, an answer also means that all who are in sync have its facts on their disks, and
            that our lease held at that moment (`Replicas`)
        W6  a follower changes nothing by itself: it applies what another has made durable, and refuses commands
+       W7  time limits count the time for which this machine was awake. When the log's time has moved otherwise (the
+           wall clock was corrected, the machine has slept, or we took over with another clock), a fact says so before
+           the next command is admitted: no job is timed out early, or by more than LAG_NOTED_MS late
 Limits: `commands_max` commands may wait for the disk; one more is refused with `overloaded`. One command is never
         split, so a batch may be as large as the largest command.
 """
@@ -33,7 +35,7 @@ from stoker.brain.state.admit.dispatch import admit
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, decode_fact, encode_fact
-from stoker.brain.state.commands import Command
+from stoker.brain.state.commands import BeginEpoch, Command, MoveClock
 from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
 from stoker.brain.state.events.union import Event
 from stoker.control.control_ports import ControlPorts, NoReplicas, NotActive, Replicas
@@ -42,6 +44,10 @@ from stoker.ports import EventLog, LogConflict, LogDamaged, LogFailed, Stored
 
 COMMANDS_MAX: Final = 10_000
 """A disk that commits once a second would still drain this in a second; more waiting than that helps nobody."""
+
+LEAP_NOTED_MS: Final = 1_000
+LAG_NOTED_MS: Final = 30_000
+"""While the log waits for a clock that was set back by an hour, a fact a minute."""
 
 OnApplied = Callable[[ClusterState, Position, Fact], None]
 """Told of each fact right after it was applied, before it is durable. It must only take notes."""
@@ -126,8 +132,8 @@ class Committer:
         self._clock = ports.clock
         self._entropy = ports.entropy
         self._telemetry = ports.telemetry
-        self._resumed_at = state.last_at
-        self._resumed = ports.clock.mono()
+        self._newest, self._newest_mono = state.last_at, ports.clock.mono()
+        self._over_awake_ms = self.now() - self._awake_ms()
         self._commands_max = commands_max
         self._on_applied: list[OnApplied] = []
         self._on_durable: list[OnDurable] = []
@@ -159,17 +165,40 @@ class Committer:
                 told(self.state, *entry)
             entries.append(entry)
         self.durable = self.state.position
+        self._over_awake_ms = self.state.last_at - self._awake_ms()  # if we lead next, our clock may differ (W7)
         self._publish(entries, self._on_durable)
 
     def lead(self) -> None:
         """Take commands from now on: no other is active, and all that its log holds was replayed."""
         self.following = None
-        self._resumed_at, self._resumed = self.state.last_at, self._clock.mono()
+        self._newest, self._newest_mono = self.state.last_at, self._clock.mono()
 
     def now(self) -> Instant:
         """Return the time of the next fact, which is never before that of the newest one (W4)."""
-        since_s = self._clock.mono() - self._resumed
-        return Instant(max(self._clock.now(), self._resumed_at + int(since_s * SECOND_MS / 2), self.state.last_at))
+        mono, wall = self._clock.mono(), self._clock.now()
+        slowly = max(self._newest + int((mono - self._newest_mono) * SECOND_MS / 2), self.state.last_at)
+        if wall >= slowly:
+            self._newest, self._newest_mono = wall, mono
+            return wall
+        return Instant(slowly)
+
+    @property
+    def ahead_ms(self) -> int:
+        """By how much the log's time is ahead of the wall clock, which it waits for (W4)."""
+        return max(0, self.now() - self._clock.now())
+
+    def follow_clock(self) -> bool:
+        """Return whether a fact had to say that the log's time has moved (W7)."""
+        moved_ms = self.now() - self._awake_ms() - self._over_awake_ms
+        ours = self.following is None and not self._closing and not self.failed.is_set()
+        if not ours or -LAG_NOTED_MS < moved_ms < LEAP_NOTED_MS:
+            return False
+        self._over_awake_ms += moved_ms
+        self._carry_out(MoveClock(by=CONTROL, by_ms=moved_ms))
+        return True
+
+    def _awake_ms(self) -> int:
+        return int(self._clock.awake() * SECOND_MS)
 
     @property
     def floor(self) -> Epoch:
@@ -206,6 +235,11 @@ class Committer:
         Takes no room among `commands_max`: there are only as many such reports as the cluster has tasks and nodes.
         """
         self._check_open()
+        if not isinstance(command, BeginEpoch):  # an epoch's first fact is its beginning
+            self.follow_clock()
+        return self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> tuple[Event, ...]:
         now = self.now()
         answer = admit(self.state, command, now, self._entropy.uid)
         refusal = answer if isinstance(answer, Refusal) else None

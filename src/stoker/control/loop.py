@@ -96,6 +96,7 @@ class Loop:
         """Decide until cancelled, or until the writer has stopped."""
         while not self._committer.failed.is_set():
             await self._wait()
+            self._committer.follow_clock()  # before what seems to have fallen due is taken for it
             if self._deadline_s() <= 0:
                 await self._contained(self._run_deadlines)
             if self._wanted or self.last_pass_age_s() >= self.period_s:
@@ -156,7 +157,8 @@ class Loop:
 
     def _deadline_s(self) -> float:
         """Seconds until the state's next deadline; at most one period."""
-        at = self._committer.state.indexes.next_deadline()
+        state = self._committer.state
+        at = state.indexes.next_deadline(state.clock_moved_ms)
         if at is None:
             return self.period_s
         return min((at - self._committer.now()) / SECOND_MS, self.period_s)

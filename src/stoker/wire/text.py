@@ -9,7 +9,8 @@ Rules:  T1  a bare number is minutes, `MM:SS` is minutes and seconds, `D-HH` is 
         T4  nothing that can't be read, and no zero, ever means "no limit"; only of how long nodes may be silent zero
             means "for ever"
         T5  a time to begin at is said by the wall clock of whoever types it, or counted from the server's `now`; an
-            hour that is over today is meant for tomorrow, and a day that is over is an error
+            hour that is over today is meant for tomorrow, and a day that is over is an error. In an hour that summer
+            time skips it is what a clock that wasn't set forward shows, and so never early
         T6  a time in the past is `now`; a length of time that was so long ago, such as `7d`, `36h` or `1d12h`; a date,
             which is its first moment; or ISO 8601. Without a zone it is by the wall clock of whoever types it, and in
             UTC when it was sent so. What can't be read is refused, never taken for the beginning of time
@@ -181,6 +182,8 @@ def begin_text(text: str, now: datetime, zone: tzinfo) -> str:
     at = _wall_time(word, now.astimezone(zone).replace(tzinfo=None), zone)
     if at is None:
         raise _bad_begin(text, "is not a time to begin at")
+    if at < now:
+        at = at.replace(fold=1)  # an hour that comes twice, when summer time ends, is over only after the second
     if at < now:
         raise _bad_begin(text, f"is over: here it is {now.astimezone(zone):%Y-%m-%d %H:%M}")
     return at.isoformat()

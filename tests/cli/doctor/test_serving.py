@@ -31,6 +31,12 @@ def test_clocks_that_differ_by_more_than_a_header_can_hide_are_doubtful() -> Non
     assert "30 s ahead of" in said.what
 
 
+def test_a_log_that_is_ahead_of_its_clock_is_doubtful() -> None:
+    for ahead_ms, level in ((0, Level.OK), (4_000, Level.OK), (3_600_000, Level.WARNING)):
+        reply = Reply(200, {"date": NOON}, b'{"clock_ahead_ms":%d}' % ahead_ms)
+        assert levels(serving.server_clock(reply, NOON_MS))[-1] is level
+
+
 def test_an_answer_without_a_date_is_no_fault() -> None:
     assert levels(serving.server_clock(Reply(200, {}, b""), NOON_MS)) == [Level.OK]
 

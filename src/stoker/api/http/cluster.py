@@ -70,8 +70,8 @@ def routes(control: ControlPlane) -> Routes:
 
     async def health(request: Request) -> HealthView:
         """Say that the process serves."""
-        state = control.committer.state
-        return HealthView(version=PRODUCT, cluster_id=state.cluster_id, epoch=state.epoch)
+        state, ahead_ms = control.committer.state, control.committer.ahead_ms
+        return HealthView(version=PRODUCT, cluster_id=state.cluster_id, epoch=state.epoch, clock_ahead_ms=ahead_ms)
 
     for endpoint in (endpoints.ROOT_HEALTH, endpoints.HEALTH):
         router.serve(endpoint)(health)

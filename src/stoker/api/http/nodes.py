@@ -103,7 +103,7 @@ def routes(control: ControlPlane) -> Routes:
 def _seen(control: ControlPlane, request: Request) -> tuple[ClusterState, JobVisibility, Instant]:
     """The state of now, as the caller of a request sees it."""
     state = control.committer.state
-    return state, JobVisibility(state, caller_of(request)), control.clock.now()
+    return state, JobVisibility(state, caller_of(request)), control.committer.now()
 
 
 async def _told(control: ControlPlane, request: Request, command: Callable[[Principal, NodeName], Command]) -> NodeView:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from stoker.api.http.tenants import pools_view
 from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.state.cluster_counts import GpuCounts, count_gpus, count_jobs, count_nodes, count_running
 from stoker.brain.state.quota_report import TenantUsage, tenant_usage
 from stoker.control.control_plane import ControlPlane
@@ -159,6 +160,11 @@ METERS: Final = (
         "snapshot_age_seconds",
         "Since the last snapshot was saved, while there are facts that it doesn't hold; else 0.",
         lambda scene: scene.control.snapshots.age_s(),
+    ),
+    Meter(
+        "clock_ahead_seconds",
+        "How far the time of the log is ahead of the wall clock, which was set back. Should be 0.",
+        lambda scene: scene.control.committer.ahead_ms / SECOND_MS,
     ),
     Meter("data_dir_free_bytes", "Left on the file system of data_dir.", _free_bytes),
     Meter("log_position", "Number of the newest durable fact.", lambda scene: scene.control.committer.durable),

@@ -166,6 +166,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How long its nodes may be unheard of before their runners end it. 0 = for ever: silence never ends it."""
     started_at: Instant = NEVER
     """When the last rank had started."""
+    clock_moved_ms: int = 0
+    """`ClusterState.clock_moved_ms` when its first task started."""
     stop: StopRequest | None = None
     outcome: Outcome | None = None
     ended_at: Instant = NEVER

@@ -31,6 +31,8 @@ class ClusterState:
         self.position = Position(0)
         self.last_at: Instant = NEVER
         """Time of the newest event; the next one is never earlier."""
+        self.clock_moved_ms = 0
+        """The sum of all `ClockMoved`: what time limits don't count."""
         self.next_job_id = JobId(1)
         self.jobs: dict[JobId, Job] = {}
         self.nodes: dict[NodeName, Node] = {}

@@ -57,6 +57,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     pools: Pools = Pools()
     pools_configured: Pools | None = None
     tokens: tuple[Token, ...] = ()
+    clock_moved_ms: int = 0
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
@@ -105,6 +106,7 @@ def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
             pools=state.pools,
             pools_configured=state.pools_configured,
             tokens=tuple(state.tokens.values()),
+            clock_moved_ms=state.clock_moved_ms,
         )
     )
     yield _encoder.encode(nodes)
@@ -129,6 +131,7 @@ def load_snapshot(chunks: Iterable[bytes]) -> ClusterState:
 def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterable[list[Job]]) -> None:
     state.cluster_id, state.epoch, state.position = header.cluster_id, header.epoch, header.position
     state.last_at, state.next_job_id = header.last_at, header.next_job_id
+    state.clock_moved_ms = header.clock_moved_ms
     state.put_policy(header.policy)
     state.partitions = {partition.name: partition for partition in header.partitions}
     state.submit_keys = dict(header.submit_keys)

@@ -287,6 +287,12 @@ class RunDeadlines(_Unaudited, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, retry back-offs that are over, met dependencies, pruning."""
 
 
+class MoveClock(_Unaudited, frozen=True, kw_only=True):
+    """Let time limits not count a move of the log's time (`ClockMoved`)."""
+
+    by_ms: int
+
+
 class BeginEpoch(_Unaudited, frozen=True, kw_only=True):
     """Become active under `epoch` with this policy; creates the cluster when the log is empty."""
 
@@ -327,6 +333,7 @@ Command = (
     | TaintNode
     | Sharing
     | RunDeadlines
+    | MoveClock
     | BeginEpoch
     | RestoreCluster
 )

@@ -105,7 +105,7 @@ class Indexes:
         """What each array is shown as and offered under: both depend on its members too."""
         self.delayed = Agenda()
         self.limits = Agenda()
-        """When running jobs reach their time limit."""
+        """When running jobs reach their time limit, by a clock that never moved (`ClockMoved`)."""
         self.ended = Agenda()
         """Final jobs by the time of their end, oldest first."""
         self.on_node: dict[NodeName, dict[JobId, None]] = {}
@@ -131,11 +131,12 @@ class Indexes:
         """Held, or free on a node in service: what class pools are shares of."""
         return self.usage_ledger.held_gpus + self.free_gpus
 
-    def next_deadline(self) -> Instant | None:
+    def next_deadline(self, clock_moved_ms: int = 0) -> Instant | None:
         """Return when `RunDeadlines` has something to do next; None = nothing is foreseen."""
         if self.over or self.dependents.decided or len(self.ended) > self.ended_max + self.ended_max // 10:
             return NEVER
-        heads = [at for at in (self.delayed.head(), self.limits.head()) if at is not None]
+        limit = self.limits.head()
+        heads = [at for at in (self.delayed.head(), limit and later(limit, clock_moved_ms)) if at is not None]
         return min(heads) if heads else None
 
     # -- jobs ----------------------------------------------------------------------------------------------------
@@ -368,8 +369,9 @@ def _delay(job: Job | None) -> Instant | None:
 def _limit(job: Job | None) -> Instant | None:
     if job is None or job.state not in _LIMITED:
         return None
-    began = job.attempts[-1].began_at
-    return None if began == NEVER else later(began, job.spec.time_limit_ms)
+    attempt = job.attempts[-1]
+    began = attempt.began_at
+    return None if began == NEVER else later(began, job.spec.time_limit_ms - attempt.clock_moved_ms)
 
 
 def end_of(job: Job | None) -> Instant | None:

@@ -89,6 +89,7 @@ class Health(msgspec.Struct):
     version: str = ""
     cluster_id: str = ""
     epoch: int = 0
+    clock_ahead_ms: int = 0
 
 
 class Half(msgspec.Struct, kw_only=True):
@@ -239,6 +240,12 @@ def server_clock(reply: Reply, now: int) -> Iterator[CheckResult]:
         yield doubtful(f"the control plane's clock is {abs(skew_s):.0f} s {way} this machine's", fix)
     else:
         yield fine("the control plane's clock and this machine's agree")
+    with suppress(msgspec.MsgspecError):
+        ahead_s = msgspec.json.decode(reply.body, type=Health).clock_ahead_ms / 1_000
+        if ahead_s > SKEW_MAX_S:
+            fix = "nothing needs doing: the log goes at half speed until the clock has caught up"
+            words = "it was set back: times to begin and expiries of tokens come early by as much, at most"
+            yield doubtful(f"the control plane's log is {ahead_s:.0f} s ahead of its clock; {words}", fix)
 
 
 def _nodes(server: Server) -> list[NodeRow]:

@@ -38,6 +38,8 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     cluster_id: str
     epoch: int
+    clock_ahead_ms: int = 0
+    """How far the time of its log is ahead of its wall clock, which was set back."""
 
 
 class ReadyView(msgspec.Struct, frozen=True, kw_only=True):

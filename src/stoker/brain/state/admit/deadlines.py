@@ -13,7 +13,7 @@ from stoker.brain.domain.dependency import Verdict
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, later
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.dependencies import never_because
 from stoker.brain.state.events.job import (
@@ -34,7 +34,7 @@ def run(state: ClusterState, now: Instant) -> tuple[JobEvent, ...]:
     indexes = state.indexes
     events: list[JobEvent] = [
         AttemptStopping(job=job, attempt=state.jobs[job].attempts[-1].number, cause=StopCause.TIMEOUT)
-        for job in indexes.limits.due(now)[:DUE_MAX]
+        for job in indexes.limits.due(later(now, -state.clock_moved_ms))[:DUE_MAX]
     ]
     eligible = indexes.delayed.due(now)[:DUE_MAX]
     if eligible:

@@ -22,6 +22,7 @@ from stoker.brain.state.admit import (
 )
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, Command, JobOperation, Sharing
+from stoker.brain.state.events.leadership import ClockMoved
 
 
 def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[], str]) -> Answer:  # a flat table
@@ -59,6 +60,8 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return label.taint_node(state, command)
         case commands.RunDeadlines():
             return deadlines.run(state, now)
+        case commands.MoveClock():
+            return (ClockMoved(by_ms=command.by_ms),)
         case commands.BeginEpoch():
             return leadership.begin(state, command, ids)
         case commands.RestoreCluster():

@@ -26,7 +26,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
         case events.JobPlaced():
             state.put_job(_placed(state.jobs[event.job], event, at))
         case events.TaskStarted():
-            job = _task_started(state.jobs[event.job], event, at)
+            job = _task_started(state.jobs[event.job], event, at, state.clock_moved_ms)
             state.put_job(job)
             array = state.jobs.get(job.array_of)
             if array is not None and array.started_at == NEVER:
@@ -195,8 +195,10 @@ def _placed(job: Job, event: events.JobPlaced, at: Instant) -> Job:
     return replace(job, state=_moved(job, JobState.STARTING), attempts=(*job.attempts, attempt), reason=None)
 
 
-def _task_started(job: Job, event: events.TaskStarted, at: Instant) -> Job:
+def _task_started(job: Job, event: events.TaskStarted, at: Instant, clock_moved_ms: int) -> Job:
     attempt = _live(job, event.attempt)
+    if attempt.began_at == NEVER:
+        attempt = replace(attempt, clock_moved_ms=clock_moved_ms)
     task = replace(attempt.tasks[event.rank], started_at=at)
     attempt = replace(attempt, tasks=_with_task(attempt, task))
     started_at = job.started_at if job.started_at != NEVER else at

@@ -5,7 +5,14 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.leadership import ClusterCreated, ClusterRestored, EpochBegan, LeadershipEvent, PolicySet
+from stoker.brain.state.events.leadership import (
+    ClockMoved,
+    ClusterCreated,
+    ClusterRestored,
+    EpochBegan,
+    LeadershipEvent,
+    PolicySet,
+)
 
 
 def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
@@ -22,6 +29,8 @@ def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
         case ClusterRestored():
             assert event.next_job_id >= state.next_job_id, f"job {event.next_job_id} would not be a new one"
             state.next_job_id = event.next_job_id
+        case ClockMoved():
+            state.clock_moved_ms += event.by_ms
         case _:
             assert_never(event)
 

@@ -1,4 +1,4 @@
-"""Facts about who is active, and under which policy decisions are made."""
+"""Facts about who is active, by which clock, and under which policy decisions are made."""
 
 from typing import ClassVar, Final
 
@@ -63,4 +63,22 @@ class ClusterRestored(msgspec.Struct, frozen=True, kw_only=True, tag="cluster_re
     """Ids below it may have been given to jobs that are not known here."""
 
 
-LeadershipEvent = ClusterCreated | EpochBegan | PolicySet | ClusterRestored
+class ClockMoved(msgspec.Struct, frozen=True, kw_only=True, tag="clock_moved"):
+    """The time of the log has moved otherwise than the active control plane has lived through.
+
+    Its wall clock was corrected, its machine has slept, or it took over with another clock. Time limits don't count
+    the difference.
+    """
+
+    row: ClassVar["Row[ClockMoved]"] = Row(
+        wakes=False,
+        audience=Audience.EVERYONE,
+        log=LogLine("clock_moved", lambda event: {"by_ms": event.by_ms}, warning=True),
+        audit=None,
+    )
+
+    by_ms: int
+    """Below zero: the log was ahead of the wall clock, and has let it catch up."""
+
+
+LeadershipEvent = ClusterCreated | EpochBegan | PolicySet | ClusterRestored | ClockMoved
