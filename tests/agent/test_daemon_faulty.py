@@ -1,8 +1,9 @@
-"""Rule A17 of `agent/daemon.py`: what keeps the runner from its work is a fault of the node; on virtual time."""
+"""Rules A17 and A18 of the agent: what keeps the runner from its work is a fault of the node; on virtual time."""
 
 import asyncio
 
-from tests.agent.twins import Node, TwinRunner, key, on_virtual_time, registration, running
+from stoker.brain.domain.job import EndCause
+from tests.agent.twins import Node, TwinRunner, key, on_virtual_time, registration, running, start
 
 FULL = "the runner's journal can't be written: No space left on device"
 
@@ -63,3 +64,31 @@ async def test_a_runner_of_an_older_version_is_not_asked_and_no_fault() -> None:
         await node.connected()
         await asyncio.sleep(600)
         assert (_told(node), runner.asked) == ([""], 0)
+
+
+@on_virtual_time
+async def test_a_start_that_a_stopped_runner_has_not_begun_is_given_up_and_a_later_one_is_refused_at_once() -> None:
+    async with Node() as node:
+        await node.connected()
+        await running(node)
+        node.runner.stopped = True
+        node.control.tell(start(key(2), gpus=(1,)))
+        await node.connected(streams=2)
+        await node.until(lambda: node.control.finished)
+        node.control.tell(start(key(3), gpus=(2,)))
+        await node.until(lambda: len(node.control.finished) == 2)
+        assert node.finished() == [(key(2), EndCause.NEVER_STARTED), (key(3), EndCause.NEVER_STARTED)]
+        assert node.control.finished[0].end.error.startswith("the runner hasn't answered")
+        assert node.runner.revoked == [key(2)], "what runs is left alone"
+
+
+@on_virtual_time
+async def test_a_start_that_a_stopped_runner_may_have_begun_is_left_to_it() -> None:
+    async with Node() as node:
+        await node.connected()
+        node.runner.stopped = True
+        node.control.tell(start(key(1)))
+        await node.until(lambda: key(1) in node.daemon._observed.open)
+        node.runner.records[key(1)] = node.daemon._observed.open[key(1)]
+        await asyncio.sleep(60)
+        assert node.control.finished == []

@@ -43,6 +43,7 @@ class TwinRunner:
         self.stopped = False
         """As SIGSTOP does: it doesn't answer questions."""
         self.asked = 0
+        self.revoked: list[TaskKey] = []
         self.start_s = 0.002
         self.connects = 0
         self.renounced = 0
@@ -75,6 +76,8 @@ class TwinRunner:
         await SimClock().sleep(self.start_s)
         self._check()
         key = task.start.key
+        if self.stopped:
+            return
         if key in self.ends:
             self._reports.put_nowait(self.ends[key])
             return
@@ -108,6 +111,10 @@ class TwinRunner:
     async def answered(self, at: Mono) -> None:
         self._check()
         self.answered_at.append(at)
+
+    def revoke(self, key: TaskKey) -> bool:
+        self.revoked.append(key)
+        return key not in self.records
 
     def ask(self) -> None:
         self.asked += 1

@@ -76,7 +76,7 @@ def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_n
         assert (agent.output().count("node_faulty"), agent.output().count("node_works_again")) == (1, 1)
 
 
-def test_a_node_whose_runner_is_stopped_says_so_and_a_cancel_goes_on_with_the_runner(
+def test_a_node_whose_runner_is_stopped_says_so_gives_starts_back_and_goes_on_with_its_runner(
     control: ControlProcess, tmp_path: Path
 ) -> None:
     with AgentProcess(tmp_path / "node-1", control) as agent:
@@ -84,13 +84,20 @@ def test_a_node_whose_runner_is_stopped_says_so_and_a_cancel_goes_on_with_the_ru
         until_state(control, running, "running")
         runner = agent.runner_pid
         os.kill(runner, signal.SIGSTOP)
+        begun = tmp_path / "begun"
         try:
+            started = submit(control, f"echo x >> {begun}")
             until(lambda: node_state(control)[0] == "faulty", "the runner's silence is seen")
             assert node_state(control)[1].startswith("the runner hasn't answered for 10 s")
             control.ask("DELETE", f"/api/v1/jobs/{running}")
             until_state(control, running, "stopping")
             assert "the runner hasn't answered" in reason(control, running)
+            until_state(control, started, "pending")
+            given_back = job(control, started)
+            assert (given_back["attempts"][0]["tasks"][0]["cause"], given_back["requeues_used"]) == ("never_started", 0)
         finally:
             os.kill(runner, signal.SIGCONT)
         until_state(control, running, "cancelled")
+        assert len(until_state(control, started, "succeeded")["attempts"]) == 2
+        assert begun.read_text() == "x\n", "it was started once"
         until(lambda: node_state(control) == ("ready", ""), "it works again")

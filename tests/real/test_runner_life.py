@@ -242,9 +242,8 @@ async def test_a_disk_so_full_that_it_takes_no_log_line_ends_no_task(tmp_path: P
             _fill(folder / "ballast")
             wider_than_a_page = tuple(f"GPU-{number:036d}" for number in range(200))
             await agent.runner.start(node.shell(key(2), "true", gpus=wider_than_a_page))
-            await asyncio.sleep(0.2)
+            assert (await agent.end(key(2))).cause is EndCause.NEVER_STARTED, "told while the disk is full"
             (folder / "ballast").unlink()
-            assert (await agent.end(key(2))).cause is EndCause.NEVER_STARTED
             (folder / "go").touch()
             assert (await agent.end(key(1))).exit_code == 7
     finally:

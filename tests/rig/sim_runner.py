@@ -304,6 +304,9 @@ class SimRunner:
             raise OSError("the runner is gone")
         self._runner.answered(at)
 
+    def revoke(self, key: TaskKey) -> bool:
+        return False
+
     def ask(self) -> None:
         if self._runner is not None:
             self._runner.say(RunnerHealth(fault=""))

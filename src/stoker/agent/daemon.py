@@ -192,6 +192,8 @@ class Daemon:
                     f"the runner hasn't answered for {UNANSWERED_MAX * ASK_S:.0f} s: it is stopped, or its disk hangs"
                 )
                 self._take_fault(words, keeps_leases=self.node.keeps_leases)
+            if self._unanswered > UNANSWERED_MAX + 1:  # the fault is known by now: what is given up goes elsewhere
+                self._executor.give_up_starts(self.node.fault)
 
     def _take_fault(self, fault: str, *, keeps_leases: bool) -> None:
         if fault != self.node.fault:

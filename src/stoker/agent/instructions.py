@@ -15,11 +15,14 @@ Rules: A3  an instruction of an older epoch than the stream's is ignored and cou
            would be noted here and unknown there, and its GPUs held for ever
        A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was asked for
        A12 an agent that isn't root runs every job as its own account, and says so of the first that names another
+       A18 a node with a fault starts nothing: a start that comes, and one that a runner which doesn't answer surely
+           hasn't begun, ends `never_started`, so that it is tried elsewhere
        A13 an end that the control plane had before, and asks for as if it lacked it, is offered again
 """
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol, assert_never
 
 from stoker.agent.delivery import Delivery
@@ -29,6 +32,7 @@ from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.report import TaskPhase
 from stoker.ports import Telemetry
 
 CHECKPOINT_DIR: Final = "STOKER_CHECKPOINT_DIR"
@@ -95,7 +99,7 @@ class InstructionExecutor:
         if self._observed.knows(start.key):
             await self._answer_known(start.key)
             return
-        conflict = self._gpu_conflict(start)
+        conflict = self._report_sink.node.fault or self._gpu_conflict(start)  # A18
         if conflict:
             self._end_unstarted(start.key, EndCause.NEVER_STARTED, conflict)
             return
@@ -108,6 +112,14 @@ class InstructionExecutor:
         self._observed.starting(start)
         env = complete_environment(start.env, self._node_env, folder)
         await self._to_runner(self._ports.runner.start(StartTask(start=start, env=env, folder=folder)))
+
+    def give_up_starts(self, fault: str) -> None:
+        """End the tasks that a runner which doesn't answer hasn't begun to start (A18)."""
+        for key, status in tuple(self._observed.open.items()):
+            if status.phase is TaskPhase.STARTING:
+                with suppress(OSError):  # tried again soon
+                    if self._ports.runner.revoke(key):
+                        self._end_unstarted(key, EndCause.NEVER_STARTED, fault)
 
     async def _stop(self, stop: Stop) -> None:
         if stop.key in self._observed.open:

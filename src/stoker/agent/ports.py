@@ -248,7 +248,8 @@ class Runner(Protocol):
     """The process that starts jobs and outlives the agent.
 
     Rules: R1  a start whose record exists is answered by what the record knows, never acted on again
-           R2  the start record is on disk before the process exists, the end record before the end is reported
+           R2  the start record is on disk before the process exists, the end record before the end is reported; but a
+           task of which the disk took no record is over at once
            R3  one `TaskOver` per key, when the whole tree is gone
            R4  an end is kept for 24 h or until newer than `ends_max` others, also after `settle`
            R5  after a kill of the runner the next one sweeps and reports `runner_lost` for what it finds open
@@ -291,6 +292,13 @@ class Runner(Protocol):
 
         An instruction that came after it had heard what was sent then is such an answer too. Older moments than those
         named before change nothing. Called before any `start` that came on the same stream.
+        """
+        ...
+
+    def revoke(self, key: TaskKey) -> bool:
+        """Keep a task that was sent to the runner from being started. False = it may have been already.
+
+        For a runner that doesn't answer; what it says of the task later is that it never started. Raises OSError.
         """
         ...
 

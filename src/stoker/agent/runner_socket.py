@@ -148,6 +148,14 @@ class RunnerSocket:
         age_s = self._clock.mono() - at
         await self._send({"do": "answered", "at_ms": max(0, int((now_s - age_s) * 1_000))})
 
+    def revoke(self, key: TaskKey) -> bool:
+        """Make its output before the runner does, which starts nothing whose output is there."""
+        base = str(self._data_dir / protocol.SPOOL_NAME / _text(key))
+        revoked = spool.claim(base)
+        if revoked:
+            spool.seal(base)
+        return revoked
+
     def ask(self) -> None:
         if self._writer is not None:
             self._writer.write(protocol.encode({"do": "ask"}))

@@ -114,7 +114,7 @@ def test_a_retry_follows_a_failure_after_a_pause_and_only_as_often_as_asked() ->
     assert [attempt.exit_code for attempt in story.job(job).attempts] == [3, 4]
 
 
-@pytest.mark.parametrize("cause", [EndCause.RUNNER_LOST, EndCause.NODE_REBOOTED, EndCause.GONE, EndCause.NEVER_STARTED])
+@pytest.mark.parametrize("cause", [EndCause.RUNNER_LOST, EndCause.NODE_REBOOTED, EndCause.GONE])
 def test_a_lost_node_requeues_without_costing_a_retry(cause: EndCause) -> None:
     """Fault 43: a machine's restart must not look like exit code 1 of the user's program."""
     story = Story()
@@ -125,6 +125,23 @@ def test_a_lost_node_requeues_without_costing_a_retry(cause: EndCause) -> None:
     again = story.job(job)
     assert (again.state, again.requeues_used, again.retries_used) == (JobState.PENDING, 1, 0)
     assert again.attempts[0].outcome is Outcome.NODE_FAILED
+
+
+def test_a_start_that_the_node_could_not_make_costs_nothing_and_is_tried_again_after_growing_pauses() -> None:
+    story = Story(Policy(requeues_max=2, attempts_max=8))
+    story.node("n1")
+    job, pauses = story.submit(), []
+    for _ in range(7):
+        story.place(job, ("n1", 0))
+        story.end(job, cause=EndCause.NEVER_STARTED, error="disk full")
+        again = story.job(job)
+        assert (again.state, again.requeues_used) == (JobState.PENDING, 0)
+        pauses.append(again.not_before - story.now if again.not_before != NEVER else 0)
+        story.wait(60_000).deadlines()
+    assert pauses == [0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]
+    story.place(job, ("n1", 0))
+    story.end(job, cause=EndCause.NEVER_STARTED, error="disk full")
+    assert story.job(job).requeues_used == 1, "a bound there is: the attempts that a job may have"
 
 
 def test_requeues_are_bounded_and_then_the_job_ends_node_failed() -> None:

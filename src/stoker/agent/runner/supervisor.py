@@ -143,10 +143,14 @@ class Supervisor:
         self.recorded.clear()
 
     def records_failed(self, error: str) -> None:
-        """End the recorded tasks, since the disk took no record of them."""
+        """End the recorded tasks, since the disk took no record of them.
+
+        That is reported at once: what the next runner may find of them says the same.
+        """
         for task in self.recorded:
             if task.key in self.tasks:
                 self._fail(task, "never_started", f"the runner's journal can't be written: {error}")
+                self.news.append({"say": "over", **self.overs.pop()})
         self.recorded.clear()
 
     def launch(self, at_most: int) -> None:
@@ -178,6 +182,8 @@ class Supervisor:
             return  # it comes again
         launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
         # A later runner takes a task without this file for never started: it is made before the process is.
+        if not spool.claim(self.output_retention.output(task.key)):
+            raise CannotStart("the agent has given it up, since this runner didn't answer", "never_started")
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
         task.spool = Spool(self.output_retention.output(task.key), *limits)
         task.tree.group.make()

@@ -10,10 +10,13 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
        E5  a taken port costs neither, and has a bound of its own
        E6  cancel, time-out and out of memory are final
        E7  what exited had started, whether or not its start was reported: other ranks may wait for that
+       E9  a start that its node could not make costs nothing, as long as the job has fewer than `attempts_max`
+           attempts; the pause grows with each in a row
        E8  a requeue that a person asked for costs nothing and has no bound
 """
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -88,7 +91,7 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
     end = decisive.end
     assert end is not None, "an attempt is settled when all its tasks have ended"
     outcome = _outcome(attempt, end)
-    again = _next_try(job, outcome, now, policy)
+    again = _next_try(job, outcome, end.cause, now, policy)
     if again is not None:
         facts: Facts = {"attempt": attempt.number, "outcome": outcome.value, "until_ms": again.not_before}
         reason = Reason(ReasonCode.RETRY_BACKOFF, facts)
@@ -127,8 +130,8 @@ def _outcome(attempt: Attempt, end: TaskEnd) -> Outcome:
     return _OUTCOMES[end.cause]
 
 
-def _next_try(job: Job, outcome: Outcome, now: Instant, policy: Policy) -> JobRequeued | None:
-    """The requeue that E3 to E5 grant after `outcome`, its reason still to be filled in. None = the job ends."""
+def _next_try(job: Job, outcome: Outcome, cause: EndCause, now: Instant, policy: Policy) -> JobRequeued | None:
+    """The requeue that E3 to E9 grant after `outcome`, its reason still to be filled in. None = the job ends."""
     again = JobRequeued(
         job=job.id,
         outcome=outcome,
@@ -141,6 +144,9 @@ def _next_try(job: Job, outcome: Outcome, now: Instant, policy: Policy) -> JobRe
         case Outcome.FAILED | Outcome.START_FAILED if job.retries_used < job.spec.retries_max:
             until = later(now, backoff_ms(job.retries_used, policy))
             return replace(again, retries_used=job.retries_used + 1, not_before=until)
+        case Outcome.NODE_FAILED if _is_free(job, cause, policy):
+            tries = sum(1 for _ in takewhile(_never_started, reversed(job.attempts[:-1])))
+            return replace(again, not_before=later(now, backoff_ms(tries - 1, policy)) if tries else NEVER)
         case Outcome.NODE_FAILED | Outcome.LOST if job.spec.requeue and job.requeues_used < policy.requeues_max:
             # The first loss is the node's bad luck; a job lost again and again may be the cause of it.
             until = later(now, backoff_ms(job.requeues_used - 1, policy)) if job.requeues_used else NEVER
@@ -151,6 +157,14 @@ def _next_try(job: Job, outcome: Outcome, now: Instant, policy: Policy) -> JobRe
             return again
         case _:
             return None
+
+
+def _is_free(job: Job, cause: EndCause, policy: Policy) -> bool:
+    return cause is EndCause.NEVER_STARTED and job.spec.requeue and len(job.attempts) < policy.attempts_max
+
+
+def _never_started(attempt: Attempt) -> bool:
+    return any(task.end is not None and task.end.cause is EndCause.NEVER_STARTED for task in attempt.tasks)
 
 
 def backoff_ms(tries: int, policy: Policy) -> int:

@@ -96,6 +96,15 @@ class Spool:
             os.unlink(self._segments.pop(0))
 
 
+def claim(base: str) -> bool:
+    """Make the output of a task. False = it is there: of runner and agent the other was first. Raises OSError."""
+    try:
+        with opened(f"{base}.out", os.O_WRONLY | os.O_CREAT | os.O_EXCL):
+            return True
+    except FileExistsError:
+        return False
+
+
 def seal(base: str) -> None:
     """Close the output of a task whose writer has died. Without any output, an empty file says so."""
     with opened(_segments(base)[-1][1], os.O_WRONLY | os.O_CREAT) as last:
