@@ -163,7 +163,7 @@ class RunnerLoop:
         if self._supervisor.ready or self._supervisor.output_retention.trash.busy or self._greet:
             return 0
         due = [self._supervisor.next_check_s(), self._supervisor.leases.due_s, self._housekeeping_at_s]
-        if self._disk_error:
+        if self._supervisor.overs or self._disk_error:
             due.append(self._rewrite_at_s)
         if self._channel.talking < 0 and self._settings.tether_s and not self._closing:
             due.append(self._alone_since_s + self._settings.tether_s)
